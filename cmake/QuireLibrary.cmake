@@ -1,0 +1,25 @@
+# The shared library `quire` (target quire::quire): all modules whole, public headers, CMake package.
+get_property(modules GLOBAL PROPERTY QUIRE_MODULES)
+add_library(quire SHARED ${PROJECT_SOURCE_DIR}/cmake/anchor.cc)
+add_library(quire::quire ALIAS quire)
+get_property(libraries GLOBAL PROPERTY QUIRE_LIBRARIES)
+foreach(module ${modules})
+  target_sources(quire PRIVATE $<TARGET_OBJECTS:${module}>)
+endforeach()
+target_link_libraries(quire PRIVATE $<BUILD_INTERFACE:quire_flags> ${libraries})
+set_target_properties(quire PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+target_include_directories(quire PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_compile_features(quire PUBLIC cxx_std_20)
+file(GLOB public_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/quire/*.h)
+target_sources(quire PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES
+                            ${public_headers})
+
+include(CMakePackageConfigHelpers)
+install(TARGETS quire EXPORT quire-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+install(EXPORT quire-targets NAMESPACE quire:: FILE quire-config.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire COMPONENT development)
+write_basic_package_version_file(quire-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/quire-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire COMPONENT development)

@@ -1,0 +1,1 @@
+// Gives the shared library a source of its own; everything comes from the module archives.

@@ -1,0 +1,29 @@
+// Entries: the one description of attention work. Decode, prefill, shared prefixes, chunks and
+// trees are all lists of entries (DESIGN 1); who owns the blocks is unknown here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace quire::attention {
+
+// One query row of an entry.
+struct EntryRow {
+  std::int32_t row = 0;             // index into q and out
+  std::int32_t query_position = 0;  // rotary position of the query for this run: use position minus
+                                    // shift of the run, so it may differ between entries of one row
+  std::int32_t visible_end = 0;     // sees tokens [0, visible_end) of the run, less what a sliding
+                                 // window hides: token j is visible iff j > query_position - window
+};
+
+// Query rows over one run of consecutive tokens stored at positions 0, 1, 2, ... of the run.
+// A row that appears in several entries sees their union; results are merged in list order.
+struct Entry {
+  std::span<const std::int32_t>
+      blocks;                      // ids; block i holds tokens [i * B, (i + 1) * B) of the run.
+                                   // Ids of blocks that every row's window hides may be -1.
+  std::int32_t num_tokens = 0;     // tokens of the run that are stored (or appended this step)
+  std::span<const EntryRow> rows;  // ascending in `row`
+};
+
+}  // namespace quire::attention

@@ -1,0 +1,49 @@
+// Attention over paged KV, CPU backend: canonical pieces of 256 tokens from a run's first token,
+// each reduced to (max, sum, values) in fp32, merged left to right, entry after entry. So the bits
+// of a row's output depend on its query and on the tokens that it sees, never on the split of a
+// prefill, the batch, the block size or the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "quire/attention/plan.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/rotary.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::attention {
+
+struct RunParams {
+  AttentionShape shape;
+  std::span<const Entry> entries;
+  const Plan* plan = nullptr;                    // of these entries
+  std::int32_t window_tokens = 0;                // of this layer; as given to make_plan
+  std::span<const float> q;                      // row r at q[r * q_stride], heads x head_dim, not
+  std::ptrdiff_t q_stride = 0;                   // rotated: rotation per entry happens here
+  const kernels::RotaryTable* rotary = nullptr;  // rows as plan->query_positions
+  std::span<float> out;  // [rows, heads, head_dim]; zeros if nothing is seen
+  std::span<float> lse;  // [rows, heads] natural log, -inf if nothing is
+                         // seen; may be empty
+};
+
+// Scratch kept between calls.
+class AttentionScratch {
+ public:
+  AttentionScratch();
+  ~AttentionScratch();
+  AttentionScratch(AttentionScratch&&) noexcept;
+  AttentionScratch& operator=(AttentionScratch&&) noexcept;
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// One layer. Allocates nothing once the scratch has grown.
+void run(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
+         AttentionScratch& scratch);
+
+}  // namespace quire::attention

@@ -1,0 +1,26 @@
+// Broken invariants: QUIRE_CHECK is always on and aborts with file, line and message; QUIRE_DCHECK
+// only in builds without NDEBUG. Never for anything that a caller or a file can cause.
+#pragma once
+
+namespace quire::base {
+
+// Writes "check failed: ..." to stderr and aborts.
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               const char* message);
+
+}  // namespace quire::base
+
+#define QUIRE_CHECK(condition, message)                                     \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]] {                                        \
+      ::quire::base::check_failed(__FILE__, __LINE__, #condition, message); \
+    }                                                                       \
+  } while (false)
+
+#ifdef NDEBUG
+#define QUIRE_DCHECK(condition, message) \
+  do {                                   \
+  } while (false)
+#else
+#define QUIRE_DCHECK(condition, message) QUIRE_CHECK(condition, message)
+#endif

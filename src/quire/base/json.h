@@ -1,0 +1,34 @@
+// JSON for files and requests from strangers: bounded parsing and getters whose errors name the
+// key. Parsing is Boost.JSON (depth limit 64 here); this header adds only the bounds and the names.
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "quire/result.h"
+
+namespace quire::base {
+
+namespace json = boost::json;
+
+// Parses UTF-8 `text`; `what` names it in errors ("config.json"). kInvalidArgument for bad syntax,
+// depth over 64, or trailing bytes.
+[[nodiscard]] Result<json::value> parse_json(std::string_view text, std::string_view what);
+
+// Member `key` of `object`, or nullptr when absent or null.
+[[nodiscard]] const json::value* find(const json::object& object, std::string_view key);
+
+// Typed members. Absent or null gives `fallback`; another type is kInvalidArgument naming `key`. An
+// integer may be written as 1.0.
+[[nodiscard]] Result<std::int64_t> get_int(const json::object& object, std::string_view key,
+                                           std::int64_t fallback);
+[[nodiscard]] Result<double> get_double(const json::object& object, std::string_view key,
+                                        double fallback);
+[[nodiscard]] Result<bool> get_bool(const json::object& object, std::string_view key,
+                                    bool fallback);
+[[nodiscard]] Result<std::string> get_string(const json::object& object, std::string_view key,
+                                             std::string_view fallback);
+
+}  // namespace quire::base

@@ -1,0 +1,107 @@
+#include "quire/base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "quire/base/str.h"
+
+namespace quire::base {
+namespace {
+
+Error io_error(const std::filesystem::path& path, std::string_view doing, int reason) {
+  return {.code = ErrorCode::kIo,
+          .message = str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason))};
+}
+
+// Closes the descriptor when it leaves scope; a mapping outlives its descriptor.
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int descriptor) : fd(descriptor) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) {
+      ::close(fd);
+    }
+  }
+};
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info{};
+  if (file.fd < 0 || ::fstat(file.fd, &info) != 0) {
+    return io_error(path, "open", errno);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return {ErrorCode::kIo, str_cat("cannot read ", path.string(), ": not a regular file")};
+  }
+  MappedFile mapped;
+  mapped.path_ = path;
+  if (info.st_size == 0) {
+    return mapped;
+  }
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) {  // NOLINT: the macro casts
+    return io_error(path, "map", errno);
+  }
+  ::madvise(data, size, MADV_SEQUENTIAL);
+  mapped.data_ = static_cast<const std::byte*>(data);
+  mapped.size_ = size;
+  return mapped;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<std::byte*>(data_), size_);  // NOLINT: munmap takes void*
+  }
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::error_code failure;
+  if (std::filesystem::is_directory(path, failure)) {
+    return {ErrorCode::kIo, str_cat("cannot read ", path.string(), ": is a directory")};
+  }
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    return io_error(path, "open", errno);
+  }
+  std::string text;
+  std::string piece(std::size_t{1} << 16, '\0');
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > max_bytes) {
+      return {ErrorCode::kInvalidArgument,
+              str_cat(path.string(), " is larger than ",
+                      format_bytes(static_cast<std::int64_t>(max_bytes)))};
+    }
+  }
+  if (in.bad()) {
+    return io_error(path, "read", errno);
+  }
+  return text;
+}
+
+}  // namespace quire::base

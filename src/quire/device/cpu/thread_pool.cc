@@ -1,0 +1,84 @@
+#include "quire/device/cpu/thread_pool.h"
+
+namespace quire::device {
+namespace {
+
+// Ticket fields, low to high: next (24), items (24), epoch (16).
+constexpr int kItemsShift = 24, kEpochShift = 48;
+constexpr std::uint64_t kFieldMask = (std::uint64_t{1} << 24) - 1;
+constexpr int kSpinsBeforeSleep = 4000;  // about 100-200 us
+constexpr int kSpinsBeforeYield = 20000;
+
+std::uint64_t next_of(std::uint64_t ticket) { return ticket & kFieldMask; }
+std::uint64_t items_of(std::uint64_t ticket) { return (ticket >> kItemsShift) & kFieldMask; }
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  const std::uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> kEpochShift) + 1;
+  ticket_.store(epoch << kEpochShift, std::memory_order_release);
+  ticket_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_job(Job job, int items) {
+  if (items <= 0) return;
+  if (workers_.empty() || items == 1) {
+    for (int i = 0; i < items; ++i) job.call(job.context, i, 0);
+    return;
+  }
+  job_ = job;
+  done_.store(0, std::memory_order_relaxed);
+  const std::uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> kEpochShift) + 1;
+  ticket_.store((epoch << kEpochShift) | (static_cast<std::uint64_t>(items) << kItemsShift),
+                std::memory_order_release);
+  ticket_.notify_all();
+  drain(0);
+  for (int spins = 0; done_.load(std::memory_order_acquire) != static_cast<std::uint32_t>(items);
+       ++spins) {
+    relax();
+    if (spins > kSpinsBeforeYield) std::this_thread::yield();
+  }
+}
+
+void ThreadPool::drain(int thread) {
+  for (;;) {
+    std::uint64_t ticket = ticket_.load(std::memory_order_relaxed);
+    if (next_of(ticket) >= items_of(ticket)) return;
+    ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+    if (next_of(ticket) >= items_of(ticket)) return;
+    job_.call(job_.context, static_cast<int>(next_of(ticket)), thread);
+    done_.fetch_add(1, std::memory_order_release);
+  }
+}
+
+void ThreadPool::work(int thread) {
+  int spins = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    if (next_of(ticket) < items_of(ticket)) {
+      drain(thread);
+      spins = 0;
+    } else if (++spins < kSpinsBeforeSleep) {
+      relax();
+    } else {
+      ticket_.wait(ticket, std::memory_order_acquire);
+      spins = 0;
+    }
+  }
+}
+
+}  // namespace quire::device

@@ -1,0 +1,34 @@
+// Row operations between the matrix products: norms, gates, embedding look-up. fp32 in and out,
+// sums in a fixed order, so that a row's bits depend on that row alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/types.h"
+
+namespace quire::kernels {
+
+// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x, out: [rows, width] (may be the same);
+// weight [width]. Zhang & Sennrich 2019. Bytes: 8 * rows * width.
+void rms_norm(const Context& context, std::span<const float> x, std::span<const float> weight,
+              double epsilon, std::int64_t rows, std::int64_t width, std::span<float> out);
+
+// The same over each head of each row: x [rows, stride], heads of `head_dim` from the row's start,
+// in place (QK norm of Qwen3).
+void rms_norm_heads(const Context& context, std::span<float> x, std::ptrdiff_t stride,
+                    std::int64_t rows, std::int64_t heads, std::int64_t head_dim,
+                    std::span<const float> weight, double epsilon);
+
+// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i]; gate_up [rows, 2 * width].
+void silu_mul(const Context& context, std::span<const float> gate_up, std::int64_t rows,
+              std::int64_t width, std::span<float> out);
+
+// out[t] = row token_ids[t] of `table` [vocab, width]. Ids were checked by the caller.
+void embed(const Context& context, const PackedWeights& table, std::span<const TokenId> token_ids,
+           std::span<float> out);
+
+}  // namespace quire::kernels

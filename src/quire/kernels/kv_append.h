@@ -1,0 +1,29 @@
+// Rotates the keys of new tokens and stores keys and values into their slots of the paged cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "quire/kernels/context.h"
+#include "quire/kernels/rotary.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kernels {
+
+// One layer, T tokens. k and v point at token 0; token t starts `stride` floats later and holds
+// kv_heads heads of head_dim. Head sizes below the view's are padded with zeros.
+struct KVAppendParams {
+  std::span<const float> k, v;
+  std::ptrdiff_t k_stride = 0, v_stride = 0;
+  int head_dim = 0;
+  const RotaryTable* rotary = nullptr;    // row t belongs to token t
+  std::span<const tensor::KVSlot> slots;  // [T], distinct
+};
+
+// Precondition: every slot lies inside the view (checked: QUIRE_CHECK). Bytes written:
+// T * kv_heads * 2 * head_dim * dtype.
+void kv_append(const Context& context, const KVAppendParams& params,
+               const tensor::PagedKVView& view);
+
+}  // namespace quire::kernels

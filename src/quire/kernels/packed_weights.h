@@ -1,0 +1,85 @@
+// Weight matrices W [columns = outputs, depth = inputs] in the one layout that GEMV, GEMM and every
+// instruction set read.
+//
+//   panel  32 outputs; panels follow each other
+//   step   32 inputs of a panel; the steps of a panel follow each other, so a panel is one stream
+//   tile   16 outputs of a step; two per step
+//
+//   f32    step = [32 inputs][32 outputs]                                         4096 bytes
+//   bf16   step = 2 tiles x [16 pairs][16 outputs][2]                             2048 bytes
+//   q8g32  step = 32 fp16 scales, 2 tiles x [8 quads][16 outputs][4] of w + 128   1088 bytes
+//   q4g32  step = 32 fp16 scales, 2 tiles x [4][16 outputs][4] of two (w + 8)      576 bytes
+//          (low nibbles: quads 0..3, high nibbles: quads 4..7)
+//
+// Outputs and inputs are padded with zero weights to multiples of 32. A row of a tile is 64 bytes:
+// one AVX-512 register, two AVX2 registers, one row of an AMX tile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "quire/device/aligned_buffer.h"
+#include "quire/kernels/context.h"
+
+namespace quire::kernels {
+
+inline constexpr int kPanelColumns = 32;
+inline constexpr int kStepDepth = 32;
+
+enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32 };
+
+[[nodiscard]] constexpr int step_bytes(WeightFormat format) {
+  constexpr int kBytes[] = {4096, 2048, 1088, 576};
+  return kBytes[static_cast<std::uint8_t>(format)];
+}
+[[nodiscard]] const char* format_name(
+    WeightFormat format);  // "float32", "bfloat16", "q8g32", "q4g32"
+
+// Fills out [num_rows, depth] with rows [first_row, first_row + num_rows) of W in fp32. Called from
+// several threads at once.
+using RowSource =
+    std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
+
+// Owns its bytes. Move only.
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+  // Zero weights of shape [columns, depth].
+  PackedWeights(WeightFormat format, std::int64_t columns, std::int64_t depth);
+
+  // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats
+  // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
+  // -8), so blocks of such files move over losslessly.
+  [[nodiscard]] static PackedWeights pack(const Context& context, WeightFormat format,
+                                          std::int64_t columns, std::int64_t depth,
+                                          const RowSource& source);
+
+  // Row `column` of W as the kernels see it, fp32 [depth]: embedding look-up of tied weights.
+  void unpack_row(std::int64_t column, std::span<float> out) const;
+
+  [[nodiscard]] WeightFormat format() const { return format_; }
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
+  [[nodiscard]] std::int64_t depth() const { return depth_; }
+  [[nodiscard]] std::int64_t panels() const {
+    return (columns_ + kPanelColumns - 1) / kPanelColumns;
+  }
+  [[nodiscard]] std::int64_t steps() const { return (depth_ + kStepDepth - 1) / kStepDepth; }
+  [[nodiscard]] std::size_t panel_bytes() const {
+    return static_cast<std::size_t>(steps()) * static_cast<std::size_t>(step_bytes(format_));
+  }
+  [[nodiscard]] std::size_t size_bytes() const {
+    return panel_bytes() * static_cast<std::size_t>(panels());
+  }
+  [[nodiscard]] const std::byte* data() const { return bytes_.data(); }
+  [[nodiscard]] std::byte* data() { return bytes_.data(); }
+
+ private:
+  WeightFormat format_ = WeightFormat::kF32;
+  std::int64_t columns_ = 0;
+  std::int64_t depth_ = 0;
+  device::AlignedBuffer<std::byte> bytes_;  // [panels][steps][step_bytes]
+};
+
+}  // namespace quire::kernels

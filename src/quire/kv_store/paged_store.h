@@ -1,0 +1,47 @@
+// The shelves: one allocation that holds the bytes of all KV blocks of all layers.
+//
+// Thread rule: the engine thread calls; kernels write through views on pool threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "quire/base/ids.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/kv/ledger.h"
+#include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kv_store {
+
+// Layout [layer][kv_head][block], so that consecutive block ids of a head are consecutive bytes.
+class PagedStore {
+ public:
+  // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first
+  // write). kOutOfBlocks with both numbers when the machine refuses.
+  [[nodiscard]] static Result<PagedStore> create(const tensor::KVGeometry& geometry,
+                                                 std::int32_t num_blocks);
+
+  // The bytes of one layer. Valid while the store lives.
+  [[nodiscard]] tensor::PagedKVView view(int layer) const;
+
+  // Copies the first `tokens` slots of a block in all layers and heads (whole block when tokens is
+  // not a multiple of two).
+  void copy(const kv::BlockCopy& copy);
+
+  [[nodiscard]] const tensor::KVGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] std::int32_t num_blocks() const { return num_blocks_; }
+
+ private:
+  PagedStore() = default;
+  tensor::KVGeometry geometry_;
+  std::int32_t num_blocks_ = 0;
+  device::AlignedBuffer<std::byte> bytes_;
+};
+
+// Blocks that fit into `budget_bytes`, at least 0.
+[[nodiscard]] std::int32_t blocks_in_budget(const tensor::KVGeometry& geometry,
+                                            std::int64_t budget_bytes);
+
+}  // namespace quire::kv_store

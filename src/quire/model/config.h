@@ -1,0 +1,53 @@
+// ModelConfig: a decoder's shape and switches, from config.json, GGUF metadata or a preset. A field
+// that changes the result and is not implemented is refused by name while parsing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/kernels/rotary.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
+#include "quire/weights/gguf.h"
+
+namespace quire::model {
+
+struct ModelConfig {
+  std::string family;  // "llama", "mistral", "qwen2", "qwen3", "phi3", ...
+  std::int32_t vocab_size = 0;
+  std::int32_t hidden_size = 0;
+  std::int32_t intermediate_size = 0;
+  std::int32_t layers = 0;
+  std::int32_t heads = 0;
+  std::int32_t kv_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t max_positions = 0;
+  double norm_epsilon = 1e-6;
+  kernels::RotaryConfig rotary;
+  bool tied_embeddings = false;
+  bool qkv_bias = false;
+  bool output_bias = false;  // of the attention output projection
+  bool mlp_bias = false;
+  bool qk_norm = false;                     // per head, before rotation
+  std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
+  tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
+  std::vector<TokenId> eos_token_ids;  // from config and generation_config
+
+  [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
+                                               std::int32_t block_tokens) const;
+  [[nodiscard]] std::int64_t parameters() const;
+};
+
+// `generation_config_json` may be empty.
+[[nodiscard]] Result<ModelConfig> config_from_hf(std::string_view config_json,
+                                                 std::string_view generation_config_json);
+[[nodiscard]] Result<ModelConfig> config_from_gguf(const weights::GgufFile& file);
+// Shapes of public models for benchmarks on random weights: "tinyllama-1.1b", "llama-3.1-8b", ...
+[[nodiscard]] Result<ModelConfig> config_from_preset(std::string_view name);
+[[nodiscard]] std::vector<std::string> preset_names();
+
+}  // namespace quire::model

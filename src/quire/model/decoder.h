@@ -1,0 +1,73 @@
+// Decoder: the transformer that all families share; what differs is data (ModelConfig) and tensor
+// names. Holds packed weights; owns no KV.
+//
+// Thread rule: one forward at a time per decoder.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/weights/checkpoint.h"
+
+namespace quire::model {
+
+struct LoadOptions {
+  kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
+  std::function<void(double share)> progress;                   // 0..1, from the loading thread
+};
+
+struct LoadReport {
+  std::int64_t bytes_read = 0;
+  double seconds = 0;
+  std::int64_t packed_bytes = 0;
+};
+
+// Time of one forward by part, for the profiler and bench; seconds.
+struct ForwardTiming {
+  double linear = 0, attention = 0, other = 0;
+};
+
+class Decoder {
+ public:
+  // Packs every tensor of the checkpoint. An unknown, missing or wrongly shaped tensor is an error
+  // that names it. The checkpoint is not needed afterwards.
+  [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
+                                            const ModelConfig& config,
+                                            const weights::Checkpoint& checkpoint,
+                                            const LoadOptions& options);
+  // Random weights of the config's shape, seeded, for benchmarks.
+  [[nodiscard]] static Result<Decoder> random(const kernels::Context& context,
+                                              const ModelConfig& config,
+                                              kernels::WeightFormat format, std::uint64_t seed);
+
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+  ~Decoder();
+
+  // Stores the KV of all rows and returns logits fp32 [logit_rows.size(), vocab_size], valid until
+  // the next call. kv: one view per layer.
+  [[nodiscard]] std::span<float> forward(const ForwardBatch& batch,
+                                         std::span<const tensor::PagedKVView> kv);
+
+  [[nodiscard]] const ModelConfig& config() const;
+  [[nodiscard]] const LoadReport& load_report() const;
+  [[nodiscard]] ForwardTiming last_timing() const;
+  // SHA-256 over config, weight format and weight bytes as packed: part of every KV identity.
+  [[nodiscard]] std::string weights_digest() const;
+
+ private:
+  struct Impl;
+  explicit Decoder(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::model

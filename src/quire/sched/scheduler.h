@@ -1,0 +1,100 @@
+// Continuous batching: plan() decides from plain state and changes nothing; commit() alone admits,
+// allocates, evicts and preempts (DESIGN 3, 13).
+//
+// Thread rule: one thread (the engine's) owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::sched {
+
+struct SchedulerConfig {
+  std::int32_t max_batch_tokens = 2048;  // rows of one step; long prompts are cut to fit
+  std::int32_t max_running = 256;        // sequences of one step
+  [[nodiscard]] Status validate() const;
+};
+
+// A request as the scheduler sees it. It ends when finish() is called.
+struct Request {
+  RequestId id;
+  std::vector<TokenId> prompt;      // not empty
+  std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
+  bool reuse = true;                // attach cached prefixes
+  bool all_logits = false;          // logits of every computed row (forward), not of the last one
+};
+
+// Work of one sequence in one step: KV of `count` tokens from `first` on is computed.
+struct PlannedRun {
+  RequestId request;
+  std::int32_t first = 0;  // token index; equals the sequence's num_computed
+  std::int32_t count = 0;
+  bool samples = false;  // reaches the last known token: its logits give the next one
+};
+
+// What to do in the next step, in order: preempt, admit, run.
+struct StepPlan {
+  std::vector<RequestId> preempt;  // youngest first: they lose their KV and wait at the front
+  std::vector<RequestId> admit;    // from the waiting queue, in order
+  std::vector<PlannedRun> runs;
+  std::optional<RequestId> stuck;  // head of the queue that cannot run though nothing else does
+  [[nodiscard]] bool empty() const { return runs.empty(); }
+};
+
+// A committed run: the ledger has room for it.
+struct ScheduledRun {
+  RequestId request;
+  SeqId sequence;
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+  bool samples = false;
+};
+
+struct RequestProgress {
+  std::int32_t cached_tokens = 0;  // prompt tokens taken from the prefix cache at first admission
+  std::int32_t preemptions = 0;
+};
+
+class Scheduler {
+ public:
+  // `ledger` is borrowed and must outlive the scheduler.
+  Scheduler(const SchedulerConfig& config, kv::Ledger& ledger);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a request (first come, first served). kOverflow with both numbers when its prompt plus
+  // max_new_tokens can never fit into all blocks; kInvalidArgument for an empty prompt or known id.
+  [[nodiscard]] Status submit(Request request);
+
+  // Ends a request in any state and frees its blocks at once; false when unknown.
+  bool finish(RequestId id);
+
+  [[nodiscard]] StepPlan plan() const;
+
+  // Carries the plan out. A plan made before the last change of state is kInternal. Runs whose
+  // blocks could not be had (never for a fresh plan) are an error too.
+  [[nodiscard]] Result<std::vector<ScheduledRun>> commit(const StepPlan& plan);
+
+  // After the forward pass: the KV of the run is stored; `sampled` is appended where run.samples.
+  void complete(const ScheduledRun& run, std::optional<TokenId> sampled);
+
+  [[nodiscard]] std::optional<SeqId> sequence(RequestId id) const;
+  [[nodiscard]] RequestProgress progress(RequestId id) const;
+  [[nodiscard]] std::int32_t num_waiting() const;
+  [[nodiscard]] std::int32_t num_running() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::sched

@@ -1,0 +1,61 @@
+// Chat templates: a Jinja subset whose output knows where every span came from, so that user text
+// can never become a special token and prompts can be cut into chunks.
+//
+// Thread rule: immutable after parsing; any number of threads may call render.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/result.h"
+
+namespace quire::text {
+
+// Where a span of a rendered prompt came from.
+struct Provenance {
+  static constexpr std::int32_t kTemplate = -1;  // literal text or values of the template itself
+  static constexpr std::int32_t kArgument = -2;  // a template variable other than messages
+  std::int32_t source = kTemplate;               // else: index into `messages`
+  friend bool operator==(Provenance, Provenance) = default;
+};
+
+struct RenderedSpan {
+  std::string text;
+  Provenance from;
+};
+
+// A rendered prompt; joined texts are what jinja2 gives. Neighbours have different provenance.
+struct RenderedPrompt {
+  std::vector<RenderedSpan> spans;
+  [[nodiscard]] std::string text() const;
+};
+
+class ChatTemplate {
+ public:
+  // kInvalidArgument with line and what was expected; kUnsupported naming a tag, filter, test or
+  // function outside the subset. Environment as in transformers: trim_blocks, lstrip_blocks,
+  // loopcontrols, sandbox.
+  [[nodiscard]] static Result<ChatTemplate> parse(std::string_view source);
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  // `variables` is an object: messages, add_generation_prompt, bos_token, eos_token, tools,
+  // documents, ... Strings inside `messages` keep the index of their message as provenance.
+  // kInvalidArgument with the text of raise_exception; bounded in steps, output bytes and depth.
+  [[nodiscard]] Result<RenderedPrompt> render(const boost::json::object& variables) const;
+
+  [[nodiscard]] const std::string& source() const;
+
+ private:
+  struct Impl;
+  explicit ChatTemplate(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace quire::text

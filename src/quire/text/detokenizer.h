@@ -1,0 +1,32 @@
+// Ids to text as they arrive: joined pieces equal the decode of all ids, and no piece ever ends in
+// the middle of a character.
+//
+// Thread rule: one thread per object; the tokenizer is borrowed and must outlive it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "quire/text/tokenizer.h"
+
+namespace quire::text {
+
+class Detokenizer {
+ public:
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens = true);
+  ~Detokenizer();
+  Detokenizer(Detokenizer&&) noexcept;
+  Detokenizer& operator=(Detokenizer&&) noexcept;
+
+  // Text that became certain with `id` (may be empty). Precondition: id is in the vocabulary.
+  // Amortised O(bytes of the token).
+  [[nodiscard]] std::string push(TokenId id);
+  // What was held back; incomplete bytes become U+FFFD. The object starts afresh afterwards.
+  [[nodiscard]] std::string flush();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::text

@@ -1,0 +1,82 @@
+// Text to token ids and back, as the model's own files define it.
+//
+// Thread rule: immutable after loading; any number of threads may call.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/result.h"
+#include "quire/text/vocab_spec.h"
+#include "quire/types.h"
+
+namespace quire::text {
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  // run the post-processor (BOS, EOS, [CLS] ...)
+  bool parse_special = true;       // special tokens written in the text become their ids; when
+                                   // false their spelling is ordinary text (user input)
+};
+
+// A piece of a prompt and whether special tokens written in it count (template) or not (user text).
+struct TextSpan {
+  std::string_view text;
+  bool parse_special = true;
+};
+
+class Tokenizer {
+ public:
+  // From tokenizer.json text; `config_json` is tokenizer_config.json or empty.
+  [[nodiscard]] static Result<Tokenizer> from_json(std::string_view tokenizer_json,
+                                                   std::string_view config_json);
+  // From the metadata of a GGUF file; the ids of llama.cpp are the reference.
+  [[nodiscard]] static Result<Tokenizer> from_vocab(VocabSpec spec);
+  // From a sentencepiece tokenizer.model file (through libsentencepiece).
+  [[nodiscard]] static Result<Tokenizer> from_sentencepiece(const std::filesystem::path& path,
+                                                            std::string_view config_json);
+  // A model folder: tokenizer.json, else tokenizer.model; with tokenizer_config.json if there.
+  [[nodiscard]] static Result<Tokenizer> from_folder(const std::filesystem::path& folder);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // Any bytes are accepted; ill-formed UTF-8 is read as the reference library reads it after
+  // replacing it by U+FFFD.
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text,
+                                            const EncodeOptions& options = {}) const;
+  // Spans of one text, encoded as one text (merges may cross span borders between ordinary spans,
+  // as in the original); no special tokens are added.
+  [[nodiscard]] std::vector<TokenId> encode_spans(std::span<const TextSpan> spans) const;
+
+  // kInvalidArgument naming the first id outside the vocabulary.
+  [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
+                                           bool skip_special_tokens = true) const;
+
+  [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
+  // The vocabulary's own spelling of an id ("Ġthe"); kInvalidArgument when there is none.
+  [[nodiscard]] Result<std::string> id_to_token(TokenId id) const;
+  [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
+  [[nodiscard]] bool is_special(TokenId id) const;
+  [[nodiscard]] std::optional<TokenId> bos_token_id() const;
+  [[nodiscard]] std::optional<TokenId> eos_token_id() const;
+  [[nodiscard]] std::optional<TokenId> pad_token_id() const;
+  [[nodiscard]] std::optional<TokenId> unk_token_id() const;
+  // Bytes that `id` adds to a decoded text at that place, for streaming: see detokenizer.h.
+  // Digest of everything that decides encode; equal for equal tokenizers in every process.
+  [[nodiscard]] std::string fingerprint() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+  friend class Detokenizer;
+};
+
+}  // namespace quire::text
