@@ -42,7 +42,7 @@ enum class ErrorCode : std::uint8_t {
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message = {};
-  std::string chunk_id = {};           // kNotFound, kIncompatible: the chunk meant
+  std::string chunk_id = {};      // kNotFound, kIncompatible: the chunk meant
   std::int64_t needed_bytes = 0;  // kOutOfBlocks, kOverflow
   std::int64_t free_bytes = 0;    // kOutOfBlocks, kOverflow
 };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/export.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -33,7 +34,7 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, double>> logit_bias;
 
   // kInvalidArgument naming the field, its value and the range.
-  [[nodiscard]] Status validate() const;
+  [[nodiscard]] QUIRE_API Status validate() const;
 };
 
 }  // namespace quire

@@ -1,0 +1,130 @@
+// LLM: a model, its KV cache and the engine that serves requests from any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/tokenizer.h"
+#include "quire/types.h"
+
+namespace quire {
+
+struct LLMOptions {
+  std::string device = "cpu";      // "cpu"; "cuda", "cuda:1": kDevice without a usable GPU
+  std::string dtype = "auto";      // "auto" (as the checkpoint says; fp16 computes in bf16) |
+                                   // "float32" | "bfloat16"
+  std::string quantize;            // weights: "" (none) | "q8g32" | "q4g32", done while loading
+  std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16"
+  std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast
+  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;  // of KV blocks, never exceeded
+  std::int32_t max_batch_tokens = 2048;  // rows of one step; longer prompts are computed in pieces
+  std::int32_t threads = 0;              // 0 = one per core
+  std::uint64_t seed = 0;                // of requests that bring none
+  bool prefix_cache = true;              // reuse the KV of shared prefixes
+  std::function<void(double share)> progress;  // of loading, 0..1, on the calling thread
+
+  [[nodiscard]] QUIRE_API Status validate() const;
+};
+
+// "1GiB", "512MiB", "64KB", "1073741824" -> bytes. kInvalidArgument otherwise.
+[[nodiscard]] QUIRE_API Result<std::int64_t> parse_bytes(std::string_view text);
+
+// A prompt is text (encoded with special tokens) or token ids (taken as they are).
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+enum class ForwardReuse : std::uint8_t { kExact, kNone };
+enum class ForwardRows : std::uint8_t { kAll, kLast };
+
+// A number for dashboards: name, value. Names are those of INTERFACE's stats().
+using Stats = std::vector<std::pair<std::string, double>>;
+
+// One request's deltas as they come. Move only; destroying or closing it aborts an unfinished
+// request and frees its blocks before returning. One thread per stream.
+class QUIRE_API Stream {
+ public:
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  ~Stream();
+
+  [[nodiscard]] RequestId request_id() const;
+  // Waits at most `timeout_ms` (negative: for ever) for the next delta; true when `next` will not
+  // block.
+  [[nodiscard]] bool wait(int timeout_ms);
+  // The next delta, waiting for it; nullopt after the last one. An error ends the stream.
+  [[nodiscard]] Result<std::optional<Delta>> next();
+  // The whole output. Precondition: next() has given a delta with `finished`.
+  [[nodiscard]] const GenerationOutput& output() const;
+  void close();
+
+  struct Impl;
+  explicit Stream(std::unique_ptr<Impl> impl);  // for the library itself
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// Move only. All calls may come from any thread; they wait in the calling thread while one engine
+// thread computes. After close() every call gives kClosed.
+class QUIRE_API LLM {
+ public:
+  // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a .gguf file, or
+  // "preset:NAME" (random weights of a public shape, no tokenizer: prompts are ids). Reads and
+  // packs all weights. Errors name file, tensor or key.
+  [[nodiscard]] static Result<LLM> open(const std::string& model, const LLMOptions& options = {});
+
+  LLM(LLM&&) noexcept;
+  LLM& operator=(LLM&&) noexcept;
+  ~LLM();
+
+  [[nodiscard]] Result<GenerationOutput> generate(const Prompt& prompt,
+                                                  const SamplingParams& params = {});
+  // All prompts in one continuous batch; outputs in the order of prompts. `params` holds one
+  // element or one per prompt. Nothing starts if any request is refused.
+  [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
+      std::span<const Prompt> prompts, std::span<const SamplingParams> params);
+  [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {});
+
+  // Through the model's own chat template; arguments as Tokenizer::apply_chat_template.
+  [[nodiscard]] Result<GenerationOutput> chat(std::string_view messages_json,
+                                              const SamplingParams& params = {},
+                                              std::string_view variables_json = "{}");
+  [[nodiscard]] Result<Stream> stream_chat(std::string_view messages_json,
+                                           const SamplingParams& params = {},
+                                           std::string_view variables_json = "{}");
+
+  // Computes the prompt and returns logits; no sampling, no generator. Fills the prefix cache.
+  [[nodiscard]] Result<ForwardOutput> forward(std::span<const TokenId> token_ids,
+                                              ForwardReuse reuse = ForwardReuse::kExact,
+                                              ForwardRows rows = ForwardRows::kAll);
+
+  // kUnsupported for presets, which have none.
+  [[nodiscard]] Result<Tokenizer> tokenizer() const;
+  // As after the last finished step. kClosed when closed.
+  [[nodiscard]] Result<Stats> stats() const;
+  // Forgets every cached block that nobody uses; returns how many became free.
+  [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
+  // Ends a running request; its blocks are free when this returns. False when it is not running.
+  [[nodiscard]] Result<bool> abort(RequestId request);
+  // Ends all requests (their callers get kClosed) and frees everything. Idempotent.
+  void close();
+
+  struct Impl;
+
+ private:
+  explicit LLM(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace quire

@@ -1,0 +1,10 @@
+// Everything: #include <quire/quire.h>, link quire::quire.
+#pragma once
+
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/tokenizer.h"
+#include "quire/tools.h"
+#include "quire/types.h"

@@ -1,0 +1,63 @@
+// What the command line shows about machines and models: doctor, inspect, bench.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+
+// "0.1.0"
+[[nodiscard]] QUIRE_API const char* version();
+
+// JSON object: version, cpu, cores, memory_bytes, isa {chosen, supported, self_test}, libraries,
+// devices. Runs the kernels' self-test (under a second); a failed one is reported, not an error.
+[[nodiscard]] QUIRE_API std::string doctor_json();
+
+// JSON object on a model folder or .gguf file without loading weights: family, shape, parameters,
+// dtype, tensors, weight_bytes per quantize choice, kv_bytes_per_token, tokenizer, chat_template,
+// unsupported (list of reasons why it would not load; empty when it would).
+[[nodiscard]] QUIRE_API Result<std::string> inspect_json(const std::string& model);
+
+struct BenchOptions {
+  std::vector<std::int32_t> prompt = {128};  // prompt lengths of `prefill` and `ttft`
+  std::vector<std::int32_t> depth = {0};     // tokens already in the cache
+  std::int32_t generate = 64;                // decode steps
+  std::vector<std::int32_t> batch = {1};     // > 1: batched_decode
+  std::int32_t shared_prefix = 0;            // tokens that the batch shares
+  std::int32_t repeat = 1;
+  LLMOptions llm;  // device, dtype, quantize, kv_dtype, threads, ...
+
+  [[nodiscard]] QUIRE_API Status validate() const;
+};
+
+// One measurement; field names are those of the JSON records.
+struct BenchRecord {
+  std::string metric;  // prefill | decode | batched_decode | ttft | restore | fork | compose
+  std::int64_t prompt_tokens = 0;
+  std::int64_t depth_tokens = 0;
+  std::int64_t batch = 1;
+  std::int64_t shared_tokens = 0;
+  std::string weights;  // float32 | bfloat16 | q8g32 | q4g32
+  std::string kv;
+  std::string device;
+  std::int64_t threads = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;  // 0: does not apply
+  double bytes_per_second = 0;
+  double floor_seconds = 0;     // at the read bandwidth and compute peak measured in the same run
+  double of_floor = 0;          // floor_seconds / seconds
+  double overhead_seconds = 0;  // per step outside kernels
+};
+
+// Loads `model` and measures. `progress` gets a line of text before each measurement.
+[[nodiscard]] QUIRE_API Result<std::vector<BenchRecord>> run_bench(
+    const std::string& model, const BenchOptions& options,
+    const std::function<void(const std::string&)>& progress);
+
+}  // namespace quire
