@@ -47,6 +47,10 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 enum class ForwardReuse : std::uint8_t { kExact, kNone };
 enum class ForwardRows : std::uint8_t { kAll, kLast };
 
+// Asked every few tens of milliseconds in the calling thread while a call waits; true aborts its
+// requests and the call returns kCancelled (Ctrl-C in the bindings). May be empty.
+using Interrupt = std::function<bool()>;
+
 // A number for dashboards: name, value. Names are those of INTERFACE's stats().
 using Stats = std::vector<std::pair<std::string, double>>;
 
@@ -93,7 +97,8 @@ class QUIRE_API LLM {
   // All prompts in one continuous batch; outputs in the order of prompts. `params` holds one
   // element or one per prompt. Nothing starts if any request is refused.
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
-      std::span<const Prompt> prompts, std::span<const SamplingParams> params);
+      std::span<const Prompt> prompts, std::span<const SamplingParams> params,
+      const Interrupt& interrupted = {});
   [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {});
 
   // Through the model's own chat template; arguments as Tokenizer::apply_chat_template.
@@ -107,7 +112,8 @@ class QUIRE_API LLM {
   // Computes the prompt and returns logits; no sampling, no generator. Fills the prefix cache.
   [[nodiscard]] Result<ForwardOutput> forward(std::span<const TokenId> token_ids,
                                               ForwardReuse reuse = ForwardReuse::kExact,
-                                              ForwardRows rows = ForwardRows::kAll);
+                                              ForwardRows rows = ForwardRows::kAll,
+                                              const Interrupt& interrupted = {});
 
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;

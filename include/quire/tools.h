@@ -52,6 +52,7 @@ struct BenchRecord {
   double bytes_per_second = 0;
   double floor_seconds = 0;     // at the read bandwidth and compute peak measured in the same run
   double of_floor = 0;          // floor_seconds / seconds
+  double linear_seconds = 0;    // that the matrix kernels alone need for the same work, measured
   double overhead_seconds = 0;  // per step outside kernels
 };
 

@@ -6,16 +6,14 @@
 #include <vector>
 
 #include "quire/attention/entry.h"
+#include "quire/attention/tile.h"
 
 namespace quire::attention {
-
-inline constexpr int kPieceTokens = 256;  // canonical piece: changing it changes bits
-inline constexpr int kTileRows = 32;      // stacked (row, head) pairs of one work item
 
 struct AttentionShape {
   int heads = 0;  // query heads, a multiple of kv_heads
   int kv_heads = 0;
-  int head_dim = 0;          // as the model says; at most 256
+  int head_dim = 0;          // as the model says; at most kMaxHeadDim
   double softmax_scale = 0;  // usually 1 / sqrt(head_dim)
 };
 
@@ -30,20 +28,27 @@ struct WorkItem {
   std::int32_t first_piece = 0;
   std::int32_t last_piece = 0;  // one past
   std::int32_t slot = -1;  // first of rows * heads piece results; -1: works on the running state
+  friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
 // Counters for tests, stats and explain: what one layer reads.
 struct PlanCounters {
   std::int64_t entries = 0;
   std::int64_t rows = 0;         // entry rows
-  std::int64_t blocks_read = 0;  // blocks visited, once per tile that visits them
+  std::int64_t blocks_read = 0;  // visits of a tile to a block with a token that one of its rows
+                                 // sees; a visit reads one KV head: geometry.head_block_bytes()
+  friend bool operator==(const PlanCounters&, const PlanCounters&) = default;
 };
 
 struct Plan {
-  struct Wave {  // items of a wave touch disjoint rows or disjoint slots
+  // Items of a wave run side by side. Not split: they touch disjoint rows and update the running
+  // state. Split: each reduces one piece into slots of its own, which are merged in item order
+  // after the wave.
+  struct Wave {
     std::int32_t first_item = 0;
     std::int32_t num_items = 0;
-    bool split = false;  // pieces were computed apart and are merged after the wave
+    bool split = false;
+    friend bool operator==(const Wave&, const Wave&) = default;
   };
   std::vector<WorkItem> items;
   std::vector<Wave> waves;
@@ -51,10 +56,20 @@ struct Plan {
   std::vector<std::int32_t> query_positions;  // one per entry row, entry after entry: rows of the
                                               // rotary table that run() wants
   std::vector<std::int32_t> first_query;      // [entries] index of the entry's first row in it
+  std::int32_t num_rows = 0;                  // 1 + largest row of q that is used
+  std::int32_t max_block = -1;                // largest block id that is read
   PlanCounters counters;
 };
 
-// `window_tokens` 0 = none. Plans differ per window, so a model with two windows makes two.
+// Tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides token j
+// unless j > query_position - window_tokens; 0 = no window.
+[[nodiscard]] TokenRange visible_tokens(const Entry& entry, const EntryRow& row,
+                                        std::int32_t window_tokens);
+
+// `window_tokens` 0 = none. Plans differ per window, so a model with two windows makes two; one
+// plan serves all layers with that window. Preconditions (QUIRE_CHECK): heads a multiple of
+// kv_heads, block_tokens 1..256, rows of an entry strictly ascending, every visible token in a
+// block with an id >= 0. Cost: about 10 ns per (tile, visible block) and KV head.
 [[nodiscard]] Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
                              std::int32_t block_tokens, std::int32_t window_tokens, int threads);
 

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstddef>
 #include <cstdlib>
 
 namespace quire::device {
@@ -21,7 +22,9 @@ void* allocate_aligned(std::size_t bytes) {
   if (data == MAP_FAILED) {  // NOLINT: the macro casts
     return nullptr;
   }
-  ::madvise(data, bytes, MADV_HUGEPAGE);
+#if defined(MADV_HUGEPAGE)
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // a wish: without it everything works, slower
+#endif
   return data;
 }
 

@@ -14,7 +14,8 @@ namespace quire::device {
 [[nodiscard]] void* allocate_aligned(std::size_t bytes);
 void free_aligned(void* data, std::size_t bytes);
 
-// Move only. A failed allocation leaves size() == 0: callers of sizes that a user chose check it.
+// Move only; not thread-safe. A failed allocation leaves size() == 0: callers of sizes that a user
+// chose check it.
 template <class T>
 class AlignedBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -22,7 +23,9 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t size)
-      : data_(size == 0 ? nullptr : static_cast<T*>(allocate_aligned(size * sizeof(T)))),
+      : data_(size == 0 || size > SIZE_MAX / sizeof(T)
+                  ? nullptr
+                  : static_cast<T*>(allocate_aligned(size * sizeof(T)))),
         size_(data_ == nullptr ? 0 : size) {}
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}

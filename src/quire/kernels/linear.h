@@ -1,12 +1,16 @@
 // Y = X W^T (+ bias) for packed weights: GEMV, small batches and prefill through one call.
 //
 // Row invariance: for a given instruction set, the bits of Y[row] depend on X[row] and W only,
-// never on the number of rows, the row's place or the number of threads.
+// never on the number of rows, the row's place or the number of threads. For q8g32 and q4g32 all
+// instruction sets with fused multiply-add give the same bits.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <vector>
 
+#include "quire/device/aligned_buffer.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
@@ -14,10 +18,20 @@
 namespace quire::kernels {
 
 // Reusable storage for one caller; grows as needed, so steady-state calls allocate nothing.
-class LinearScratch;
+class LinearScratch {
+ public:
+  // Room of at least `bytes` for each of `threads` threads; contents are lost when it grows.
+  void reserve(int threads, std::size_t bytes);
+  [[nodiscard]] std::byte* of_thread(int thread) {
+    return buffers_[static_cast<std::size_t>(thread)].data();
+  }
+
+ private:
+  std::vector<device::AlignedBuffer<std::byte>> buffers_;  // [threads]
+};
 
 // Rounds or quantises x [rows, x_stride >= depth] into `packed` (reshaped to rows x depth in the
-// row format of `format`).
+// row format of `format`). 0 rows: nothing to do.
 void pack_rows(const Context& context, WeightFormat format, std::span<const float> x,
                std::ptrdiff_t x_stride, std::int64_t rows, std::int64_t depth, PackedRows& packed);
 
@@ -28,8 +42,9 @@ struct Epilogue {
   bool accumulate = false;
 };
 
-// out [rows, out_stride >= columns]; all columns overwritten (or added to). packed must have been
-// filled for weights.format() and weights.depth().
+// out [rows, out_stride >= columns]; all columns overwritten (or added to), nothing beyond them
+// touched. packed must have been filled for weights.format() and weights.depth(). Bytes: the
+// weights once per 256 rows; FLOPs: 2 * rows * columns * depth.
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
             std::span<float> out, std::ptrdiff_t out_stride, const Epilogue& epilogue,
             LinearScratch& scratch);

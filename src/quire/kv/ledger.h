@@ -1,52 +1,21 @@
 // The ledger: which block holds which tokens, for whom, and what may be evicted. Host only; it
 // knows numbers (blocks, tokens), never a tensor. The shelves (kv_store) hold the bytes.
 //
-// Thread rule: one thread (the engine's) owns it.
+// Thread rule: one thread (the engine's) owns it. Calls with the id of a sequence that is not there
+// are a broken invariant of the caller, except `contains` and `close`.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::kv {
-
-struct LedgerConfig {
-  std::int32_t num_blocks = 0;
-  std::int32_t block_tokens = 32;  // 1..256
-  std::int32_t window_tokens = 0;  // > 0: blocks wholly older than this many tokens are freed
-  bool prefix_cache = true;        // full blocks of closed and running sequences are found again
-  [[nodiscard]] Status validate() const;
-};
-
-// Bytes that the shelves must copy before the next write: the first `tokens` slots of `from`.
-struct BlockCopy {
-  BlockId from;
-  BlockId to;
-  std::int32_t tokens = 0;
-};
-
-// A run of tokens at consecutive positions as attention sees it. `blocks[i]` holds run tokens
-// [i * block_tokens, ...); freed window blocks have value -1. Valid until the sequence changes.
-struct RunView {
-  std::span<const BlockId> blocks;
-  std::int32_t num_tokens = 0;      // with KV
-  std::int32_t start_position = 0;  // use position of run token 0: the shift of the run
-};
-
-struct LedgerCounts {
-  std::int32_t blocks_total = 0;
-  std::int32_t blocks_free = 0;
-  std::int32_t blocks_cached = 0;  // known to the prefix index and used by nobody: evictable
-  std::int32_t blocks_in_use = 0;  // free + cached + in_use == total, always
-  std::int64_t evictions = 0;
-  std::int64_t tokens_reused = 0;  // tokens attached from the prefix index since birth
-};
 
 class Ledger {
  public:
@@ -56,15 +25,21 @@ class Ledger {
   Ledger(Ledger&&) noexcept;
   Ledger& operator=(Ledger&&) noexcept;
 
+  [[nodiscard]] const LedgerConfig& config() const;
+
   // Tokens of the longest cached prefix of `tokens`, at most tokens.size() - 1, without using it.
   [[nodiscard]] std::int32_t match(std::span<const TokenId> tokens) const;
+  // The same with what it would hold. Cost: O(match).
+  [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens) const;
 
   // A new sequence over `tokens`; with `reuse` its KV begins with the longest cached prefix (whole
   // blocks, token-exact, at most tokens.size() - 1 tokens, so that the last token is computed).
-  // Allocates nothing.
+  // Allocates nothing. Without `reuse` it never uses a block that another sequence computed, not
+  // even after reattach.
   [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse);
 
-  // Another sequence with the same tokens and KV; shares every block, the open tail too.
+  // Another sequence with the same tokens and KV; shares every block, the open tail too. Room made
+  // by extend stays with the original.
   [[nodiscard]] SeqId fork(SeqId id);
 
   // Releases the sequence; its full blocks stay findable until evicted. Unknown ids are a no-op.
@@ -80,28 +55,46 @@ class Ledger {
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
   // Blocks that `extend` could obtain now: free plus evictable.
   [[nodiscard]] std::int32_t blocks_available() const;
+  // By how much blocks_available grows if the KV of all of `ids` is dropped. Exact.
+  [[nodiscard]] std::int32_t blocks_freed_by_drop(std::span<const SeqId> ids) const;
+  // Fewest blocks with which a plain sequence of `num_tokens` tokens can be computed, one token at
+  // a time: with a window no more than the window touches.
+  [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens) const;
 
   // Makes room for the KV of the next `count` tokens: allocates, evicts LRU cached blocks, copies a
   // shared open block on write. kOutOfBlocks with state unchanged when it cannot.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
-  // Copies ordered by `extend` since the last call; do them before writing KV.
+  // Copies ordered by `extend` since the last call; do them in this order before writing KV.
   [[nodiscard]] std::vector<BlockCopy> take_copies();
 
-  // KV of the next `count` tokens is now stored: length grows, full blocks become shareable, blocks
-  // behind the window are freed. Precondition: room made by extend, tokens present.
+  // KV of the next `count` tokens is now stored: length grows, full blocks become shareable (and
+  // may be exchanged for cached ones with the same KV), blocks behind the window are freed.
+  // Precondition: room made by extend, tokens present.
   void advance(SeqId id, std::int32_t count);
 
   // Adds a token without KV (a sampled one).
   void append(SeqId id, TokenId token);
 
-  // Cuts tokens and KV to `length` tokens; blocks return. kInvalidArgument outside [0, tokens], or
-  // when the window has already freed what is needed.
+  // Cuts tokens and KV to `length` tokens; blocks return. kInvalidArgument outside [0, tokens],
+  // inside the segments of a composition, or when the window has already freed what is needed.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
 
   // Drops all KV but keeps the tokens (preemption); what is cached may be found again by reattach.
+  // A composition keeps its segments.
   void drop_kv(SeqId id);
   // Attaches the longest cached prefix to a sequence without KV; returns its tokens.
   std::int32_t reattach(SeqId id);
+
+  // Names the KV of the open run of a sequence: a segment of its own, at positions from 0, that
+  // lives until drop_segment. kInvalidArgument when there is none or the window has freed a part.
+  [[nodiscard]] Result<SegmentId> seal(SeqId id);
+  // Forgets the name; blocks return when no sequence uses them. False when unknown.
+  bool drop_segment(SegmentId id);
+  // A sequence that begins with these segments at these positions, sharing their blocks, with an
+  // empty open run behind the last position. Its blocks are never published in the prefix index,
+  // since their KV does not follow from the token ids alone. kNotFound for an unknown segment,
+  // kInvalidArgument for a position below 0 or an end above 2^31 - 1.
+  [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses);
 
   // Forgets every cached block that nobody uses; returns how many became free.
   std::int32_t clear_cache();

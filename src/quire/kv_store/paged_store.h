@@ -3,12 +3,12 @@
 // Thread rule: the engine thread calls; kernels write through views on pool threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "quire/base/ids.h"
 #include "quire/device/aligned_buffer.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -19,15 +19,17 @@ namespace quire::kv_store {
 class PagedStore {
  public:
   // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first
-  // write). kOutOfBlocks with both numbers when the machine refuses.
+  // write). kInvalidArgument naming the field for a geometry outside its ranges or num_blocks < 1;
+  // kOutOfBlocks with both numbers when the blocks exceed the machine's memory or it refuses.
   [[nodiscard]] static Result<PagedStore> create(const tensor::KVGeometry& geometry,
                                                  std::int32_t num_blocks);
 
   // The bytes of one layer. Valid while the store lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
 
-  // Copies the first `tokens` slots of a block in all layers and heads (whole block when tokens is
-  // not a multiple of two).
+  // Copies the first `tokens` slots of a block in all layers and heads; an odd count may copy one
+  // slot of V more, because bf16 stores V in token pairs. Preconditions (QUIRE_CHECK): both blocks
+  // exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens.
   void copy(const kv::BlockCopy& copy);
 
   [[nodiscard]] const tensor::KVGeometry& geometry() const { return geometry_; }
@@ -40,7 +42,7 @@ class PagedStore {
   device::AlignedBuffer<std::byte> bytes_;
 };
 
-// Blocks that fit into `budget_bytes`, at least 0.
+// Blocks that fit into `budget_bytes`, at least 0. A geometry that create() would refuse gives 0.
 [[nodiscard]] std::int32_t blocks_in_budget(const tensor::KVGeometry& geometry,
                                             std::int64_t budget_bytes);
 

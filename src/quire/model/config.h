@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/kernels/packed_weights.h"
 #include "quire/kernels/rotary.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -25,7 +26,8 @@ struct ModelConfig {
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;
-  std::int32_t max_positions = 0;
+  std::int32_t max_positions = 0;  // positions at or above are not served: for longrope they would
+                                   // need other frequencies
   double norm_epsilon = 1e-6;
   kernels::RotaryConfig rotary;
   bool tied_embeddings = false;
@@ -36,18 +38,31 @@ struct ModelConfig {
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
   std::vector<TokenId> eos_token_ids;  // from config and generation_config
+  std::vector<std::string> remarks;    // what parsing decided and a user should know
+
+  // kUnsupported or kInvalidArgument naming the first field out of bounds. What passes can neither
+  // overflow an index nor, by itself, make the loader allocate: shapes are compared with the
+  // tensors in the file first.
+  [[nodiscard]] Status validate() const;
 
   [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
                                                std::int32_t block_tokens) const;
   [[nodiscard]] std::int64_t parameters() const;
 };
 
-// `generation_config_json` may be empty.
+// Fields that change the result and are not implemented, and fields that nobody here knows, are
+// kUnsupported by name; null counts as absent. `generation_config_json` may be empty.
 [[nodiscard]] Result<ModelConfig> config_from_hf(std::string_view config_json,
                                                  std::string_view generation_config_json);
+// The same for metadata keys below the architecture's name. Biases and tied embeddings are told by
+// the tensors that are there; rope_freqs and rope_factors tensors end up in `rotary`.
 [[nodiscard]] Result<ModelConfig> config_from_gguf(const weights::GgufFile& file);
 // Shapes of public models for benchmarks on random weights: "tinyllama-1.1b", "llama-3.1-8b", ...
 [[nodiscard]] Result<ModelConfig> config_from_preset(std::string_view name);
 [[nodiscard]] std::vector<std::string> preset_names();
+
+// Bytes of the weights of `config` once packed in `format`: what a decoder of it holds.
+[[nodiscard]] std::int64_t packed_weight_bytes(const ModelConfig& config,
+                                               kernels::WeightFormat format);
 
 }  // namespace quire::model

@@ -26,9 +26,12 @@ struct LoadOptions {
 };
 
 struct LoadReport {
-  std::int64_t bytes_read = 0;
+  std::int64_t bytes_read = 0;  // of the checkpoint; 0 for random weights
   double seconds = 0;
   std::int64_t packed_bytes = 0;
+  [[nodiscard]] double gigabytes_per_second() const {
+    return seconds > 0 ? static_cast<double>(bytes_read) / seconds * 1e-9 : 0.0;
+  }
 };
 
 // Time of one forward by part, for the profiler and bench; seconds.
@@ -39,7 +42,7 @@ struct ForwardTiming {
 class Decoder {
  public:
   // Packs every tensor of the checkpoint. An unknown, missing or wrongly shaped tensor is an error
-  // that names it. The checkpoint is not needed afterwards.
+  // that names it (loader.h). The checkpoint is not needed afterwards.
   [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
                                             const ModelConfig& config,
                                             const weights::Checkpoint& checkpoint,
@@ -54,14 +57,17 @@ class Decoder {
   ~Decoder();
 
   // Stores the KV of all rows and returns logits fp32 [logit_rows.size(), vocab_size], valid until
-  // the next call. kv: one view per layer.
+  // the next call. kv: one view per layer. A row's logits depend, to the bit, on its token, its
+  // positions and what its entries show; not on the other rows of the batch. Preconditions
+  // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
   [[nodiscard]] std::span<float> forward(const ForwardBatch& batch,
                                          std::span<const tensor::PagedKVView> kv);
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;
   [[nodiscard]] ForwardTiming last_timing() const;
-  // SHA-256 over config, weight format and weight bytes as packed: part of every KV identity.
+  // SHA-256 over config, weight format and weight bytes as packed: part of every KV identity. The
+  // first call reads all weights (about 1.5 s per 2 GB), later ones are free.
   [[nodiscard]] std::string weights_digest() const;
 
  private:

@@ -29,14 +29,33 @@ struct SampledToken {
   std::vector<std::pair<TokenId, float>> logprobs;
 };
 
-// Scratch that a sampler keeps between calls; one per thread.
+// A token that may still be chosen.
+struct Candidate {
+  float logit = 0;
+  TokenId id = -1;
+};
+
+// Holds scratch between calls, so that a steady batch allocates nothing; one per thread.
 class Sampler {
  public:
-  // logits: [vocab], overwritten. kInvalidArgument when a NaN is met or nothing can be chosen.
+  // logits: [vocab], overwritten. kInternal when a logit is NaN or +inf, kInvalidArgument when
+  // every token is forbidden. Cost: a few passes over the row; sorting only what top-k and top-p
+  // need.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
  private:
-  std::vector<std::pair<float, TokenId>> candidates_;
+  void collect(std::span<const float> logits);
+  [[nodiscard]] std::vector<std::pair<TokenId, float>> top_logprobs(std::span<const float> logits,
+                                                                    float top, std::size_t count);
+  void penalise(std::span<float> logits, const SampleContext& context);
+  [[nodiscard]] Result<TokenId> choose(std::span<float> logits, const SampleContext& context);
+  void keep_nucleus(double top_p, float top);
+  [[nodiscard]] TokenId draw(float top, double uniform) const;
+
+  std::vector<Candidate> candidates_;
+  std::vector<TokenId> seen_;
+  std::vector<float> unmodified_;  // [vocab] logits before penalties, if logprobs are wanted
+  double log_norm_ = 0;            // of unmodified_
 };
 
 // Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a uniform

@@ -1,13 +1,17 @@
 // Continuous batching: plan() decides from plain state and changes nothing; commit() alone admits,
 // allocates, evicts and preempts (DESIGN 3, 13).
 //
+// First come, first served. Requests stand in one line in order of arrival; its first num_running()
+// are running, the others wait. So admission takes from the front of the waiting, preemption takes
+// the youngest running one and puts it back to the front of the waiting, and the oldest request
+// always runs: nobody starves.
+//
 // Thread rule: one thread (the engine's) owns it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -19,17 +23,19 @@ namespace quire::sched {
 
 struct SchedulerConfig {
   std::int32_t max_batch_tokens = 2048;  // rows of one step; long prompts are cut to fit
-  std::int32_t max_running = 256;        // sequences of one step
+  std::int32_t max_running = 256;        // sequences of one step; also at most max_batch_tokens
+  std::int64_t block_bytes = 0;          // of one KV block, for errors in bytes; 0: not known
   [[nodiscard]] Status validate() const;
 };
 
-// A request as the scheduler sees it. It ends when finish() is called.
+// A request as the scheduler sees it. It ends when finish() is called, and only then.
 struct Request {
   RequestId id;
   std::vector<TokenId> prompt;      // not empty
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
-  bool all_logits = false;          // logits of every computed row (forward), not of the last one
+  bool all_logits = false;          // logits of every computed row (forward), not of the last one:
+                                    // carried for the engine, scheduled like the others
 };
 
 // Work of one sequence in one step: KV of `count` tokens from `first` on is computed.
@@ -37,7 +43,8 @@ struct PlannedRun {
   RequestId request;
   std::int32_t first = 0;  // token index; equals the sequence's num_computed
   std::int32_t count = 0;
-  bool samples = false;  // reaches the last known token: its logits give the next one
+  bool samples = false;  // reaches the last known token: its logits give the next one. Never for
+                         // max_new_tokens == 0
 };
 
 // What to do in the next step, in order: preempt, admit, run.
@@ -45,7 +52,10 @@ struct StepPlan {
   std::vector<RequestId> preempt;  // youngest first: they lose their KV and wait at the front
   std::vector<RequestId> admit;    // from the waiting queue, in order
   std::vector<PlannedRun> runs;
-  std::optional<RequestId> stuck;  // head of the queue that cannot run though nothing else does
+  std::optional<RequestId> stuck;  // nothing can run, not even this one, the oldest that wants to,
+                                   // though everybody else gave up his KV: blocks are held outside
+                                   // of the scheduler. The plan is empty then
+  std::uint64_t version = 0;       // of the state that it was made from
   [[nodiscard]] bool empty() const { return runs.empty(); }
 };
 
@@ -65,29 +75,40 @@ struct RequestProgress {
 
 class Scheduler {
  public:
-  // `ledger` is borrowed and must outlive the scheduler.
+  // `ledger` is borrowed and must outlive the scheduler. Precondition: config.validate().ok().
   Scheduler(const SchedulerConfig& config, kv::Ledger& ledger);
+  // Closes the sequences of all requests.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
   // Queues a request (first come, first served). kOverflow with both numbers when its prompt plus
-  // max_new_tokens can never fit into all blocks; kInvalidArgument for an empty prompt or known id.
+  // max_new_tokens can never fit into all blocks; kInvalidArgument for an empty prompt, a negative
+  // max_new_tokens or a known id.
   [[nodiscard]] Status submit(Request request);
 
   // Ends a request in any state and frees its blocks at once; false when unknown.
   bool finish(RequestId id);
 
+  // Rows: sequences that want one token first, then prompts, oldest first, as far as
+  // max_batch_tokens goes. Blocks: oldest first; a prompt takes fewer rows when blocks are short,
+  // and when there is none for a sequence the youngest is preempted. Nobody is admitted in a step
+  // that preempts, or before all his known tokens fit beside those of the running. Cost: O(running)
+  // plus the prefix match of what is admitted and of one more.
   [[nodiscard]] StepPlan plan() const;
 
-  // Carries the plan out. A plan made before the last change of state is kInternal. Runs whose
-  // blocks could not be had (never for a fresh plan) are an error too.
+  // Carries the plan out. A plan made before the last change of state is kInternal and changes
+  // nothing. Runs whose blocks could not be had (never for a fresh plan) are an error too; what was
+  // admitted and preempted before stays so.
   [[nodiscard]] Result<std::vector<ScheduledRun>> commit(const StepPlan& plan);
 
   // After the forward pass: the KV of the run is stored; `sampled` is appended where run.samples.
+  // A request that was finished since the commit is ignored.
   void complete(const ScheduledRun& run, std::optional<TokenId> sampled);
 
+  // The sequence of a request that was admitted once.
   [[nodiscard]] std::optional<SeqId> sequence(RequestId id) const;
+  // Of an unknown request: nothing.
   [[nodiscard]] RequestProgress progress(RequestId id) const;
   [[nodiscard]] std::int32_t num_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;

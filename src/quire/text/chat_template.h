@@ -5,8 +5,10 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,17 +30,27 @@ struct RenderedSpan {
   Provenance from;
 };
 
-// A rendered prompt; joined texts are what jinja2 gives. Neighbours have different provenance.
+// A rendered prompt; joined texts are what jinja2 gives. Neighbours have different provenance, no
+// span is empty.
 struct RenderedPrompt {
   std::vector<RenderedSpan> spans;
   [[nodiscard]] std::string text() const;
+};
+
+struct RenderOptions {
+  // What strftime_now shows; the local time of the machine when not given.
+  std::optional<std::chrono::local_seconds> now = {};
+  // Variables whose text counts as the template's own, because they come with the model:
+  // {"bos_token", "eos_token"}.
+  std::vector<std::string_view> trusted_variables = {};
 };
 
 class ChatTemplate {
  public:
   // kInvalidArgument with line and what was expected; kUnsupported naming a tag, filter, test or
   // function outside the subset. Environment as in transformers: trim_blocks, lstrip_blocks,
-  // loopcontrols, sandbox.
+  // loopcontrols, sandbox. As in jinja2, an unknown filter or test inside of an `if` is refused by
+  // render, and only when it is reached.
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view source);
 
   ChatTemplate(ChatTemplate&&) noexcept;
@@ -46,9 +58,14 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // `variables` is an object: messages, add_generation_prompt, bos_token, eos_token, tools,
-  // documents, ... Strings inside `messages` keep the index of their message as provenance.
-  // kInvalidArgument with the text of raise_exception; bounded in steps, output bytes and depth.
-  [[nodiscard]] Result<RenderedPrompt> render(const boost::json::object& variables) const;
+  // documents, ... Strings and keys inside `messages` keep the index of their message as
+  // provenance, through every operation that moves, cuts or changes text; numbers keep it when
+  // they are printed as they are. What operations add (quotes of |tojson, separators of |join) has
+  // the provenance of where it was written. kInvalidArgument with the line and the text of
+  // raise_exception, or for ill-formed UTF-8; bounded in steps, output (64 MiB), live memory and
+  // depth.
+  [[nodiscard]] Result<RenderedPrompt> render(const boost::json::object& variables,
+                                              const RenderOptions& options = {}) const;
 
   [[nodiscard]] const std::string& source() const;
 

@@ -1,50 +1,75 @@
-// GGUF v3 container: typed metadata and tensor directory, every count, length and offset checked.
-// Format: ggml docs/gguf.md.
+// GGUF container, versions 2 and 3: typed metadata and tensor directory, every count, length and
+// offset checked. Format: ggml docs/gguf.md.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "quire/result.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/tensor_info.h"
 
 namespace quire::weights {
 
 // A metadata value. Integers of every width are kept as int64 (uint64 above 2^63 is refused),
-// floats as double; arrays are homogeneous.
+// floats as double; arrays are homogeneous, truth values in arrays are 0 and 1.
 using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
                                std::vector<double>, std::vector<std::string>>;
 
+// Immutable after parsing; any thread may read it.
 class GgufFile {
  public:
-  // Parses `bytes` (borrowed; must outlive the object). `name` is used in errors.
+  // Parses `bytes` (borrowed; must outlive the object). `name` is used in errors: kCorrupt for
+  // what does not add up, kUnsupported for another version or byte order, nested arrays, and
+  // element types that ggml does not define.
   [[nodiscard]] static Result<GgufFile> parse(std::span<const std::byte> bytes,
                                               std::string_view name);
 
-  GgufFile(GgufFile&&) noexcept;
-  GgufFile& operator=(GgufFile&&) noexcept;
-  ~GgufFile();
-
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
-  [[nodiscard]] std::span<const TensorInfo> tensors() const;
+  [[nodiscard]] std::span<const TensorInfo> tensors() const { return table_.tensors; }
+  // Tensors of known ggml types that are not decoded here.
+  [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const {
+    return table_.unsupported;
+  }
 
-  // Typed access: absent gives `fallback`, another type is kCorrupt naming the key.
+  // Typed access: absent gives nullptr or `fallback`, another type is kCorrupt naming the key.
+  // T is one of GgufValue's types.
+  template <class T>
+  [[nodiscard]] Result<const T*> find_as(std::string_view key) const {
+    const GgufValue* value = find(key);
+    if (value == nullptr) {
+      return nullptr;
+    }
+    const T* typed = std::get_if<T>(value);
+    if (typed == nullptr) {
+      return wrong_type(key, *value);
+    }
+    return typed;
+  }
   [[nodiscard]] Result<std::int64_t> get_int(std::string_view key, std::int64_t fallback) const;
   [[nodiscard]] Result<double> get_double(std::string_view key, double fallback) const;
+  [[nodiscard]] Result<bool> get_bool(std::string_view key, bool fallback) const;
   [[nodiscard]] Result<std::string> get_string(std::string_view key,
                                                std::string_view fallback) const;
-  [[nodiscard]] std::vector<std::string> keys() const;
+  [[nodiscard]] std::vector<std::string> keys() const;  // sorted
 
  private:
-  struct Impl;
-  explicit GgufFile(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  using Metadata = std::map<std::string, GgufValue, std::less<>>;
+
+  GgufFile(std::string name, Metadata metadata, TensorTable table)
+      : name_(std::move(name)), metadata_(std::move(metadata)), table_(std::move(table)) {}
+
+  [[nodiscard]] Error wrong_type(std::string_view key, const GgufValue& value) const;
+
+  std::string name_;
+  Metadata metadata_;
+  TensorTable table_;
 };
 
 }  // namespace quire::weights

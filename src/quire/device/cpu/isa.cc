@@ -1,7 +1,11 @@
 #include "quire/device/cpu/isa.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -21,16 +25,18 @@ struct CpuidWords {
 
 CpuidWords cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
   CpuidWords w;
-  if (__get_cpuid_count(leaf, subleaf, &w.eax, &w.ebx, &w.ecx, &w.edx) == 0) return {};
-  return w;
+  return __get_cpuid_count(leaf, subleaf, &w.eax, &w.ebx, &w.ecx, &w.edx) == 0 ? CpuidWords{} : w;
 }
 
 bool has_bit(std::uint32_t word, int bit) { return ((word >> bit) & 1u) != 0; }
 
 // State components that the operating system has enabled (XCR0).
 std::uint64_t enabled_state() {
-  if (!has_bit(cpuid(1, 0).ecx, 27)) return 0;  // OSXSAVE
-  std::uint32_t low = 0, high = 0;
+  if (!has_bit(cpuid(1, 0).ecx, 27)) {  // OSXSAVE
+    return 0;
+  }
+  std::uint32_t low = 0;
+  std::uint32_t high = 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (std::uint64_t{high} << 32) | low;
 }
@@ -52,7 +58,8 @@ bool detect_avx512() {
 
 // Linux keeps the 8 KiB of tile data switched off until a process asks for it.
 bool request_tile_permission() {
-  constexpr int kArchReqXcompPerm = 0x1023, kXfeatureTileData = 18;
+  constexpr int kArchReqXcompPerm = 0x1023;
+  constexpr int kXfeatureTileData = 18;
   return ::syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureTileData) == 0;
 }
 
@@ -74,8 +81,11 @@ bool detect_amx() { return false; }
 std::string_view isa_name(Isa isa) { return kNames[static_cast<std::size_t>(isa)]; }
 
 std::optional<Isa> parse_isa(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i)
-    if (kNames[i] == name) return static_cast<Isa>(i);
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) {
+      return static_cast<Isa>(i);
+    }
+  }
   return std::nullopt;
 }
 
@@ -88,8 +98,11 @@ Isa best_isa() { return supported_isas().back(); }
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> found;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
-    if (isa_supported(isa)) found.push_back(isa);
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    if (isa_supported(isa)) {
+      found.push_back(isa);
+    }
+  }
   return found;
 }
 

@@ -1,10 +1,18 @@
 #include "quire/device/cpu/thread_pool.h"
 
+#include <atomic>
+#include <cstdint>
+#include <system_error>
+#include <thread>
+
+#include "quire/base/check.h"
+
 namespace quire::device {
 namespace {
 
 // Ticket fields, low to high: next (24), items (24), epoch (16).
-constexpr int kItemsShift = 24, kEpochShift = 48;
+constexpr int kItemsShift = 24;
+constexpr int kEpochShift = 48;
 constexpr std::uint64_t kFieldMask = (std::uint64_t{1} << 24) - 1;
 constexpr int kSpinsBeforeSleep = 4000;  // about 100-200 us
 constexpr int kSpinsBeforeYield = 20000;
@@ -23,7 +31,12 @@ void relax() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  try {
+    for (int t = 1; t < threads; ++t) {
+      workers_.emplace_back([this, t] { work(t); });
+    }
+  } catch (const std::system_error&) {  // no more threads: the ones that started do the work
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -31,13 +44,21 @@ ThreadPool::~ThreadPool() {
   const std::uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> kEpochShift) + 1;
   ticket_.store(epoch << kEpochShift, std::memory_order_release);
   ticket_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  for (std::thread& worker : workers_) {
+    worker.join();
+  }
 }
 
 void ThreadPool::run_job(Job job, int items) {
-  if (items <= 0) return;
+  // Threads that find nothing left still count `next` up by one each: the field has room for them.
+  QUIRE_CHECK(items <= kMaxItems, "too many items for one parallel loop");
   if (workers_.empty() || items == 1) {
-    for (int i = 0; i < items; ++i) job.call(job.context, i, 0);
+    for (int i = 0; i < items; ++i) {
+      job.call(job.context, i, 0);
+    }
+    return;
+  }
+  if (items <= 0) {
     return;
   }
   job_ = job;
@@ -50,16 +71,22 @@ void ThreadPool::run_job(Job job, int items) {
   for (int spins = 0; done_.load(std::memory_order_acquire) != static_cast<std::uint32_t>(items);
        ++spins) {
     relax();
-    if (spins > kSpinsBeforeYield) std::this_thread::yield();
+    if (spins > kSpinsBeforeYield) {
+      std::this_thread::yield();
+    }
   }
 }
 
 void ThreadPool::drain(int thread) {
   for (;;) {
     std::uint64_t ticket = ticket_.load(std::memory_order_relaxed);
-    if (next_of(ticket) >= items_of(ticket)) return;
+    if (next_of(ticket) >= items_of(ticket)) {
+      return;
+    }
     ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
-    if (next_of(ticket) >= items_of(ticket)) return;
+    if (next_of(ticket) >= items_of(ticket)) {
+      return;
+    }
     job_.call(job_.context, static_cast<int>(next_of(ticket)), thread);
     done_.fetch_add(1, std::memory_order_release);
   }

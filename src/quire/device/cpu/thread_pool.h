@@ -3,14 +3,12 @@
 //
 // Invariants
 //   1. `ticket_` holds (epoch, items, next) in one word, so claiming an item and knowing that it
-//   belongs to a live loop
-//      is one atomic operation. A thread that wakes late finds next == items and touches nothing
-//      else.
+//      belongs to a live loop is one atomic operation. A thread that wakes late finds next >= items
+//      and touches nothing else.
 //   2. `job_` is written before the ticket is published and read only by holders of a claimed item;
-//   run() returns only
-//      when all claimed items are done.
+//      run() returns only when all claimed items are done.
 //   3. Idle threads spin for a while, then sleep in the kernel; run() never waits for a sleeper, it
-//   does the work itself.
+//      does the work itself.
 #pragma once
 
 #include <atomic>
@@ -24,16 +22,19 @@ namespace quire::device {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the caller of run() is one of them
+  // The caller of run() is one of the threads. Where the system grants fewer, the pool is smaller.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(item, thread) once for every item in [0, items), in any order, on any thread in [0,
-  // threads()). Returns when all are done. One caller at a time; fn must not call run() and must
-  // not throw. At most 2^24 - 1 items.
+  // Calls fn(item, thread) once for every item in [0, items), in any order, on any thread in
+  // [0, threads()); two calls at the same time have different threads, a single item runs on the
+  // caller as thread 0. Returns when all are done. One caller at a time; fn must not call run() and
+  // must not throw. At most kMaxItems items.
+  static constexpr int kMaxItems = 1 << 23;
   template <class Fn>
   void run(int items, Fn&& fn) {
     using Plain = std::remove_reference_t<Fn>;

@@ -1,0 +1,140 @@
+// Tokenizer benchmark, and the product's side of the differential tests.
+//
+//   tokenizer_bench TOKENIZER TEXT_FILE   MB/s of encode (whole text, and line by line) and decode,
+//                                         one thread, best of several rounds; one JSON line
+//   tokenizer_bench TOKENIZER --answer    for each line on stdin, {"text", "add", "special"}, one
+//                                         line {"ids", "text", "skipped", "streamed"} on stdout
+//
+// TOKENIZER is a tokenizer.json, a tokenizer.model, or a model folder. The peer's side is
+// bench/tokenizer_peer.py.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/text/detokenizer.h"
+#include "quire/text/tokenizer.h"
+
+namespace {
+
+using quire::Result;
+using quire::TokenId;
+using quire::text::Detokenizer;
+using quire::text::Tokenizer;
+namespace json = quire::base::json;
+
+constexpr int kRounds = 5;
+
+Result<Tokenizer> load(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) {
+    return Tokenizer::from_folder(path);
+  }
+  if (path.extension() == ".model") {
+    return Tokenizer::from_sentencepiece(path, "");
+  }
+  QUIRE_TRY(const std::string text, quire::base::read_file(path));
+  return Tokenizer::from_json(text, "");
+}
+
+// Best MB/s of `work` over `bytes`.
+template <class Work>
+double megabytes_per_second(std::size_t bytes, Work&& work) {
+  double best = 0.0;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    best = std::max(best, static_cast<double>(bytes) / 1e6 / spent.count());
+  }
+  return best;
+}
+
+int measure(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<std::string_view> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::vector<TokenId> ids;
+  const double whole =
+      megabytes_per_second(text.size(), [&] { ids = tokenizer.encode(text); });
+  std::size_t num_line_ids = 0;
+  const double by_line = megabytes_per_second(text.size(), [&] {
+    num_line_ids = 0;
+    for (const std::string_view line : lines) {
+      num_line_ids += tokenizer.encode(line).size();
+    }
+  });
+  std::size_t num_bytes = 0;
+  const double decode = megabytes_per_second(text.size(), [&] {
+    num_bytes = tokenizer.decode(ids, false).value().size();
+  });
+  std::cout << json::serialize(json::object{{"bytes", text.size()},
+                                            {"tokens", ids.size()},
+                                            {"tokens_by_line", num_line_ids},
+                                            {"decoded_bytes", num_bytes},
+                                            {"encode_mb_s", whole},
+                                            {"encode_lines_mb_s", by_line},
+                                            {"decode_mb_s", decode}})
+            << "\n";
+  return 0;
+}
+
+json::object answer_one(const Tokenizer& tokenizer, const json::object& query) {
+  const json::string& text = query.at("text").as_string();
+  const std::vector<TokenId> ids =
+      tokenizer.encode({text.data(), text.size()},
+                       {.add_special_tokens = query.at("add").as_bool(),
+                        .parse_special = query.at("special").as_bool()});
+  Detokenizer stream(tokenizer, false);
+  std::string streamed;
+  for (const TokenId id : ids) {
+    streamed += stream.push(id);
+  }
+  streamed += stream.flush();
+  return {{"ids", json::value_from(ids)},
+          {"text", tokenizer.decode(ids, false).value()},
+          {"skipped", tokenizer.decode(ids, true).value()},
+          {"streamed", streamed}};
+}
+
+int answer(const Tokenizer& tokenizer) {
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto query = quire::base::parse_json(line, "query");
+    if (!query.ok()) {
+      std::cerr << query.error().message << "\n";
+      return 1;
+    }
+    std::cout << json::serialize(answer_one(tokenizer, query.value().as_object())) << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: tokenizer_bench TOKENIZER (TEXT_FILE | --answer)\n";
+    return 2;
+  }
+  const auto tokenizer = load(argv[1]);
+  if (!tokenizer.ok()) {
+    std::cerr << tokenizer.error().message << "\n";
+    return 1;
+  }
+  if (std::string_view(argv[2]) == "--answer") {
+    return answer(tokenizer.value());
+  }
+  const auto text = quire::base::read_file(argv[2]);
+  if (!text.ok()) {
+    std::cerr << text.error().message << "\n";
+    return 1;
+  }
+  return measure(tokenizer.value(), text.value());
+}

@@ -1,0 +1,49 @@
+"""Exceptions of Quire. ValueError and OSError are Python's own; everything else is a QuireError."""
+
+# Re-exported so that the extension module finds every class under one name.
+ValueError = ValueError
+OSError = OSError
+
+
+class QuireError(Exception):
+    """Base of Quire's own errors. `chunk_id`, `needed_bytes` and `free_bytes` are set where they apply."""
+
+    chunk_id: str | None = None
+    needed_bytes: int = 0
+    free_bytes: int = 0
+
+
+class ChunkNotFoundError(QuireError, LookupError):
+    """No such chunk."""
+
+
+class IncompatibleChunksError(QuireError):
+    """Made for another model, format or mode."""
+
+
+class InvalidCompositionError(QuireError):
+    """Wrong kinds or number of chunks."""
+
+
+class OutOfMemoryError(QuireError, MemoryError):
+    """Does not fit now; `needed_bytes` and `free_bytes` say by how much."""
+
+
+class KVOverflowError(QuireError):
+    """Can never fit, whatever is freed."""
+
+
+class CancelledError(QuireError):
+    """The request was aborted."""
+
+
+class ClosedError(QuireError):
+    """The LLM was closed."""
+
+
+class DeviceError(QuireError):
+    """The accelerator is missing or failed."""
+
+
+class UnsupportedError(QuireError, NotImplementedError):
+    """Known, named, and not implemented."""

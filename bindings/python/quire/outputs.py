@@ -1,0 +1,92 @@
+"""What calls give back: records whose fields answer as attribute and as key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class Record:
+    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.__dict__.update(fields)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.__dict__[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.__dict__
+
+    def keys(self):
+        return self.__dict__.keys()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({fields})"
+
+
+class Usage(Record):
+    """Tokens of the prompt, of those taken from the cache, and generated."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Reuse(Record):
+    """How exact the reuse was (`grade`), where it came from (`sources`: (what, tokens)), and the share of
+    context tokens that was computed again."""
+
+    grade: str
+    sources: list[tuple[str, int]]
+    recompute_share: float
+
+
+class Timing(Record):
+    """Seconds from submission to first admission, first token and end."""
+
+    queue_seconds: float
+    first_token_seconds: float
+    total_seconds: float
+
+
+class GenerationOutput(Record):
+    """One finished request. `logprobs` holds, per generated token, a dict id -> natural log probability."""
+
+    request_id: int
+    text: str
+    token_ids: list[int]
+    prompt_token_ids: list[int]
+    finish_reason: str
+    usage: Usage
+    reuse: Reuse
+    logprobs: list[dict[int, float]] | None
+    timing: Timing
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__(fields)
+        self.__dict__["usage"] = Usage(fields["usage"])
+        self.__dict__["reuse"] = Reuse(fields["reuse"])
+        self.__dict__["timing"] = Timing(fields["timing"])
+
+
+class Delta(Record):
+    """What became certain since the last delta; `finish_reason` is None until the last one."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[dict[int, float]] | None
+    finish_reason: str | None
+
+
+class ForwardOutput(Record):
+    """Logits float32 [rows computed, vocab_size] and the number of tokens whose KV was reused."""
+
+    request_id: int
+    logits: np.ndarray
+    cached_tokens: int

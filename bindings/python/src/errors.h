@@ -1,0 +1,30 @@
+// Library errors as Python exceptions of quire.errors, with their fields.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <utility>
+
+#include "quire/result.h"
+
+namespace quire::python {
+
+// Raises the exception that stands for error.code. Needs the GIL.
+[[noreturn]] void raise(const Error& error);
+
+// The value, or the exception. Needs the GIL.
+template <class T>
+T unwrap(Result<T> result) {
+  if (!result.ok()) {
+    raise(result.error());
+  }
+  return std::move(result).value();
+}
+
+inline void unwrap(const Status& status) {
+  if (!status.ok()) {
+    raise(status.error());
+  }
+}
+
+}  // namespace quire::python

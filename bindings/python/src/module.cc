@@ -1,0 +1,178 @@
+// quire._quire: the C++ LLM for Python. Waiting releases the GIL and looks for signals, so that any
+// number of threads may call and Ctrl-C works.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "outputs.h"
+#include "params.h"
+#include "quire/quire.h"
+
+namespace nb = nanobind;
+
+namespace quire::python {
+namespace {
+
+constexpr int kSignalPollMs = 50;
+
+// True when a signal handler of this thread has raised; the exception stays set.
+bool interrupted() {
+  const nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+template <class Work>
+auto without_gil(Work work) {
+  const nb::gil_scoped_release released;
+  return work();
+}
+
+std::vector<SamplingParams> params_list(const nb::list& objects) {
+  std::vector<SamplingParams> params;
+  for (const nb::handle object : objects) {
+    params.push_back(to_params(object));
+  }
+  return params;
+}
+
+nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params) {
+  const auto list = params_list(params);
+  auto outputs = without_gil([&] { return llm.generate_batch(prompts, list, &interrupted); });
+  nb::list result;
+  for (const GenerationOutput& output : unwrap(std::move(outputs))) {
+    result.append(to_dict(output));
+  }
+  return result;
+}
+
+std::optional<nb::dict> next_delta(Stream& stream) {
+  while (!without_gil([&] { return stream.wait(kSignalPollMs); })) {
+    if (PyErr_CheckSignals() != 0) {
+      without_gil([&] { stream.close(); });
+      throw nb::python_error();
+    }
+  }
+  auto delta = unwrap(without_gil([&] { return stream.next(); }));
+  return delta ? std::optional(to_dict(*delta)) : std::nullopt;
+}
+
+LLM open(const std::string& model, LLMOptions options, const nb::object& progress) {
+  if (!progress.is_none()) {
+    options.progress = [&progress](double share) {
+      const nb::gil_scoped_acquire gil;
+      progress(share);
+    };
+  }
+  return unwrap(without_gil([&] { return LLM::open(model, options); }));
+}
+
+void bind_options(nb::module_& module) {
+  nb::class_<LLMOptions>(module, "Options")
+      .def(nb::init<>())
+      .def_rw("device", &LLMOptions::device)
+      .def_rw("dtype", &LLMOptions::dtype)
+      .def_rw("quantize", &LLMOptions::quantize)
+      .def_rw("kv_dtype", &LLMOptions::kv_dtype)
+      .def_rw("block_tokens", &LLMOptions::block_tokens)
+      .def_rw("kv_budget_bytes", &LLMOptions::kv_budget_bytes)
+      .def_rw("max_batch_tokens", &LLMOptions::max_batch_tokens)
+      .def_rw("threads", &LLMOptions::threads)
+      .def_rw("seed", &LLMOptions::seed)
+      .def_rw("prefix_cache", &LLMOptions::prefix_cache);
+}
+
+void bind_tokenizer(nb::module_& module) {
+  nb::class_<Tokenizer>(module, "Tokenizer")
+      .def_static("open", [](const std::string& model) { return unwrap(Tokenizer::open(model)); })
+      .def("encode", &Tokenizer::encode, nb::call_guard<nb::gil_scoped_release>())
+      .def("decode",
+           [](const Tokenizer& t, const std::vector<TokenId>& ids, bool skip) {
+             const std::string text = unwrap(t.decode(ids, skip));
+             return nb::steal(PyUnicode_DecodeUTF8(
+                 text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+           })
+      .def("id_to_token", [](const Tokenizer& t, TokenId id) { return unwrap(t.id_to_token(id)); })
+      .def("token_to_id", &Tokenizer::token_to_id)
+      .def("apply_chat_template",
+           [](const Tokenizer& t, const std::string& messages, bool prompt,
+              const std::string& variables) {
+             return unwrap(t.apply_chat_template(messages, prompt, variables));
+           })
+      .def("render_chat_template",
+           [](const Tokenizer& t, const std::string& messages, bool prompt,
+              const std::string& variables) {
+             return unwrap(t.render_chat_template(messages, prompt, variables));
+           })
+      .def("has_chat_template", &Tokenizer::has_chat_template)
+      .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
+      .def_prop_ro("bos_token_id", &Tokenizer::bos_token_id)
+      .def_prop_ro("eos_token_id", &Tokenizer::eos_token_id)
+      .def_prop_ro("pad_token_id", &Tokenizer::pad_token_id)
+      .def_prop_ro("unk_token_id", &Tokenizer::unk_token_id);
+}
+
+void bind_llm(nb::module_& module) {
+  nb::class_<Stream>(module, "Stream")
+      .def_prop_ro("request_id", [](const Stream& s) { return s.request_id().value; })
+      .def("next", &next_delta)
+      .def("output", [](const Stream& s) { return to_dict(s.output()); })
+      .def("close", &Stream::close, nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<LLM>(module, "LLM")
+      .def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
+      .def("generate", &generate)
+      .def("stream",
+           [](LLM& llm, const Prompt& prompt, const nb::object& params) {
+             const SamplingParams sampling = to_params(params);
+             return unwrap(without_gil([&] { return llm.stream(prompt, sampling); }));
+           })
+      .def("forward",
+           [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows) {
+             return to_dict(unwrap(without_gil([&] {
+               return llm.forward(ids, reuse ? ForwardReuse::kExact : ForwardReuse::kNone,
+                                  all_rows ? ForwardRows::kAll : ForwardRows::kLast,
+                                  &interrupted);
+             })));
+           })
+      .def("tokenizer", [](const LLM& llm) { return unwrap(llm.tokenizer()); })
+      .def("stats",
+           [](const LLM& llm) {
+             nb::dict dict;
+             for (const auto& [name, value] : unwrap(llm.stats())) {
+               dict[name.c_str()] = value;
+             }
+             return dict;
+           })
+      .def("clear_prefix_cache",
+           [](LLM& llm) {
+             return unwrap(without_gil([&] { return llm.clear_prefix_cache(); }));
+           })
+      .def("abort",
+           [](LLM& llm, std::uint64_t id) {
+             return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));
+           })
+      .def("close", &LLM::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace
+
+NB_MODULE(_quire, module) {
+  module.attr("__version__") = version();
+  bind_params(module);
+  bind_options(module);
+  bind_tokenizer(module);
+  bind_llm(module);
+  module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
+  module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
+  module.def("inspect_json", [](const std::string& model) { return unwrap(inspect_json(model)); });
+}
+
+}  // namespace quire::python

@@ -1,0 +1,15 @@
+// Results as plain Python values; quire/outputs.py gives them names.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "quire/output.h"
+
+namespace quire::python {
+
+[[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
+[[nodiscard]] nanobind::dict to_dict(const Delta& delta);
+// The logits become a NumPy array [rows, vocab_size] that owns the memory; nothing is copied.
+[[nodiscard]] nanobind::dict to_dict(ForwardOutput output);
+
+}  // namespace quire::python

@@ -1,0 +1,150 @@
+#include "params.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace quire::python {
+namespace {
+
+// Fields whose Python form is not their C++ form.
+std::vector<std::string> to_strings(nb::handle value) {
+  if (nb::isinstance<nb::str>(value)) {
+    return {nb::cast<std::string>(value)};
+  }
+  return value.is_none() ? std::vector<std::string>() : nb::cast<std::vector<std::string>>(value);
+}
+
+std::vector<TokenId> to_ids(nb::handle value) {
+  return value.is_none() ? std::vector<TokenId>() : nb::cast<std::vector<TokenId>>(value);
+}
+
+std::vector<std::pair<TokenId, double>> to_bias(nb::handle value) {
+  std::vector<std::pair<TokenId, double>> bias;
+  if (!value.is_none()) {
+    for (const auto& [id, weight] : nb::cast<nb::dict>(value)) {  // JSON keys are strings
+      bias.emplace_back(nb::cast<TokenId>(nb::int_(id)), nb::cast<double>(nb::float_(weight)));
+    }
+  }
+  return bias;
+}
+
+nb::dict from_bias(const std::vector<std::pair<TokenId, double>>& bias) {
+  nb::dict dict;
+  for (const auto& [id, weight] : bias) {
+    dict[nb::int_(id)] = weight;
+  }
+  return dict;
+}
+
+// Calls visit(name, getter, setter) for each field, in the order of the documentation.
+template <class Visit>
+void for_each_field(Visit visit) {
+  const auto plain = [&](const char* name, auto member) {
+    using Value = std::remove_reference_t<decltype(std::declval<SamplingParams>().*member)>;
+    visit(
+        name, [member](const SamplingParams& p) { return nb::cast(p.*member); },
+        [member](SamplingParams& p, nb::handle v) { p.*member = nb::cast<Value>(v); });
+  };
+  plain("temperature", &SamplingParams::temperature);
+  plain("top_p", &SamplingParams::top_p);
+  plain("top_k", &SamplingParams::top_k);
+  plain("min_p", &SamplingParams::min_p);
+  plain("repetition_penalty", &SamplingParams::repetition_penalty);
+  plain("presence_penalty", &SamplingParams::presence_penalty);
+  plain("frequency_penalty", &SamplingParams::frequency_penalty);
+  plain("max_tokens", &SamplingParams::max_tokens);
+  plain("min_tokens", &SamplingParams::min_tokens);
+  visit(
+      "stop", [](const SamplingParams& p) { return nb::cast(p.stop); },
+      [](SamplingParams& p, nb::handle v) { p.stop = to_strings(v); });
+  visit(
+      "stop_token_ids", [](const SamplingParams& p) { return nb::cast(p.stop_token_ids); },
+      [](SamplingParams& p, nb::handle v) { p.stop_token_ids = to_ids(v); });
+  plain("ignore_eos", &SamplingParams::ignore_eos);
+  plain("seed", &SamplingParams::seed);
+  plain("logprobs", &SamplingParams::logprobs);
+  visit(
+      "logit_bias", [](const SamplingParams& p) { return nb::object(from_bias(p.logit_bias)); },
+      [](SamplingParams& p, nb::handle v) { p.logit_bias = to_bias(v); });
+}
+
+std::string repr_of(const SamplingParams& params) {
+  std::string text = "SamplingParams(";
+  for_each_field([&](const char* name, auto get, auto) {
+    const nb::object value = get(params);
+    if (!value.equal(get(SamplingParams()))) {
+      text += std::string(text.back() == '(' ? "" : ", ") + name + "=" +
+              nb::cast<std::string>(nb::repr(value));
+    }
+  });
+  return text + ")";
+}
+
+}  // namespace
+
+void set_fields(SamplingParams& params, const nb::dict& fields) {
+  for (const auto& [key, value] : fields) {
+    const auto name = nb::cast<std::string>(nb::str(key));
+    bool known = false;
+    for_each_field([&](const char* field, auto, auto set) {
+      if (name != field) {
+        return;
+      }
+      known = true;
+      try {
+        set(params, value);
+      } catch (const std::exception&) {
+        PyErr_Clear();
+        throw nb::type_error(("sampling parameter '" + name + "' cannot be " +
+                              nb::cast<std::string>(nb::repr(value)))
+                                 .c_str());
+      }
+    });
+    if (!known) {
+      throw nb::value_error(("unknown sampling parameter '" + name + "'").c_str());
+    }
+  }
+  unwrap(params.validate());
+}
+
+SamplingParams to_params(const nb::handle& object) {
+  if (nb::isinstance<SamplingParams>(object)) {
+    return nb::cast<SamplingParams>(object);
+  }
+  SamplingParams params;
+  if (object.is_none()) {
+    return params;
+  }
+  if (!nb::isinstance<nb::dict>(object)) {
+    throw nb::type_error("sampling_params must be a SamplingParams, a dict or None");
+  }
+  set_fields(params, nb::borrow<nb::dict>(object));
+  return params;
+}
+
+void bind_params(nb::module_& module) {
+  nb::class_<SamplingParams> cls(
+      module, "SamplingParams",
+      "How the next token is chosen. Order: logit bias and penalties, temperature, top-k, top-p on "
+      "what is left, min-p against the most likely token. temperature=0 is greedy.");
+  cls.def("__init__", [](SamplingParams* self, const nb::kwargs& fields) {
+    new (self) SamplingParams();
+    set_fields(*self, nb::borrow<nb::dict>(fields));
+  });
+  for_each_field([&](const char* name, auto get, auto) {
+    cls.def_prop_ro(name, [get](const SamplingParams& p) { return get(p); });
+  });
+  cls.def("__repr__", &repr_of);
+}
+
+}  // namespace quire::python

@@ -1,0 +1,18 @@
+// SamplingParams between Python and C++: one list of fields serves constructor, dict and attributes.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "quire/sampling.h"
+
+namespace quire::python {
+
+// Sets fields by name. ValueError naming an unknown key; TypeError naming a field of another type.
+void set_fields(SamplingParams& params, const nanobind::dict& fields);
+
+// None, a dict or a SamplingParams.
+[[nodiscard]] SamplingParams to_params(const nanobind::handle& object);
+
+void bind_params(nanobind::module_& module);
+
+}  // namespace quire::python

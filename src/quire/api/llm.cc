@@ -1,0 +1,269 @@
+#include "quire/llm.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "quire/api/tokenizer_impl.h"
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/llm_options.h"
+
+namespace quire {
+namespace {
+
+using engine::NewRequest;
+using engine::RequestKind;
+
+Error closed_error() {
+  return {.code = ErrorCode::kClosed, .message = "the LLM is closed; open the model again"};
+}
+
+Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prompt& prompt) {
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    return *ids;
+  }
+  if (engine.text() == nullptr) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a text prompt needs a tokenizer: ", engine.text_error())};
+  }
+  return engine.text()->tokenizer.encode(std::get<std::string>(prompt));
+}
+
+constexpr int kInterruptPollMs = 50;
+
+// Waits until all have ended; on an interrupt, aborts them.
+Status await(engine::Engine& engine, std::span<const std::shared_ptr<engine::Channel>> channels,
+             const Interrupt& interrupted) {
+  for (const auto& channel : channels) {
+    while (!channel->wait_end(interrupted ? kInterruptPollMs : -1)) {
+      if (!interrupted()) {
+        continue;
+      }
+      for (const auto& unfinished : channels) {
+        QUIRE_TRY_STATUS(engine.abort(unfinished->id()));
+      }
+      return {ErrorCode::kCancelled, "the call was interrupted"};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Stream::Impl {
+  std::shared_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Channel> channel;
+  std::optional<GenerationOutput> output;
+  bool ended = false;
+};
+
+Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this != &other) {
+    close();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+Stream::~Stream() { close(); }
+
+RequestId Stream::request_id() const { return impl_->channel->id(); }
+
+bool Stream::wait(int timeout_ms) { return impl_->ended || impl_->channel->wait(timeout_ms); }
+
+Result<std::optional<Delta>> Stream::next() {
+  if (impl_->ended) {
+    return std::optional<Delta>();
+  }
+  auto delta = impl_->channel->next();
+  if (!delta.ok()) {
+    impl_->ended = true;
+    return delta;
+  }
+  if (!*delta || (*delta)->finished) {
+    impl_->ended = true;
+    QUIRE_TRY(impl_->output, impl_->channel->take_generation());
+  }
+  return delta;
+}
+
+const GenerationOutput& Stream::output() const {
+  QUIRE_CHECK(impl_->output.has_value(), "the stream has not finished");
+  return *impl_->output;
+}
+
+void Stream::close() {
+  if (impl_ == nullptr || impl_->ended) {
+    return;
+  }
+  impl_->ended = true;
+  // A closed engine has ended the request already.
+  [[maybe_unused]] const auto aborted = impl_->engine->abort(impl_->channel->id());
+}
+
+struct LLM::Impl {
+  mutable std::mutex mutex;
+  std::shared_ptr<engine::Engine> engine;  // null once closed
+
+  [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const {
+    const std::lock_guard lock(mutex);
+    if (engine == nullptr) {
+      return closed_error();
+    }
+    return engine;
+  }
+};
+
+LLM::LLM(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LLM::LLM(LLM&&) noexcept = default;
+LLM& LLM::operator=(LLM&& other) noexcept {
+  if (this != &other) {
+    close();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+LLM::~LLM() { close(); }
+
+Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) {
+  QUIRE_TRY_STATUS(options.validate());
+  QUIRE_TRY(auto engine, engine::Engine::start(model, engine::to_engine_options(options)));
+  auto impl = std::make_shared<Impl>();
+  impl->engine = std::move(engine);
+  return LLM(std::move(impl));
+}
+
+void LLM::close() {
+  if (impl_ == nullptr) {
+    return;
+  }
+  std::shared_ptr<engine::Engine> engine;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    engine.swap(impl_->engine);
+  }
+  if (engine != nullptr) {
+    engine->close();
+  }
+}
+
+Result<GenerationOutput> LLM::generate(const Prompt& prompt, const SamplingParams& params) {
+  QUIRE_TRY(auto outputs, generate_batch({&prompt, 1}, {&params, 1}));
+  return std::move(outputs.front());
+}
+
+Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
+                                                          std::span<const SamplingParams> params,
+                                                          const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  if (params.size() != 1 && params.size() != prompts.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(params.size(), " sampling params for ", prompts.size(),
+                          " prompts; give one, or one per prompt")};
+  }
+  std::vector<NewRequest> requests;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i]));
+    requests.push_back({.prompt = std::move(ids), .params = params[params.size() == 1 ? 0 : i]});
+  }
+  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+  QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
+  std::vector<GenerationOutput> outputs;
+  for (const auto& channel : channels) {
+    QUIRE_TRY(auto output, channel->take_generation());
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt));
+  std::vector<NewRequest> requests;
+  requests.push_back({.prompt = std::move(ids), .params = params, .streaming = true});
+  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+  auto impl = std::make_unique<Stream::Impl>();
+  impl->engine = engine;
+  impl->channel = channels.front();
+  return Stream(std::move(impl));
+}
+
+Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
+                                   std::string_view variables_json) {
+  QUIRE_TRY(const auto tokens, tokenizer());
+  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
+  return generate(std::move(ids), params);
+}
+
+Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
+                                std::string_view variables_json) {
+  QUIRE_TRY(const auto tokens, tokenizer());
+  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
+  return stream(std::move(ids), params);
+}
+
+Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,
+                                   ForwardRows rows, const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  std::vector<NewRequest> requests;
+  requests.push_back(
+      {.kind = rows == ForwardRows::kAll ? RequestKind::kForwardAll : RequestKind::kForwardLast,
+       .prompt = {token_ids.begin(), token_ids.end()},
+       .reuse = reuse == ForwardReuse::kExact});
+  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+  QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
+  return channels.front()->take_forward();
+}
+
+Result<Tokenizer> LLM::tokenizer() const {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  if (engine->text() == nullptr) {
+    return {ErrorCode::kUnsupported, engine->text_error()};
+  }
+  return wrap_tokenizer(engine->text());
+}
+
+Result<Stats> LLM::stats() const {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(const auto stats, engine->stats());
+  const auto& ledger = stats.ledger;
+  const auto count = [](auto value) { return static_cast<double>(value); };
+  return Stats{
+      {"blocks_total", count(ledger.blocks_total)},
+      {"blocks_free", count(ledger.blocks_free)},
+      {"blocks_cached", count(ledger.blocks_cached)},
+      {"blocks_in_use", count(ledger.blocks_in_use)},
+      {"block_bytes", count(stats.block_bytes)},
+      {"bytes_in_use", count(ledger.blocks_in_use) * count(stats.block_bytes)},
+      {"evictions", count(ledger.evictions)},
+      {"tokens_computed", count(stats.tokens_computed)},
+      {"tokens_reused", count(stats.tokens_reused)},
+      {"tokens_generated", count(stats.tokens_generated)},
+      {"steps", count(stats.steps)},
+      {"preemptions", count(stats.preemptions)},
+      {"requests_finished", count(stats.requests_finished)},
+      {"requests_running", count(stats.requests_running)},
+      {"requests_waiting", count(stats.requests_waiting)},
+      {"step_seconds", stats.step_seconds},
+      {"forward_seconds", stats.forward_seconds},
+      {"sample_seconds", stats.sample_seconds},
+      {"load_seconds", stats.load_seconds},
+      {"load_bytes", count(stats.load_bytes)},
+      {"weight_bytes", count(stats.weight_bytes)},
+  };
+}
+
+Result<std::int64_t> LLM::clear_prefix_cache() {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  return engine->clear_prefix_cache();
+}
+
+Result<bool> LLM::abort(RequestId request) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  return engine->abort(request);
+}
+
+}  // namespace quire

@@ -1,0 +1,376 @@
+// The public LLM on the demo model. Oracles: the model's golden file (made with transformers) and
+// the rules of include/quire/*.h.
+#include "quire/llm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "quire/base/json.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+struct Golden {
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> greedy;
+};
+
+std::vector<TokenId> ids_of(const base::json::value& list) {
+  std::vector<TokenId> ids;
+  for (const auto& id : list.as_array()) {
+    ids.push_back(static_cast<TokenId>(id.as_int64()));
+  }
+  return ids;
+}
+
+std::vector<Golden> read_goldens(std::size_t count) {
+  std::ifstream in(kModel + "/golden.jsonl");
+  std::vector<Golden> goldens;
+  for (std::string line; goldens.size() < count && std::getline(in, line);) {
+    const auto parsed = base::parse_json(line, "golden.jsonl");
+    const auto& object = parsed.value().as_object();
+    Golden golden{.greedy = ids_of(object.at("greedy"))};
+    for (const auto& piece : object.at("pieces").as_array()) {
+      const auto ids = ids_of(piece);
+      golden.prompt.insert(golden.prompt.end(), ids.begin(), ids.end());
+    }
+    goldens.push_back(std::move(golden));
+  }
+  return goldens;
+}
+
+SamplingParams greedy(std::int32_t max_tokens) {
+  return {.temperature = 0, .max_tokens = max_tokens};
+}
+
+LLM open_demo(LLMOptions options = {}) {
+  options.threads = 2;
+  auto llm = LLM::open(kModel, options);
+  EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
+  return std::move(llm).value();
+}
+
+double stat(const LLM& llm, const std::string& name) {
+  for (const auto& [key, value] : llm.stats().value()) {
+    if (key == name) {
+      return value;
+    }
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return -1;
+}
+
+// Seeded ids without the special ones.
+std::vector<TokenId> some_ids(std::size_t count, std::uint32_t seed) {
+  std::vector<TokenId> ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
+  }
+  return ids;
+}
+
+TEST(LLM, AnswersOfTheDemoModelEqualItsGoldenFile) {
+  LLM llm = open_demo();
+  std::vector<Prompt> prompts;
+  const auto goldens = read_goldens(40);
+  ASSERT_EQ(goldens.size(), 40u);
+  for (const Golden& golden : goldens) {
+    prompts.emplace_back(golden.prompt);
+  }
+  const SamplingParams params = greedy(64);
+  const auto outputs = llm.generate_batch(prompts, {&params, 1});
+  ASSERT_TRUE(outputs.ok()) << outputs.error().message;
+  for (std::size_t i = 0; i < goldens.size(); ++i) {
+    EXPECT_EQ(outputs.value()[i].token_ids, goldens[i].greedy) << "prompt " << i;
+    EXPECT_EQ(outputs.value()[i].finish_reason, FinishReason::kStop);
+  }
+}
+
+TEST(LLM, WarmForwardEqualsColdBitForBitAndReusesEveryWholeBlock) {
+  for (const std::int32_t block_tokens : {1, 5, 16, 32}) {
+    LLM llm = open_demo({.block_tokens = block_tokens});
+    const auto ids = some_ids(100, 7);
+    const auto cold = llm.forward(ids, ForwardReuse::kNone).value();
+    ASSERT_EQ(cold.rows, 100);
+    ASSERT_EQ(cold.cached_tokens, 0);
+    ASSERT_TRUE(llm.clear_prefix_cache().ok());
+    const std::vector<TokenId> prefix(ids.begin(), ids.begin() + 61);
+    ASSERT_EQ(llm.forward(prefix).value().cached_tokens, 0);
+    const auto warm = llm.forward(ids).value();
+    EXPECT_GE(warm.cached_tokens, 61 / block_tokens * block_tokens);
+    EXPECT_EQ(warm.rows, 100 - warm.cached_tokens);
+    const std::vector<float> tail(cold.logits.end() - std::ssize(warm.logits), cold.logits.end());
+    EXPECT_EQ(warm.logits, tail) << "block_tokens " << block_tokens;
+  }
+}
+
+TEST(LLM, LastRowAloneEqualsTheLastOfAllRows) {
+  LLM llm = open_demo();
+  const auto ids = some_ids(77, 3);
+  const auto all = llm.forward(ids, ForwardReuse::kNone).value();
+  const auto last = llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast).value();
+  ASSERT_EQ(last.rows, 1);
+  EXPECT_EQ(last.logits, std::vector<float>(all.logits.end() - all.vocab_size, all.logits.end()));
+}
+
+TEST(LLM, SplitPrefillAndBatchMixDoNotChangeOneBit) {
+  LLM whole = open_demo();
+  LLM split = open_demo({.max_batch_tokens = 13});
+  const auto ids = some_ids(150, 11);
+  EXPECT_EQ(whole.forward(ids, ForwardReuse::kNone).value().logits,
+            split.forward(ids, ForwardReuse::kNone).value().logits);
+  std::vector<Prompt> prompts;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    prompts.emplace_back(some_ids(20 + 17 * i, i));
+  }
+  const SamplingParams params{.temperature = 0, .max_tokens = 12, .ignore_eos = true};
+  const auto together = split.generate_batch(prompts, {&params, 1}).value();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(whole.generate(prompts[i], params)->token_ids, together[i].token_ids);
+  }
+}
+
+TEST(LLM, SeededSamplingGivesTheSameIdsAloneAndInABatch) {
+  LLM llm = open_demo();
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    prompts.emplace_back(some_ids(40, i));
+    params.push_back({.temperature = 1.3, .top_p = 0.95, .max_tokens = 20, .seed = 100 + i});
+  }
+  const auto together = llm.generate_batch(prompts, params).value();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(llm.generate(prompts[i], params[i])->token_ids, together[i].token_ids);
+  }
+  const SamplingParams unseeded{.temperature = 1.5, .max_tokens = 24, .ignore_eos = true};
+  EXPECT_NE(llm.generate(prompts[0], unseeded)->token_ids,
+            llm.generate(prompts[0], unseeded)->token_ids);
+}
+
+TEST(LLM, StreamedPiecesJoinedEqualTheWholeOutput) {
+  LLM llm = open_demo();
+  const auto golden = read_goldens(1).front();
+  const auto whole = llm.generate(golden.prompt, greedy(64)).value();
+  auto stream = llm.stream(golden.prompt, greedy(64));
+  ASSERT_TRUE(stream.ok());
+  std::string text;
+  std::vector<TokenId> ids;
+  bool finished = false;
+  while (true) {
+    const auto delta = stream->next().value();
+    if (!delta) {
+      break;
+    }
+    EXPECT_FALSE(finished);
+    text += delta->text;
+    ids.insert(ids.end(), delta->token_ids.begin(), delta->token_ids.end());
+    finished = delta->finished;
+  }
+  EXPECT_TRUE(finished);
+  EXPECT_EQ(text, whole.text);
+  EXPECT_EQ(ids, whole.token_ids);
+  EXPECT_EQ(stream->output().text, whole.text);
+  EXPECT_EQ(stream->output().usage.completion_tokens, std::ssize(ids));
+}
+
+TEST(LLM, ADroppedStreamFreesItsBlocksAtOnce) {
+  LLM llm = open_demo({.prefix_cache = false});
+  {
+    auto stream =
+        llm.stream(some_ids(200, 1), {.temperature = 0, .max_tokens = 1000, .ignore_eos = true});
+    ASSERT_TRUE(stream->next().ok());
+    EXPECT_GT(stat(llm, "blocks_in_use"), 0);
+  }
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_EQ(stat(llm, "blocks_free"), stat(llm, "blocks_total"));
+}
+
+TEST(LLM, AbortEndsARequestOnceAndUnknownOnesAreFalse) {
+  LLM llm = open_demo();
+  auto stream =
+      llm.stream(some_ids(30, 1), {.temperature = 0, .max_tokens = 1500, .ignore_eos = true});
+  EXPECT_TRUE(llm.abort(stream->request_id()).value());
+  EXPECT_FALSE(llm.abort(stream->request_id()).value());
+  EXPECT_FALSE(llm.abort(RequestId{999}).value());
+  FinishReason reason = FinishReason::kStop;
+  while (const auto delta = stream->next().value()) {
+    reason = delta->finish_reason;
+  }
+  EXPECT_EQ(reason, FinishReason::kCancelled);
+}
+
+TEST(LLM, ShortageOfBlocksChangesNoOutput) {
+  LLM roomy = open_demo();
+  // 24 blocks of 16 tokens for six requests that want 9 to 12 blocks each at their end.
+  LLM tight = open_demo({.block_tokens = 16, .kv_budget_bytes = 24 * 16 * 4096});
+  std::vector<Prompt> prompts;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    prompts.emplace_back(some_ids(60 + 9 * i, 40 + i));
+  }
+  const SamplingParams params{.temperature = 0, .max_tokens = 80, .ignore_eos = true};
+  const auto expected = roomy.generate_batch(prompts, {&params, 1}).value();
+  const auto outputs = tight.generate_batch(prompts, {&params, 1});
+  ASSERT_TRUE(outputs.ok()) << outputs.error().message;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(outputs.value()[i].token_ids, expected[i].token_ids);
+  }
+  EXPECT_GT(stat(tight, "preemptions"), 0);
+  EXPECT_EQ(stat(tight, "blocks_in_use"), 0);
+}
+
+TEST(LLM, RepeatedPromptIsReportedAsReused) {
+  LLM llm = open_demo();
+  const auto ids = some_ids(100, 5);
+  EXPECT_EQ(llm.generate(ids, greedy(1))->usage.cached_tokens, 0);
+  const auto again = llm.generate(ids, greedy(1)).value();
+  EXPECT_EQ(again.usage.cached_tokens, 96);
+  EXPECT_EQ(again.reuse.grade, ReuseGrade::kExact);
+  ASSERT_EQ(again.reuse.sources.size(), 1u);
+  EXPECT_EQ(again.reuse.sources[0].first, "prefix_cache");
+  EXPECT_EQ(again.reuse.sources[0].second, 96);
+}
+
+TEST(LLM, StopsAtIdsStringsAndLengthAsAsked) {
+  LLM llm = open_demo();
+  const auto golden = read_goldens(1).front();  // answers "a satchel."
+  const auto whole = llm.generate(golden.prompt, greedy(64)).value();
+  ASSERT_GE(whole.token_ids.size(), 3u);
+  EXPECT_TRUE(llm.generate(golden.prompt, greedy(0))->token_ids.empty());
+  const auto cut = llm.generate(golden.prompt, greedy(1)).value();
+  EXPECT_EQ(cut.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(cut.token_ids.size(), 1u);
+  SamplingParams by_id = greedy(64);
+  by_id.stop_token_ids = {whole.token_ids[1]};
+  const auto stopped = llm.generate(golden.prompt, by_id).value();
+  EXPECT_EQ(stopped.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.token_ids,
+            std::vector<TokenId>(whole.token_ids.begin(), whole.token_ids.begin() + 2));
+  SamplingParams by_text = greedy(64);
+  by_text.stop = {whole.text.substr(3, 3)};
+  const auto before = llm.generate(golden.prompt, by_text).value();
+  EXPECT_EQ(before.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(before.text, whole.text.substr(0, whole.text.find(by_text.stop[0])));
+}
+
+TEST(LLM, LogprobsAreThoseOfTheForwardLogits) {
+  LLM llm = open_demo();
+  const auto golden = read_goldens(1).front();
+  SamplingParams params = greedy(1);
+  params.logprobs = 3;
+  const auto output = llm.generate(golden.prompt, params).value();
+  ASSERT_EQ(output.logprobs.size(), 1u);
+  ASSERT_EQ(output.logprobs[0].size(), 3u);
+  const auto last = llm.forward(golden.prompt, ForwardReuse::kExact, ForwardRows::kLast).value();
+  double sum = 0;
+  for (const float logit : last.logits) {
+    sum += std::exp(static_cast<double>(logit));
+  }
+  for (const auto& [id, logprob] : output.logprobs[0]) {
+    EXPECT_NEAR(logprob, last.logits[static_cast<std::size_t>(id)] - std::log(sum), 1e-4);
+  }
+}
+
+TEST(LLM, RefusalsNameTheThingAndLeaveTheEngineUsable) {
+  LLM llm = open_demo({.kv_budget_bytes = 8 * 32 * 4096});
+  const auto expect_error = [&](const Prompt& prompt, const SamplingParams& params, ErrorCode code,
+                                const char* text) {
+    const auto output = llm.generate(prompt, params);
+    ASSERT_FALSE(output.ok()) << text;
+    EXPECT_EQ(output.error().code, code) << output.error().message;
+    EXPECT_THAT(output.error().message, HasSubstr(text));
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  expect_error(std::vector<TokenId>{}, {}, ErrorCode::kInvalidArgument, "empty");
+  expect_error(std::vector<TokenId>{5, 2048}, {}, ErrorCode::kInvalidArgument, "2048");
+  expect_error(std::vector<TokenId>{-1}, {}, ErrorCode::kInvalidArgument, "-1");
+  expect_error(some_ids(4, 1), {.temperature = nan}, ErrorCode::kInvalidArgument, "temperature");
+  expect_error(some_ids(4, 1), {.top_p = 0}, ErrorCode::kInvalidArgument, "top_p");
+  expect_error(some_ids(4, 1), {.logit_bias = {{4000, 1.0}}}, ErrorCode::kInvalidArgument, "4000");
+  expect_error(some_ids(250, 1), greedy(100), ErrorCode::kOverflow, "11");
+  expect_error(some_ids(2049, 1), greedy(1), ErrorCode::kOverflow, "2049");
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_TRUE(llm.generate(some_ids(4, 1), greedy(4)).ok());
+}
+
+TEST(LLM, OneBadPromptOfABatchStartsNothing) {
+  LLM llm = open_demo();
+  const std::vector<Prompt> prompts = {some_ids(8, 1), std::vector<TokenId>{9999}};
+  const SamplingParams params = greedy(4);
+  EXPECT_FALSE(llm.generate_batch(prompts, {&params, 1}).ok());
+  EXPECT_EQ(stat(llm, "tokens_computed"), 0);
+}
+
+TEST(LLM, OptionsOutOfRangeAreRefusedByName) {
+  const auto message = [](const LLMOptions& options) {
+    const auto llm = LLM::open(kModel, options);
+    return llm.ok() ? std::string("accepted") : llm.error().message;
+  };
+  EXPECT_THAT(message({.device = "tpu"}), HasSubstr("device"));
+  EXPECT_THAT(message({.dtype = "int3"}), HasSubstr("dtype"));
+  EXPECT_THAT(message({.quantize = "q5"}), HasSubstr("quantize"));
+  EXPECT_THAT(message({.kv_dtype = "int3"}), HasSubstr("kv_dtype"));
+  EXPECT_THAT(message({.block_tokens = 0}), HasSubstr("block_tokens"));
+  EXPECT_THAT(message({.kv_budget_bytes = 1000}), HasSubstr("kv_budget"));
+  EXPECT_EQ(LLM::open(kModel, {.device = "cuda"}).error().code, ErrorCode::kDevice);
+  EXPECT_EQ(LLM::open("no/such/model").error().code, ErrorCode::kIo);
+}
+
+TEST(LLM, AfterCloseEveryCallSaysSo) {
+  LLM llm = open_demo();
+  auto stream = llm.stream(some_ids(8, 2), {.max_tokens = 1500, .ignore_eos = true});
+  llm.close();
+  llm.close();
+  Error ended;
+  while (true) {
+    auto delta = stream->next();
+    if (!delta.ok()) {
+      ended = delta.error();
+      break;
+    }
+    ASSERT_TRUE(delta.value().has_value());
+  }
+  EXPECT_EQ(ended.code, ErrorCode::kClosed);
+  EXPECT_EQ(llm.generate(some_ids(4, 1)).error().code, ErrorCode::kClosed);
+  EXPECT_EQ(llm.stats().error().code, ErrorCode::kClosed);
+  EXPECT_THAT(llm.forward(some_ids(4, 1)).error().message, HasSubstr("closed"));
+}
+
+TEST(LLM, AnInterruptedCallFreesItsBlocks) {
+  LLM llm = open_demo({.prefix_cache = false});
+  const std::vector<Prompt> prompts = {some_ids(20, 1), some_ids(30, 2)};
+  const SamplingParams params{.max_tokens = 1500, .ignore_eos = true};
+  const auto outputs = llm.generate_batch(prompts, {&params, 1}, [] { return true; });
+  ASSERT_FALSE(outputs.ok());
+  EXPECT_EQ(outputs.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+}
+
+TEST(LLM, PresetsComputeOnRandomWeightsWithoutATokenizer) {
+  const auto refused = LLM::open("preset:no-such-shape");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("no-such-shape"));
+}
+
+TEST(ParseBytes, ReadsSizesAndRefusesSlips) {
+  EXPECT_EQ(parse_bytes("1GiB").value(), 1073741824);
+  EXPECT_EQ(parse_bytes("512 MiB").value(), 536870912);
+  EXPECT_EQ(parse_bytes("64KB").value(), 64000);
+  EXPECT_EQ(parse_bytes("123").value(), 123);
+  for (const char* slip : {"", "GiB", "-1GiB", "1XB", "1e30GiB", "nan", "12 34"}) {
+    EXPECT_FALSE(parse_bytes(slip).ok()) << slip;
+  }
+}
+
+}  // namespace
+}  // namespace quire

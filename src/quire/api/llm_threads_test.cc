@@ -1,0 +1,90 @@
+// Many threads on one LLM; run under ThreadSanitizer in CI.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "quire/llm.h"
+
+namespace quire {
+namespace {
+
+std::vector<TokenId> ids_for(int thread, int turn) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 12 + (thread * 7 + turn * 13) % 40; ++i) {
+    ids.push_back(10 + (thread % 4 * 131 + i * 17) % 1500);
+  }
+  return ids;
+}
+
+// One thread's share: a mix of calls, all of which must succeed.
+void use(LLM& llm, int thread) {
+  const SamplingParams params{.temperature = 0, .max_tokens = 6, .ignore_eos = true};
+  for (int turn = 0; turn < 4; ++turn) {
+    const auto ids = ids_for(thread, turn);
+    switch ((thread + turn) % 4) {
+      case 0:
+        EXPECT_TRUE(llm.generate(ids, params).ok());
+        break;
+      case 1: {
+        auto stream = llm.stream(ids, {.max_tokens = 500, .ignore_eos = true});
+        ASSERT_TRUE(stream.ok());
+        EXPECT_TRUE(stream->next().ok());
+        break;  // dropped unfinished
+      }
+      case 2: {
+        auto stream = llm.stream(ids, {.max_tokens = 500, .ignore_eos = true});
+        ASSERT_TRUE(stream.ok());
+        EXPECT_TRUE(llm.abort(stream->request_id()).ok());
+        break;
+      }
+      default:
+        EXPECT_TRUE(llm.forward(ids, ForwardReuse::kExact, ForwardRows::kLast).ok());
+    }
+    EXPECT_TRUE(llm.stats().ok());
+  }
+}
+
+TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
+  auto opened = LLM::open(QUIRE_SOURCE_DIR "/models/cardfile/model",
+                          {.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2});
+  ASSERT_TRUE(opened.ok());
+  LLM llm = std::move(opened).value();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&llm, i] { use(llm, i); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const auto& [name, value] : llm.stats().value()) {
+    if (name == "blocks_in_use" || name == "requests_running" || name == "requests_waiting") {
+      EXPECT_EQ(value, 0) << name;
+    }
+  }
+}
+
+TEST(LLMThreads, ClosingWhileOthersWaitEndsThemWithClosed) {
+  auto opened = LLM::open(QUIRE_SOURCE_DIR "/models/cardfile/model", {.threads = 2});
+  ASSERT_TRUE(opened.ok());
+  LLM llm = std::move(opened).value();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&llm, i] {
+      while (true) {
+        const auto output = llm.generate(ids_for(i, 0), {.max_tokens = 50, .ignore_eos = true});
+        if (!output.ok()) {
+          EXPECT_EQ(output.error().code, ErrorCode::kClosed);
+          return;
+        }
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  llm.close();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace quire

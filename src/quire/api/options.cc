@@ -1,0 +1,79 @@
+// LLMOptions and sizes as people write them.
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "quire/base/str.h"
+#include "quire/llm.h"
+
+namespace quire {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+
+constexpr double kKibi = 1024.0, kKilo = 1000.0;
+constexpr Unit kUnits[] = {{"", 1},
+                           {"B", 1},
+                           {"KiB", kKibi},
+                           {"MiB", kKibi* kKibi},
+                           {"GiB", kKibi* kKibi* kKibi},
+                           {"TiB", kKibi* kKibi* kKibi* kKibi},
+                           {"KB", kKilo},
+                           {"MB", kKilo* kKilo},
+                           {"GB", kKilo* kKilo* kKilo},
+                           {"TB", kKilo* kKilo* kKilo* kKilo}};
+constexpr double kMaxBytes = 1e15;  // a petabyte: beyond it, it is a slip
+
+Status out_of_range(std::string_view option, std::int64_t value, std::string_view range) {
+  return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
+}
+
+}  // namespace
+
+Result<std::int64_t> parse_bytes(std::string_view text) {
+  double value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  while (unit.starts_with(' ')) {
+    unit.remove_prefix(1);
+  }
+  for (const Unit& known : kUnits) {
+    if (failure == std::errc() && unit == known.name && value >= 0 &&
+        value * known.bytes <= kMaxBytes) {
+      return static_cast<std::int64_t>(value * known.bytes);
+    }
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(base::quoted(text), " is not a size; write 1073741824, 512MiB or 1GiB")};
+}
+
+Status LLMOptions::validate() const {
+  if (device.starts_with("cuda")) {
+    return {ErrorCode::kDevice,
+            base::str_cat("device ", base::quoted(device),
+                          " is not usable: this build has no CUDA backend; use device=\"cpu\"")};
+  }
+  if (device != "cpu") {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("device must be \"cpu\", \"cuda\" or \"cuda:N\", not ",
+                          base::quoted(device))};
+  }
+  if (block_tokens < 1 || block_tokens > 256) {
+    return out_of_range("block_tokens", block_tokens, "1..256");
+  }
+  if (max_batch_tokens < 1 || max_batch_tokens > (1 << 20)) {
+    return out_of_range("max_batch_tokens", max_batch_tokens, "1..1048576");
+  }
+  if (threads < 0 || threads > 1024) {
+    return out_of_range("threads", threads, "0 (one per core) to 1024");
+  }
+  if (kv_budget_bytes <= 0) {
+    return out_of_range("kv_budget", kv_budget_bytes, "a positive number of bytes");
+  }
+  return {};
+}
+
+}  // namespace quire

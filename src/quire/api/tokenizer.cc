@@ -1,0 +1,101 @@
+#include "quire/tokenizer.h"
+
+#include <utility>
+
+#include "quire/api/tokenizer_impl.h"
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+
+namespace quire {
+namespace {
+
+namespace json = base::json;
+
+Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_view messages_json,
+                                    bool add_generation_prompt, std::string_view variables_json) {
+  if (!text.chat_template) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(text.template_error, "; use plain prompts (generate) instead")};
+  }
+  QUIRE_TRY(auto messages, base::parse_json(messages_json, "messages"));
+  QUIRE_TRY(auto variables, base::parse_json(variables_json, "template variables"));
+  if (!messages.is_array()) {
+    return {ErrorCode::kInvalidArgument, "messages must be a list of {role, content}"};
+  }
+  if (!variables.is_object()) {
+    return {ErrorCode::kInvalidArgument, "template variables must be an object"};
+  }
+  json::object& all = variables.get_object();
+  all["messages"] = std::move(messages);
+  all["add_generation_prompt"] = add_generation_prompt;
+  all.emplace("bos_token", text.bos_token);
+  all.emplace("eos_token", text.eos_token);
+  return text.chat_template->render(all);
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+Result<Tokenizer> Tokenizer::open(const std::string& model) {
+  QUIRE_TRY(auto text, engine::load_text(model));
+  return wrap_tokenizer(std::move(text));
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  return impl_->text->tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
+}
+
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
+                                      bool skip_special_tokens) const {
+  return impl_->text->tokenizer.decode(ids, skip_special_tokens);
+}
+
+Result<std::string> Tokenizer::id_to_token(TokenId id) const {
+  return impl_->text->tokenizer.id_to_token(id);
+}
+
+std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+  return impl_->text->tokenizer.token_to_id(token);
+}
+
+Result<std::vector<TokenId>> Tokenizer::apply_chat_template(std::string_view messages_json,
+                                                            bool add_generation_prompt,
+                                                            std::string_view variables_json) const {
+  QUIRE_TRY(const auto prompt,
+            render(*impl_->text, messages_json, add_generation_prompt, variables_json));
+  std::vector<text::TextSpan> spans;
+  spans.reserve(prompt.spans.size());
+  for (const text::RenderedSpan& span : prompt.spans) {
+    spans.push_back(
+        {.text = span.text, .parse_special = span.from.source == text::Provenance::kTemplate});
+  }
+  return impl_->text->tokenizer.encode_spans(spans);
+}
+
+Result<std::string> Tokenizer::render_chat_template(std::string_view messages_json,
+                                                    bool add_generation_prompt,
+                                                    std::string_view variables_json) const {
+  QUIRE_TRY(const auto prompt,
+            render(*impl_->text, messages_json, add_generation_prompt, variables_json));
+  return prompt.text();
+}
+
+bool Tokenizer::has_chat_template() const { return impl_->text->chat_template.has_value(); }
+
+std::int32_t Tokenizer::vocab_size() const { return impl_->text->tokenizer.vocab_size(); }
+
+std::optional<TokenId> Tokenizer::bos_token_id() const {
+  return impl_->text->tokenizer.bos_token_id();
+}
+std::optional<TokenId> Tokenizer::eos_token_id() const {
+  return impl_->text->tokenizer.eos_token_id();
+}
+std::optional<TokenId> Tokenizer::pad_token_id() const {
+  return impl_->text->tokenizer.pad_token_id();
+}
+std::optional<TokenId> Tokenizer::unk_token_id() const {
+  return impl_->text->tokenizer.unk_token_id();
+}
+
+}  // namespace quire

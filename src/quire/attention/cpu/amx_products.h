@@ -1,0 +1,115 @@
+// The two products on AMX tiles, for bf16. The paged layout is the tile layout: 32 dims of a K unit
+// are two weight tiles of 16 pairs x 16 tokens, 32 dims of a V unit two of 16 token pairs x 16
+// dims.
+#pragma once
+
+#include "quire/attention/cpu/attend.h"
+#include "quire/kernels/cpu/amx_tiles.h"
+#include "quire/kernels/cpu/vec_avx512.h"
+
+namespace quire::attention {
+namespace {
+
+struct AmxProducts {
+  using Format = Bf16<kernels::VecAvx512>;
+  using Buffers = PieceBuffers<Format>;
+  static constexpr int kTileColumns = 16;
+
+  // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
+  // right operands.
+  static kernels::TileShapes shapes(int rows) {
+    const int first = min_int(16, rows), second = max_int(1, rows - 16);
+    kernels::TileShapes s;
+    for (const int tile : {0, 1, 4}) {
+      s.set(tile, first, 64);
+    }
+    for (const int tile : {2, 3, 5}) {
+      s.set(tile, second, 64);
+    }
+    for (const int tile : {6, 7}) {
+      s.set(tile, 16, 64);
+    }
+    return s;
+  }
+
+  static void scores(const AttentionTask& t, const PieceView& view, Buffers& b) {
+    for (int i = 0; i < view.units; ++i) {
+      float* out = &b.scores[0][i * kUnitTokens];
+      t.rows > 16 ? score_unit<true>(t, view, i, out) : score_unit<false>(t, view, i, out);
+    }
+  }
+
+  static void values(const AttentionTask& t, const PieceView& view, const Buffers& b, float* out) {
+    for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
+      t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
+                  : value_columns<false>(t, view, b, dim, out);
+    }
+  }
+
+  template <bool kTwo>
+  static void clear() {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kTwo) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+
+  // `left` is 64 bytes per row.
+  template <bool kTwo>
+  static void multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
+    const std::ptrdiff_t stride = right_stride_words * kWordBytes;
+    _tile_loadd(4, left, 64);
+    _tile_loadd(6, right, stride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, right + kTileColumns, stride);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kTwo) {
+      _tile_loadd(5, static_cast<const std::byte*>(left) + 16 * 64, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+
+  template <bool kTwo>
+  static void store(float* out, int stride) {
+    const std::ptrdiff_t bytes = stride * std::ptrdiff_t{sizeof(float)};
+    _tile_stored(0, out, bytes);
+    _tile_stored(1, out + kTileColumns, bytes);
+    if constexpr (kTwo) {
+      _tile_stored(2, out + 16 * stride, bytes);
+      _tile_stored(3, out + 16 * stride + kTileColumns, bytes);
+    }
+  }
+
+  template <bool kTwo>
+  static void score_unit(const AttentionTask& t, const PieceView& view, int i, float* out) {
+    const std::ptrdiff_t k_step = kChunkWords * view.k_stride;
+    const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords * kWordBytes;
+    clear<kTwo>();
+    for (int chunk = 0; chunk < t.padded_dim / 32; ++chunk) {
+      multiply<kTwo>(t.q + chunk * q_step, view.k[i] + chunk * k_step, view.k_stride);
+    }
+    store<kTwo>(out, kPieceTokens);
+  }
+
+  template <bool kTwo>
+  static void value_columns(const AttentionTask& t, const PieceView& view, const Buffers& b,
+                            int dim, float* out) {
+    clear<kTwo>();
+    for (int i = 0; i < view.units; ++i) {
+      multiply<kTwo>(b.probs[i][0], view.v[i] + dim, t.padded_dim);
+    }
+    store<kTwo>(out + dim, t.padded_dim);
+  }
+};
+
+void amx_attend(const AttentionTask& t) {
+  const kernels::TileShapes shapes = AmxProducts::shapes(t.rows);
+  const kernels::TileGuard guard(shapes);
+  attend<kernels::VecAvx512, AmxProducts>(t);
+}
+
+}  // namespace
+}  // namespace quire::attention

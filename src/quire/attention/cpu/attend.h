@@ -1,0 +1,63 @@
+// The attention kernel over canonical pieces, as a template over a vector trait V and an engine of
+// products P (which fixes the element format).
+//
+// For one tile of up to 32 stacked rows and one piece: scores, softmax numerators, values, one
+// merge into the running state. A row's piece never depends on the other rows of the tile: tokens
+// that it does not see contribute exact zeros, and a piece that it does not see is not merged.
+#pragma once
+
+#include "quire/attention/cpu/products.h"
+
+namespace quire::attention {
+namespace {
+
+// Values of a piece. Where a hidden value is not finite, its zero probability would not silence it:
+// then rows that see the same are computed at a time, with everything else zeroed.
+template <class V, class P>
+void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
+                  PieceBuffers<typename P::Format>& b) {
+  if (!hides_non_finite<typename P::Format>(t, rows, view)) {
+    P::values(t, view, b, b.values);
+    return;
+  }
+  for (int row = 0; row < t.rows;) {
+    int end = row + 1;
+    while (end < t.rows && same_range(rows.seen[row], rows.seen[end])) {
+      ++end;
+    }
+    gather_all_values<typename P::Format>(t, piece, rows.seen[row], view);
+    P::values(t, view, b, b.spare);
+    for (int i = row * t.padded_dim; i < end * t.padded_dim; i += V::kLanes) {
+      V::store(b.values + i, V::load(b.spare + i));
+    }
+    row = end;
+  }
+}
+
+template <class V, class P>
+void attend(const AttentionTask& t) {
+  using E = typename P::Format;
+  PieceBuffers<E> b;
+  for (int piece = t.first_piece; piece < t.last_piece; ++piece) {
+    const PieceRows rows = rows_of_piece(t, piece);
+    if (rows.units == 0) {
+      continue;
+    }
+    PieceView view = view_piece<E>(t, piece, rows);
+    P::scores(t, view, b);
+    softmax_tile<V, E>(t, rows, view, b);
+    piece_values<V, P>(t, piece, rows, view, b);
+    merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});
+  }
+}
+
+template <class V>
+constexpr KernelTable vector_table(device::Isa isa) {
+  return {.isa = isa,
+          .attend_bf16 = attend<V, VectorProducts<V, Bf16<V>>>,
+          .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
+          .merge = merge<V>};
+}
+
+}  // namespace
+}  // namespace quire::attention

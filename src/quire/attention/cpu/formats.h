@@ -1,0 +1,85 @@
+// The two element formats of KV as traits over a vector trait V: what a word of 4 bytes holds, and
+// how words are multiplied. Source of the idea that one layout serves both: tensor/paged_kv_view.h.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/attention/tile.h"
+#include "quire/kernels/cpu/kernel_util.h"
+
+namespace quire::attention {
+namespace {
+
+constexpr int kWordBytes = 4;
+constexpr int kPieceUnits = kPieceTokens / kUnitTokens;
+constexpr float kLowest = -__builtin_huge_valf();
+constexpr float kNan = __builtin_nanf("");
+constexpr float kExp2Floor = -1000.0f;  // 2^x is 0 from here on
+
+// KV memory seen as words, whatever it holds.
+typedef std::uint32_t Word __attribute__((may_alias));
+
+// p(r) of 2^r = 1 + r * p(r) on [-1/2, 1/2], least maximum of the relative error; exactly 1 at 0.
+// x <= 0; below -126 the result is 0 or subnormal.
+template <class V, int kTerms>
+typename V::F exp2_series(typename V::F x, const float (&terms)[kTerms]) {
+  const typename V::F clamped = V::max(V::set(kExp2Floor), x);  // this order keeps NaN
+  const typename V::F n = V::round(clamped), r = V::sub(clamped, n);
+  typename V::F p = V::set(terms[0]);
+#pragma GCC unroll 8
+  for (int i = 1; i < kTerms; ++i) {
+    p = V::fma(p, r, V::set(terms[i]));
+  }
+  return V::scale_exponent(V::fma(p, r, V::set(1.0f)), n);
+}
+
+// Relative error below 1.1e-7 (fp32 rounding included).
+template <class V>
+typename V::F exp2_exact(typename V::F x) {
+  constexpr float kTerms[] = {1.53533620e-4f, 1.33988750e-3f, 9.61843692e-3f,
+                              5.55033237e-2f, 2.40226477e-1f, 6.93147182e-1f};
+  return exp2_series<V>(x, kTerms);
+}
+
+// Relative error below 3e-6, for values that will be rounded to bf16.
+template <class V>
+typename V::F exp2_rough(typename V::F x) {
+  constexpr float kTerms[] = {9.58285294e-3f, 5.59064262e-2f, 2.40240991e-1f, 6.93124175e-1f};
+  return exp2_series<V>(x, kTerms);
+}
+
+template <class V>
+struct Bf16 {
+  using Element = std::uint16_t;
+  using Columns = typename V::I;
+  static constexpr int kPack = 2;
+  static constexpr Word kExponents[] = {0x7f80u, 0x7f800000u};
+
+  static Columns load(const Word* words) { return V::load_bits(words); }
+  static typename V::F dot(typename V::F acc, Columns columns, const Word* x) {
+    return V::dot_bf16(acc, columns, V::set_bits(kernels::word_at(x)));
+  }
+  static void store(Element* p, typename V::F x) { V::store_bf16(p, x); }
+  static typename V::F exp2(typename V::F x) { return exp2_rough<V>(x); }
+};
+
+template <class V>
+struct Fp32 {
+  using Element = float;
+  using Columns = typename V::F;
+  static constexpr int kPack = 1;
+  static constexpr Word kExponents[] = {0x7f800000u};
+
+  static Columns load(const Word* words) { return V::load(reinterpret_cast<const float*>(words)); }
+  static typename V::F dot(typename V::F acc, Columns columns, const Word* x) {
+    float value;
+    __builtin_memcpy(&value, x, sizeof value);
+    return V::fma(columns, V::set(value), acc);
+  }
+  static void store(Element* p, typename V::F x) { V::store(p, x); }
+  static typename V::F exp2(typename V::F x) { return exp2_exact<V>(x); }
+};
+
+}  // namespace
+}  // namespace quire::attention

@@ -1,0 +1,21 @@
+// The amx attention kernels: tile products for bf16, AVX-512 for everything around them and for
+// fp32.
+#include "quire/attention/cpu/amx_products.h"
+
+namespace quire::attention {
+namespace {
+
+constexpr KernelTable amx_table() {
+  KernelTable table = vector_table<kernels::VecAvx512>(device::Isa::kAmx);
+  table.attend_bf16 = amx_attend;
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& amx_kernels() {
+  static constexpr KernelTable kTable = amx_table();
+  return kTable;
+}
+
+}  // namespace quire::attention

@@ -1,0 +1,12 @@
+// The avx512 attention kernels (compiled with its own flags).
+#include "quire/attention/cpu/attend.h"
+#include "quire/kernels/cpu/vec_avx512.h"
+
+namespace quire::attention {
+
+const KernelTable& avx512_kernels() {
+  static constexpr KernelTable kTable = vector_table<kernels::VecAvx512>(device::Isa::kAvx512);
+  return kTable;
+}
+
+}  // namespace quire::attention

@@ -1,0 +1,76 @@
+// The seam between run.cc (compiled once, baseline) and the kernels (compiled per instruction set).
+// Only plain structs and function pointers cross it; see quire/kernels/cpu/kernel_table.h for why.
+//
+// Everything is counted in words of 4 bytes: a word holds two bf16 or one fp32. So both formats
+// have one layout:  K of a block  [head_dim / kPack][block slots] words
+//                   V of a block  [block slots / kPack][head_dim] words
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/attention/tile.h"
+#include "quire/device/cpu/isa.h"
+
+namespace quire::attention {
+
+inline constexpr int kChunkWords = 16;  // words of a query row that lie together: 64 bytes
+
+// Softmax state of stacked rows. A row with max = -inf has seen nothing; its sum is 0.
+struct SoftmaxState {
+  float* max = nullptr;  // [rows], base-2 exponent
+  float* sum = nullptr;  // [rows]
+  float* acc = nullptr;  // [rows][padded_dim], not yet divided by sum
+};
+
+// Reduces canonical pieces [first_piece, last_piece) of one entry for up to kTileRows stacked rows
+// over one KV head, and merges each into the state, in order. Blocks without a token that some row
+// sees are not touched.
+struct AttentionTask {
+  const std::byte* q = nullptr;     // [words of a row / kChunkWords][rows][kChunkWords], rotated
+  const std::byte* kv = nullptr;    // the KV head of block 0
+  std::ptrdiff_t block_stride = 0;  // bytes
+  std::ptrdiff_t v_offset = 0;      // bytes
+  int block_tokens = 0;
+  const std::int32_t* blocks = nullptr;  // ids of the entry's blocks
+  const TokenRange* visible = nullptr;   // [rows]
+  int rows = 0;
+  int padded_dim = 0;
+  int first_piece = 0;
+  int last_piece = 0;
+  float scale = 0;               // log2(e) * softmax scale
+  std::byte* scratch = nullptr;  // of the calling thread: scratch_bytes, 64-byte aligned
+  SoftmaxState state;
+};
+
+// Room for one piece of K and V in canonical order.
+[[nodiscard]] constexpr std::size_t scratch_bytes(int padded_dim, int element_bytes) {
+  return std::size_t{2} * kPieceTokens * static_cast<std::size_t>(padded_dim) *
+         static_cast<std::size_t>(element_bytes);
+}
+
+// state = merge(state, piece), row by row, as the kernels do it between pieces.
+struct MergeTask {
+  SoftmaxState state;
+  SoftmaxState piece;
+  int rows = 0;
+  int padded_dim = 0;
+};
+
+// A row's bits depend on that row and on what it sees only, in every function.
+struct KernelTable {
+  device::Isa isa = device::Isa::kPortable;
+  void (*attend_bf16)(const AttentionTask&) = nullptr;
+  void (*attend_fp32)(const AttentionTask&) = nullptr;
+  void (*merge)(const MergeTask&) = nullptr;
+};
+
+// Precondition: device::isa_supported(isa).
+[[nodiscard]] const KernelTable& kernels_for(device::Isa isa);
+
+const KernelTable& portable_kernels();
+const KernelTable& avx2_kernels();
+const KernelTable& avx512_kernels();
+const KernelTable& amx_kernels();
+
+}  // namespace quire::attention

@@ -1,0 +1,218 @@
+// One canonical piece of 256 tokens as the kernels see it: units of 32 tokens, each
+//   K [padded_dim / kPack][32] words (rows k_stride words apart),  V [32 / kPack][padded_dim]
+//   words.
+// Blocks of 32 tokens (or a multiple) hold whole units and are read where they lie. Blocks of any
+// other size are first gathered into that order, so the arithmetic, and with it the bits, are the
+// same for every block size.
+#pragma once
+
+#include "quire/attention/cpu/formats.h"
+#include "quire/attention/cpu/kernel_table.h"
+
+namespace quire::attention {
+namespace {
+
+using kernels::max_int;
+using kernels::min_int;
+
+// What the rows of the tile see of one piece, in tokens of the piece.
+struct PieceRows {
+  TokenRange seen[kTileRows];  // empty: {0, 0}
+  TokenRange common;           // seen by all rows
+  unsigned units = 0;          // bit u: some row sees some token of unit u
+};
+
+// The units that some row sees, side by side.
+struct PieceView {
+  int units = 0;
+  int place[kPieceUnits];  // unit of the piece -> index here, for those seen
+  int unit[kPieceUnits];   // index here -> unit of the piece, ascending
+  const Word* k[kPieceUnits];
+  const Word* v[kPieceUnits];
+  std::ptrdiff_t k_stride = kUnitTokens;
+};
+
+inline PieceRows rows_of_piece(const AttentionTask& t, int piece) {
+  const int first = piece * kPieceTokens;
+  PieceRows rows;
+  rows.common = {0, kPieceTokens};
+  for (int r = 0; r < t.rows; ++r) {
+    const int begin = max_int(t.visible[r].begin - first, 0);
+    const int end = min_int(t.visible[r].end - first, kPieceTokens);
+    rows.seen[r] = begin < end ? TokenRange{begin, end} : TokenRange{};
+    rows.common.begin = max_int(rows.common.begin, rows.seen[r].begin);
+    rows.common.end = min_int(rows.common.end, rows.seen[r].end);
+    if (begin < end) {
+      const unsigned until_last = (2u << ((end - 1) / kUnitTokens)) - 1;
+      rows.units |= until_last & ~((1u << (begin / kUnitTokens)) - 1);
+    }
+  }
+  return rows;
+}
+
+// Where a token's block begins; nullptr for a block that has been freed behind a window.
+inline const std::byte* block_of(const AttentionTask& t, int token) {
+  const std::int32_t id = t.blocks[token / t.block_tokens];
+  return id < 0 ? nullptr : t.kv + id * t.block_stride;
+}
+
+// Calls fn(block, slot, token, count) for stretches of [begin, end) that lie in one block.
+template <class Fn>
+void for_each_stretch(const AttentionTask& t, int begin, int end, Fn fn) {
+  for (int token = begin; token < end;) {
+    const int slot = token % t.block_tokens;
+    const int count = min_int(t.block_tokens - slot, end - token);
+    if (const std::byte* block = block_of(t, token)) {
+      fn(block, slot, token, count);
+    }
+    token += count;
+  }
+}
+
+inline void copy_words(Word* __restrict to, const Word* __restrict from, int count) {
+  for (int i = 0; i < count; ++i) {
+    to[i] = from[i];
+  }
+}
+
+// K of tokens [begin, end), all in one unit that begins at `first`. Other columns stay as they are:
+// their scores are masked.
+template <class E>
+void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
+  const int stored_slots = (t.block_tokens + 1) / 2 * 2;
+  for_each_stretch(t, tokens.begin, tokens.end,
+                   [&](const std::byte* block, int slot, int token, int count) {
+                     const Word* from = reinterpret_cast<const Word*>(block) + slot;
+                     Word* to = out + (token - first);
+                     for (int step = 0; step < t.padded_dim / E::kPack; ++step) {
+                       copy_words(to + step * kUnitTokens, from + step * stored_slots, count);
+                     }
+                   });
+}
+
+// One token of a pair of bf16 rows, which holds zeros there so far.
+inline void add_half(Word* __restrict to, int to_half, const Word* __restrict from, int from_half,
+                     int count) {
+  for (int i = 0; i < count; ++i) {
+    to[i] |= (from[i] >> (16 * from_half) & 0xffffu) << (16 * to_half);
+  }
+}
+
+// `count` tokens of V from `slot` of a block to place `at` of a unit.
+template <class E>
+void copy_values(const AttentionTask& t, const Word* v, int slot, Word* unit, int at, int count) {
+  const int dim = t.padded_dim;
+  if constexpr (E::kPack == 1) {
+    copy_words(unit + at * dim, v + slot * dim, count * dim);
+  } else {
+    for (int i = 0; i < count;) {
+      Word* to = unit + (at + i) / 2 * dim;
+      const Word* from = v + (slot + i) / 2 * dim;
+      if ((at + i) % 2 == 0 && (slot + i) % 2 == 0 && i + 2 <= count) {
+        copy_words(to, from, dim);
+        i += 2;
+      } else {
+        add_half(to, (at + i) % 2, from, (slot + i) % 2, dim);
+        ++i;
+      }
+    }
+  }
+}
+
+// V of tokens [begin, end), all in one unit that begins at `first`; zeros elsewhere.
+template <class E>
+void gather_values(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
+  for (int i = 0; i < kUnitTokens / E::kPack * t.padded_dim; ++i) {
+    out[i] = 0;
+  }
+  for_each_stretch(t, tokens.begin, tokens.end,
+                   [&](const std::byte* block, int slot, int token, int count) {
+                     const Word* v = reinterpret_cast<const Word*>(block + t.v_offset);
+                     copy_values<E>(t, v, slot, out, token - first, count);
+                   });
+}
+
+// Points v at copies of the units that hold tokens `seen` of the piece and zeros elsewhere.
+template <class E>
+void gather_all_values(const AttentionTask& t, int piece, TokenRange seen, PieceView& view) {
+  const int unit_words = kUnitTokens / E::kPack * t.padded_dim;
+  Word* out = reinterpret_cast<Word*>(t.scratch) + kPieceUnits * unit_words;
+  for (int i = 0; i < view.units; ++i, out += unit_words) {
+    const int in_piece = view.unit[i] * kUnitTokens, first = piece * kPieceTokens + in_piece;
+    const TokenRange wanted = {first + max_int(seen.begin - in_piece, 0),
+                               first + min_int(seen.end - in_piece, kUnitTokens)};
+    gather_values<E>(t, first, wanted, out);
+    view.v[i] = out;
+  }
+}
+
+template <class E>
+void gather_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view) {
+  TokenRange seen = {kPieceTokens, 0};
+  for (int r = 0; r < t.rows; ++r) {
+    if (rows.seen[r].begin < rows.seen[r].end) {
+      seen = {min_int(seen.begin, rows.seen[r].begin), max_int(seen.end, rows.seen[r].end)};
+    }
+  }
+  const int unit_words = kUnitTokens / E::kPack * t.padded_dim;
+  Word* out = reinterpret_cast<Word*>(t.scratch);
+  for (int i = 0; i < view.units; ++i, out += unit_words) {
+    const int in_piece = view.unit[i] * kUnitTokens, first = piece * kPieceTokens + in_piece;
+    const int end = first + min_int(seen.end - in_piece, kUnitTokens);
+    gather_keys<E>(t, first, {first + max_int(seen.begin - in_piece, 0), end}, out);
+    view.k[i] = out;
+  }
+  gather_all_values<E>(t, piece, seen, view);
+}
+
+template <class E>
+PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
+  PieceView view;
+  for (int unit = 0; unit < kPieceUnits; ++unit) {
+    view.place[unit] = view.units;
+    if ((rows.units >> unit & 1u) != 0) {
+      view.unit[view.units++] = unit;
+    }
+  }
+  if (t.block_tokens % kUnitTokens != 0) {
+    gather_piece<E>(t, piece, rows, view);
+    return view;
+  }
+  view.k_stride = t.block_tokens;
+  for (int i = 0; i < view.units; ++i) {
+    const int token = piece * kPieceTokens + view.unit[i] * kUnitTokens;
+    const int slot = token % t.block_tokens;
+    const std::byte* block = block_of(t, token);
+    view.k[i] = reinterpret_cast<const Word*>(block) + slot;
+    view.v[i] = reinterpret_cast<const Word*>(block + t.v_offset) + slot / E::kPack * t.padded_dim;
+  }
+  return view;
+}
+
+template <class E>
+bool holds_non_finite(const Word* words, int count) {
+  unsigned found = 0;
+  for (int i = 0; i < count; ++i) {
+    for (const Word exponent : E::kExponents) {
+      found |= (words[i] & exponent) == exponent ? 1u : 0u;
+    }
+  }
+  return found != 0;
+}
+
+// Zero times a value that is not finite is NaN: is there such a value in a unit of which some row
+// must not see some token?
+template <class E>
+bool hides_non_finite(const AttentionTask& t, const PieceRows& rows, const PieceView& view) {
+  for (int i = 0; i < view.units; ++i) {
+    const int first = view.unit[i] * kUnitTokens;
+    const bool whole = rows.common.begin <= first && first + kUnitTokens <= rows.common.end;
+    if (!whole && holds_non_finite<E>(view.v[i], kUnitTokens / E::kPack * t.padded_dim)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace quire::attention

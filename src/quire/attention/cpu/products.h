@@ -1,0 +1,126 @@
+// The two products of attention through vector dots: scores = Q K^T and values = P V, R rows by
+// kColumns columns side by side. Every sum is one chain in ascending order of the depth (or token),
+// so tile shapes do not change bits.
+#pragma once
+
+#include "quire/attention/cpu/softmax.h"
+
+namespace quire::attention {
+namespace {
+
+template <class V, class E>
+struct VectorProducts {
+  using Format = E;
+  static constexpr int kRegisters = V::kBf16Registers;
+  static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
+  static constexpr int kRows = V::kBf16Rows;
+  static_assert(kUnitTokens % kColumns == 0);
+
+  template <int R>
+  struct Sums {
+    typename V::F acc[R][kRegisters];
+  };
+
+  template <int R>
+  static void clear(Sums<R>& sums) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kRegisters; ++n) {
+        sums.acc[r][n] = V::zero();
+      }
+    }
+  }
+
+  // sums += word of `x` (one per row, `x_stride` words apart) times words of the columns.
+  template <int R>
+  static void add_word(Sums<R>& sums, const Word* columns, const Word* x, int x_stride) {
+    typename E::Columns words[kRegisters];
+#pragma GCC unroll 8
+    for (int n = 0; n < kRegisters; ++n) {
+      words[n] = E::load(columns + n * V::kLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kRegisters; ++n) {
+        sums.acc[r][n] = E::dot(sums.acc[r][n], words[n], x + r * x_stride);
+      }
+    }
+  }
+
+  template <int R>
+  static void store(const Sums<R>& sums, float* out, int stride) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kRegisters; ++n) {
+        V::store(out + r * stride + n * V::kLanes, sums.acc[r][n]);
+      }
+    }
+  }
+
+  // b.scores[row][32 * i + token] for all units of the view.
+  static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
+    for (int i = 0; i < view.units; ++i) {
+      for (int column = 0; column < kUnitTokens; column += kColumns) {
+        for (int row = 0; row < t.rows; row += kRows) {
+          kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
+            score_tile<rows.value>(t, row, view.k[i] + column, view.k_stride,
+                                   &b.scores[row][i * kUnitTokens + column]);
+          });
+        }
+      }
+    }
+  }
+
+  template <int R>
+  static void score_tile(const AttentionTask& t, int row, const Word* k, std::ptrdiff_t k_stride,
+                         float* out) {
+    Sums<R> sums;
+    clear(sums);
+    const Word* q = reinterpret_cast<const Word*>(t.q) + row * kChunkWords;
+    const int chunks = t.padded_dim / E::kPack / kChunkWords;
+    for (int chunk = 0; chunk < chunks; ++chunk, q += t.rows * kChunkWords) {
+      for (int word = 0; word < kChunkWords; ++word, k += k_stride) {
+        add_word(sums, k, q + word, kChunkWords);
+      }
+    }
+    store(sums, out, kPieceTokens);
+  }
+
+  // out[row][dim] = sum over the view's tokens of probs * v.
+  static void values(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
+                     float* out) {
+    for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
+      for (int row = 0; row < t.rows; row += kRows) {
+        kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
+          value_tile<rows.value>(t, view, b, {row, dim}, out + row * t.padded_dim + dim);
+        });
+      }
+    }
+  }
+
+  struct Place {
+    int row, dim;
+  };
+
+  template <int R>
+  static void value_tile(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
+                         Place at, float* out) {
+    constexpr int kRowWords = kUnitTokens / E::kPack;
+    Sums<R> sums;
+    clear(sums);
+    for (int i = 0; i < view.units; ++i) {
+      const Word* v = view.v[i] + at.dim;
+      const Word* probs = reinterpret_cast<const Word*>(b.probs[i][at.row]);
+      for (int word = 0; word < kRowWords; ++word, v += t.padded_dim) {
+        add_word(sums, v, probs + word, kRowWords);
+      }
+    }
+    store(sums, out, t.padded_dim);
+  }
+};
+
+}  // namespace
+}  // namespace quire::attention

@@ -1,0 +1,181 @@
+// From scores of one piece to probabilities, their maximum and their sum; and the merge of a piece
+// into the running state. Softmax is taken against the piece's own maximum (no running rescale
+// inside a piece), states merge as in Milakov & Gimelshein 2018.
+#pragma once
+
+#include "quire/attention/cpu/piece.h"
+
+namespace quire::attention {
+namespace {
+
+template <class E>
+struct PieceBuffers {
+  alignas(64) float scores[kTileRows][kPieceTokens];
+  alignas(64) typename E::Element probs[kPieceUnits][kTileRows][kUnitTokens];
+  alignas(64) float values[kTileRows * kMaxHeadDim];  // [rows][padded_dim]
+  alignas(64) float spare[kTileRows * kMaxHeadDim];
+  float max[kTileRows];
+  float sum[kTileRows];
+};
+
+// Lanes of columns [i, i + kLanes) outside `seen` are taken from `other`.
+template <class V>
+typename V::F keep_seen(typename V::F x, int i, TokenRange seen, typename V::F other) {
+  return V::keep_first(other, seen.begin - i, V::keep_first(x, seen.end - i, other));
+}
+
+// Maxima of R rows at once: one row alone would wait for each operation.
+template <class V, class E, int R>
+void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
+  typename V::F peak[R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    peak[r] = V::set(kLowest);
+  }
+  for (int i = seen.begin / V::kLanes * V::kLanes; i < seen.end; i += V::kLanes) {
+    const bool whole = seen.begin <= i && i + V::kLanes <= seen.end;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      typename V::F x = V::load(&b.scores[row + r][i]);
+      if (!whole) {
+        x = keep_seen<V>(x, i, seen, V::set(kLowest));
+      }
+      peak[r] = V::max(peak[r], x);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const float max = V::reduce_max(peak[r]) * scale;
+    b.max[row + r] = max > kLowest ? max : kNan;  // -inf is kept for rows that see nothing
+  }
+}
+
+// Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`;
+// the other columns become exact zeros, and a lane sums its tokens in ascending order, so the bits
+// do not depend on how many columns there are.
+template <class V, class E, int R>
+void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, float scale) {
+  row_maxima<V, E, R>(b, row, seen, scale);
+  const typename V::F factor = V::set(scale);
+  typename V::F sums[R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    sums[r] = V::zero();
+  }
+  for (int i = 0; i < columns; i += V::kLanes) {
+    const bool none = i + V::kLanes <= seen.begin || seen.end <= i;
+    const bool whole = seen.begin <= i && i + V::kLanes <= seen.end;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      typename V::F p = V::zero();
+      if (!none) {
+        const typename V::F score = V::load(&b.scores[row + r][i]);
+        p = E::exp2(V::fma(score, factor, V::set(-b.max[row + r])));
+        if (!whole) {
+          p = keep_seen<V>(p, i, seen, V::zero());
+        }
+        sums[r] = V::add(sums[r], p);
+      }
+      E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, p);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    b.sum[row + r] = V::reduce_add(sums[r]);
+  }
+}
+
+template <class E>
+void clear_row(PieceBuffers<E>& b, int row, int units) {
+  b.max[row] = kLowest;
+  b.sum[row] = 0;
+  for (int unit = 0; unit < units; ++unit) {
+    for (int token = 0; token < kUnitTokens; ++token) {
+      b.probs[unit][row][token] = 0;
+    }
+  }
+}
+
+// Where tokens `seen` of the piece lie among the view's columns: units that a row sees are
+// neighbours there too.
+inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
+  if (seen.begin == seen.end) {
+    return {};
+  }
+  const int unit = seen.begin / kUnitTokens;
+  const int shift = (unit - view.place[unit]) * kUnitTokens;
+  return {seen.begin - shift, seen.end - shift};
+}
+
+inline bool same_range(TokenRange a, TokenRange b) { return a.begin == b.begin && a.end == b.end; }
+
+// Every row of the tile; rows that see the same as their neighbours go four by four.
+template <class V, class E>
+void softmax_tile(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
+                  PieceBuffers<E>& b) {
+  for (int row = 0; row < t.rows;) {
+    const TokenRange seen = columns_of(view, rows.seen[row]);
+    if (seen.begin == seen.end) {
+      clear_row(b, row, view.units);
+      ++row;
+      continue;
+    }
+    int same = 1;
+    while (same < 4 && row + same < t.rows && same_range(rows.seen[row], rows.seen[row + same])) {
+      ++same;
+    }
+    if (same == 4) {
+      softmax_rows<V, E, 4>(b, row, seen, view.units * kUnitTokens, t.scale);
+      row += 4;
+    } else {
+      softmax_rows<V, E, 1>(b, row, seen, view.units * kUnitTokens, t.scale);
+      ++row;
+    }
+  }
+}
+
+// Factors of old state and piece for kLanes rows at once: 2^(max - new max), 0 for -inf.
+template <class V>
+void merge_factors(const float* old_max, const float* piece_max, float* new_max, float* keep,
+                   float* take) {
+  const typename V::F old = V::load(old_max), piece = V::load(piece_max);
+  const typename V::F top = V::max(old, piece), floor = V::set(kExp2Floor);
+  V::store(new_max, top);
+  // max(x, floor) yields floor for -inf and for the NaN of -inf - -inf.
+  V::store(keep, exp2_exact<V>(V::max(V::sub(old, top), floor)));
+  V::store(take, exp2_exact<V>(V::max(V::sub(piece, top), floor)));
+}
+
+// Left operand first: pieces are merged in token order everywhere. A piece that a row does not see
+// changes nothing.
+template <class V>
+void merge(const MergeTask& t) {
+  for (int first = 0; first < t.rows; first += V::kLanes) {
+    alignas(64) float old[V::kLanes], piece[V::kLanes], top[V::kLanes], keep[V::kLanes],
+        take[V::kLanes];
+    const int count = min_int(V::kLanes, t.rows - first);
+    for (int i = 0; i < V::kLanes; ++i) {
+      old[i] = i < count ? t.state.max[first + i] : 0.0f;
+      piece[i] = i < count ? t.piece.max[first + i] : 0.0f;
+    }
+    merge_factors<V>(old, piece, top, keep, take);
+    for (int i = 0; i < count; ++i) {
+      if (piece[i] == kLowest) {
+        continue;
+      }
+      const int row = first + i;
+      t.state.sum[row] = t.state.sum[row] * keep[i] + t.piece.sum[row] * take[i];
+      t.state.max[row] = top[i];
+      const typename V::F old_factor = V::set(keep[i]), new_factor = V::set(take[i]);
+      float* to = t.state.acc + row * t.padded_dim;
+      const float* from = t.piece.acc + row * t.padded_dim;
+      for (int d = 0; d < t.padded_dim; d += V::kLanes) {
+        V::store(to + d,
+                 V::fma(V::load(to + d), old_factor, V::mul(V::load(from + d), new_factor)));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::attention

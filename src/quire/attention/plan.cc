@@ -1,0 +1,280 @@
+#include "quire/attention/plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/attention/tile.h"
+#include "quire/base/check.h"
+
+namespace quire::attention {
+namespace {
+
+constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart
+
+std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
+
+// Query rows of one entry that are stacked, and what they see together.
+struct RowGroup {
+  std::int32_t first_row = 0;
+  std::int32_t rows = 0;
+  std::vector<TokenRange> pieces;  // canonical pieces with a token that some row sees; disjoint,
+                                   // ascending
+};
+
+struct Tile {
+  WorkItem item;  // over all its pieces
+  std::span<const TokenRange> pieces;
+};
+
+class Planner {
+ public:
+  Planner(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
+          std::int32_t window_tokens, int threads)
+      : shape_(shape),
+        entries_(entries),
+        block_tokens_(block_tokens),
+        window_tokens_(window_tokens),
+        threads_(threads),
+        group_(shape.heads / shape.kv_heads),
+        tile_heads_(std::min(group_, kTileRows)),
+        tile_rows_(kTileRows / tile_heads_) {}
+
+  Plan make() {
+    for (const Entry& entry : entries_) {
+      add_queries(entry);
+    }
+    const std::vector<std::vector<std::int32_t>> levels = entries_by_level();
+    std::vector<std::int32_t> few;  // entries of consecutive levels that are split together
+    int few_levels = 0;
+    for (const std::vector<std::int32_t>& level : levels) {
+      if (has_few_tiles(level)) {
+        few.insert(few.end(), level.begin(), level.end());
+        ++few_levels;
+        continue;
+      }
+      add_few(few, few_levels);
+      few.clear();
+      few_levels = 0;
+      add_whole_tiles(level);
+    }
+    add_few(few, few_levels);
+    return std::move(plan_);
+  }
+
+ private:
+  void add_queries(const Entry& entry) {
+    plan_.first_query.push_back(static_cast<std::int32_t>(plan_.query_positions.size()));
+    std::int32_t last = -1;
+    for (const EntryRow& row : entry.rows) {
+      QUIRE_CHECK(row.row > last, "rows of an entry must ascend");
+      last = row.row;
+      plan_.query_positions.push_back(row.query_position);
+    }
+    plan_.num_rows = std::max(plan_.num_rows, last + 1);
+    plan_.counters.entries += 1;
+    plan_.counters.rows += static_cast<std::int64_t>(entry.rows.size());
+    groups_.push_back(row_groups(entry));
+  }
+
+  // Entries of one level share no row, and a row's entries stand in levels in list order.
+  [[nodiscard]] std::vector<std::vector<std::int32_t>> entries_by_level() const {
+    std::vector<std::vector<std::int32_t>> levels;
+    std::vector<std::size_t> next_level(static_cast<std::size_t>(plan_.num_rows), 0);
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      std::size_t level = 0;
+      for (const EntryRow& row : entries_[i].rows) {
+        level = std::max(level, next_level[static_cast<std::size_t>(row.row)]);
+      }
+      for (const EntryRow& row : entries_[i].rows) {
+        next_level[static_cast<std::size_t>(row.row)] = level + 1;
+      }
+      levels.resize(std::max(levels.size(), level + 1));
+      levels[level].push_back(static_cast<std::int32_t>(i));
+    }
+    return levels;
+  }
+
+  std::vector<RowGroup> row_groups(const Entry& entry) {
+    std::vector<RowGroup> groups;
+    const auto num_rows = static_cast<std::int32_t>(entry.rows.size());
+    for (std::int32_t first = 0; first < num_rows; first += tile_rows_) {
+      RowGroup group{.first_row = first, .rows = std::min(tile_rows_, num_rows - first)};
+      const std::vector<TokenRange> seen = seen_by(entry, group);
+      if (seen.empty()) {
+        continue;
+      }
+      group.pieces = cells_of(seen, kPieceTokens);
+      visit_blocks(entry, cells_of(seen, block_tokens_));
+      groups.push_back(std::move(group));
+    }
+    return groups;
+  }
+
+  // What each row of the group sees, without empty ranges, by first token.
+  [[nodiscard]] std::vector<TokenRange> seen_by(const Entry& entry, const RowGroup& group) const {
+    std::vector<TokenRange> seen;
+    for (const EntryRow& row : entry.rows.subspan(static_cast<std::size_t>(group.first_row),
+                                                  static_cast<std::size_t>(group.rows))) {
+      const TokenRange range = visible_tokens(entry, row, window_tokens_);
+      if (range.begin < range.end) {
+        seen.push_back(range);
+      }
+    }
+    std::sort(seen.begin(), seen.end(),
+              [](TokenRange a, TokenRange b) { return a.begin < b.begin; });
+    return seen;
+  }
+
+  // Union of ranges, counted in cells of `tokens` tokens.
+  static std::vector<TokenRange> cells_of(std::span<const TokenRange> ranges, std::int32_t tokens) {
+    std::vector<TokenRange> cells;
+    for (const TokenRange range : ranges) {
+      const TokenRange cell = {range.begin / tokens, divide_up(range.end, tokens)};
+      if (cells.empty() || cells.back().end < cell.begin) {
+        cells.push_back(cell);
+      } else {
+        cells.back().end = std::max(cells.back().end, cell.end);
+      }
+    }
+    return cells;
+  }
+
+  void visit_blocks(const Entry& entry, std::span<const TokenRange> blocks) {
+    const std::int32_t tiles = shape_.kv_heads * divide_up(group_, tile_heads_);
+    for (const TokenRange range : blocks) {
+      QUIRE_CHECK(static_cast<std::size_t>(range.end) <= entry.blocks.size(),
+                  "an entry has fewer blocks than its tokens need");
+      plan_.counters.blocks_read += std::int64_t{tiles} * (range.end - range.begin);
+      for (std::int32_t i = range.begin; i < range.end; ++i) {
+        const std::int32_t id = entry.blocks[static_cast<std::size_t>(i)];
+        QUIRE_CHECK(id >= 0, "a visible token lies in a freed block");
+        plan_.max_block = std::max(plan_.max_block, id);
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<Tile> tiles_of(std::int32_t entry) const {
+    std::vector<Tile> tiles;
+    for (std::int32_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+      for (const RowGroup& group : groups_[static_cast<std::size_t>(entry)]) {
+        for (std::int32_t head = 0; head < group_; head += tile_heads_) {
+          tiles.push_back({{.entry = entry,
+                            .kv_head = kv_head,
+                            .first_row = group.first_row,
+                            .rows = group.rows,
+                            .first_head = kv_head * group_ + head,
+                            .heads = std::min(tile_heads_, group_ - head),
+                            .first_piece = group.pieces.front().begin,
+                            .last_piece = group.pieces.back().end},
+                           group.pieces});
+        }
+      }
+    }
+    return tiles;
+  }
+
+  [[nodiscard]] bool has_few_tiles(std::span<const std::int32_t> entries) const {
+    std::size_t groups = 0;
+    for (const std::int32_t entry : entries) {
+      groups += groups_[static_cast<std::size_t>(entry)].size();
+    }
+    const auto tiles = groups * static_cast<std::size_t>(shape_.kv_heads) *
+                       static_cast<std::size_t>(divide_up(group_, tile_heads_));
+    return threads_ > 1 && tiles < static_cast<std::size_t>(kItemsPerThread * threads_);
+  }
+
+  void add_wave(std::size_t first_item, bool split) {
+    if (first_item < plan_.items.size()) {
+      plan_.waves.push_back(
+          {.first_item = static_cast<std::int32_t>(first_item),
+           .num_items = static_cast<std::int32_t>(plan_.items.size() - first_item),
+           .split = split});
+    }
+  }
+
+  void add_whole_tiles(std::span<const std::int32_t> entries) {
+    const std::size_t first_item = plan_.items.size();
+    for (const std::int32_t entry : entries) {
+      for (const Tile& tile : tiles_of(entry)) {
+        plan_.items.push_back(tile.item);
+      }
+    }
+    add_wave(first_item, false);
+  }
+
+  [[nodiscard]] bool has_one_piece_per_tile(std::span<const std::int32_t> entries) const {
+    return std::all_of(entries.begin(), entries.end(), [&](std::int32_t entry) {
+      const std::vector<RowGroup>& groups = groups_[static_cast<std::size_t>(entry)];
+      return std::all_of(groups.begin(), groups.end(), [](const RowGroup& group) {
+        return group.pieces.back().end - group.pieces.front().begin == 1;
+      });
+    });
+  }
+
+  // `levels` levels with few tiles each: all their pieces run side by side, unless there is nothing
+  // to cut.
+  void add_few(std::span<const std::int32_t> entries, int levels) {
+    if (levels == 1 && has_one_piece_per_tile(entries)) {
+      add_whole_tiles(entries);
+      return;
+    }
+    const std::size_t first_item = plan_.items.size();
+    std::int32_t slots = 0;
+    for (const std::int32_t entry : entries) {
+      for (const Tile& tile : tiles_of(entry)) {
+        add_pieces(tile, slots);
+      }
+    }
+    plan_.num_slots = std::max(plan_.num_slots, slots);
+    add_wave(first_item, true);
+  }
+
+  void add_pieces(const Tile& tile, std::int32_t& slots) {
+    for (const TokenRange range : tile.pieces) {
+      for (std::int32_t piece = range.begin; piece < range.end; ++piece) {
+        WorkItem item = tile.item;
+        item.first_piece = piece;
+        item.last_piece = piece + 1;
+        item.slot = slots;
+        slots += item.rows * item.heads;
+        plan_.items.push_back(item);
+      }
+    }
+  }
+
+  const AttentionShape& shape_;
+  std::span<const Entry> entries_;
+  std::int32_t block_tokens_;
+  std::int32_t window_tokens_;
+  int threads_;
+  std::int32_t group_;                         // query heads per KV head
+  std::int32_t tile_heads_;                    // of a tile
+  std::int32_t tile_rows_;                     // query rows of a tile
+  std::vector<std::vector<RowGroup>> groups_;  // per entry
+  Plan plan_;
+};
+
+}  // namespace
+
+TokenRange visible_tokens(const Entry& entry, const EntryRow& row, std::int32_t window_tokens) {
+  const std::int32_t end = std::min(row.visible_end, entry.num_tokens);
+  const std::int64_t begin =
+      window_tokens > 0
+          ? std::max<std::int64_t>(0, std::int64_t{row.query_position} - window_tokens + 1)
+          : 0;
+  return begin < end ? TokenRange{static_cast<std::int32_t>(begin), end} : TokenRange{};
+}
+
+Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
+               std::int32_t block_tokens, std::int32_t window_tokens, int threads) {
+  QUIRE_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
+              "heads must be a multiple of kv_heads");
+  QUIRE_CHECK(block_tokens >= 1 && block_tokens <= kPieceTokens, "block_tokens outside 1..256");
+  return Planner(shape, entries, block_tokens, window_tokens, threads).make();
+}
+
+}  // namespace quire::attention

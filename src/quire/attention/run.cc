@@ -1,0 +1,327 @@
+#include "quire/attention/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numbers>
+#include <span>
+
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+#include "quire/attention/tile.h"
+#include "quire/base/check.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/rotary.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::attention {
+
+struct AttentionScratch::Impl {
+  device::AlignedBuffer<float> max, sum;            // running state, [rows, heads]
+  device::AlignedBuffer<float> slot_max, slot_sum;  // [slots]
+  device::AlignedBuffer<float> slot_acc;            // [slots, padded_dim]
+  device::AlignedBuffer<std::byte> pieces;          // [threads] one piece of K and V each
+};
+
+AttentionScratch::AttentionScratch() : impl_(std::make_unique<Impl>()) {}
+AttentionScratch::~AttentionScratch() = default;
+AttentionScratch::AttentionScratch(AttentionScratch&&) noexcept = default;
+AttentionScratch& AttentionScratch::operator=(AttentionScratch&&) noexcept = default;
+
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr int kRowsPerFinish = 8;
+
+// Softmax state of one tile, on the stack of the thread that works on it.
+struct TileState {
+  alignas(64) float acc[kTileRows * kMaxHeadDim];
+  float max[kTileRows];
+  float sum[kTileRows];
+  [[nodiscard]] SoftmaxState view() { return {max, sum, acc}; }
+};
+
+template <class T>
+void grow(device::AlignedBuffer<T>& buffer, std::size_t size) {
+  buffer.reserve(size);
+  QUIRE_CHECK(buffer.size() >= size, "no memory for attention scratch");
+}
+
+// One call's inputs, and the steps that work items go through.
+class Call {
+ public:
+  Call(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
+       AttentionScratch::Impl& scratch)
+      : p_(params),
+        view_(view),
+        scratch_(scratch),
+        pool_(*context.pool),
+        table_(kernels_for(context.table->isa)),
+        round_bf16_(context.table->round_bf16),
+        heads_(params.shape.heads),
+        head_dim_(params.shape.head_dim),
+        padded_dim_(view.head_dim),
+        num_rows_(params.out.size() / static_cast<std::size_t>(heads_ * head_dim_)) {}
+
+  void run() {
+    check();
+    reserve();
+    const std::size_t pairs = num_rows_ * static_cast<std::size_t>(heads_);
+    std::fill_n(scratch_.max.data(), pairs, kLowest);
+    std::fill_n(scratch_.sum.data(), pairs, 0.0f);
+    for (const Plan::Wave& wave : p_.plan->waves) {
+      const std::span<const WorkItem> items =
+          std::span(p_.plan->items)
+              .subspan(static_cast<std::size_t>(wave.first_item),
+                       static_cast<std::size_t>(wave.num_items));
+      run_wave(items, wave.split);
+    }
+    const int chunks = static_cast<int>((num_rows_ + kRowsPerFinish - 1) / kRowsPerFinish);
+    pool_.run(chunks, [&](int chunk, int) {
+      const std::size_t first = static_cast<std::size_t>(chunk) * kRowsPerFinish;
+      finish(first, std::min(first + kRowsPerFinish, num_rows_));
+    });
+  }
+
+ private:
+  void check() const {
+    const Plan& plan = *p_.plan;
+    const auto rows = static_cast<std::ptrdiff_t>(num_rows_);
+    QUIRE_CHECK(p_.shape.softmax_scale > 0, "softmax scale must be positive");
+    QUIRE_CHECK(head_dim_ >= 1 && head_dim_ <= kMaxHeadDim &&
+                    padded_dim_ == (head_dim_ + 31) / 32 * 32 &&
+                    p_.shape.kv_heads == view_.kv_heads,
+                "view and shape disagree");
+    QUIRE_CHECK(view_.dtype != tensor::DType::kFloat16, "KV must be bfloat16 or float32");
+    QUIRE_CHECK(plan.first_query.size() == p_.entries.size() && plan.num_rows <= rows &&
+                    plan.max_block < view_.num_blocks,
+                "plan does not fit entries, rows or view");
+    QUIRE_CHECK(rows == 0 || std::ssize(p_.q) >= (rows - 1) * p_.q_stride + heads_ * head_dim_,
+                "too few queries");
+    QUIRE_CHECK(p_.lse.empty() || p_.lse.size() == num_rows_ * static_cast<std::size_t>(heads_),
+                "wrong size of lse");
+    const int half = p_.rotary->half;
+    const std::size_t angles = plan.query_positions.size() * static_cast<std::size_t>(half);
+    QUIRE_CHECK(half >= 0 && 2 * half <= head_dim_ && p_.rotary->cos.size() >= angles &&
+                    p_.rotary->sin.size() >= angles,
+                "rotary table does not fit");
+  }
+
+  void reserve() {
+    const std::size_t pairs = num_rows_ * static_cast<std::size_t>(heads_);
+    const auto slots = static_cast<std::size_t>(p_.plan->num_slots);
+    grow(scratch_.max, pairs);
+    grow(scratch_.sum, pairs);
+    grow(scratch_.slot_max, slots);
+    grow(scratch_.slot_sum, slots);
+    grow(scratch_.slot_acc, slots * static_cast<std::size_t>(padded_dim_));
+    grow(scratch_.pieces, piece_bytes() * static_cast<std::size_t>(pool_.threads()));
+  }
+
+  [[nodiscard]] std::size_t piece_bytes() const {
+    return scratch_bytes(padded_dim_, tensor::dtype_bytes(view_.dtype));
+  }
+
+  void run_wave(std::span<const WorkItem> items, bool split) {
+    pool_.run(static_cast<int>(items.size()), [&](int i, int thread) {
+      const WorkItem& item = items[static_cast<std::size_t>(i)];
+      if (split) {
+        const SoftmaxState slots = slots_of(item);
+        std::fill_n(slots.max, item.rows * item.heads, kLowest);
+        std::fill_n(slots.sum, item.rows * item.heads, 0.0f);
+        std::fill_n(slots.acc, item.rows * item.heads * padded_dim_, 0.0f);
+        attend(item, slots, thread);
+        return;
+      }
+      TileState state;
+      load(item, state);
+      attend(item, state.view(), thread);
+      save(item, state);
+    });
+    if (split) {
+      pool_.run(p_.shape.kv_heads, [&](int kv_head, int) { merge_slots(items, kv_head); });
+    }
+  }
+
+  // Merges in item order, with the kernels' own merge. KV heads share no output.
+  void merge_slots(std::span<const WorkItem> items, int kv_head) const {
+    TileState state;
+    const WorkItem* loaded = nullptr;
+    for (const WorkItem& item : items) {
+      if (item.kv_head != kv_head) {
+        continue;
+      }
+      if (loaded == nullptr || !same_tile(*loaded, item)) {
+        if (loaded != nullptr) {
+          save(*loaded, state);
+        }
+        load(item, state);
+        loaded = &item;
+      }
+      table_.merge({.state = state.view(),
+                    .piece = slots_of(item),
+                    .rows = item.rows * item.heads,
+                    .padded_dim = padded_dim_});
+    }
+    if (loaded != nullptr) {
+      save(*loaded, state);
+    }
+  }
+
+  static bool same_tile(const WorkItem& a, const WorkItem& b) {
+    return a.entry == b.entry && a.first_row == b.first_row && a.first_head == b.first_head;
+  }
+
+  [[nodiscard]] SoftmaxState slots_of(const WorkItem& item) const {
+    return {scratch_.slot_max.data() + item.slot, scratch_.slot_sum.data() + item.slot,
+            scratch_.slot_acc.data() + std::ptrdiff_t{item.slot} * padded_dim_};
+  }
+
+  void attend(const WorkItem& item, const SoftmaxState& state, int thread) const {
+    const Entry& entry = p_.entries[static_cast<std::size_t>(item.entry)];
+    alignas(64) std::byte queries[kTileRows * kMaxHeadDim * sizeof(float)];
+    TokenRange visible[kTileRows];
+    load_queries(item, queries);
+    for (int r = 0; r < item.rows * item.heads; ++r) {
+      visible[r] = visible_tokens(entry, entry_row(item, r / item.heads), p_.window_tokens);
+    }
+    const bool fp32 = view_.dtype == tensor::DType::kFloat32;
+    (fp32 ? table_.attend_fp32 : table_.attend_bf16)(
+        {.q = queries,
+         .kv = view_.data + item.kv_head * view_.head_stride,
+         .block_stride = view_.block_stride,
+         .v_offset = view_.v_offset,
+         .block_tokens = view_.block_tokens,
+         .blocks = entry.blocks.data(),
+         .visible = visible,
+         .rows = item.rows * item.heads,
+         .padded_dim = padded_dim_,
+         .first_piece = item.first_piece,
+         .last_piece = item.last_piece,
+         .scale = static_cast<float>(p_.shape.softmax_scale * std::numbers::log2e),
+         .scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes(),
+         .state = state});
+  }
+
+  [[nodiscard]] const EntryRow& entry_row(const WorkItem& item, int row) const {
+    return p_.entries[static_cast<std::size_t>(item.entry)]
+        .rows[static_cast<std::size_t>(item.first_row + row)];
+  }
+
+  // The tile's query rows, rotated for this entry.
+  void load_queries(const WorkItem& item, std::byte* tile) const {
+    const std::int32_t first_query = p_.plan->first_query[static_cast<std::size_t>(item.entry)];
+    const int tile_rows = item.rows * item.heads;
+    for (int r = 0; r < tile_rows; ++r) {
+      const int row = r / item.heads, head = item.first_head + r % item.heads;
+      alignas(64) float x[kMaxHeadDim] = {};
+      kernels::rotate_head(
+          *p_.rotary, first_query + item.first_row + row,
+          p_.q.subspan(static_cast<std::size_t>(entry_row(item, row).row * p_.q_stride) +
+                           static_cast<std::size_t>(head * head_dim_),
+                       static_cast<std::size_t>(head_dim_)),
+          {x, static_cast<std::size_t>(head_dim_)});
+      if (view_.dtype == tensor::DType::kFloat32) {
+        store_chunks(x, tile_rows, r, tile);
+      } else {
+        alignas(64) std::uint16_t rounded[kMaxHeadDim];
+        round_bf16_(x, padded_dim_, rounded);
+        store_chunks(rounded, tile_rows, r, tile);
+      }
+    }
+  }
+
+  template <class T>
+  void store_chunks(const T* x, int tile_rows, int row, std::byte* tile) const {
+    constexpr int kChunkBytes = kChunkWords * 4;
+    const int bytes = padded_dim_ * static_cast<int>(sizeof(T));
+    for (int at = 0; at < bytes; at += kChunkBytes) {
+      std::memcpy(tile + at * tile_rows + row * kChunkBytes,
+                  reinterpret_cast<const std::byte*>(x) + at, kChunkBytes);
+    }
+  }
+
+  // Where the tile's row r lies among the [rows, heads] outputs.
+  [[nodiscard]] std::size_t output_index(const WorkItem& item, int r) const {
+    return static_cast<std::size_t>(entry_row(item, r / item.heads).row) *
+               static_cast<std::size_t>(heads_) +
+           static_cast<std::size_t>(item.first_head + r % item.heads);
+  }
+
+  void load(const WorkItem& item, TileState& state) const {
+    for (int r = 0; r < item.rows * item.heads; ++r) {
+      const std::size_t at = output_index(item, r);
+      state.max[r] = scratch_.max.data()[at];
+      state.sum[r] = scratch_.sum.data()[at];
+      float* acc = state.acc + r * padded_dim_;
+      const int held = state.max[r] == kLowest ? 0 : head_dim_;  // out holds nothing before
+      std::copy_n(p_.out.data() + at * static_cast<std::size_t>(head_dim_), held, acc);
+      std::fill(acc + held, acc + padded_dim_, 0.0f);
+    }
+  }
+
+  void save(const WorkItem& item, const TileState& state) const {
+    for (int r = 0; r < item.rows * item.heads; ++r) {
+      const std::size_t at = output_index(item, r);
+      scratch_.max.data()[at] = state.max[r];
+      scratch_.sum.data()[at] = state.sum[r];
+      std::copy_n(state.acc + r * padded_dim_, head_dim_,
+                  p_.out.data() + at * static_cast<std::size_t>(head_dim_));
+    }
+  }
+
+  void finish(std::size_t first_row, std::size_t end_row) const {
+    const auto heads = static_cast<std::size_t>(heads_);
+    for (std::size_t i = first_row * heads; i < end_row * heads; ++i) {
+      const float max = scratch_.max.data()[i], sum = scratch_.sum.data()[i];
+      const std::span<float> out = p_.out.subspan(i * static_cast<std::size_t>(head_dim_),
+                                                  static_cast<std::size_t>(head_dim_));
+      if (max == kLowest) {
+        std::fill(out.begin(), out.end(), 0.0f);
+      } else {
+        const float inverse = 1.0f / sum;
+        for (float& value : out) {
+          value *= inverse;
+        }
+      }
+      if (!p_.lse.empty()) {
+        p_.lse[i] =
+            max == kLowest
+                ? kLowest
+                : static_cast<float>(double{max} * std::numbers::ln2 + std::log(double{sum}));
+      }
+    }
+  }
+
+  const RunParams& p_;
+  const tensor::PagedKVView& view_;
+  AttentionScratch::Impl& scratch_;
+  device::ThreadPool& pool_;
+  const KernelTable& table_;
+  void (*round_bf16_)(const float* x, std::int64_t count, std::uint16_t* out);
+  int heads_;
+  int head_dim_;
+  int padded_dim_;
+  std::size_t num_rows_;
+};
+
+}  // namespace
+
+void run(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
+         AttentionScratch& scratch) {
+  QUIRE_CHECK(params.shape.heads > 0 && params.shape.head_dim > 0 && params.plan != nullptr &&
+                  params.rotary != nullptr,
+              "incomplete attention call");
+  Call(context, params, view, scratch.impl()).run();
+}
+
+}  // namespace quire::attention

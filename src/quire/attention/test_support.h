@@ -1,0 +1,373 @@
+// For the tests of this module: a paged pool with a naive writer (the oracle of the layout), a
+// naive attention in double precision, and a runner. Not part of the library.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+#include "quire/attention/run.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/rotary.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::attention::test {
+
+inline std::vector<float> random_floats(std::size_t count, std::uint32_t seed, float range = 1) {
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<float> uniform(-range, range);
+  std::vector<float> values(count);
+  std::generate(values.begin(), values.end(), [&] { return uniform(engine); });
+  return values;
+}
+
+inline std::vector<double> frequencies(int half) {
+  std::vector<double> out;
+  for (int i = 0; i < half; ++i) {
+    out.push_back(std::pow(10000.0, -static_cast<double>(i) / half));
+  }
+  return out;
+}
+
+// Head rotated to `position`: pairs (i, i + half), the rest passes.
+inline std::vector<double> rotated(std::span<const float> head, double position, int half) {
+  std::vector<double> out(head.begin(), head.end());
+  const std::vector<double> frequency = frequencies(half);
+  for (int i = 0; i < half; ++i) {
+    const double angle = position * frequency[i];
+    const double a = head[i], b = head[i + half];
+    out[i] = a * std::cos(angle) - b * std::sin(angle);
+    out[i + half] = b * std::cos(angle) + a * std::sin(angle);
+  }
+  return out;
+}
+
+inline float round_to(tensor::DType dtype, double x) {
+  const auto value = static_cast<float>(x);
+  return dtype == tensor::DType::kFloat32 ? value
+                                          : tensor::bf16_to_float(tensor::float_to_bf16(value));
+}
+
+// A run of tokens: what was stored, and where. k and v: [tokens][kv_heads][head_dim].
+struct StoredRun {
+  int tokens = 0;
+  std::vector<float> k, v;
+  std::vector<std::int32_t> blocks;
+};
+
+// One layer of paged KV. Every slot that nobody wrote holds NaN.
+class Pool {
+ public:
+  Pool(AttentionShape shape, tensor::DType dtype, int block_tokens, int num_blocks)
+      : shape_(shape) {
+    geometry_ = {.layers = 1,
+                 .kv_heads = shape.kv_heads,
+                 .head_dim = shape.head_dim,
+                 .dtype = dtype,
+                 .block_tokens = block_tokens};
+    bytes_.assign(static_cast<std::size_t>(geometry_.block_bytes() * num_blocks / 4),
+                  0x7fc07fc0u);  // NaN as fp32 and as two bf16
+    free_.resize(static_cast<std::size_t>(num_blocks));
+    std::iota(free_.begin(), free_.end(), 0);
+    std::shuffle(free_.begin(), free_.end(), std::mt19937(num_blocks));
+  }
+
+  [[nodiscard]] tensor::PagedKVView view() {
+    const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
+    const auto num_blocks =
+        static_cast<int>(static_cast<std::ptrdiff_t>(bytes_.size() * 4) / geometry_.block_bytes());
+    return {.data = reinterpret_cast<std::byte*>(bytes_.data()),
+            .head_stride = block_bytes * num_blocks,
+            .block_stride = block_bytes,
+            .v_offset = block_bytes / 2,
+            .num_blocks = num_blocks,
+            .kv_heads = shape_.kv_heads,
+            .head_dim = geometry_.stored_head_dim(),
+            .block_tokens = geometry_.block_tokens,
+            .dtype = geometry_.dtype};
+  }
+
+  // Stores `keys` (already rotated) and `values`, [tokens][kv_heads][head_dim], in free blocks.
+  StoredRun store(std::span<const float> keys, std::span<const float> values) {
+    const std::size_t token_size = static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim);
+    StoredRun run{.tokens = static_cast<int>(keys.size() / token_size)};
+    for (int token = 0; token < run.tokens; ++token) {
+      if (token % geometry_.block_tokens == 0) {
+        run.blocks.push_back(free_.back());
+        free_.pop_back();
+      }
+      const std::size_t at = static_cast<std::size_t>(token) * token_size;
+      write(run, token, keys.subspan(at, token_size), values.subspan(at, token_size));
+    }
+    return run;
+  }
+
+  // Random keys and values.
+  StoredRun fill(int tokens, std::uint32_t seed) {
+    const std::size_t size = static_cast<std::size_t>(tokens * shape_.kv_heads * shape_.head_dim);
+    return store(random_floats(size, seed), random_floats(size, seed + 1));
+  }
+
+  // Overwrites all of one stored token's K and V.
+  void poison(const StoredRun& run, int token, float k, float v) {
+    const std::size_t token_size = static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim);
+    StoredRun copy = run;
+    copy.k.resize(static_cast<std::size_t>(token) * token_size);
+    copy.v.resize(copy.k.size());
+    write(copy, token, std::vector<float>(token_size, k), std::vector<float>(token_size, v));
+  }
+
+  [[nodiscard]] tensor::DType dtype() const { return geometry_.dtype; }
+  [[nodiscard]] const AttentionShape& shape() const { return shape_; }
+
+ private:
+  // Appends to run.k and run.v what the slot now holds.
+  void write(StoredRun& run, int token, std::span<const float> k, std::span<const float> v) {
+    const tensor::PagedKVView to = view();
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      for (int d = 0; d < to.head_dim; ++d) {
+        const bool real = d < shape_.head_dim;
+        const int at = head * shape_.head_dim + d;
+        set(run, token, {head, d, false}, real ? k[at] : 0.0f);
+        set(run, token, {head, d, true}, real ? v[at] : 0.0f);
+        if (real) {
+          run.k.push_back(round_to(to.dtype, k[at]));
+          run.v.push_back(round_to(to.dtype, v[at]));
+        }
+      }
+    }
+  }
+
+  struct Where {
+    int head, d;
+    bool value;
+  };
+
+  // The layout of tensor/paged_kv_view.h, word by word.
+  void set(const StoredRun& run, int token, Where at, float x) {
+    const tensor::PagedKVView to = view();
+    const int slots = (to.block_tokens + 1) / 2 * 2, slot = token % to.block_tokens;
+    std::byte* block = to.data + at.head * to.head_stride +
+                       run.blocks[token / to.block_tokens] * to.block_stride +
+                       (at.value ? to.v_offset : 0);
+    if (to.dtype == tensor::DType::kFloat32) {
+      const int index = at.value ? slot * to.head_dim + at.d : at.d * slots + slot;
+      std::memcpy(block + index * 4, &x, 4);
+    } else {
+      const std::uint16_t bits = tensor::float_to_bf16(x);
+      const int index = at.value ? (slot / 2 * to.head_dim + at.d) * 2 + slot % 2
+                                 : (at.d / 2 * slots + slot) * 2 + at.d % 2;
+      std::memcpy(block + index * 2, &bits, 2);
+    }
+  }
+
+  AttentionShape shape_;
+  tensor::KVGeometry geometry_;
+  std::vector<std::uint32_t> bytes_;
+  std::vector<std::int32_t> free_;
+};
+
+// Rows of one run, with the storage that an Entry borrows.
+struct Use {
+  const StoredRun* run = nullptr;
+  std::vector<EntryRow> rows;
+  std::int32_t num_tokens = -1;           // -1: all of the run
+  std::vector<std::int32_t> blocks = {};  // empty: those of the run
+};
+
+// Rows [first_row, first_row + count) are the run's last `count` tokens themselves, causal.
+inline Use causal(const StoredRun& run, int first_row, int count) {
+  Use use{.run = &run, .rows = {}};
+  for (int i = 0; i < count; ++i) {
+    const int position = run.tokens - count + i;
+    use.rows.push_back({first_row + i, position, position + 1});
+  }
+  return use;
+}
+
+struct Problem {
+  std::vector<Use> uses;
+  std::vector<float> q;  // [rows, heads, head_dim], not rotated
+  int window = 0;
+  int half = 0;  // rotary_dim / 2
+};
+
+inline std::vector<Entry> entries_of(const Problem& problem) {
+  std::vector<Entry> entries;
+  for (const Use& use : problem.uses) {
+    entries.push_back({use.blocks.empty() ? use.run->blocks : use.blocks,
+                       use.num_tokens < 0 ? use.run->tokens : use.num_tokens, use.rows});
+  }
+  return entries;
+}
+
+struct Output {
+  std::vector<float> out, lse;
+  PlanCounters counters;
+  bool operator==(const Output& other) const {
+    return out.size() == other.out.size() && lse.size() == other.lse.size() &&
+           std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 &&
+           std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+  }
+};
+
+inline kernels::RotaryTable table_of(std::span<const std::int32_t> positions, int half) {
+  kernels::RotaryTable table;
+  table.half = half;
+  const std::vector<double> frequency = frequencies(half);
+  for (const std::int32_t position : positions) {
+    for (const double f : frequency) {
+      table.cos.push_back(static_cast<float>(std::cos(position * f)));
+      table.sin.push_back(static_cast<float>(std::sin(position * f)));
+    }
+  }
+  return table;
+}
+
+struct Machine {
+  device::Isa isa = device::Isa::kPortable;
+  int threads = 1;
+};
+
+inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
+  const AttentionShape& shape = pool.shape();
+  device::ThreadPool threads(machine.threads);
+  const std::vector<Entry> entries = entries_of(problem);
+  const Plan plan =
+      make_plan(shape, entries, pool.view().block_tokens, problem.window, machine.threads);
+  const kernels::RotaryTable rotary = table_of(plan.query_positions, problem.half);
+  Output output{std::vector<float>(problem.q.size(), 7.0f),
+                std::vector<float>(problem.q.size() / shape.head_dim, 7.0f), plan.counters};
+  AttentionScratch scratch;
+  run({&kernels::kernels_for(machine.isa), &threads},
+      {.shape = shape,
+       .entries = entries,
+       .plan = &plan,
+       .window_tokens = problem.window,
+       .q = problem.q,
+       .q_stride = static_cast<std::ptrdiff_t>(shape.heads) * shape.head_dim,
+       .rotary = &rotary,
+       .out = output.out,
+       .lse = output.lse},
+      pool.view(), scratch);
+  return output;
+}
+
+// What one row and head should see: dense softmax over all entries in double precision.
+struct Expected {
+  std::vector<double> out;
+  double lse = -std::numeric_limits<double>::infinity();
+};
+
+inline Expected expected(const Pool& pool, const Problem& problem, int row, int head) {
+  const AttentionShape& shape = pool.shape();
+  const std::size_t dim = static_cast<std::size_t>(shape.head_dim);
+  const int kv_head = head / (shape.heads / shape.kv_heads);
+  std::vector<double> scores;
+  std::vector<const float*> values;
+  for (const Use& use : problem.uses) {
+    const int tokens = use.num_tokens < 0 ? use.run->tokens : use.num_tokens;
+    for (const EntryRow& r : use.rows) {
+      if (r.row != row) {
+        continue;
+      }
+      std::vector<double> q =
+          rotated(std::span(problem.q).subspan((row * shape.heads + head) * dim, dim),
+                  r.query_position, problem.half);
+      for (double& x : q) {
+        x = round_to(pool.dtype(), x);
+      }
+      for (int j = 0; j < std::min(tokens, r.visible_end); ++j) {
+        if (problem.window > 0 && j <= std::int64_t{r.query_position} - problem.window) {
+          continue;
+        }
+        const float* k = &use.run->k[(j * shape.kv_heads + kv_head) * dim];
+        scores.push_back(std::inner_product(q.begin(), q.end(), k, 0.0) * shape.softmax_scale);
+        values.push_back(&use.run->v[(j * shape.kv_heads + kv_head) * dim]);
+      }
+    }
+  }
+  Expected result{std::vector<double>(dim, 0.0)};
+  if (scores.empty()) {
+    return result;
+  }
+  const double max = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const double p = std::exp(scores[i] - max);
+    sum += p;
+    for (std::size_t d = 0; d < dim; ++d) {
+      result.out[d] += p * values[i][d];
+    }
+  }
+  for (double& x : result.out) {
+    x /= sum;
+  }
+  result.lse = max + std::log(sum);
+  return result;
+}
+
+inline double relative_l2(std::span<const float> got, std::span<const double> want) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += (got[i] - want[i]) * (got[i] - want[i]);
+    norm += want[i] * want[i];
+  }
+  return norm == 0 ? std::sqrt(error) : std::sqrt(error / norm);
+}
+
+// Largest relative L2 error over all rows and heads; infinite if an lse is off by more than
+// `lse_tolerance`.
+inline double worst_error(const Pool& pool, const Problem& problem, const Output& output,
+                          double lse_tolerance) {
+  const AttentionShape& shape = pool.shape();
+  double worst = 0;
+  for (std::size_t pair = 0; pair < output.lse.size(); ++pair) {
+    const Expected want = expected(pool, problem, static_cast<int>(pair) / shape.heads,
+                                   static_cast<int>(pair) % shape.heads);
+    const auto got = std::span(output.out).subspan(pair * shape.head_dim, shape.head_dim);
+    const double error = relative_l2(got, want.out);
+    const bool lse_ok = std::isinf(want.lse)
+                            ? output.lse[pair] == static_cast<float>(want.lse)
+                            : std::abs(output.lse[pair] - want.lse) <= lse_tolerance;
+    if (!lse_ok || std::isnan(error)) {
+      return std::numeric_limits<double>::infinity();
+    }
+    worst = std::max(worst, error);
+  }
+  return worst;
+}
+
+// The tolerance table. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging
+// out). fp32: sums of up to some thousand products.
+inline double tolerance(tensor::DType dtype) {
+  return dtype == tensor::DType::kFloat32 ? 2e-6 : 6e-3;
+}
+inline double lse_tolerance(tensor::DType dtype) {
+  return dtype == tensor::DType::kFloat32 ? 4e-6 : 1e-3;
+}
+
+inline AttentionShape shape_of(int heads, int kv_heads, int head_dim) {
+  return {heads, kv_heads, head_dim, 1.0 / std::sqrt(static_cast<double>(head_dim))};
+}
+
+inline std::vector<float> random_queries(const AttentionShape& shape, int rows,
+                                         std::uint32_t seed) {
+  return random_floats(static_cast<std::size_t>(rows) * shape.heads * shape.head_dim, seed, 2);
+}
+
+}  // namespace quire::attention::test

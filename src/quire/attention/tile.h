@@ -1,0 +1,19 @@
+// Sizes and plain structs that the planner and the kernels share. No code: kernel files include it.
+#pragma once
+
+#include <cstdint>
+
+namespace quire::attention {
+
+inline constexpr int kPieceTokens = 256;  // canonical piece: changing it changes bits
+inline constexpr int kUnitTokens = 32;    // tokens that kernels take at once; changing it too
+inline constexpr int kTileRows = 32;      // stacked (row, head) pairs of one work item
+inline constexpr int kMaxHeadDim = 256;
+
+// Tokens [begin, end) of a run.
+struct TokenRange {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+
+}  // namespace quire::attention

@@ -1,0 +1,54 @@
+#include "quire/device/cpu/isa.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace quire::device {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+
+TEST(Isa, NamesRoundTrip) {
+  for (const Isa isa : kAll) {
+    EXPECT_EQ(parse_isa(isa_name(isa)), isa);
+  }
+  EXPECT_FALSE(parse_isa("avx").has_value());
+  EXPECT_FALSE(parse_isa("").has_value());
+  EXPECT_FALSE(parse_isa("AVX2").has_value());
+}
+
+TEST(Isa, PortableRunsEverywhereAndSetsAreNested) {
+  EXPECT_TRUE(isa_supported(Isa::kPortable));
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_TRUE(!isa_supported(kAll[i]) || isa_supported(kAll[i - 1])) << isa_name(kAll[i]);
+  }
+  EXPECT_EQ(best_isa(), supported_isas().back());
+}
+
+// Oracle: the flags that the kernel shows for this machine.
+TEST(Isa, DetectionAgreesWithTheOperatingSystem) {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line) && line.rfind("flags", 0) != 0) {
+  }
+  if (line.empty()) {
+    GTEST_SKIP() << "no flags in /proc/cpuinfo";
+  }
+  const std::string flags = line + " ";
+  const auto has = [&](const char* name) {
+    return flags.find(std::string(" ") + name + " ") != std::string::npos;
+  };
+  const bool avx2 = has("avx2") && has("fma") && has("f16c");
+  const bool avx512 = avx2 && has("avx512f") && has("avx512bw") && has("avx512dq") &&
+                      has("avx512vl") && has("avx512_bf16") && has("avx512_vnni");
+  EXPECT_EQ(isa_supported(Isa::kAvx2), avx2);
+  EXPECT_EQ(isa_supported(Isa::kAvx512), avx512);
+  EXPECT_EQ(isa_supported(Isa::kAmx),
+            avx512 && has("amx_tile") && has("amx_bf16") && has("amx_int8"));
+}
+
+}  // namespace
+}  // namespace quire::device

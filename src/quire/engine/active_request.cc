@@ -1,0 +1,133 @@
+#include "quire/engine/active_request.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace quire::engine {
+namespace {
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t seed,
+                             const text::Tokenizer* tokenizer, const std::vector<TokenId>& eos_ids)
+    : id_(id),
+      request_(std::move(request)),
+      seed_(request_.params.seed.value_or(seed)),
+      end_ids_(request_.params.stop_token_ids),
+      channel_(std::make_shared<Channel>(id, request_.streaming)),
+      stops_(request_.params.stop) {
+  if (!request_.params.ignore_eos) {
+    end_ids_.insert(end_ids_.end(), eos_ids.begin(), eos_ids.end());
+  }
+  if (tokenizer != nullptr) {
+    detokenizer_.emplace(*tokenizer);
+  }
+  output_.request_id = id;
+  output_.usage.prompt_tokens = static_cast<std::int64_t>(request_.prompt.size());
+  forward_.request_id = id;
+}
+
+sampling::SampleContext ActiveRequest::sample_context() const {
+  return {.params = &request_.params,
+          .seed = seed_,
+          .index = static_cast<std::int32_t>(output_.token_ids.size()),
+          .prompt = request_.prompt,
+          .output = output_.token_ids,
+          .end_ids = end_ids_};
+}
+
+void ActiveRequest::note_admission(std::int64_t cached_tokens) {
+  admitted_ = true;
+  output_.timing.queue_seconds = seconds_since(submitted_);
+  output_.usage.cached_tokens = cached_tokens;
+  forward_.cached_tokens = cached_tokens;
+  if (cached_tokens > 0) {
+    output_.reuse.sources.emplace_back("prefix_cache", cached_tokens);
+  }
+}
+
+bool ActiveRequest::accept(sampling::SampledToken token) {
+  const SamplingParams& params = request_.params;
+  if (output_.token_ids.empty()) {
+    output_.timing.first_token_seconds = seconds_since(submitted_);
+  }
+  output_.token_ids.push_back(token.id);
+  pending_.token_ids.push_back(token.id);
+  if (params.logprobs) {
+    output_.logprobs.push_back(token.logprobs);
+    pending_.logprobs.push_back(std::move(token.logprobs));
+  }
+  bool stopped = false;
+  if (detokenizer_) {
+    auto piece = stops_.push(detokenizer_->push(token.id));
+    pending_.text += piece.text;
+    stopped = piece.stopped;
+  }
+  const bool ended = std::find(end_ids_.begin(), end_ids_.end(), token.id) != end_ids_.end();
+  const bool full = std::ssize(output_.token_ids) >= params.max_tokens;
+  output_.finish_reason = stopped || ended ? FinishReason::kStop : FinishReason::kLength;
+  finished_ = stopped || ended || full;
+  if (finished_ && detokenizer_ && !stopped) {
+    auto piece = stops_.push(detokenizer_->flush());
+    pending_.text += piece.text;
+    if (piece.stopped) {
+      output_.finish_reason = FinishReason::kStop;
+    } else {
+      pending_.text += stops_.flush();
+    }
+  }
+  return finished_;
+}
+
+void ActiveRequest::add_logits(std::span<const float> logits, std::int64_t vocab_size) {
+  forward_.logits.insert(forward_.logits.end(), logits.begin(), logits.end());
+  forward_.vocab_size = vocab_size;
+  forward_.rows += static_cast<std::int64_t>(logits.size()) / vocab_size;
+}
+
+void ActiveRequest::deliver() {
+  output_.text += pending_.text;
+  pending_.finished = finished_;
+  pending_.finish_reason = output_.finish_reason;
+  if (finished_ || !pending_.token_ids.empty()) {
+    channel_->push(std::exchange(pending_, Delta()));
+  }
+  if (finished_) {
+    channel_->finish(take_output());
+  }
+}
+
+void ActiveRequest::end(FinishReason reason) {
+  if (finished_) {  // deliver() has ended it
+    return;
+  }
+  if (request_.kind != RequestKind::kGenerate) {
+    if (reason == FinishReason::kCancelled) {
+      fail({.code = ErrorCode::kCancelled, .message = "the forward request was aborted"});
+    } else {
+      channel_->finish(std::move(forward_));
+    }
+    return;
+  }
+  output_.finish_reason = reason;
+  finished_ = true;
+  if (detokenizer_) {
+    pending_.text += stops_.push(detokenizer_->flush()).text;
+    pending_.text += stops_.flush();
+  }
+  deliver();
+}
+
+GenerationOutput ActiveRequest::take_output() {
+  output_.usage.completion_tokens = std::ssize(output_.token_ids);
+  output_.timing.total_seconds = seconds_since(submitted_);
+  output_.prompt_token_ids = std::move(request_.prompt);
+  return std::move(output_);
+}
+
+}  // namespace quire::engine

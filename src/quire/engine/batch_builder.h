@@ -1,0 +1,56 @@
+// Step 4 of a request's way: scheduled runs to the flat arrays that the model reads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/kv/ledger.h"
+#include "quire/model/forward_batch.h"
+#include "quire/sched/scheduler.h"
+
+namespace quire::engine {
+
+// Which rows of a run have their logits computed.
+enum class LogitRows : std::uint8_t { kNone, kLast, kAll };
+
+// Where a run's logits lie in the batch's result.
+struct LogitRange {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
+
+// Keeps its arrays between steps, so that a steady batch allocates nothing.
+class BatchBuilder {
+ public:
+  // `logit_rows[i]` belongs to run i. The batch borrows from this object and is valid until the
+  // next call. Cost: O(rows + blocks of the sequences).
+  [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
+                                                 std::span<const LogitRows> logit_rows,
+                                                 const kv::Ledger& ledger);
+
+  // [runs] of the last build.
+  [[nodiscard]] std::span<const LogitRange> logit_ranges() const { return logit_ranges_; }
+
+ private:
+  struct EntrySpan {
+    std::size_t first_block, num_blocks, first_row, num_rows;
+    std::int32_t num_tokens;
+  };
+  void clear();
+  void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger, std::int32_t block_tokens);
+  void add_entry(const kv::RunView& view, std::int32_t num_tokens);
+
+  std::vector<TokenId> token_ids_;
+  std::vector<std::int32_t> positions_;
+  std::vector<tensor::KVSlot> slots_;
+  std::vector<std::int32_t> blocks_;
+  std::vector<attention::EntryRow> rows_;
+  std::vector<EntrySpan> spans_;
+  std::vector<attention::Entry> entries_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<LogitRange> logit_ranges_;
+  model::ForwardBatch batch_;
+};
+
+}  // namespace quire::engine

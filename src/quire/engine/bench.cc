@@ -1,0 +1,259 @@
+// run_bench: the product measured by its own engine, each figure beside its floor.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "quire/base/str.h"
+#include "quire/engine/bench_floors.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/llm_options.h"
+#include "quire/tools.h"
+
+namespace quire {
+namespace {
+
+using engine::Engine;
+using engine::EngineStats;
+using engine::NewRequest;
+using engine::StepWork;
+
+constexpr std::uint32_t kPromptSeed = 20240601;
+
+// Distinct ids each time, so that nothing but what is meant is found in the cache.
+class PromptSource {
+ public:
+  explicit PromptSource(std::int32_t vocab_size) : ids_(0, vocab_size - 1) {}
+  std::vector<TokenId> take(std::int32_t count) {
+    std::vector<TokenId> ids(static_cast<std::size_t>(count));
+    std::generate(ids.begin(), ids.end(), [this] { return ids_(random_); });
+    return ids;
+  }
+
+ private:
+  std::mt19937 random_{kPromptSeed};
+  std::uniform_int_distribution<TokenId> ids_;
+};
+
+std::vector<TokenId> join(std::vector<TokenId> first, const std::vector<TokenId>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+class Bench {
+ public:
+  Bench(Engine& engine, const BenchOptions& options, kernels::WeightFormat format)
+      : engine_(engine),
+        options_(options),
+        pool_(engine.context().pool->threads()),
+        floors_({.table = engine.context().table, .pool = &pool_}, engine.model_config(), format,
+                engine.bundle().kv_dtype),
+        prompts_(engine.model_config().vocab_size),
+        format_(format) {}
+
+  // Work of `prompt` new tokens after `depth` cached ones.
+  [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
+  [[nodiscard]] Status decode(std::int32_t depth);
+  [[nodiscard]] Status batched_decode(std::int32_t batch);
+
+  std::vector<BenchRecord> records;
+
+ private:
+  [[nodiscard]] Result<std::vector<GenerationOutput>> generate(
+      std::vector<std::vector<TokenId>> prompts, std::int32_t max_tokens);
+  [[nodiscard]] Result<std::vector<TokenId>> cached_prefix(std::int32_t depth);
+  void add(BenchRecord record, const StepWork& work, double tokens);
+
+  Engine& engine_;
+  const BenchOptions& options_;
+  device::ThreadPool pool_;  // of the ceilings; the engine's own is idle meanwhile
+  engine::BenchFloors floors_;
+  PromptSource prompts_;
+  kernels::WeightFormat format_;
+  std::map<std::int32_t, std::vector<TokenId>> prefixes_;  // depth -> cached ids
+};
+
+Result<std::vector<GenerationOutput>> Bench::generate(std::vector<std::vector<TokenId>> prompts,
+                                                      std::int32_t max_tokens) {
+  std::vector<NewRequest> requests;
+  for (auto& prompt : prompts) {
+    requests.push_back(
+        {.prompt = std::move(prompt),
+         .params = {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true}});
+  }
+  QUIRE_TRY(const auto channels, engine_.submit(std::move(requests)));
+  std::vector<GenerationOutput> outputs;
+  for (const auto& channel : channels) {
+    QUIRE_TRY(auto output, channel->take_generation());
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+// `depth` ids whose KV is in the cache, whole blocks.
+Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth) {
+  const std::int32_t block = options_.llm.block_tokens;
+  const std::int32_t whole = depth / block * block;
+  const auto known = prefixes_.find(whole);
+  if (whole == 0 || known != prefixes_.end()) {
+    return whole == 0 ? std::vector<TokenId>() : known->second;
+  }
+  auto ids = prompts_.take(whole);
+  QUIRE_TRY(const auto outputs, generate({ids}, 0));
+  prefixes_[whole] = ids;
+  return ids;
+}
+
+void Bench::add(BenchRecord record, const StepWork& work, double tokens) {
+  record.weights = kernels::format_name(format_);
+  record.kv = tensor::dtype_name(engine_.bundle().kv_dtype);
+  record.device = "cpu";
+  record.threads = pool_.threads();
+  record.tokens_per_second = tokens / record.seconds;
+  record.bytes_per_second = floors_.bytes(work) / record.seconds;
+  record.floor_seconds = floors_.floor_seconds(work);
+  record.of_floor = record.floor_seconds / record.seconds;
+  record.linear_seconds = floors_.linear_seconds(work);
+  records.push_back(std::move(record));
+}
+
+Status Bench::prefill(std::int32_t prompt, std::int32_t depth) {
+  QUIRE_TRY(const auto prefix, cached_prefix(depth));
+  std::vector<double> whole;
+  std::vector<double> first;
+  for (std::int32_t i = 0; i < options_.repeat; ++i) {
+    QUIRE_TRY(const auto computed, generate({join(prefix, prompts_.take(prompt))}, 0));
+    QUIRE_TRY(const auto sampled, generate({join(prefix, prompts_.take(prompt))}, 1));
+    whole.push_back(computed[0].timing.total_seconds);
+    first.push_back(sampled[0].timing.first_token_seconds);
+  }
+  const auto cached = static_cast<double>(prefix.size());
+  const StepWork work{.rows = static_cast<double>(prompt),
+                      .attended_tokens = cached + prompt / 2.0,
+                      .kv_tokens = cached,
+                      .logit_rows = 1};
+  BenchRecord record{.metric = "prefill",
+                     .prompt_tokens = prompt,
+                     .depth_tokens = std::ssize(prefix),
+                     .seconds = median(whole)};
+  add(record, work, prompt);
+  record.metric = "ttft";
+  record.seconds = median(first);
+  add(record, work, prompt);
+  return {};
+}
+
+Status Bench::decode(std::int32_t depth) {
+  QUIRE_TRY(const auto prefix, cached_prefix(depth));
+  std::vector<double> per_token;
+  const std::int32_t steps = options_.generate;
+  for (std::int32_t i = 0; i < options_.repeat; ++i) {
+    QUIRE_TRY(const auto outputs, generate({join(prefix, prompts_.take(1))}, steps + 1));
+    const Timing& timing = outputs[0].timing;
+    per_token.push_back((timing.total_seconds - timing.first_token_seconds) / steps);
+  }
+  const double context = static_cast<double>(prefix.size()) + 1 + steps / 2.0;
+  add({.metric = "decode", .depth_tokens = std::ssize(prefix), .seconds = median(per_token)},
+      {.rows = 1, .attended_tokens = context, .kv_tokens = context, .logit_rows = 1}, 1);
+  return {};
+}
+
+Status Bench::batched_decode(std::int32_t batch) {
+  QUIRE_TRY(const auto prefix, cached_prefix(options_.shared_prefix));
+  std::vector<double> per_step;
+  std::vector<double> overheads;
+  const std::int32_t steps = options_.generate;
+  for (std::int32_t i = 0; i < options_.repeat; ++i) {
+    std::vector<std::vector<TokenId>> prompts;
+    for (std::int32_t b = 0; b < batch; ++b) {
+      prompts.push_back(join(prefix, prompts_.take(1)));
+    }
+    QUIRE_TRY(const EngineStats before, engine_.stats());
+    QUIRE_TRY(const auto outputs, generate(std::move(prompts), steps + 1));
+    QUIRE_TRY(const EngineStats after, engine_.stats());
+    double first = 0;
+    double total = 0;
+    for (const GenerationOutput& output : outputs) {
+      first = std::max(first, output.timing.first_token_seconds);
+      total = std::max(total, output.timing.total_seconds);
+    }
+    per_step.push_back((total - first) / steps);
+    overheads.push_back(((after.step_seconds - before.step_seconds) -
+                         (after.forward_seconds - before.forward_seconds) -
+                         (after.sample_seconds - before.sample_seconds)) /
+                        static_cast<double>(after.steps - before.steps));
+  }
+  const double own = 1 + steps / 2.0;
+  const auto shared = static_cast<double>(prefix.size());
+  add({.metric = "batched_decode",
+       .batch = batch,
+       .shared_tokens = std::ssize(prefix),
+       .seconds = median(per_step),
+       .overhead_seconds = median(overheads)},
+      {.rows = static_cast<double>(batch),
+       .attended_tokens = shared + own,
+       .kv_tokens = shared + batch * own,
+       .logit_rows = static_cast<double>(batch)},
+      batch);
+  return {};
+}
+
+Status check_range(const std::vector<std::int32_t>& values, std::int32_t lowest,
+                   std::string_view name) {
+  for (const std::int32_t value : values) {
+    if (value < lowest) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(name, " must be at least ", lowest, ", not ", value)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status BenchOptions::validate() const {
+  QUIRE_TRY_STATUS(check_range(prompt, 1, "prompt"));
+  QUIRE_TRY_STATUS(check_range(depth, 0, "depth"));
+  QUIRE_TRY_STATUS(check_range(batch, 1, "batch"));
+  QUIRE_TRY_STATUS(check_range({generate, repeat}, 1, "generate and repeat"));
+  QUIRE_TRY_STATUS(check_range({shared_prefix}, 0, "shared_prefix"));
+  return llm.validate();
+}
+
+Result<std::vector<BenchRecord>> run_bench(
+    const std::string& model, const BenchOptions& options,
+    const std::function<void(const std::string&)>& progress) {
+  QUIRE_TRY_STATUS(options.validate());
+  const auto say = [&progress](const std::string& text) {
+    if (progress) {
+      progress(text);
+    }
+  };
+  say(base::str_cat("loading ", model));
+  QUIRE_TRY(const auto engine, Engine::start(model, engine::to_engine_options(options.llm)));
+  say("measuring the machine's ceilings");
+  Bench bench(*engine, options, engine->bundle().weight_format);
+  for (const std::int32_t depth : options.depth) {
+    for (const std::int32_t prompt : options.prompt) {
+      say(base::str_cat("prefill of ", prompt, " tokens at depth ", depth));
+      QUIRE_TRY_STATUS(bench.prefill(prompt, depth));
+    }
+    say(base::str_cat("decode at depth ", depth));
+    QUIRE_TRY_STATUS(bench.decode(depth));
+  }
+  for (const std::int32_t batch : options.batch) {
+    if (batch > 1) {
+      say(base::str_cat("decode of ", batch, " sequences"));
+      QUIRE_TRY_STATUS(bench.batched_decode(batch));
+    }
+  }
+  return std::move(bench.records);
+}
+
+}  // namespace quire

@@ -1,0 +1,48 @@
+// Floors of bench: what this machine needs at least for a piece of work, from ceilings measured in
+// the same run.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::engine {
+
+// Work of one step: `rows` tokens over `kv_tokens` tokens of KV in all (read once), of which each
+// row attends to `attended_tokens` on average; `logit_rows` rows go through the head.
+struct StepWork {
+  double rows = 0;
+  double attended_tokens = 0;
+  double kv_tokens = 0;
+  double logit_rows = 0;
+};
+
+class BenchFloors {
+ public:
+  // Measures; a second or two. The machine should be otherwise idle.
+  BenchFloors(const kernels::Context& context, const model::ModelConfig& config,
+              kernels::WeightFormat format, tensor::DType kv_dtype);
+
+  // Seconds at the measured read bandwidth and compute peak, whichever is longer.
+  [[nodiscard]] double floor_seconds(const StepWork& work) const;
+  // Seconds that linear() alone needs for the step's matrices, at rates measured for this number of
+  // rows.
+  [[nodiscard]] double linear_seconds(const StepWork& work);
+  // Bytes that the step cannot avoid reading: matrices once, KV once.
+  [[nodiscard]] double bytes(const StepWork& work) const;
+
+ private:
+  [[nodiscard]] double layer_flops(const StepWork& work) const;
+
+  const kernels::Context context_;
+  const model::ModelConfig config_;
+  const kernels::WeightFormat format_;
+  double kv_token_bytes_ = 0;
+  double read_bandwidth_ = 0;  // bytes/s
+  double peak_ = 0;            // FLOP/s of the format's multiply-adds
+};
+
+}  // namespace quire::engine

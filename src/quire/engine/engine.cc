@@ -1,0 +1,273 @@
+#include "quire/engine/engine.h"
+
+#include <algorithm>
+#include <future>
+#include <thread>
+
+#include "quire/base/str.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/cpu/kernel_table.h"
+
+namespace quire::engine {
+namespace {
+
+Error closed_error() {
+  return {.code = ErrorCode::kClosed, .message = "the engine is closed; open the model again"};
+}
+
+int thread_count(std::int32_t wanted) {
+  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+Status check_ids(std::span<const TokenId> ids, std::int32_t vocab_size, std::string_view what) {
+  const auto bad = std::find_if(ids.begin(), ids.end(),
+                                [vocab_size](TokenId id) { return id < 0 || id >= vocab_size; });
+  if (bad == ids.end()) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(what, " holds token id ", *bad, ", but the vocabulary ends at ",
+                        vocab_size - 1)};
+}
+
+// A different stream of random numbers for every request that brings no seed (splitmix64, Steele
+// et al. 2014).
+std::uint64_t request_seed(std::uint64_t engine_seed, std::uint64_t request) {
+  std::uint64_t z = engine_seed + request * 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::start(const std::string& model,
+                                              const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
+  QUIRE_TRY_STATUS(engine->set_up(model));
+  engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
+  return engine;
+}
+
+Engine::Engine(const EngineOptions& options, int threads)
+    : options_(options),
+      pool_(threads),
+      context_{.table = &kernels::kernels_for(device::best_isa()), .pool = &pool_},
+      samplers_(static_cast<std::size_t>(threads)) {}
+
+Engine::~Engine() { close(); }
+
+Status Engine::set_up(const std::string& model) {
+  QUIRE_TRY(bundle_, load_model(context_, model, options_.model));
+  const auto geometry = model_config().kv_geometry(bundle_.kv_dtype, options_.block_tokens);
+  const std::int32_t num_blocks = kv_store::blocks_in_budget(geometry, options_.kv_budget_bytes);
+  if (num_blocks == 0) {
+    return Error{
+        .code = ErrorCode::kInvalidArgument,
+        .message = base::str_cat("kv_budget of ", base::format_bytes(options_.kv_budget_bytes),
+                                 " is below one block of ", geometry.block_tokens, " tokens (",
+                                 base::format_bytes(geometry.block_bytes()),
+                                 "); raise kv_budget or lower block_tokens"),
+        .needed_bytes = geometry.block_bytes(),
+        .free_bytes = options_.kv_budget_bytes};
+  }
+  const kv::LedgerConfig ledger{.num_blocks = num_blocks,
+                                .block_tokens = geometry.block_tokens,
+                                .window_tokens = geometry.forget_after_tokens(),
+                                .prefix_cache = options_.prefix_cache};
+  const sched::SchedulerConfig scheduler{.max_batch_tokens = options_.max_batch_tokens,
+                                         .max_running = options_.max_running,
+                                         .block_bytes = geometry.block_bytes()};
+  QUIRE_TRY_STATUS(ledger.validate());
+  QUIRE_TRY_STATUS(scheduler.validate());
+  QUIRE_TRY(auto store, kv_store::PagedStore::create(geometry, num_blocks));
+  store_.emplace(std::move(store));
+  ledger_.emplace(ledger);
+  scheduler_.emplace(scheduler, *ledger_);
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    views_.push_back(store_->view(layer));
+  }
+  const model::LoadReport& report = bundle_.decoder->load_report();
+  counters_.block_bytes = geometry.block_bytes();
+  counters_.load_seconds = report.seconds;
+  counters_.load_bytes = report.bytes_read;
+  counters_.weight_bytes = report.packed_bytes;
+  publish_stats();
+  return {};
+}
+
+Status Engine::call(const std::function<void()>& work) {
+  std::promise<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) {
+      return closed_error();
+    }
+    mailbox_.emplace_back([&work, &done] {
+      work();
+      done.set_value();
+    });
+  }
+  work_arrived_.notify_one();
+  done.get_future().wait();
+  return {};
+}
+
+void Engine::drain_mailbox() {
+  std::deque<std::function<void()>> letters;
+  {
+    const std::lock_guard lock(mutex_);
+    letters.swap(mailbox_);
+  }
+  for (const auto& letter : letters) {
+    letter();
+  }
+}
+
+void Engine::run() {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      work_arrived_.wait(lock,
+                         [this] { return closing_ || !mailbox_.empty() || !active_.empty(); });
+      if (closing_ && mailbox_.empty()) {
+        break;
+      }
+    }
+    drain_mailbox();
+    if (!active_.empty()) {
+      step();
+    }
+  }
+  fail_all(closed_error());
+}
+
+void Engine::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) {
+      return;
+    }
+    closing_ = true;
+  }
+  work_arrived_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+Status Engine::check(const NewRequest& request) const {
+  const std::int32_t vocab_size = model_config().vocab_size;
+  const std::int32_t max_positions = model_config().max_positions;
+  if (request.prompt.empty()) {
+    return {ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token"};
+  }
+  QUIRE_TRY_STATUS(check_ids(request.prompt, vocab_size, "the prompt"));
+  if (std::ssize(request.prompt) > max_positions) {
+    return {ErrorCode::kOverflow,
+            base::str_cat("the prompt has ", request.prompt.size(), " tokens, the model's context ",
+                          max_positions, "; shorten the prompt")};
+  }
+  if (request.kind != RequestKind::kGenerate) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(request.params.validate());
+  QUIRE_TRY_STATUS(check_ids(request.params.stop_token_ids, vocab_size, "stop_token_ids"));
+  for (const auto& [id, bias] : request.params.logit_bias) {
+    QUIRE_TRY_STATUS(check_ids({&id, 1}, vocab_size, "logit_bias"));
+  }
+  if (!request.params.stop.empty() && bundle_.text == nullptr) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("stop strings need a tokenizer: ", bundle_.text_error)};
+  }
+  return {};
+}
+
+Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequest> requests) {
+  for (NewRequest& request : requests) {
+    QUIRE_TRY_STATUS(check(request));
+    // The KV of the last sampled token is never needed, so one more token than positions fits.
+    const std::int64_t room =
+        model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
+    request.params.max_tokens =
+        static_cast<std::int32_t>(request.kind == RequestKind::kGenerate
+                                      ? std::min<std::int64_t>(request.params.max_tokens, room)
+                                      : 0);
+  }
+  std::vector<std::shared_ptr<Channel>> channels;
+  Status accepted;
+  QUIRE_TRY_STATUS(call([&] { accepted = enqueue(std::move(requests), channels); }));
+  QUIRE_TRY_STATUS(accepted);
+  return channels;
+}
+
+Status Engine::enqueue(std::vector<NewRequest> requests,
+                       std::vector<std::shared_ptr<Channel>>& channels) {
+  const std::uint64_t first = next_request_;
+  for (NewRequest& request : requests) {
+    const RequestId id{next_request_++};
+    const sched::Request scheduled{.id = id,
+                                   .prompt = request.prompt,
+                                   .max_new_tokens = request.params.max_tokens,
+                                   .reuse = request.reuse,
+                                   .all_logits = request.kind == RequestKind::kForwardAll};
+    if (Status status = scheduler_->submit(scheduled); !status.ok()) {
+      for (std::uint64_t undo = first; undo < id.value; ++undo) {
+        scheduler_->finish(RequestId{undo});
+        active_.erase(undo);
+      }
+      return status;
+    }
+    ActiveRequest active(id, std::move(request), request_seed(options_.seed, id.value),
+                         bundle_.text == nullptr ? nullptr : &bundle_.text->tokenizer,
+                         bundle_.eos_token_ids);
+    channels.push_back(active.channel());
+    active_.emplace(id.value, std::move(active));
+  }
+  publish_stats();
+  return {};
+}
+
+Result<bool> Engine::abort(RequestId id) {
+  bool found = false;
+  QUIRE_TRY_STATUS(call([&] {
+    const auto it = active_.find(id.value);
+    if (it == active_.end()) {
+      return;
+    }
+    found = true;
+    scheduler_->finish(id);
+    publish_stats();
+    it->second.end(FinishReason::kCancelled);
+    active_.erase(it);
+  }));
+  return found;
+}
+
+Result<std::int64_t> Engine::clear_prefix_cache() {
+  std::int64_t cleared = 0;
+  QUIRE_TRY_STATUS(call([&] {
+    cleared = ledger_->clear_cache();
+    publish_stats();
+  }));
+  return cleared;
+}
+
+Result<EngineStats> Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  if (closing_) {
+    return closed_error();
+  }
+  return stats_;
+}
+
+void Engine::publish_stats() {
+  counters_.ledger = ledger_->counts();
+  counters_.tokens_reused = counters_.ledger.tokens_reused;
+  counters_.requests_running = scheduler_->num_running();
+  counters_.requests_waiting = scheduler_->num_waiting();
+  const std::lock_guard lock(mutex_);
+  stats_ = counters_;
+}
+
+}  // namespace quire::engine

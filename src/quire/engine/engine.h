@@ -1,0 +1,143 @@
+// The engine: one thread that owns ledger, scheduler and model, and computes step after step what
+// callers of any thread have asked for.
+//
+// Invariants
+//   1. Only the engine thread touches ledger, scheduler, shelves and decoder. Others send closures
+//      through `call` and read results through channels.
+//   2. A caller that sees the end of its request sees its blocks free in stats().
+//   3. After close() every call returns kClosed and every open request has ended with kClosed.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/batch_builder.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/kernels/context.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+#include "quire/sampling/sampler.h"
+#include "quire/sched/scheduler.h"
+
+namespace quire::engine {
+
+struct EngineOptions {
+  std::int32_t block_tokens = 32;
+  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
+  std::int32_t max_batch_tokens = 2048;
+  std::int32_t max_running = 256;
+  std::int32_t threads = 0;  // 0 = one per core
+  std::uint64_t seed = 0;
+  bool prefix_cache = true;
+  BundleOptions model;
+};
+
+// Counters of one moment, after a finished step.
+struct EngineStats {
+  kv::LedgerCounts ledger;
+  std::int64_t block_bytes = 0;
+  std::int64_t tokens_computed = 0;  // rows that went through the model
+  std::int64_t tokens_reused = 0;
+  std::int64_t tokens_generated = 0;
+  std::int64_t steps = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t requests_finished = 0;
+  std::int64_t requests_running = 0;
+  std::int64_t requests_waiting = 0;
+  double step_seconds = 0;     // in steps, all together
+  double forward_seconds = 0;  // of that, inside the model
+  double sample_seconds = 0;   // of that, choosing tokens
+  double load_seconds = 0;
+  std::int64_t load_bytes = 0;
+  std::int64_t weight_bytes = 0;  // packed
+};
+
+class Engine {
+ public:
+  // Loads the model and starts the thread.
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> start(const std::string& model,
+                                                             const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // All requests are accepted, or none starts and the first refusal is returned.
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
+      std::vector<NewRequest> requests);
+  // Ends the request; its blocks are free on return. False when it is not running.
+  [[nodiscard]] Result<bool> abort(RequestId id);
+  [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
+  [[nodiscard]] Result<EngineStats> stats() const;
+  void close();
+
+  [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return bundle_.text; }
+  [[nodiscard]] const std::string& text_error() const { return bundle_.text_error; }
+  [[nodiscard]] const model::ModelConfig& model_config() const { return bundle_.decoder->config(); }
+  [[nodiscard]] const ModelBundle& bundle() const { return bundle_; }
+  [[nodiscard]] const kernels::Context& context() const { return context_; }
+
+ private:
+  Engine(const EngineOptions& options, int threads);
+  [[nodiscard]] Status set_up(const std::string& model);
+
+  // Runs `work` on the engine thread between two steps and waits for it; kClosed when closed.
+  [[nodiscard]] Status call(const std::function<void()>& work);
+  void run();
+  // Runs what callers have sent. Engine thread.
+  void drain_mailbox();
+
+  [[nodiscard]] Status check(const NewRequest& request) const;
+  [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
+                               std::vector<std::shared_ptr<Channel>>& channels);
+  void step();
+  void compute(std::span<const sched::ScheduledRun> runs);
+  [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
+  [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run) const;
+  void sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits);
+  void settle(const sched::ScheduledRun& run, std::size_t index);
+  void deliver_all();
+  void fail_request(RequestId id, Error error);
+  void fail_all(const Error& error);
+  void publish_stats();
+
+  const EngineOptions options_;
+  device::ThreadPool pool_;
+  kernels::Context context_;
+  ModelBundle bundle_;
+  std::optional<kv::Ledger> ledger_;
+  std::optional<kv_store::PagedStore> store_;
+  std::vector<tensor::PagedKVView> views_;  // [layers]
+  std::optional<sched::Scheduler> scheduler_;
+
+  // Engine thread only.
+  std::unordered_map<std::uint64_t, ActiveRequest> active_;
+  BatchBuilder builder_;
+  std::vector<LogitRows> wanted_logits_;                                // [runs of the step]
+  std::vector<sampling::Sampler> samplers_;                             // [threads]
+  std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of the step]
+  std::vector<RequestId> touched_;   // requests of the step that have something to deliver
+  std::vector<RequestId> finished_;  // of those, the ones that end with it
+  EngineStats counters_;
+  std::uint64_t next_request_ = 1;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable work_arrived_;
+  std::deque<std::function<void()>> mailbox_;
+  bool closing_ = false;
+  EngineStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,175 @@
+// One step of the engine: plan, commit, forward, sample, settle, deliver. Engine thread only.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+
+namespace quire::engine {
+namespace {
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+}  // namespace
+
+void Engine::step() {
+  const auto start = Clock::now();
+  const sched::StepPlan plan = scheduler_->plan();
+  if (plan.stuck) {
+    const std::int64_t free_blocks = ledger_->blocks_available();
+    fail_request(*plan.stuck,
+                 {.code = ErrorCode::kOutOfBlocks,
+                  .message = base::str_cat("the request does not fit now: ", free_blocks, " of ",
+                                           ledger_->counts().blocks_total,
+                                           " blocks can be had; unpin or delete something, or "
+                                           "raise kv_budget"),
+                  .free_bytes = free_blocks * counters_.block_bytes});
+    return;
+  }
+  auto runs = scheduler_->commit(plan);
+  QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
+  if (runs->empty()) {
+    return;
+  }
+  try {
+    compute(*runs);
+  } catch (const std::bad_alloc&) {
+    fail_all({.code = ErrorCode::kOutOfBlocks,
+              .message = "the machine has no memory left for this step's activations; lower "
+                         "max_batch_tokens"});
+    return;
+  }
+  for (std::size_t i = 0; i < runs->size(); ++i) {
+    settle((*runs)[i], i);
+  }
+  counters_.preemptions += static_cast<std::int64_t>(plan.preempt.size());
+  counters_.steps += 1;
+  counters_.step_seconds += seconds_between(start, Clock::now());
+  deliver_all();
+}
+
+// True when the run computes the last token that its sequence has.
+bool Engine::reaches_end(const sched::ScheduledRun& run) const {
+  return run.first + run.count == std::ssize(ledger_->tokens(run.sequence));
+}
+
+LogitRows Engine::wanted_logits(const sched::ScheduledRun& run) const {
+  switch (active_.at(run.request.value).kind()) {
+    case RequestKind::kForwardAll:
+      return LogitRows::kAll;
+    case RequestKind::kForwardLast:
+      return reaches_end(run) ? LogitRows::kLast : LogitRows::kNone;
+    case RequestKind::kGenerate:
+      break;
+  }
+  return run.samples ? LogitRows::kLast : LogitRows::kNone;
+}
+
+// Fills sampled_ and the logits of forward requests.
+void Engine::compute(std::span<const sched::ScheduledRun> runs) {
+  for (const kv::BlockCopy& copy : ledger_->take_copies()) {
+    store_->copy(copy);
+  }
+  wanted_logits_.clear();
+  for (const sched::ScheduledRun& run : runs) {
+    ActiveRequest& active = active_.at(run.request.value);
+    wanted_logits_.push_back(wanted_logits(run));
+    if (!active.admitted()) {
+      active.note_admission(scheduler_->progress(run.request).cached_tokens);
+    }
+  }
+  const model::ForwardBatch& batch = builder_.build(runs, wanted_logits_, *ledger_);
+  const auto start = Clock::now();
+  const std::span<float> logits = bundle_.decoder->forward(batch, views_);
+  const auto forwarded = Clock::now();
+  sample(runs, logits);
+  counters_.tokens_computed += std::ssize(batch.token_ids);
+  counters_.forward_seconds += seconds_between(start, forwarded);
+  counters_.sample_seconds += seconds_between(forwarded, Clock::now());
+}
+
+void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits) {
+  const auto vocab = static_cast<std::size_t>(model_config().vocab_size);
+  sampled_.assign(runs.size(), std::nullopt);
+  const auto rows_of = [&](std::size_t i) {
+    const LogitRange range = builder_.logit_ranges()[i];
+    return logits.subspan(static_cast<std::size_t>(range.first) * vocab,
+                          static_cast<std::size_t>(range.count) * vocab);
+  };
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    ActiveRequest& active = active_.at(runs[i].request.value);
+    if (active.kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
+      active.add_logits(rows_of(i), static_cast<std::int64_t>(vocab));
+    }
+  }
+  pool_.run(static_cast<int>(runs.size()), [&](int item, int thread) {
+    const auto i = static_cast<std::size_t>(item);
+    if (runs[i].samples) {
+      sampled_[i] = samplers_[static_cast<std::size_t>(thread)].sample(
+          rows_of(i), active_.at(runs[i].request.value).sample_context());
+    }
+  });
+}
+
+// Books the run's KV and its token; a request that ends here gives its blocks back.
+void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
+  ActiveRequest& active = active_.at(run.request.value);
+  auto& sampled = sampled_[index];
+  if (sampled && !sampled->ok()) {
+    scheduler_->complete(run, std::nullopt);
+    fail_request(run.request, std::move(*sampled).error());
+    return;
+  }
+  bool ends = reaches_end(run);  // without a sampled token the prompt was all that was wanted
+  if (sampled) {
+    scheduler_->complete(run, (*sampled)->id);
+    ends = active.accept(std::move(*sampled).value());
+    counters_.tokens_generated += 1;
+    touched_.push_back(run.request);
+  } else {
+    scheduler_->complete(run, std::nullopt);
+  }
+  if (ends) {
+    scheduler_->finish(run.request);
+    counters_.requests_finished += 1;
+    finished_.push_back(run.request);
+  }
+}
+
+void Engine::deliver_all() {
+  publish_stats();
+  for (const RequestId id : touched_) {
+    active_.at(id.value).deliver();
+  }
+  for (const RequestId id : finished_) {
+    active_.at(id.value).end(FinishReason::kLength);  // no effect on what deliver() has ended
+    active_.erase(id.value);
+  }
+  touched_.clear();
+  finished_.clear();
+}
+
+void Engine::fail_request(RequestId id, Error error) {
+  const auto it = active_.find(id.value);
+  QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
+  scheduler_->finish(id);
+  publish_stats();
+  it->second.fail(std::move(error));
+  active_.erase(it);
+}
+
+void Engine::fail_all(const Error& error) {
+  std::vector<RequestId> ids;
+  for (const auto& [value, active] : active_) {
+    ids.push_back(active.id());
+  }
+  for (const RequestId id : ids) {
+    fail_request(id, error);
+  }
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,109 @@
+// inspect_json: what a model path holds and needs, without reading weights.
+#include <string>
+#include <utility>
+
+#include "quire/base/json.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/decoder.h"
+#include "quire/tools.h"
+#include "quire/weights/checkpoint.h"
+
+namespace quire {
+namespace {
+
+namespace json = base::json;
+using kernels::WeightFormat;
+
+json::object shape_of(const model::ModelConfig& config) {
+  return {{"layers", config.layers},
+          {"hidden_size", config.hidden_size},
+          {"intermediate_size", config.intermediate_size},
+          {"heads", config.heads},
+          {"kv_heads", config.kv_heads},
+          {"head_dim", config.head_dim},
+          {"vocab_size", config.vocab_size},
+          {"max_positions", config.max_positions},
+          {"tied_embeddings", config.tied_embeddings}};
+}
+
+json::object weight_bytes_of(const model::ModelConfig& config) {
+  json::object bytes;
+  for (const auto format :
+       {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
+    bytes[kernels::format_name(format)] = model::packed_weight_bytes(config, format);
+  }
+  return bytes;
+}
+
+json::object kv_bytes_of(const model::ModelConfig& config) {
+  json::object bytes;
+  for (const auto dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
+    const auto geometry = config.kv_geometry(dtype, 32);
+    bytes[tensor::dtype_name(dtype)] = geometry.block_bytes() / geometry.block_tokens;
+  }
+  return bytes;
+}
+
+void add_config(const model::ModelConfig& config, json::object& report) {
+  report["family"] = config.family;
+  report["shape"] = shape_of(config);
+  report["parameters"] = config.parameters();
+  report["dtype"] = tensor::dtype_name(config.checkpoint_dtype);
+  report["weight_bytes"] = weight_bytes_of(config);
+  report["kv_bytes_per_token"] = kv_bytes_of(config);
+  json::array remarks(config.remarks.begin(), config.remarks.end());
+  report["remarks"] = std::move(remarks);
+}
+
+void add_text(const std::string& model, json::object& report, json::array& unsupported) {
+  const auto text = engine::load_text(model);
+  report["tokenizer"] = nullptr;
+  report["chat_template"] = false;
+  if (!text.ok()) {
+    unsupported.emplace_back("tokenizer: " + text.error().message);
+    return;
+  }
+  const engine::TextBundle& bundle = **text;
+  report["tokenizer"] = json::object{{"vocab_size", bundle.tokenizer.vocab_size()},
+                                     {"bos_token", bundle.bos_token},
+                                     {"eos_token", bundle.eos_token}};
+  report["chat_template"] = bundle.chat_template.has_value();
+  if (!bundle.chat_template) {
+    report["chat_template_error"] = bundle.template_error;
+  }
+}
+
+void add_checkpoint(const weights::Checkpoint& checkpoint, json::object& report,
+                    json::array& unsupported) {
+  report["tensors"] = checkpoint.tensors().size();
+  report["file_bytes"] = checkpoint.total_bytes();
+  for (const auto& tensor : checkpoint.unsupported()) {
+    unsupported.emplace_back("tensor " + tensor.name + " of type " + tensor.type);
+  }
+}
+
+}  // namespace
+
+Result<std::string> inspect_json(const std::string& model) {
+  json::object report;
+  json::array unsupported;
+  report["model"] = model;
+  const auto config = engine::load_config(model);
+  if (config.ok()) {
+    add_config(*config, report);
+  } else if (config.error().code == ErrorCode::kUnsupported) {
+    unsupported.emplace_back(config.error().message);
+  } else {
+    return config.error();
+  }
+  if (!model.starts_with("preset:")) {
+    QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
+    add_checkpoint(checkpoint, report, unsupported);
+    add_text(model, report, unsupported);
+  }
+  report["unsupported"] = std::move(unsupported);
+  return json::serialize(report);
+}
+
+}  // namespace quire

@@ -1,0 +1,19 @@
+#include "quire/engine/llm_options.h"
+
+namespace quire::engine {
+
+EngineOptions to_engine_options(const LLMOptions& options) {
+  return {.block_tokens = options.block_tokens,
+          .kv_budget_bytes = options.kv_budget_bytes,
+          .max_batch_tokens = options.max_batch_tokens,
+          .threads = options.threads,
+          .seed = options.seed,
+          .prefix_cache = options.prefix_cache,
+          .model = {.dtype = options.dtype,
+                    .quantize = options.quantize,
+                    .kv_dtype = options.kv_dtype,
+                    .seed = options.seed,
+                    .progress = options.progress}};
+}
+
+}  // namespace quire::engine

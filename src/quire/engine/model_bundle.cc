@@ -1,0 +1,277 @@
+#include "quire/engine/model_bundle.h"
+
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/base/str.h"
+#include "quire/engine/gguf_vocab.h"
+#include "quire/weights/checkpoint.h"
+
+namespace quire::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using base::json::object;
+
+constexpr std::string_view kPresetPrefix = "preset:";
+
+bool is_preset(std::string_view model) { return model.starts_with(kPresetPrefix); }
+
+bool is_gguf(const std::string& model) { return fs::path(model).extension() == ".gguf"; }
+
+Status check_exists(const std::string& model) {
+  std::error_code failure;
+  if (!fs::exists(model, failure)) {
+    return {ErrorCode::kIo,
+            base::str_cat("no model at ", base::quoted(model, 400), ": no such file or folder")};
+  }
+  if (!fs::is_directory(model, failure) && !is_gguf(model)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(base::quoted(model, 400), " is neither a model folder nor a .gguf file")};
+  }
+  return {};
+}
+
+// The file's text, or "" when there is no such file.
+Result<std::string> read_optional(const fs::path& path) {
+  std::error_code failure;
+  if (!fs::exists(path, failure)) {
+    return std::string();
+  }
+  return base::read_file(path);
+}
+
+Result<object> parse_object(const std::string& text, std::string_view what) {
+  if (text.empty()) {
+    return object();
+  }
+  QUIRE_TRY(auto value, base::parse_json(text, what));
+  if (!value.is_object()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must hold a JSON object")};
+  }
+  return std::move(value.get_object());
+}
+
+// A template stands as a string, or as a list of {"name", "template"} of which "default" is ours.
+std::string template_in(const object& config) {
+  const auto* value = base::find(config, "chat_template");
+  if (value == nullptr) {
+    return {};
+  }
+  if (value->is_string()) {
+    return std::string(value->get_string());
+  }
+  if (!value->is_array()) {
+    return {};
+  }
+  for (const auto& item : value->get_array()) {
+    const auto* entry = item.if_object();
+    const auto* name = entry == nullptr ? nullptr : base::find(*entry, "name");
+    const auto* body = entry == nullptr ? nullptr : base::find(*entry, "template");
+    if (name != nullptr && body != nullptr && name->is_string() && body->is_string() &&
+        name->get_string() == "default") {
+      return std::string(body->get_string());
+    }
+  }
+  return {};
+}
+
+std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id) {
+  if (!id) {
+    return {};
+  }
+  auto token = tokenizer.id_to_token(*id);
+  return token.ok() ? std::move(token).value() : std::string();
+}
+
+std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
+                                            const std::string& template_source) {
+  auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
+  bundle->bos_token = spelling(bundle->tokenizer, bundle->tokenizer.bos_token_id());
+  bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
+  if (template_source.empty()) {
+    bundle->template_error = "the model has no chat template";
+    return bundle;
+  }
+  auto parsed = text::ChatTemplate::parse(template_source);
+  if (parsed.ok()) {
+    bundle->chat_template.emplace(std::move(parsed).value());
+  } else {
+    bundle->template_error =
+        base::str_cat("the model's chat template is not usable: ", parsed.error().message);
+  }
+  return bundle;
+}
+
+Result<std::shared_ptr<const TextBundle>> text_of_gguf(const weights::GgufFile& file) {
+  QUIRE_TRY(auto vocab, vocab_from_gguf(file));
+  QUIRE_TRY(auto tokenizer, text::Tokenizer::from_vocab(std::move(vocab)));
+  QUIRE_TRY(const auto source, file.get_string("tokenizer.chat_template", ""));
+  return make_text(std::move(tokenizer), source);
+}
+
+Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
+  QUIRE_TRY(auto tokenizer, text::Tokenizer::from_folder(folder));
+  QUIRE_TRY(auto source, read_optional(folder / "chat_template.jinja"));
+  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+    if (source.empty()) {
+      QUIRE_TRY(const auto json, read_optional(folder / name));
+      QUIRE_TRY(const auto config, parse_object(json, (folder / name).string()));
+      source = template_in(config);
+    }
+  }
+  return make_text(std::move(tokenizer), source);
+}
+
+Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
+  QUIRE_TRY(const auto config, base::read_file(folder / "config.json"));
+  QUIRE_TRY(const auto generation, read_optional(folder / "generation_config.json"));
+  auto parsed = model::config_from_hf(config, generation);
+  if (!parsed.ok()) {
+    Error error = parsed.error();
+    error.message = base::str_cat((folder / "config.json").string(), ": ", error.message);
+    return error;
+  }
+  return parsed;
+}
+
+Result<tensor::DType> compute_dtype(const std::string& dtype, tensor::DType checkpoint,
+                                    std::string_view option) {
+  if (dtype == "auto") {  // the CPU has no fp16 arithmetic: fp16 checkpoints compute in bf16
+    return checkpoint == tensor::DType::kFloat32 ? tensor::DType::kFloat32
+                                                 : tensor::DType::kBFloat16;
+  }
+  if (dtype == "float32") {
+    return tensor::DType::kFloat32;
+  }
+  if (dtype == "bfloat16") {
+    return tensor::DType::kBFloat16;
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(option, " must be \"auto\", \"float32\" or \"bfloat16\", not ",
+                        base::quoted(dtype))};
+}
+
+Result<kernels::WeightFormat> weight_format(const std::string& quantize, tensor::DType dtype) {
+  if (quantize.empty()) {
+    return dtype == tensor::DType::kFloat32 ? kernels::WeightFormat::kF32
+                                            : kernels::WeightFormat::kBf16;
+  }
+  if (quantize == "q8g32") {
+    return kernels::WeightFormat::kQ8g32;
+  }
+  if (quantize == "q4g32") {
+    return kernels::WeightFormat::kQ4g32;
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("quantize must be empty, \"q8g32\" or \"q4g32\", not ",
+                        base::quoted(quantize))};
+}
+
+struct Formats {
+  kernels::WeightFormat weights;
+  tensor::DType kv;
+};
+
+Result<Formats> choose_formats(const BundleOptions& options, tensor::DType checkpoint) {
+  QUIRE_TRY(const auto dtype, compute_dtype(options.dtype, checkpoint, "dtype"));
+  QUIRE_TRY(const auto kv, compute_dtype(options.kv_dtype, dtype, "kv_dtype"));
+  QUIRE_TRY(const auto weights, weight_format(options.quantize, dtype));
+  return Formats{weights, kv};
+}
+
+Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
+                                const BundleOptions& options) {
+  QUIRE_TRY(const auto config, model::config_from_preset(name));
+  QUIRE_TRY(const auto formats, choose_formats(options, config.checkpoint_dtype));
+  QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed));
+  ModelBundle bundle;
+  bundle.decoder.emplace(std::move(decoder));
+  bundle.text_error = "a preset has no tokenizer; pass token ids";
+  bundle.weight_format = formats.weights;
+  bundle.kv_dtype = formats.kv;
+  return bundle;
+}
+
+// Where the pieces of a model on disk come from.
+struct Source {
+  weights::Checkpoint checkpoint;
+  model::ModelConfig config;
+  std::shared_ptr<const TextBundle> text;
+  std::string text_error;
+};
+
+Result<Source> open_source(const std::string& model) {
+  if (is_gguf(model)) {
+    QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
+    QUIRE_TRY(auto config, model::config_from_gguf(*checkpoint.gguf()));
+    QUIRE_TRY(auto text, text_of_gguf(*checkpoint.gguf()));
+    return Source{std::move(checkpoint), std::move(config), std::move(text), ""};
+  }
+  QUIRE_TRY(auto config, config_of_folder(model));
+  QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
+  Source source{std::move(checkpoint), std::move(config), nullptr, ""};
+  std::error_code failure;
+  if (!fs::exists(fs::path(model) / "tokenizer.json", failure) &&
+      !fs::exists(fs::path(model) / "tokenizer.model", failure)) {
+    source.text_error = base::str_cat(model, " holds no tokenizer.json or tokenizer.model");
+    return source;
+  }
+  QUIRE_TRY(source.text, text_of_folder(model));
+  return source;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
+  if (is_preset(model)) {
+    return {ErrorCode::kUnsupported, "a preset has no tokenizer"};
+  }
+  QUIRE_TRY_STATUS(check_exists(model));
+  if (!is_gguf(model)) {
+    return text_of_folder(model);
+  }
+  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
+  return text_of_gguf(*checkpoint.gguf());
+}
+
+Result<model::ModelConfig> load_config(const std::string& model) {
+  if (is_preset(model)) {
+    return model::config_from_preset(model.substr(kPresetPrefix.size()));
+  }
+  QUIRE_TRY_STATUS(check_exists(model));
+  if (!is_gguf(model)) {
+    return config_of_folder(model);
+  }
+  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
+  return model::config_from_gguf(*checkpoint.gguf());
+}
+
+Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,
+                               const BundleOptions& options) {
+  if (is_preset(model)) {
+    return load_preset(context, model.substr(kPresetPrefix.size()), options);
+  }
+  QUIRE_TRY_STATUS(check_exists(model));
+  QUIRE_TRY(auto source, open_source(model));
+  QUIRE_TRY(const auto formats, choose_formats(options, source.config.checkpoint_dtype));
+  const model::LoadOptions load{.format = formats.weights, .progress = options.progress};
+  QUIRE_TRY(auto decoder, model::Decoder::load(context, source.config, source.checkpoint, load));
+  ModelBundle bundle;
+  bundle.decoder.emplace(std::move(decoder));
+  bundle.text = std::move(source.text);
+  bundle.text_error = std::move(source.text_error);
+  bundle.weight_format = formats.weights;
+  bundle.kv_dtype = formats.kv;
+  bundle.eos_token_ids = source.config.eos_token_ids;
+  if (bundle.eos_token_ids.empty() && bundle.text != nullptr &&
+      bundle.text->tokenizer.eos_token_id()) {
+    bundle.eos_token_ids.push_back(*bundle.text->tokenizer.eos_token_id());
+  }
+  return bundle;
+}
+
+}  // namespace quire::engine

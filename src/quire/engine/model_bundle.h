@@ -1,0 +1,56 @@
+// ModelBundle: everything that one model path stands for: decoder, tokenizer, chat template.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/kernels/context.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/text/chat_template.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+// The text side of a model. Immutable once loaded; shared by all threads.
+struct TextBundle {
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  std::string bos_token, eos_token;  // spellings that templates use; empty when there is none
+  std::string template_error;        // why there is no chat template
+};
+
+// Tokenizer and template of a folder or .gguf file, without weights.
+[[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
+
+struct BundleOptions {
+  std::string dtype = "auto";  // as LLMOptions
+  std::string quantize;
+  std::string kv_dtype = "auto";
+  std::uint64_t seed = 0;  // of random presets
+  std::function<void(double)> progress;
+};
+
+struct ModelBundle {
+  std::optional<model::Decoder> decoder;   // always there after load_model
+  std::shared_ptr<const TextBundle> text;  // null for presets and folders without tokenizer
+  std::string text_error;                  // why text is null
+  kernels::WeightFormat weight_format = kernels::WeightFormat::kBf16;
+  tensor::DType kv_dtype = tensor::DType::kBFloat16;
+  std::vector<TokenId> eos_token_ids;
+};
+
+// `model`: folder, .gguf file or "preset:NAME". Errors name file, tensor or key.
+[[nodiscard]] Result<ModelBundle> load_model(const kernels::Context& context,
+                                             const std::string& model,
+                                             const BundleOptions& options);
+
+// The model's shape alone: what inspect reads.
+[[nodiscard]] Result<model::ModelConfig> load_config(const std::string& model);
+
+}  // namespace quire::engine

@@ -1,0 +1,303 @@
+// AMX matrix kernels on the same packed bytes as the vector kernels.
+//
+// bf16: every row, also a single one, goes through TDPBF16PS with the same 32-deep steps, so its
+// bits cannot depend on the number of rows. q8, q4: integer group sums are exact, so full blocks of
+// 16 rows use TDPBSSD and all other rows the VNNI kernel, with equal bits.
+#pragma once
+
+#include "quire/kernels/cpu/amx_tiles.h"
+#include "quire/kernels/cpu/quant_vec.h"
+#include "quire/kernels/cpu/vec_avx512.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr int kTileStepBytes = 2048;  // bf16: two 16 x 64 byte tiles
+constexpr int kTilePrefetchBytes = 4096;
+
+// Tiles 0..3 sums (2 row blocks x 2 column tiles), 4 and 5 rows, 6 and 7 weights.
+TileShapes bf16_shapes(int first_rows, int second_rows) {
+  TileShapes shapes;
+  constexpr bool kFirst[] = {true, true, false, false, true, false};
+  for (int tile = 0; tile < 6; ++tile) {
+    shapes.set(tile, kFirst[tile] ? first_rows : second_rows, 64);
+  }
+  shapes.set(6, 16, 64);
+  shapes.set(7, 16, 64);
+  return shapes;
+}
+
+// Sums of one panel x one or two row blocks: 32 columns wide, `stride` floats between rows.
+struct Sums {
+  float* data = nullptr;
+  std::ptrdiff_t stride = 0;
+};
+
+template <bool kTwoBlocks>
+void load_sums(const Sums& from) {
+  if (from.data == nullptr) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kTwoBlocks) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    return;
+  }
+  _tile_loadd(0, from.data, from.stride * 4);
+  _tile_loadd(1, from.data + 16, from.stride * 4);
+  if constexpr (kTwoBlocks) {
+    _tile_loadd(2, from.data + 16 * from.stride, from.stride * 4);
+    _tile_loadd(3, from.data + 16 * from.stride + 16, from.stride * 4);
+  }
+}
+
+template <bool kTwoBlocks>
+void store_sums(const Sums& to) {
+  _tile_stored(0, to.data, to.stride * 4);
+  _tile_stored(1, to.data + 16, to.stride * 4);
+  if constexpr (kTwoBlocks) {
+    _tile_stored(2, to.data + 16 * to.stride, to.stride * 4);
+    _tile_stored(3, to.data + 16 * to.stride + 16, to.stride * 4);
+  }
+}
+
+// Depth steps [first_step, first_step + steps) of a panel x some rows.
+struct DepthRange {
+  const std::byte* panel = nullptr;
+  int first_step = 0;
+  int steps = 0;
+  const std::byte* prefetch = nullptr;  // bytes wanted later: `prefetch_lines` cache lines per step
+  int prefetch_lines = 0;
+};
+
+// Rows [row, row + rows) of the task, rows <= 32. Shapes are configured by the caller.
+template <bool kTwoBlocks>
+void bf16_tiles(const MatmulTask& t, const DepthRange& range, int row, int rows, const Sums& sums) {
+  const int rows0 = min_int(16, rows);
+  const int rows1 = rows - rows0;
+  const std::ptrdiff_t first = range.first_step;
+  const std::byte* x0 =
+      t.values + (static_cast<std::ptrdiff_t>(row) * t.steps + first * rows0) * 64;
+  const std::byte* x1 =
+      t.values + (static_cast<std::ptrdiff_t>(row + rows0) * t.steps + first * rows1) * 64;
+  const std::byte* w = range.panel + first * kTileStepBytes;
+  const std::byte* later = range.prefetch;
+  load_sums<kTwoBlocks>(first > 0 ? sums : Sums{});
+  for (int s = 0; s < range.steps; ++s) {
+    for (int i = 0; i < range.prefetch_lines; ++i, later += 64) {
+      __builtin_prefetch(later, 0, 2);
+    }
+    _tile_loadd(4, x0, 64);
+    _tile_loadd(6, w, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, w + 1024, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kTwoBlocks) {
+      _tile_loadd(5, x1, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    w += kTileStepBytes;
+    x0 += static_cast<std::ptrdiff_t>(rows0) * 64;
+    x1 += static_cast<std::ptrdiff_t>(rows1) * 64;
+  }
+  store_sums<kTwoBlocks>(sums);
+}
+
+// Full pairs of row blocks. Rows and one panel of a depth block stay in the second cache; while one
+// panel is used, the next is fetched, a share per row pair.
+void bf16_paired_rows(const MatmulTask& t, int rows) {
+  constexpr int kBlockSteps = 64;
+  const TileGuard guard(bf16_shapes(16, 16));
+  const int lines = 32 / min_int(32, rows / 32);
+  for (int s = 0; s < t.steps; s += kBlockSteps) {
+    for (int p = 0; p < t.panels; ++p) {
+      const bool last_panel = p + 1 == t.panels;
+      DepthRange range = {.panel = t.weights + static_cast<std::size_t>(p) * t.panel_bytes,
+                          .first_step = s,
+                          .steps = min_int(kBlockSteps, t.steps - s),
+                          .prefetch_lines = rows > 32 && !last_panel ? lines : 0};
+      const std::byte* next = range.panel + (last_panel ? 0 : t.panel_bytes) +
+                              static_cast<std::size_t>(s) * kTileStepBytes;
+      for (int row = 0; row < rows; row += 32) {
+        range.prefetch = next + static_cast<std::ptrdiff_t>(row / 32) * range.steps * lines * 64;
+        float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
+        bf16_tiles<true>(t, range, row, 32, {out, t.out_stride});
+      }
+    }
+  }
+}
+
+void amx_matmul_bf16(const MatmulTask& t) {
+  const int paired = t.rows / 32 * 32;
+  const int rest = t.rows - paired;
+  if (paired > 0) {
+    bf16_paired_rows(t, paired);
+  }
+  if (rest == 0) {
+    return;
+  }
+  const TileGuard guard(bf16_shapes(min_int(16, rest), max_int(1, rest - 16)));
+  for (int p = 0; p < t.panels; ++p) {  // a stream of weights, read once: fetch a little ahead
+    const std::byte* panel = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
+    const DepthRange range = {.panel = panel,
+                              .steps = t.steps,
+                              .prefetch = panel + kTilePrefetchBytes,
+                              .prefetch_lines = kTileStepBytes / 64};
+    const Sums sums = {t.out + paired * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32,
+                       t.out_stride};
+    if (rest > 16) {
+      bf16_tiles<true>(t, range, paired, rest, sums);
+    } else {
+      bf16_tiles<false>(t, range, paired, rest, sums);
+    }
+  }
+}
+
+// A panel as signed bytes [steps][2 tiles][8 quads][16][4] and fp32 scales [steps][32], in the
+// task's scratch memory.
+struct SignedPanel {
+  std::int8_t* codes = nullptr;
+  float* scales = nullptr;
+};
+
+template <bool kQ4>
+SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
+  const SignedPanel panel = {
+      reinterpret_cast<std::int8_t*>(scratch),
+      reinterpret_cast<float*>(scratch + static_cast<std::size_t>(steps) * 1024)};
+  const __m512i bias = _mm512_set1_epi8(8);
+  for (int s = 0; s < steps; ++s, w += kQ4 ? kQ4StepBytes : kQ8StepBytes) {
+    std::int8_t* to = panel.codes + static_cast<std::ptrdiff_t>(s) * 1024;
+    float* scales = panel.scales + static_cast<std::ptrdiff_t>(s) * 32;
+    _mm512_storeu_ps(scales, VecAvx512::load_fp16(w));
+    _mm512_storeu_ps(scales + 16, VecAvx512::load_fp16(w + 32));
+    for (int i = 0; i < (kQ4 ? 8 : 16); ++i) {
+      const __m512i bits = _mm512_loadu_si512(w + kScaleBytes + i * 64);
+      if constexpr (kQ4) {  // byte row i of tile i / 4 holds quads i % 4 and i % 4 + 4
+        std::int8_t* low = to + i / 4 * 512 + i % 4 * 64;
+        _mm512_storeu_si512(low, _mm512_sub_epi8(VecAvx512::low_nibbles(bits), bias));
+        _mm512_storeu_si512(low + 256, _mm512_sub_epi8(VecAvx512::high_nibbles(bits), bias));
+      } else {
+        _mm512_storeu_si512(to + i * 64, _mm512_xor_si512(bits, _mm512_set1_epi8(-128)));
+      }
+    }
+  }
+  return panel;
+}
+
+// acc[row] += float(sums[row]) * (weight scales * row scale) for 16 rows x 16 columns of one group.
+inline void add_group(const std::int32_t* sums, __m512 weight_scales, const float* row_scales,
+                      __m512 (&acc)[16]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    const __m512 scale = _mm512_mul_ps(weight_scales, _mm512_set1_ps(row_scales[r]));
+    acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * 16)), scale, acc[r]);
+  }
+}
+
+// Integer sums of one group. A macro, because gcc pastes tile numbers into the instruction's text.
+#define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile) \
+  _tile_loadd(rows_tile, block.x + (i) * 512, 32);       \
+  _tile_loadd(weights_tile, w + (i) * 1024, 64);         \
+  _tile_zero(i);                                         \
+  _tile_dpbssd(i, rows_tile, weights_tile);              \
+  _tile_stored(i, sums[i], 64)
+
+// 16 rows over the whole depth.
+struct QuantBlock {
+  const std::int8_t* x = nullptr;  // [steps][16][32]
+  const float* scales = nullptr;   // [steps][16]
+  int steps = 0;
+};
+
+// 16 rows x 16 columns (tile `half` of the panel). Four groups are multiplied, then scaled: tiles
+// reach vector registers only through memory, and the distance hides that.
+void quant_tile_amx(const SignedPanel& panel, int half, QuantBlock block, float* out,
+                    std::ptrdiff_t out_stride) {
+  alignas(64) std::int32_t sums[4][256];
+  __m512 acc[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    acc[r] = _mm512_setzero_ps();
+  }
+  const std::int8_t* w = panel.codes + half * 512;
+  const float* weight_scales = panel.scales + half * 16;
+  int s = 0;
+  for (; s + 4 <= block.steps; s += 4) {
+    QUIRE_MULTIPLY_GROUP(0, 4, 6);
+    QUIRE_MULTIPLY_GROUP(1, 5, 7);
+    QUIRE_MULTIPLY_GROUP(2, 4, 6);
+    QUIRE_MULTIPLY_GROUP(3, 5, 7);
+    for (int i = 0; i < 4; ++i) {
+      add_group(sums[i], _mm512_loadu_ps(weight_scales + i * 32), block.scales + i * 16, acc);
+    }
+    block.x += 4 * 512;
+    block.scales += 4 * 16;
+    w += 4 * 1024;
+    weight_scales += 4 * 32;
+  }
+  for (; s < block.steps; ++s) {
+    QUIRE_MULTIPLY_GROUP(0, 4, 6);
+    add_group(sums[0], _mm512_loadu_ps(weight_scales), block.scales, acc);
+    block.x += 512;
+    block.scales += 16;
+    w += 1024;
+    weight_scales += 32;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    _mm512_storeu_ps(out + r * out_stride, acc[r]);
+  }
+}
+
+#undef QUIRE_MULTIPLY_GROUP
+
+// Rows [0, rows), a multiple of 16. Tiles 0..3 sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights
+// (8 quads).
+template <bool kQ4>
+void quant_full_blocks(const MatmulTask& t, int rows) {
+  TileShapes shapes;
+  for (int tile = 0; tile < 4; ++tile) {
+    shapes.set(tile, 16, 64);
+  }
+  shapes.set(4, 16, 32);
+  shapes.set(5, 16, 32);
+  shapes.set(6, 8, 64);
+  shapes.set(7, 8, 64);
+  const TileGuard guard(shapes);
+  for (int p = 0; p < t.panels; ++p) {
+    const SignedPanel panel = unpack_panel<kQ4>(
+        t.weights + static_cast<std::size_t>(p) * t.panel_bytes, t.steps, t.scratch);
+    for (int row = 0; row < rows; row += 16) {
+      const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps;
+      const auto* x = reinterpret_cast<const std::int8_t*>(t.values) + group * 32;
+      float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
+      for (int half = 0; half < 2; ++half) {
+        quant_tile_amx(panel, half, {x, t.scales + group, t.steps}, out + half * 16, t.out_stride);
+      }
+    }
+  }
+}
+
+template <bool kQ4>
+void amx_matmul_quant(const MatmulTask& t) {
+  // Below two row blocks VNNI is as fast: unpacking the panel and scaling through memory cost too
+  // much.
+  const int full = t.rows >= 32 ? t.rows / 16 * 16 : 0;
+  if (full > 0) {
+    quant_full_blocks<kQ4>(t, full);
+  }
+  if (full == t.rows) {
+    return;
+  }
+  for (int p = 0; p < t.panels; ++p) {
+    const std::byte* w = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
+    quant_block<VecAvx512, kQ4>(t, w, full,
+                                t.out + full * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32);
+  }
+}
+
+}  // namespace
+}  // namespace quire::kernels

@@ -1,0 +1,58 @@
+// Tile products on loaded tiles: the peak of AMX.
+#pragma once
+
+#include "quire/kernels/cpu/amx_tiles.h"
+#include "quire/kernels/cpu/kernel_table.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr int kTilePeakProducts = 4;
+
+// Tiles 0..3 sums, 4 and 5 left, 6 and 7 right operands.
+class LoadedTiles {
+ public:
+  explicit LoadedTiles(const std::byte* operands) : guard_(full_shapes()) {
+    _tile_loadd(4, operands, 64);
+    _tile_loadd(5, operands + 1024, 64);
+    _tile_loadd(6, operands + 2048, 64);
+    _tile_loadd(7, operands + 3072, 64);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+
+ private:
+  static TileShapes full_shapes() {
+    TileShapes shapes;
+    for (int tile = 0; tile < 8; ++tile) {
+      shapes.set(tile, 16, 64);
+    }
+    return shapes;
+  }
+  TileGuard guard_;
+};
+
+void amx_peak_bf16(const PeakTask& t) {
+  const LoadedTiles tiles(t.operands);
+  for (std::int64_t i = 0; i < t.iterations; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+void amx_peak_int8(const PeakTask& t) {
+  const LoadedTiles tiles(t.operands);
+  for (std::int64_t i = 0; i < t.iterations; ++i) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+}
+
+}  // namespace
+}  // namespace quire::kernels

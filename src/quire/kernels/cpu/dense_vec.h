@@ -1,0 +1,177 @@
+// fp32 and bf16 matrix kernels as templates over a vector trait V (vec_*.h) and a format F. One
+// file serves AVX-512, AVX2 and the portable build.
+//
+// Row invariance: every output has one accumulator and k ascends. A depth block ends by storing the
+// sums and the next begins by loading them, which changes nothing. Tile shapes only choose which
+// outputs are computed side by side.
+#pragma once
+
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/cpu/kernel_util.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr int kPrefetchBytes = 4096;
+
+// A step of the format is kDepthRows rows of 16 outputs per tile, a row kRowBytes after the other;
+// an activation row of a step is kDepthRows words. One word meets one row.
+template <class V>
+struct F32Format {
+  using Operand = typename V::F;
+  static constexpr int kStepBytes = 4096;
+  static constexpr int kTileBytes = 64;
+  static constexpr int kRowBytes = 128;
+  static constexpr int kDepthRows = 32;
+  static Operand weights(const std::byte* row) {
+    return V::load(reinterpret_cast<const float*>(row));
+  }
+  static Operand input(const std::byte* word) {
+    return V::set(*reinterpret_cast<const float*>(word));
+  }
+  static typename V::F multiply_add(typename V::F acc, Operand w, Operand x) {
+    return V::fma(w, x, acc);
+  }
+};
+
+template <class V>
+struct Bf16Format {
+  using Operand = typename V::I;
+  static constexpr int kStepBytes = 2048;
+  static constexpr int kTileBytes = 1024;
+  static constexpr int kRowBytes = 64;
+  static constexpr int kDepthRows = 16;  // pairs of inputs
+  static Operand weights(const std::byte* row) { return V::load_bits(row); }
+  static Operand input(const std::byte* word) { return V::set_bits(word_at(word)); }
+  static typename V::F multiply_add(typename V::F acc, Operand w, Operand x) {
+    return V::dot_bf16(acc, w, x);
+  }
+};
+
+// Byte offset, inside a group of panels, of column `column` in row 0 of the step.
+template <class F>
+constexpr std::size_t column_offset(int column, std::size_t panel_bytes) {
+  const auto panel = static_cast<std::size_t>(column / 32);
+  const auto tile = static_cast<std::size_t>(column % 32 / 16);
+  return panel * panel_bytes + tile * F::kTileBytes + static_cast<std::size_t>(column % 16) * 4;
+}
+
+// Operands of one register tile.
+struct DenseTile {
+  const std::byte* w = nullptr;  // of the first column and step
+  std::size_t panel_bytes = 0;
+  const std::byte* x = nullptr;  // of the first row and step: [steps][block_rows][kDepthRows] words
+  int block_rows = 0;
+  int steps = 0;
+  bool resume = false;  // start from the sums in `out`
+  float* out = nullptr;
+  std::ptrdiff_t out_stride = 0;
+};
+
+// R rows x N registers of columns.
+template <class V, class F, int R, int N>
+void dense_tile(const DenseTile& t) {
+  constexpr int kRowWords = F::kDepthRows;
+  typename V::F acc[R][N];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      acc[r][n] = t.resume ? V::load(t.out + r * t.out_stride + n * V::kLanes) : V::zero();
+    }
+  }
+  const std::byte* w = t.w;
+  const std::byte* x = t.x;
+  for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * kRowWords * 4) {
+#pragma GCC unroll 2
+    for (int i = 0; i < F::kDepthRows; ++i) {
+      typename F::Operand columns[N];
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        const std::byte* row =
+            w + column_offset<F>(n * V::kLanes, t.panel_bytes) + i * F::kRowBytes;
+        if constexpr (R <= 2) {
+          __builtin_prefetch(row + kPrefetchBytes);
+        }
+        columns[n] = F::weights(row);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const typename F::Operand value = F::input(x + (r * kRowWords + i) * 4);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = F::multiply_add(acc[r][n], columns[n], value);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      V::store(t.out + r * t.out_stride + n * V::kLanes, acc[r][n]);
+    }
+  }
+}
+
+// Steps [first, first + count) of the depth.
+struct StepRange {
+  int first = 0;
+  int count = 0;
+};
+
+// All rows of the task x `columns` columns, N registers at a time. `w` is at the range's first
+// step.
+template <class V, class F, int MaxRows, int N>
+void dense_strip(const MatmulTask& t, const std::byte* w, int columns, StepRange range,
+                 float* out) {
+  for (int row = 0; row < t.rows; row += kMaxBlockRows) {
+    const int block_rows = min_int(kMaxBlockRows, t.rows - row);
+    const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps +
+                                 static_cast<std::ptrdiff_t>(range.first) * block_rows;
+    const std::byte* block = t.values + group * F::kDepthRows * 4;
+    for (int c = 0; c < columns; c += N * V::kLanes) {
+      const std::byte* tile_w = w + column_offset<F>(c, t.panel_bytes);
+      for (int r = 0; r < block_rows; r += MaxRows) {
+        with_row_count<MaxRows>(block_rows - r, [&](auto rows) {
+          dense_tile<V, F, rows.value, N>({.w = tile_w,
+                                           .panel_bytes = t.panel_bytes,
+                                           .x = block + r * F::kDepthRows * 4,
+                                           .block_rows = block_rows,
+                                           .steps = range.count,
+                                           .resume = range.first > 0,
+                                           .out = out + (row + r) * t.out_stride + c,
+                                           .out_stride = t.out_stride});
+        });
+      }
+    }
+  }
+}
+
+template <class V, class F>
+void matmul_dense(const MatmulTask& t) {
+  constexpr int kWideRows = 2;  // few rows: more columns hide the latency
+  constexpr int kWidePanels = V::kLanes == 16 ? 4 : 1;
+  constexpr int kBlockSteps = 128 * 1024 / F::kStepBytes;  // stay in L2 while the rows pass
+  const bool few_rows = t.rows <= kWideRows;
+  const int block_steps = few_rows ? t.steps : kBlockSteps;
+  for (int s = 0; s < t.steps; s += block_steps) {
+    const StepRange range = {s, min_int(block_steps, t.steps - s)};
+    for (int panel = 0; panel < t.panels;) {
+      const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes +
+                           static_cast<std::size_t>(s) * F::kStepBytes;
+      float* out = t.out + static_cast<std::ptrdiff_t>(panel) * 32;
+      if (few_rows && t.panels - panel >= kWidePanels) {
+        dense_strip<V, F, kWideRows, kWidePanels * 32 / V::kLanes>(t, w, kWidePanels * 32, range,
+                                                                   out);
+        panel += kWidePanels;
+      } else {
+        dense_strip<V, F, V::kBf16Rows, V::kBf16Registers>(t, w, 32, range, out);
+        ++panel;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::kernels

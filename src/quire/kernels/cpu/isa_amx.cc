@@ -1,0 +1,27 @@
+// The amx kernels: matrix products on tiles, everything else as on AVX-512.
+#include "quire/kernels/cpu/amx_matmul.h"
+#include "quire/kernels/cpu/amx_peak.h"
+#include "quire/kernels/cpu/vec_avx512.h"
+#include "quire/kernels/cpu/vector_kernels.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr KernelTable make_table() {
+  KernelTable table = vector_kernels<VecAvx512>(device::Isa::kAmx);
+  table.matmul[1] = amx_matmul_bf16;
+  table.matmul[2] = amx_matmul_quant<false>;
+  table.matmul[3] = amx_matmul_quant<true>;
+  table.peaks[1] = {amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32};
+  table.peaks[2] = {amx_peak_int8, kTilePeakProducts * 2 * 16 * 16 * 64};
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& amx_kernels() {
+  static constexpr KernelTable kTable = make_table();
+  return kTable;
+}
+
+}  // namespace quire::kernels

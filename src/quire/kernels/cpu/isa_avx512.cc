@@ -1,0 +1,12 @@
+// The avx512 kernels; compiled with the flags of that instruction set.
+#include "quire/kernels/cpu/vec_avx512.h"
+#include "quire/kernels/cpu/vector_kernels.h"
+
+namespace quire::kernels {
+
+const KernelTable& avx512_kernels() {
+  static constexpr KernelTable kTable = vector_kernels<VecAvx512>(device::Isa::kAvx512);
+  return kTable;
+}
+
+}  // namespace quire::kernels

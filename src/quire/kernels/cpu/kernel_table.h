@@ -1,0 +1,103 @@
+// The seam between drivers (compiled once, baseline) and kernels (compiled per instruction set).
+//
+// Only plain structs and function pointers cross it: no inline function with code may be shared by
+// an isa_*.cc file and the rest, because the linker would keep one copy, perhaps the one with
+// instructions that this machine lacks. So kernel files call no standard library function, and
+// everything in them sits in unnamed namespaces.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/device/cpu/isa.h"
+
+namespace quire::kernels {
+
+// rows [0, rows) x panels [0, panels): out[row][column] = sum over k of X[row][k] W[column][k].
+// Panels are whole: `out` has room for 32 columns per panel. Layouts: packed_weights.h,
+// packed_rows.h.
+struct MatmulTask {
+  const std::byte* weights = nullptr;  // of the first panel
+  std::size_t panel_bytes = 0;
+  int panels = 0;
+  int steps = 0;                      // depth / 32, rounded up
+  const std::byte* values = nullptr;  // of the first row, which begins a block of 16
+  const float* scales = nullptr;      // int8 rows only
+  const std::int32_t* offsets = nullptr;
+  int rows = 0;                   // 1..kMaxTaskRows; 16 per block, the last block may hold fewer
+  float* out = nullptr;           // of (first row, first column)
+  std::ptrdiff_t out_stride = 0;  // floats between rows
+  std::byte* scratch = nullptr;   // of the calling thread: kScratchBytesPerStep * steps, 64-byte
+                                  // aligned
+};
+inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
+inline constexpr int kScratchBytesPerStep = 1024 + 128;  // a panel as signed bytes + fp32 scales
+
+// Packs the rows of one block from fp32.
+struct PackTask {
+  const float* x = nullptr;  // of the block's first row
+  std::ptrdiff_t x_stride = 0;
+  int rows = 0;  // 1..16
+  std::int64_t depth = 0;
+  int steps = 0;
+  std::byte* values = nullptr;  // of the block
+  float* scales = nullptr;      // int8 rows only
+  std::int32_t* offsets = nullptr;
+};
+
+// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x and out may be the same.
+struct RmsNormTask {
+  const float* x = nullptr;
+  std::ptrdiff_t x_stride = 0;
+  const float* weight = nullptr;  // [width]
+  double epsilon = 0;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  float* out = nullptr;
+  std::ptrdiff_t out_stride = 0;
+};
+
+// out[i] = silu(gate[i]) * up[i] for `count` elements.
+struct SiluMulTask {
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  std::int64_t count = 0;
+  float* out = nullptr;
+};
+
+// Runs the multiply-add of one operand type on registers, for measuring its peak.
+struct PeakTask {
+  const std::byte* operands = nullptr;  // kPeakOperandBytes, not zeros (they run too fast)
+  std::int64_t iterations = 0;
+  float* sink = nullptr;  // [16], receives a meaningless sum that keeps the loop alive
+};
+inline constexpr std::size_t kPeakOperandBytes = 4096;
+
+struct PeakLoop {
+  void (*run)(const PeakTask&) = nullptr;
+  std::int64_t flops_per_iteration = 0;  // a multiply and an add count as two
+};
+
+// A row's bits depend on that row (and the weights) only, in every function.
+struct KernelTable {
+  device::Isa isa = device::Isa::kPortable;
+  void (*matmul[4])(const MatmulTask&) = {};   // by WeightFormat
+  void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat
+  void (*rms_norm)(const RmsNormTask&) = nullptr;
+  void (*silu_mul)(const SiluMulTask&) = nullptr;
+  // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
+  void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;
+  // Loads every byte, a multiple of 256, and does nothing with them: the read ceiling.
+  void (*read)(const std::byte* data, std::int64_t bytes) = nullptr;
+  PeakLoop peaks[3] = {};  // fp32, bf16, int8
+};
+
+// Precondition: device::isa_supported(isa).
+[[nodiscard]] const KernelTable& kernels_for(device::Isa isa);
+
+const KernelTable& portable_kernels();
+const KernelTable& avx2_kernels();
+const KernelTable& avx512_kernels();
+const KernelTable& amx_kernels();
+
+}  // namespace quire::kernels

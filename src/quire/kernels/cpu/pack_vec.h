@@ -1,0 +1,79 @@
+// fp32 rows to packed rows (packed_rows.h), as templates over a vector trait.
+#pragma once
+
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/cpu/kernel_util.h"
+
+namespace quire::kernels {
+namespace {
+
+// Calls fn(32 inputs of row r at step s, index of the group r, s) for a whole block; inputs beyond
+// the depth are zero.
+template <class Fn>
+void for_each_group(const PackTask& t, Fn fn) {
+  for (int r = 0; r < t.rows; ++r) {
+    const float* row = t.x + r * t.x_stride;
+    for (int s = 0; s < t.steps; ++s) {
+      const std::int64_t first = static_cast<std::int64_t>(s) * 32;
+      const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(s) * t.rows + r;
+      if (t.depth - first >= 32) {
+        fn(row + first, group);
+        continue;
+      }
+      float padded[32] = {};
+      for (std::int64_t k = first; k < t.depth; ++k) {
+        padded[k - first] = row[k];
+      }
+      fn(padded, group);
+    }
+  }
+}
+
+template <class V>
+void pack_f32(const PackTask& t) {
+  auto* values = reinterpret_cast<float*>(t.values);
+  for_each_group(t, [&](const float* x, std::ptrdiff_t group) {
+    for (int i = 0; i < 32; i += V::kLanes) {
+      V::store(values + group * 32 + i, V::load(x + i));
+    }
+  });
+}
+
+template <class V>
+void pack_bf16(const PackTask& t) {
+  auto* values = reinterpret_cast<std::uint16_t*>(t.values);
+  for_each_group(t, [&](const float* x, std::ptrdiff_t group) {
+    for (int i = 0; i < 32; i += V::kLanes) {
+      V::store_bf16(values + group * 32 + i, V::load(x + i));
+    }
+  });
+}
+
+// scale = amax / 127, value = round(x * (127 / amax)). Same bits on every instruction set. NaN and
+// infinity have no code: they make the scale NaN, so that the row's products are NaN too.
+template <class V>
+void pack_int8(const PackTask& t) {
+  auto* values = reinterpret_cast<std::int8_t*>(t.values);
+  for_each_group(t, [&](const float* x, std::ptrdiff_t group) {
+    typename V::F peak = V::zero();
+    typename V::F broken = V::zero();  // x * 0 is zero only for finite x
+    for (int i = 0; i < 32; i += V::kLanes) {
+      const typename V::F value = V::load(x + i);
+      peak = V::max(peak, V::abs(value));
+      broken = V::fma(value, V::zero(), broken);
+    }
+    const float amax = V::reduce_max(peak);
+    const typename V::F inverse = V::set(amax > 0 ? 127.0f / amax : 0.0f);
+    std::int32_t sum = 0;
+    for (int i = 0; i < 32; i += V::kLanes) {
+      const typename V::I code = V::to_int(V::mul(V::load(x + i), inverse));
+      V::store_int8(values + group * 32 + i, code);
+      sum += V::reduce_add_int(code);
+    }
+    t.scales[group] = amax / 127.0f + V::reduce_add(broken);
+    t.offsets[group] = -8 * sum;
+  });
+}
+
+}  // namespace
+}  // namespace quire::kernels

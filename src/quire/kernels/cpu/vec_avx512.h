@@ -1,0 +1,75 @@
+// Vector traits for AVX-512 with BF16 and VNNI. Include only from files compiled with those flags.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace quire::kernels {
+namespace {
+
+struct VecAvx512 {
+  using F = __m512;
+  using I = __m512i;
+  static constexpr int kLanes = 16;
+  static constexpr int kBf16Rows = 8;  // x 2 registers of columns = 16 accumulators
+  static constexpr int kBf16Registers = 2;
+  static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
+  static constexpr int kQuantRegisters = 2;
+
+  static F zero() { return _mm512_setzero_ps(); }
+  static F set(float x) { return _mm512_set1_ps(x); }
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static F abs(F a) { return _mm512_abs_ps(a); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static float reduce_add(F a) { return _mm512_reduce_add_ps(a); }
+  static float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
+  // To an integer, nearest even; |a| < 2^22.
+  static F round(F a) { return _mm512_roundscale_ps(a, 8); }
+  static F scale_exponent(F a, F n) { return _mm512_scalef_ps(a, n); }  // a * 2^n for integral n
+  // Lanes at or after `count` are taken from `other`.
+  static F keep_first(F a, int count, F other) {
+    return _mm512_mask_blend_ps(
+        static_cast<__mmask16>(count >= 16 ? 0 : 0xffffu << (count < 0 ? 0 : count)), a, other);
+  }
+  static F load_fp16(const void* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  }
+  // Nearest even; NaN stays NaN, subnormals become zero.
+  static void store_bf16(std::uint16_t* p, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  }
+
+  static I load_bits(const void* p) { return _mm512_loadu_si512(p); }
+  static I set_bits(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+  static I to_int(F x) { return _mm512_cvtps_epi32(x); }  // nearest even
+  static std::int32_t reduce_add_int(I x) { return _mm512_reduce_add_epi32(x); }
+  static void store_int8(std::int8_t* p, I x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+  }
+
+  // acc + lo(w) lo(x) + hi(w) hi(x) per lane, bf16 pairs.
+  static F dot_bf16(F acc, I w, I x) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+  }
+  // Integer group sums of x . (w - 128) and x . (w - 8); `offset` is -8 * sum(x).
+  static I start_q8(std::int32_t offset) { return _mm512_set1_epi32(offset * 16); }
+  static I dot_q8(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+  static I start_q4(std::int32_t offset) { return _mm512_set1_epi32(offset); }
+  static I dot_q4(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+  static I low_nibbles(I w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
+  static I high_nibbles(I w) {
+    return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
+  }
+};
+
+}  // namespace
+}  // namespace quire::kernels

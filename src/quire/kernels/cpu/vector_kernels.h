@@ -1,0 +1,29 @@
+// The table of one vector trait: every template instantiated.
+#pragma once
+
+#include "quire/kernels/cpu/dense_vec.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/cpu/pack_vec.h"
+#include "quire/kernels/cpu/peak_vec.h"
+#include "quire/kernels/cpu/quant_vec.h"
+#include "quire/kernels/cpu/row_ops_vec.h"
+
+namespace quire::kernels {
+namespace {
+
+template <class V>
+constexpr KernelTable vector_kernels(device::Isa isa) {
+  constexpr int kFlops = 2 * kPeakAccumulators * V::kLanes;
+  return {.isa = isa,
+          .matmul = {matmul_dense<V, F32Format<V>>, matmul_dense<V, Bf16Format<V>>,
+                     matmul_quant<V, false>, matmul_quant<V, true>},
+          .pack_rows = {pack_f32<V>, pack_bf16<V>, pack_int8<V>},
+          .rms_norm = rms_norm_rows<V>,
+          .silu_mul = silu_mul<V>,
+          .round_bf16 = round_bf16<V>,
+          .read = read_bytes<V>,
+          .peaks = {{peak_f32<V>, kFlops}, {peak_bf16<V>, 2 * kFlops}, {peak_int8<V>, 4 * kFlops}}};
+}
+
+}  // namespace
+}  // namespace quire::kernels

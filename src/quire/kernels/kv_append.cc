@@ -1,0 +1,140 @@
+#include "quire/kernels/kv_append.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "quire/base/check.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/parallel.h"
+#include "quire/kernels/rotary.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kElementsPerTask
+
+// One head of one token in fp32; values beyond the model's head size stay zero.
+using Head = std::array<float, kMaxHeadDim>;
+
+// Where the token's element 0 lies and how far its elements are apart, in elements of the view:
+// element d of K at d / g * k_step + d % g (g = 2 for bf16, 1 for fp32), of V at d * v_step.
+template <class T>
+struct Place {
+  T* k = nullptr;
+  T* v = nullptr;
+  std::ptrdiff_t k_step = 0;
+  std::ptrdiff_t v_step = 0;
+};
+
+template <class T>
+Place<T> place_of(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
+  constexpr bool kPairs = sizeof(T) == 2;
+  const int stored_tokens = (view.block_tokens + 1) / 2 * 2;
+  std::byte* block = view.data + kv_head * view.head_stride + slot.block * view.block_stride;
+  T* k = reinterpret_cast<T*>(block);
+  T* v = reinterpret_cast<T*>(block + view.v_offset);
+  if constexpr (kPairs) {
+    return {.k = k + std::ptrdiff_t{2} * slot.offset,
+            .v = v + slot.offset / 2 * (std::ptrdiff_t{2} * view.head_dim) + slot.offset % 2,
+            .k_step = std::ptrdiff_t{2} * stored_tokens,
+            .v_step = 2};
+  } else {
+    return {.k = k + slot.offset,
+            .v = v + std::ptrdiff_t{slot.offset} * view.head_dim,
+            .k_step = stored_tokens,
+            .v_step = 1};
+  }
+}
+
+void store_f32(const Place<float>& place, const Head& k, const Head& v, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) {
+    place.k[d * place.k_step] = k[static_cast<std::size_t>(d)];
+    place.v[d * place.v_step] = v[static_cast<std::size_t>(d)];
+  }
+}
+
+void store_bf16(const KernelTable& table, const Place<std::uint16_t>& place, const Head& k,
+                const Head& v, int head_dim) {
+  std::array<std::uint16_t, kMaxHeadDim> rounded;  // NOLINT: filled by the next line
+  table.round_bf16(k.data(), head_dim, rounded.data());
+  for (int d = 0; d < head_dim; ++d) {
+    place.k[d / 2 * place.k_step + d % 2] = rounded[static_cast<std::size_t>(d)];
+  }
+  table.round_bf16(v.data(), head_dim, rounded.data());
+  for (int d = 0; d < head_dim; ++d) {
+    place.v[d * place.v_step] = rounded[static_cast<std::size_t>(d)];
+  }
+}
+
+void append_token(const Context& context, const KVAppendParams& params,
+                  const tensor::PagedKVView& view, std::int64_t token) {
+  const auto head_dim = static_cast<std::size_t>(params.head_dim);
+  const tensor::KVSlot slot = params.slots[static_cast<std::size_t>(token)];
+  Head k = {};
+  Head v = {};
+  for (int head = 0; head < view.kv_heads; ++head) {
+    const std::ptrdiff_t first = std::ptrdiff_t{head} * params.head_dim;
+    const float* from_k = params.k.data() + token * params.k_stride + first;
+    const float* from_v = params.v.data() + token * params.v_stride + first;
+    if (params.rotary != nullptr) {
+      rotate_head(*params.rotary, token, {from_k, head_dim}, {k.data(), head_dim});
+    } else {
+      std::copy_n(from_k, head_dim, k.data());
+    }
+    std::copy_n(from_v, head_dim, v.data());
+    if (view.dtype == tensor::DType::kFloat32) {
+      store_f32(place_of<float>(view, head, slot), k, v, view.head_dim);
+    } else {
+      store_bf16(*context.table, place_of<std::uint16_t>(view, head, slot), k, v, view.head_dim);
+    }
+  }
+}
+
+void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
+  const auto tokens = static_cast<std::int64_t>(params.slots.size());
+  const std::int64_t width = std::int64_t{view.kv_heads} * params.head_dim;
+  QUIRE_CHECK(view.dtype != tensor::DType::kFloat16, "the paged cache holds float32 or bfloat16");
+  QUIRE_CHECK(params.head_dim <= view.head_dim && view.head_dim <= kMaxHeadDim,
+              "head larger than the cache's");
+  QUIRE_CHECK(
+      static_cast<std::int64_t>(params.k.size()) >= (tokens - 1) * params.k_stride + width &&
+          static_cast<std::int64_t>(params.v.size()) >= (tokens - 1) * params.v_stride + width,
+      "keys or values are short");
+  if (params.rotary != nullptr) {
+    const auto half = static_cast<std::size_t>(params.rotary->half);
+    QUIRE_CHECK(2 * params.rotary->half <= params.head_dim, "rotation wider than the head");
+    QUIRE_CHECK(params.rotary->cos.size() >= params.slots.size() * half,
+                "one row of the rotary table per token");
+  }
+  for (const tensor::KVSlot slot : params.slots) {
+    QUIRE_CHECK(slot.block >= 0 && slot.block < view.num_blocks && slot.offset >= 0 &&
+                    slot.offset < view.block_tokens,
+                "slot outside the paged cache");
+  }
+}
+
+}  // namespace
+
+void kv_append(const Context& context, const KVAppendParams& params,
+               const tensor::PagedKVView& view) {
+  if (params.slots.empty()) {
+    return;
+  }
+  check(params, view);
+  const std::int64_t cost = std::int64_t{view.kv_heads} * view.head_dim * kScatterCost;
+  parallel_ranges(context, static_cast<std::int64_t>(params.slots.size()), cost,
+                  [&](std::int64_t first, std::int64_t last) {
+                    for (std::int64_t token = first; token < last; ++token) {
+                      append_token(context, params, view, token);
+                    }
+                  });
+}
+
+}  // namespace quire::kernels

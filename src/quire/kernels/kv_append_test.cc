@@ -1,0 +1,198 @@
+// Slots of the paged cache: every element at the place that paged_kv_view.h names, everything else
+// untouched.
+#include "quire/kernels/kv_append.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/rotary.h"
+#include "quire/kernels/test_util.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kernels {
+namespace {
+
+using tensor::DType;
+
+constexpr std::byte kCanary{0xa5};
+
+// A cache of one layer with gaps between heads and before and behind everything.
+class Cache {
+ public:
+  Cache(DType dtype, int block_tokens, int head_dim, int kv_heads, int num_blocks) {
+    const std::ptrdiff_t half =
+        std::ptrdiff_t{stored(block_tokens)} * head_dim * tensor::dtype_bytes(dtype);
+    const std::ptrdiff_t head_stride = 2 * half * num_blocks + kGap;
+    bytes_.assign(static_cast<std::size_t>(head_stride * kv_heads + 2 * kGap), kCanary);
+    view_ = {.data = bytes_.data() + kGap,
+             .head_stride = head_stride,
+             .block_stride = 2 * half,
+             .v_offset = half,
+             .num_blocks = num_blocks,
+             .kv_heads = kv_heads,
+             .head_dim = head_dim,
+             .block_tokens = block_tokens,
+             .dtype = dtype};
+  }
+
+  [[nodiscard]] const tensor::PagedKVView& view() const { return view_; }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  // Index of an element's first byte, straight from the picture in paged_kv_view.h.
+  [[nodiscard]] std::size_t place(bool key, int head, tensor::KVSlot slot, int d) const {
+    const int tokens = stored(view_.block_tokens);
+    const int t = slot.offset;
+    const bool f32 = view_.dtype == DType::kFloat32;
+    const int k_index = f32 ? d * tokens + t : (d / 2 * tokens + t) * 2 + d % 2;
+    const int v_index = f32 ? t * view_.head_dim + d : (t / 2 * view_.head_dim + d) * 2 + t % 2;
+    const std::ptrdiff_t block = head * view_.head_stride + slot.block * view_.block_stride;
+    const std::ptrdiff_t element =
+        std::ptrdiff_t{key ? k_index : v_index} * tensor::dtype_bytes(view_.dtype);
+    return static_cast<std::size_t>(kGap + block + (key ? 0 : view_.v_offset) + element);
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kGap = 64;
+  static int stored(int block_tokens) { return (block_tokens + 1) / 2 * 2; }
+
+  std::vector<std::byte> bytes_;
+  tensor::PagedKVView view_;
+};
+
+void put(std::vector<std::byte>& bytes, std::size_t at, DType dtype, float value) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(&bytes[at], &value, 4);
+  } else {
+    const std::uint16_t half = tensor::float_to_bf16(value);
+    std::memcpy(&bytes[at], &half, 2);
+  }
+}
+
+class KVAppendTest : public test::OnEveryIsa {
+ protected:
+  device::ThreadPool pool_{3};
+  Context context() { return on(pool_); }
+
+  // Appends `tokens` random tokens to random distinct slots and compares all bytes of the cache
+  // with an image that was made element by element.
+  void check(DType dtype, int block_tokens, int model_head_dim, int tokens) {
+    const int kv_heads = 3;
+    const int stored_dim = (model_head_dim + 31) / 32 * 32;
+    const int num_blocks = (tokens + block_tokens - 1) / block_tokens + 2;
+    Cache cache(dtype, block_tokens, stored_dim, kv_heads, num_blocks);
+    std::vector<tensor::KVSlot> slots;
+    for (int i = 0; i < num_blocks * block_tokens; ++i) {
+      slots.push_back({i / block_tokens, i % block_tokens});
+    }
+    std::shuffle(slots.begin(), slots.end(), std::mt19937(1));
+    slots.resize(static_cast<std::size_t>(tokens));
+
+    const std::ptrdiff_t stride = std::ptrdiff_t{kv_heads} * model_head_dim + 5;
+    const std::vector<float> k = test::random_floats(tokens * stride, 2);
+    const std::vector<float> v = test::random_floats(tokens * stride, 3);
+    RotaryConfig config;
+    for (int i = 0; i < model_head_dim / 4; ++i) {  // half of the head rotates
+      config.inverse_frequencies.push_back(1.0 / (i + 1));
+    }
+    std::vector<std::int32_t> positions;
+    for (int t = 0; t < tokens; ++t) {
+      positions.push_back(t * 3);
+    }
+    RotaryTable rotary;
+    rotary.fill(context(), config, positions);
+
+    std::vector<std::byte> expected = cache.bytes();
+    std::vector<float> rotated(static_cast<std::size_t>(model_head_dim));
+    for (int t = 0; t < tokens; ++t) {
+      for (int head = 0; head < kv_heads; ++head) {
+        const auto at = static_cast<std::size_t>(t * stride + head * model_head_dim);
+        rotate_head(rotary, t, std::span(k).subspan(at, rotated.size()), rotated);
+        for (int d = 0; d < stored_dim; ++d) {
+          const bool inside = d < model_head_dim;
+          const auto i = static_cast<std::size_t>(d);
+          const tensor::KVSlot slot = slots[static_cast<std::size_t>(t)];
+          put(expected, cache.place(true, head, slot, d), dtype, inside ? rotated[i] : 0.0f);
+          put(expected, cache.place(false, head, slot, d), dtype, inside ? v[at + i] : 0.0f);
+        }
+      }
+    }
+    kv_append(context(),
+              {.k = k,
+               .v = v,
+               .k_stride = stride,
+               .v_stride = stride,
+               .head_dim = model_head_dim,
+               .rotary = &rotary,
+               .slots = slots},
+              cache.view());
+    EXPECT_EQ(std::memcmp(cache.bytes().data(), expected.data(), expected.size()), 0)
+        << tensor::dtype_name(dtype) << " block " << block_tokens << " head " << model_head_dim
+        << " tokens " << tokens;
+  }
+};
+
+TEST_P(KVAppendTest, WritesEveryElementToItsPlaceAndNothingElse) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int block_tokens : {1, 2, 3, 16, 31, 32, 33, 256}) {
+      for (const int head_dim : {32, 64, 80, 128, 256}) {
+        for (const int tokens : {1, 2, 70}) {
+          check(dtype, block_tokens, head_dim, tokens);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KVAppendTest, NoTokensIsANoOp) {
+  Cache cache(DType::kBFloat16, 4, 32, 1, 2);
+  kv_append(context(), {.head_dim = 32}, cache.view());
+  EXPECT_EQ(cache.bytes(), std::vector<std::byte>(cache.bytes().size(), kCanary));
+}
+
+TEST_P(KVAppendTest, NoRotaryTableMeansNoRotation) {
+  Cache cache(DType::kFloat32, 4, 32, 1, 1);
+  const std::vector<float> k = test::random_floats(32, 4);
+  const tensor::KVSlot slot[] = {{0, 2}};
+  kv_append(context(),
+            {.k = k, .v = k, .k_stride = 32, .v_stride = 32, .head_dim = 32, .slots = slot},
+            cache.view());
+  for (int d = 0; d < 32; ++d) {
+    float stored = 0;
+    std::memcpy(&stored, &cache.bytes()[cache.place(true, 0, slot[0], d)], 4);
+    EXPECT_EQ(stored, k[static_cast<std::size_t>(d)]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KVAppendTest, test::every_isa(), test::isa_test_name);
+
+TEST(KVAppendDeath, SlotsOutsideTheCacheAreCaught) {
+  device::ThreadPool pool(1);
+  const Context context = {&kernels_for(device::Isa::kPortable), &pool};
+  Cache cache(DType::kBFloat16, 3, 32, 1, 2);
+  const std::vector<float> k(32, 1.0f);
+  for (const tensor::KVSlot slot :
+       {tensor::KVSlot{2, 0}, {-1, 0}, {0, 3}, {0, -1}}) {  // slot 3 is padding, not a slot
+    EXPECT_DEATH(
+        kv_append(
+            context,
+            {.k = k, .v = k, .k_stride = 32, .v_stride = 32, .head_dim = 32, .slots = {&slot, 1}},
+            cache.view()),
+        "slot outside");
+  }
+}
+
+}  // namespace
+}  // namespace quire::kernels

@@ -1,0 +1,198 @@
+#include "quire/kernels/linear.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "quire/base/check.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/packed_rows.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/kernels/parallel.h"
+
+namespace quire::kernels {
+namespace {
+
+// Panels per task: a multiple of 4 (the widest single-row tile), enough tasks to balance, few
+// enough to be cheap.
+constexpr std::int64_t kPanelQuantum = 4;
+constexpr std::int64_t kTasksPerThread = 6;
+// Weight bytes that one thread reads in about the time of a hand-off.
+constexpr std::int64_t kBytesPerTask = 64 * 1024;
+// Sums that wait for an epilogue: 4 panels of kMaxTaskRows rows.
+constexpr std::int64_t kEpilogueFloats = kPanelQuantum * kPanelColumns * kMaxTaskRows;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+struct Grid {
+  std::int64_t rows_per_task = 1;
+  std::int64_t row_tasks = 1;
+  std::int64_t panels_per_task = kPanelQuantum;
+  std::int64_t panel_tasks = 1;
+};
+
+Grid make_grid(const PackedWeights& weights, std::int64_t rows, int threads) {
+  Grid grid;
+  const std::int64_t shares = divide_up(rows, kMaxTaskRows);
+  grid.rows_per_task = divide_up(divide_up(rows, shares), 32) * 32;  // whole pairs of row blocks
+  grid.row_tasks = divide_up(rows, grid.rows_per_task);
+  const std::int64_t work = static_cast<std::int64_t>(weights.size_bytes()) * divide_up(rows, 8);
+  const std::int64_t wanted =
+      std::clamp<std::int64_t>(divide_up(work, kBytesPerTask), 1, threads * kTasksPerThread);
+  const std::int64_t share = divide_up(weights.panels(), divide_up(wanted, grid.row_tasks));
+  grid.panels_per_task = divide_up(share, kPanelQuantum) * kPanelQuantum;
+  grid.panel_tasks = divide_up(weights.panels(), grid.panels_per_task);
+  return grid;
+}
+
+// Everything of one call that its tasks share.
+struct Call {
+  const KernelTable& table;
+  const PackedWeights& weights;
+  const PackedRows& packed;
+  std::span<float> out;
+  std::ptrdiff_t out_stride = 0;
+  const Epilogue& epilogue;
+};
+
+// A rectangle of the output and where its sums go.
+struct Piece {
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t first_panel = 0;
+  std::int64_t panels = 0;
+};
+
+void multiply(const Call& call, const Piece& piece, float* sums, std::ptrdiff_t stride,
+              std::byte* scratch) {
+  const PackedWeights& weights = call.weights;
+  call.table.matmul[static_cast<std::uint8_t>(weights.format())](
+      {.weights =
+           weights.data() + weights.panel_bytes() * static_cast<std::size_t>(piece.first_panel),
+       .panel_bytes = weights.panel_bytes(),
+       .panels = static_cast<int>(piece.panels),
+       .steps = static_cast<int>(weights.steps()),
+       .values = call.packed.values(piece.first_row),
+       .scales = call.packed.scales(piece.first_row),
+       .offsets = call.packed.offsets(piece.first_row),
+       .rows = static_cast<int>(piece.rows),
+       .out = sums,
+       .out_stride = stride,
+       .scratch = scratch});
+}
+
+// Sums [rows][stride] to their place in `out`, with bias and residual.
+void finish(const Call& call, const Piece& piece, const float* sums, std::ptrdiff_t stride) {
+  const std::int64_t first = piece.first_panel * kPanelColumns;
+  const std::int64_t columns =
+      std::min(piece.panels * kPanelColumns, call.weights.columns() - first);
+  for (std::int64_t r = 0; r < piece.rows; ++r) {
+    const float* from = sums + r * stride;
+    float* to = call.out.data() + (piece.first_row + r) * call.out_stride + first;
+    const float* bias = call.epilogue.bias.empty() ? nullptr : call.epilogue.bias.data() + first;
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const float value = bias == nullptr ? from[c] : from[c] + bias[c];
+      to[c] = call.epilogue.accumulate ? to[c] + value : value;
+    }
+  }
+}
+
+// Whole panels without epilogue are written in place; all others wait in the thread's scratch, a
+// few panels at a time.
+void run_piece(const Call& call, Piece piece, std::byte* scratch) {
+  const std::int64_t whole_panels = call.weights.columns() / kPanelColumns;
+  const bool plain = call.epilogue.bias.empty() && !call.epilogue.accumulate;
+  auto* sums = reinterpret_cast<float*>(scratch);
+  scratch += kEpilogueFloats * sizeof(float);
+  const std::int64_t end = piece.first_panel + piece.panels;
+  if (plain && piece.first_panel < whole_panels) {
+    piece.panels = std::min(end, whole_panels) - piece.first_panel;
+    float* to =
+        call.out.data() + piece.first_row * call.out_stride + piece.first_panel * kPanelColumns;
+    multiply(call, piece, to, call.out_stride, scratch);
+    piece.first_panel += piece.panels;
+  }
+  const std::int64_t room =
+      kEpilogueFloats / (piece.rows * kPanelColumns) / kPanelQuantum * kPanelQuantum;
+  for (; piece.first_panel < end; piece.first_panel += piece.panels) {
+    piece.panels = std::min(room, end - piece.first_panel);
+    const std::ptrdiff_t stride = piece.panels * kPanelColumns;
+    multiply(call, piece, sums, stride, scratch);
+    finish(call, piece, sums, stride);
+  }
+}
+
+}  // namespace
+
+void LinearScratch::reserve(int threads, std::size_t bytes) {
+  if (buffers_.size() < static_cast<std::size_t>(threads)) {
+    buffers_.resize(static_cast<std::size_t>(threads));
+  }
+  for (auto& buffer : buffers_) {
+    buffer.reserve(bytes);
+    QUIRE_CHECK(buffer.data() != nullptr, "out of memory for the scratch of linear layers");
+  }
+}
+
+void pack_rows(const Context& context, WeightFormat format, std::span<const float> x,
+               std::ptrdiff_t x_stride, std::int64_t rows, std::int64_t depth, PackedRows& packed) {
+  packed.reshape(row_format_for(format), rows, depth);
+  if (rows == 0) {
+    return;
+  }
+  QUIRE_CHECK(x_stride >= depth, "rows of x overlap");
+  QUIRE_CHECK(static_cast<std::int64_t>(x.size()) >= (rows - 1) * x_stride + depth, "x is short");
+  const auto pack = context.table->pack_rows[static_cast<std::uint8_t>(packed.format())];
+  const auto pack_blocks = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = first * kBlockRows; row < std::min(rows, last * kBlockRows);
+         row += kBlockRows) {
+      pack({.x = x.data() + row * x_stride,
+            .x_stride = x_stride,
+            .rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows - row)),
+            .depth = depth,
+            .steps = static_cast<int>(packed.steps()),
+            .values = packed.values(row),
+            .scales = packed.scales(row),
+            .offsets = packed.offsets(row)});
+    }
+  };
+  parallel_ranges(context, packed.blocks(), kBlockRows * depth, pack_blocks);
+}
+
+void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
+            std::span<float> out, std::ptrdiff_t out_stride, const Epilogue& epilogue,
+            LinearScratch& scratch) {
+  const std::int64_t rows = packed.rows();
+  if (rows == 0 || weights.columns() == 0) {
+    return;
+  }
+  QUIRE_CHECK(packed.format() == row_format_for(weights.format()),
+              "rows packed for another format");
+  QUIRE_CHECK(packed.depth() == weights.depth(), "rows packed for another depth");
+  QUIRE_CHECK(out_stride >= weights.columns(), "rows of out overlap");
+  QUIRE_CHECK(static_cast<std::int64_t>(out.size()) >= (rows - 1) * out_stride + weights.columns(),
+              "out is short");
+  QUIRE_CHECK(
+      epilogue.bias.empty() || static_cast<std::int64_t>(epilogue.bias.size()) == weights.columns(),
+      "bias must have one value per column");
+  const Grid grid = make_grid(weights, rows, context.pool->threads());
+  scratch.reserve(context.pool->threads(),
+                  kEpilogueFloats * sizeof(float) +
+                      static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
+  const Call call = {*context.table, weights, packed, out, out_stride, epilogue};
+  const auto tasks = static_cast<int>(grid.row_tasks * grid.panel_tasks);
+  context.pool->run(tasks, [&](int task, int thread) {
+    const std::int64_t row = task / grid.panel_tasks * grid.rows_per_task;
+    const std::int64_t panel = task % grid.panel_tasks * grid.panels_per_task;
+    run_piece(call,
+              {.first_row = row,
+               .rows = std::min(grid.rows_per_task, rows - row),
+               .first_panel = panel,
+               .panels = std::min(grid.panels_per_task, weights.panels() - panel)},
+              scratch.of_thread(thread));
+  });
+}
+
+}  // namespace quire::kernels

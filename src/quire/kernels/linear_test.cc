@@ -1,0 +1,329 @@
+// Matrix products: tolerance against double precision, row invariance bit by bit, agreement between
+// instruction sets, epilogues, borders, allocations.
+#include "quire/kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_rows.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/kernels/reference.h"
+#include "quire/kernels/test_util.h"
+
+namespace {
+
+std::atomic<std::int64_t> allocations{0};  // of operator new, in this test program
+
+}  // namespace
+
+// Not inlined, so that the compiler sees pairs of new and delete, not of new and free.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  void* data = std::malloc(size == 0 ? 1 : size);  // NOLINT: this is the allocator
+  if (data == nullptr) {
+    throw std::bad_alloc();
+  }
+  return data;
+}
+[[gnu::noinline]] void operator delete(void* data) noexcept {
+  std::free(data);
+}  // NOLINT: the same
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}  // NOLINT: the same
+
+namespace quire::kernels {
+namespace {
+
+using device::Isa;
+using device::ThreadPool;
+using reference::Tolerance;
+using test::random_floats;
+using test::same_bits;
+
+struct Shape {
+  std::int64_t columns, depth;
+};
+
+std::vector<float> multiply(const Context& context, const PackedWeights& w,
+                            std::span<const float> x, std::int64_t rows,
+                            const Epilogue& epilogue = {}) {
+  PackedRows packed;
+  LinearScratch scratch;
+  std::vector<float> out(static_cast<std::size_t>(rows * w.columns()), 0.25f);
+  pack_rows(context, w.format(), x, w.depth(), rows, w.depth(), packed);
+  linear(context, w, packed, out, w.columns(), epilogue, scratch);
+  return out;
+}
+
+class LinearTest : public test::OnEveryIsa {
+ protected:
+  ThreadPool pool_{2};
+  Context context() { return on(pool_); }
+};
+
+TEST_P(LinearTest, MatchesDoublePrecision) {
+  for (const WeightFormat format : test::kFormats) {
+    for (const Shape s : {Shape{32, 32}, {64, 256}, {100, 96}, {31, 70}, {40, 2080}, {1, 1}}) {
+      const PackedWeights w = test::pack_plain(
+          context(), format, random_floats(s.columns * s.depth, 1), s.columns, s.depth);
+      const std::vector<float> plain = reference::unpack_weights(w);
+      for (const std::int64_t rows : {1, 2, 3, 8, 15, 16, 17, 33, 48, 61}) {
+        const std::vector<float> x = random_floats(rows * s.depth, 2);
+        PackedRows packed;
+        pack_rows(context(), format, x, s.depth, rows, s.depth, packed);
+        const std::vector<double> expected =
+            reference::linear(reference::unpack_rows(packed), plain, s.depth, {});
+        EXPECT_LE(reference::relative_l2(multiply(context(), w, x, rows), expected),
+                  Tolerance::kLinear)
+            << format_name(format) << " " << rows << "x" << s.columns << "x" << s.depth;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RoundingOfActivationsIsSmall) {
+  const std::int64_t rows = 19;
+  const std::int64_t columns = 96;
+  const std::int64_t depth = 512;
+  for (const WeightFormat format : test::kFormats) {
+    const PackedWeights w =
+        test::pack_plain(context(), format, random_floats(columns * depth, 3), columns, depth);
+    const std::vector<float> x = random_floats(rows * depth, 4);
+    const double error =
+        reference::relative_l2(multiply(context(), w, x, rows),
+                               reference::linear(x, reference::unpack_weights(w), depth, {}));
+    const double bound = format == WeightFormat::kF32    ? Tolerance::kLinear
+                         : format == WeightFormat::kBf16 ? Tolerance::kBf16Rows
+                                                         : Tolerance::kInt8Rows;
+    EXPECT_LE(error, bound) << format_name(format);
+  }
+}
+
+// The contract of the engine: a row alone, in any batch, at any place, on any number of threads,
+// has the same bits. Shapes with several depth blocks, with tails in both directions, with less
+// than a panel.
+TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
+  ThreadPool one(1);
+  ThreadPool three(3);
+  for (const WeightFormat format : test::kFormats) {
+    for (const Shape s : {Shape{160, 1056}, {75, 100}, {32, 2100}, {7, 33}}) {
+      const std::int64_t rows = 300;
+      const PackedWeights w = test::pack_plain(
+          context(), format, random_floats(s.columns * s.depth, 5), s.columns, s.depth);
+      const std::vector<float> x = random_floats(rows * s.depth, 6);
+      const std::vector<float> all = multiply(context(), w, x, rows);
+      for (const std::int64_t first : {0, 7, 16, 255}) {
+        for (const std::int64_t count : {1, 2, 3, 4, 5, 8, 11, 16, 17, 31, 32, 33, 40}) {
+          ThreadPool& pool = count % 2 == 0 ? one : three;
+          const std::vector<float> part =
+              multiply(on(pool), w,
+                       std::span(x).subspan(static_cast<std::size_t>(first * s.depth),
+                                            static_cast<std::size_t>(count * s.depth)),
+                       count);
+          ASSERT_TRUE(same_bits(
+              part,
+              std::span(all).subspan(static_cast<std::size_t>(first * s.columns), part.size())))
+              << format_name(format) << " " << s.columns << "x" << s.depth << " rows " << first
+              << "+" << count << " threads " << pool.threads();
+        }
+      }
+    }
+  }
+}
+
+// Bias and residual are exact additions on top of the plain product, so their bits follow from its
+// bits; this is also what keeps them row-invariant.
+TEST_P(LinearTest, EpilogueAddsBiasThenResidual) {
+  for (const WeightFormat format : test::kFormats) {
+    for (const Shape s : {Shape{160, 2080}, {75, 100}, {20, 40}, {1100, 32}}) {
+      const PackedWeights w = test::pack_plain(
+          context(), format, random_floats(s.columns * s.depth, 7), s.columns, s.depth);
+      const std::vector<float> bias = random_floats(s.columns, 8);
+      for (const std::int64_t rows : {1, 2, 7, 40, 257}) {
+        const std::vector<float> x = random_floats(rows * s.depth, 9);
+        const std::vector<float> product = multiply(context(), w, x, rows);
+        std::vector<float> biased = product;
+        std::vector<float> summed = product;
+        std::vector<float> both = product;
+        for (std::size_t i = 0; i < product.size(); ++i) {
+          const float b = bias[i % static_cast<std::size_t>(s.columns)];
+          biased[i] = product[i] + b;
+          summed[i] = 0.25f + product[i];  // what multiply() leaves in `out` beforehand
+          both[i] = 0.25f + (product[i] + b);
+        }
+        EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, {.bias = bias}), biased));
+        EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, {.accumulate = true}), summed));
+        EXPECT_TRUE(
+            same_bits(multiply(context(), w, x, rows, {.bias = bias, .accumulate = true}), both));
+      }
+    }
+  }
+}
+
+// Rows of `out` further apart than the columns: what lies between and behind keeps its canaries.
+TEST_P(LinearTest, WritesNothingBesideTheOutput) {
+  for (const WeightFormat format : test::kFormats) {
+    for (const Shape s : {Shape{2049, 64}, {64, 64}, {33, 40}, {5, 8}}) {
+      const PackedWeights w = test::pack_plain(
+          context(), format, random_floats(s.columns * s.depth, 10), s.columns, s.depth);
+      for (const std::int64_t rows : {1, 3, 34}) {
+        for (const bool accumulate : {false, true}) {
+          const std::int64_t stride = s.columns + 7;
+          const std::vector<float> x = random_floats(rows * (s.depth + 3), 11);
+          PackedRows packed;
+          LinearScratch scratch;
+          pack_rows(context(), format, x, s.depth + 3, rows, s.depth, packed);
+          std::vector<float> out(static_cast<std::size_t>(rows * stride), -77.0f);
+          linear(context(), w, packed, out, stride, {.accumulate = accumulate}, scratch);
+          for (std::int64_t i = 0; i < rows * stride; ++i) {
+            const bool inside = i % stride < s.columns;
+            ASSERT_EQ(out[static_cast<std::size_t>(i)] == -77.0f, !inside) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, NoRowsIsANoOp) {
+  const PackedWeights w =
+      test::pack_plain(context(), WeightFormat::kBf16, random_floats(32 * 32, 12), 32, 32);
+  EXPECT_TRUE(multiply(context(), w, {}, 0).empty());
+}
+
+TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
+  const std::int64_t depth = 64;
+  const std::int64_t columns = 32;
+  const std::int64_t rows = 33;
+  std::vector<float> w(static_cast<std::size_t>(columns * depth));
+  std::vector<float> x(static_cast<std::size_t>(rows * depth));
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    w[i] = i % 3 == 0 ? -1.0f : 1.0f;
+  }
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = i % 5 == 0 ? -1.0f : 1.0f;
+  }
+  for (const WeightFormat format : {WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
+    const PackedWeights packed = test::pack_plain(context(), format, w, columns, depth);
+    const std::vector<double> expected =
+        reference::linear(x, reference::unpack_weights(packed), depth, {});
+    EXPECT_LE(reference::relative_l2(multiply(context(), packed, x, rows), expected), 1e-5);
+  }
+}
+
+// A row with NaN or infinity spoils itself only.
+TEST_P(LinearTest, BrokenRowsStayAlone) {
+  const std::int64_t depth = 96;
+  const std::int64_t columns = 64;
+  const std::int64_t rows = 35;
+  for (const WeightFormat format : test::kFormats) {
+    const PackedWeights w =
+        test::pack_plain(context(), format, random_floats(columns * depth, 13), columns, depth);
+    std::vector<float> x = random_floats(rows * depth, 14);
+    const std::vector<float> healthy = multiply(context(), w, x, rows);
+    x[5 * 96 + 3] = std::numeric_limits<float>::quiet_NaN();
+    x[17 * 96 + 3] = std::numeric_limits<float>::infinity();
+    const std::vector<float> mixed = multiply(context(), w, x, rows);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto at = static_cast<std::size_t>(row * columns);
+      const bool same =
+          same_bits(std::span(healthy).subspan(at, 64), std::span(mixed).subspan(at, 64));
+      EXPECT_EQ(same, row != 5 && row != 17) << format_name(format) << " row " << row;
+    }
+    EXPECT_TRUE(std::isnan(mixed[5 * 64])) << format_name(format);
+    EXPECT_FALSE(std::isfinite(mixed[17 * 64])) << format_name(format);
+  }
+}
+
+// Integer group sums are exact and the fp32 chain is the same, so quantised results agree in every
+// bit.
+TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
+  if (GetParam() == Isa::kPortable) {
+    GTEST_SKIP() << "the portable set has no fused multiply-add";
+  }
+  ThreadPool one(1);
+  for (const WeightFormat format : {WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
+    const PackedWeights w =
+        test::pack_plain(context(), format, random_floats(96 * 1024, 7), 96, 1024);
+    const std::vector<float> x = random_floats(37 * 1024, 8);
+    EXPECT_TRUE(same_bits(multiply(context(), w, x, 37),
+                          multiply({&kernels_for(Isa::kAvx2), &one}, w, x, 37)))
+        << format_name(format);
+  }
+}
+
+TEST_P(LinearTest, SteadyStateAllocatesNothing) {
+  for (const WeightFormat format : test::kFormats) {
+    const PackedWeights w =
+        test::pack_plain(context(), format, random_floats(320 * 512, 15), 320, 512);
+    const std::vector<float> x = random_floats(64 * 512, 16);
+    std::vector<float> out(64 * 320);
+    PackedRows packed;
+    LinearScratch scratch;
+    const auto step = [&](std::int64_t rows) {
+      pack_rows(context(), format, x, 512, rows, 512, packed);
+      linear(context(), w, packed, out, 320, {.accumulate = true}, scratch);
+    };
+    step(64);
+    const std::byte* values = packed.values(0);
+    const std::byte* room = scratch.of_thread(1);
+    const std::int64_t before = allocations.load();
+    for (const std::int64_t rows : {1, 64, 17}) {
+      step(rows);
+    }
+    EXPECT_EQ(allocations.load(), before) << format_name(format);
+    EXPECT_EQ(packed.values(0), values);
+    EXPECT_EQ(scratch.of_thread(1), room);
+  }
+}
+
+TEST_P(LinearTest, OneScratchServesAllFormats) {
+  PackedRows packed;
+  LinearScratch scratch;
+  const std::vector<float> x = random_floats(20 * 64, 17);
+  for (int round = 0; round < 2; ++round) {
+    for (const WeightFormat format : test::kFormats) {
+      const PackedWeights w =
+          test::pack_plain(context(), format, random_floats(64 * 64, 18), 64, 64);
+      std::vector<float> out(20 * 64);
+      pack_rows(context(), format, x, 64, 20, 64, packed);
+      linear(context(), w, packed, out, 64, {}, scratch);
+      EXPECT_TRUE(same_bits(out, multiply(context(), w, x, 20)));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LinearTest, test::every_isa(), test::isa_test_name);
+
+TEST(LinearDeath, MismatchedOperandsAreCaught) {
+  ThreadPool pool(1);
+  const Context context = {&kernels_for(Isa::kPortable), &pool};
+  const PackedWeights w(WeightFormat::kBf16, 32, 64);
+  const std::vector<float> x(64, 1.0f);
+  std::vector<float> out(32);
+  PackedRows packed;
+  LinearScratch scratch;
+  pack_rows(context, WeightFormat::kF32, x, 64, 1, 64, packed);
+  EXPECT_DEATH(linear(context, w, packed, out, 32, {}, scratch), "another format");
+  pack_rows(context, WeightFormat::kBf16, x, 32, 1, 32, packed);
+  EXPECT_DEATH(linear(context, w, packed, out, 32, {}, scratch), "another depth");
+  pack_rows(context, WeightFormat::kBf16, x, 64, 1, 64, packed);
+  EXPECT_DEATH(linear(context, w, packed, std::span(out).first(31), 32, {}, scratch), "short");
+}
+
+}  // namespace
+}  // namespace quire::kernels

@@ -1,0 +1,80 @@
+// Activations X [rows, depth] prepared for the kernels: blocks of up to 16 rows, each block step by
+// step.
+//
+//   block b holds r = min(16, rows - 16 b) rows as [steps][r][32]; nothing is padded to 16 rows, so
+//   one row is a plain vector, and 16 rows are a stack of ready AMX tiles. Inputs beyond the depth
+//   are zero.
+//
+//   f32    fp32 values
+//   bf16   rounded to nearest even
+//   int8   values in -127..127, plus per (step, row): an fp32 scale, and -8 times the sum of the 32
+//          values, which turns products with w + 8 (or, times 16, with w + 128) into products with
+//          w
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/device/aligned_buffer.h"
+#include "quire/kernels/packed_weights.h"
+
+namespace quire::kernels {
+
+inline constexpr int kBlockRows = 16;
+
+enum class RowFormat : std::uint8_t { kF32, kBf16, kInt8 };
+
+[[nodiscard]] constexpr RowFormat row_format_for(WeightFormat format) {
+  constexpr RowFormat kFormats[] = {RowFormat::kF32, RowFormat::kBf16, RowFormat::kInt8,
+                                    RowFormat::kInt8};
+  return kFormats[static_cast<std::uint8_t>(format)];
+}
+[[nodiscard]] constexpr int value_bytes(RowFormat format) {
+  constexpr int kBytes[] = {4, 2, 1};
+  return kBytes[static_cast<std::uint8_t>(format)];
+}
+
+// Storage only; pack_rows (linear.h) fills it. Owned by one caller; move only.
+class PackedRows {
+ public:
+  // Contents are undefined afterwards. Allocates only when it needs more than it ever held.
+  void reshape(RowFormat format, std::int64_t rows, std::int64_t depth);
+
+  [[nodiscard]] RowFormat format() const { return format_; }
+  [[nodiscard]] std::int64_t rows() const { return rows_; }
+  [[nodiscard]] std::int64_t depth() const { return depth_; }
+  [[nodiscard]] std::int64_t steps() const { return (depth_ + kStepDepth - 1) / kStepDepth; }
+  [[nodiscard]] std::int64_t blocks() const { return (rows_ + kBlockRows - 1) / kBlockRows; }
+
+  // Of row `row`, the first of a block.
+  [[nodiscard]] std::byte* values(std::int64_t row) {
+    return values_.data() + row * steps() * kStepDepth * value_bytes(format_);
+  }
+  [[nodiscard]] const std::byte* values(std::int64_t row) const {
+    return values_.data() + row * steps() * kStepDepth * value_bytes(format_);
+  }
+  // int8 only, else null; [steps][r] per block.
+  [[nodiscard]] float* scales(std::int64_t row) { return int8_group(scales_.data(), row); }
+  [[nodiscard]] const float* scales(std::int64_t row) const {
+    return int8_group(scales_.data(), row);
+  }
+  [[nodiscard]] std::int32_t* offsets(std::int64_t row) { return int8_group(offsets_.data(), row); }
+  [[nodiscard]] const std::int32_t* offsets(std::int64_t row) const {
+    return int8_group(offsets_.data(), row);
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] T* int8_group(T* data, std::int64_t row) const {
+    return format_ == RowFormat::kInt8 ? data + row * steps() : nullptr;
+  }
+
+  RowFormat format_ = RowFormat::kF32;
+  std::int64_t rows_ = 0;
+  std::int64_t depth_ = 0;
+  device::AlignedBuffer<std::byte> values_;
+  device::AlignedBuffer<float> scales_;
+  device::AlignedBuffer<std::int32_t> offsets_;
+};
+
+}  // namespace quire::kernels

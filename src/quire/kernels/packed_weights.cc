@@ -1,0 +1,222 @@
+#include "quire/kernels/packed_weights.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr int kTileColumns = 16;
+constexpr int kScaleBytes = 64;  // 32 fp16
+
+// Where input k of a column lives, counted in elements from the column's first one. Layouts: see
+// the header.
+constexpr int f32_offset(int column, int k) { return k * kPanelColumns + column; }
+constexpr int bf16_offset(int column, int k) {
+  const int tile = column / kTileColumns;
+  return ((tile * 16 + k / 2) * kTileColumns + column % kTileColumns) * 2 + k % 2;
+}
+constexpr int q8_offset(int column, int k) {
+  const int tile = column / kTileColumns;
+  return ((tile * 8 + k / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
+}
+// The byte; inputs 16..31 are in the high nibbles.
+constexpr int q4_offset(int column, int k) {
+  const int tile = column / kTileColumns;
+  return ((tile * 4 + k % 16 / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
+}
+
+template <class T>
+void put(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+template <class T>
+T get(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// Nearest integer, ties to even; |x| < 2^22.
+int round_to_int(float x) {
+  constexpr float kMagic = 0x1.8p23f;  // adding it leaves no bits behind the point
+  return std::bit_cast<std::int32_t>(x + kMagic) - std::bit_cast<std::int32_t>(kMagic);
+}
+
+// Column `column` of a step from 32 plain weights.
+void pack_q8(const float* w, int column, std::byte* step) {
+  float peak = 0;
+  for (int k = 0; k < kStepDepth; ++k) {
+    peak = std::max(peak, std::fabs(w[k]));
+  }
+  put(step + std::ptrdiff_t{2} * column, tensor::float_to_fp16(peak / 127.0f));
+  const float inverse = peak > 0 ? 127.0f / peak : 0.0f;
+  for (int k = 0; k < kStepDepth; ++k) {
+    const int code = std::clamp(round_to_int(w[k] * inverse), -127, 127);
+    step[kScaleBytes + q8_offset(column, k)] = static_cast<std::byte>(code + 128);
+  }
+}
+
+void pack_q4(const float* w, int column, std::byte* step) {
+  float peak = 0;
+  for (int k = 0; k < kStepDepth; ++k) {
+    peak = std::fabs(w[k]) > std::fabs(peak) ? w[k] : peak;
+  }
+  put(step + std::ptrdiff_t{2} * column, tensor::float_to_fp16(peak / -8.0f));
+  const float inverse = peak != 0 ? -8.0f / peak : 0.0f;
+  const auto code = [&](int k) {
+    return static_cast<unsigned>(std::clamp(round_to_int(w[k] * inverse), -8, 7) + 8);
+  };
+  for (int k = 0; k < kStepDepth / 2; ++k) {
+    step[kScaleBytes + q4_offset(column, k)] = static_cast<std::byte>(code(k) | code(k + 16) << 4);
+  }
+}
+
+void pack_column(const KernelTable& table, WeightFormat format, const float* w, int column,
+                 std::byte* step) {
+  if (format == WeightFormat::kF32) {
+    for (int k = 0; k < kStepDepth; ++k) {
+      put(step + std::ptrdiff_t{4} * f32_offset(column, k), w[k]);
+    }
+  } else if (format == WeightFormat::kBf16) {
+    std::uint16_t rounded[kStepDepth];
+    table.round_bf16(w, kStepDepth, rounded);
+    for (int k = 0; k < kStepDepth; ++k) {
+      put(step + std::ptrdiff_t{2} * bf16_offset(column, k), rounded[k]);
+    }
+  } else if (format == WeightFormat::kQ8g32) {
+    pack_q8(w, column, step);
+  } else {
+    pack_q4(w, column, step);
+  }
+}
+
+// Rows [0, rows <= 32) of a panel, [rows, depth].
+struct PlainPanel {
+  std::span<const float> values;
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;
+};
+
+// Writes every byte of the panel; weights outside `from` are zero.
+void pack_panel(const KernelTable& table, WeightFormat format, const PlainPanel& from,
+                std::byte* to) {
+  for (std::int64_t k = 0; k < from.depth; k += kStepDepth, to += step_bytes(format)) {
+    const std::int64_t count = std::min<std::int64_t>(kStepDepth, from.depth - k);
+    for (int column = 0; column < kPanelColumns; ++column) {
+      const float* row = from.values.data() + column * from.depth + k;
+      if (column < from.rows && count == kStepDepth) {
+        pack_column(table, format, row, column, to);
+        continue;
+      }
+      float padded[kStepDepth] = {};
+      if (column < from.rows) {
+        std::copy_n(row, count, padded);
+      }
+      pack_column(table, format, padded, column, to);
+    }
+  }
+}
+
+// 32 inputs of one column of a step.
+void unpack_column(WeightFormat format, const std::byte* step, int column, float* w) {
+  switch (format) {
+    case WeightFormat::kF32:
+      for (int k = 0; k < kStepDepth; ++k) {
+        w[k] = get<float>(step + std::ptrdiff_t{4} * f32_offset(column, k));
+      }
+      return;
+    case WeightFormat::kBf16:
+      for (int k = 0; k < kStepDepth; ++k) {
+        w[k] = tensor::bf16_to_float(
+            get<std::uint16_t>(step + std::ptrdiff_t{2} * bf16_offset(column, k)));
+      }
+      return;
+    default:
+      break;
+  }
+  const float scale = tensor::fp16_to_float(get<std::uint16_t>(step + std::ptrdiff_t{2} * column));
+  const std::byte* tiles = step + kScaleBytes;
+  for (int k = 0; k < kStepDepth; ++k) {
+    const int code =
+        format == WeightFormat::kQ8g32
+            ? std::to_integer<int>(tiles[q8_offset(column, k)]) - 128
+            : (std::to_integer<int>(tiles[q4_offset(column, k)]) >> k / 16 * 4 & 15) - 8;
+    w[k] = scale * static_cast<float>(code);
+  }
+}
+
+}  // namespace
+
+const char* format_name(WeightFormat format) {
+  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32"};
+  return kNames[static_cast<std::uint8_t>(format)];
+}
+
+void PackedWeights::allocate(WeightFormat format, std::int64_t columns, std::int64_t depth) {
+  QUIRE_CHECK(columns > 0 && depth > 0, "a weight matrix has at least one row and column");
+  format_ = format;
+  columns_ = columns;
+  depth_ = depth;
+  bytes_ = device::AlignedBuffer<std::byte>(size_bytes());
+}
+
+PackedWeights::PackedWeights(WeightFormat format, std::int64_t columns, std::int64_t depth) {
+  allocate(format, columns, depth);
+  if (data() != nullptr) {
+    std::memset(data(), 0, size_bytes());  // scale 0 makes every code a zero
+  }
+}
+
+PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, std::int64_t columns,
+                                  std::int64_t depth, const RowSource& source) {
+  PackedWeights packed;
+  packed.allocate(format, columns, depth);
+  if (packed.data() == nullptr) {
+    return packed;
+  }
+  std::vector<device::AlignedBuffer<float>> plain(
+      static_cast<std::size_t>(context.pool->threads()));
+  context.pool->run(static_cast<int>(packed.panels()), [&](int panel, int thread) {
+    const std::int64_t first = std::int64_t{panel} * kPanelColumns;
+    const std::int64_t rows = std::min<std::int64_t>(kPanelColumns, columns - first);
+    auto& buffer = plain[static_cast<std::size_t>(thread)];
+    buffer.reserve(static_cast<std::size_t>(kPanelColumns * depth));
+    QUIRE_CHECK(buffer.data() != nullptr, "out of memory for 32 rows of a weight matrix");
+    const std::span<float> values = buffer.span().first(static_cast<std::size_t>(rows * depth));
+    source(first, rows, values);
+    std::byte* to = packed.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
+    pack_panel(*context.table, format, {values, rows, depth}, to);
+  });
+  return packed;
+}
+
+void PackedWeights::unpack_row(std::int64_t column, std::span<float> out) const {
+  QUIRE_CHECK(column >= 0 && column < columns_, "row outside the weight matrix");
+  QUIRE_CHECK(static_cast<std::int64_t>(out.size()) >= depth_, "out is short");
+  const int place = static_cast<int>(column % kPanelColumns);
+  const std::byte* step = data() + panel_bytes() * static_cast<std::size_t>(column / kPanelColumns);
+  for (std::int64_t k = 0; k < depth_; k += kStepDepth, step += step_bytes(format_)) {
+    if (depth_ - k >= kStepDepth) {
+      unpack_column(format_, step, place, out.data() + k);
+      continue;
+    }
+    float last[kStepDepth];
+    unpack_column(format_, step, place, last);
+    std::copy_n(last, depth_ - k, out.data() + k);
+  }
+}
+
+}  // namespace quire::kernels

@@ -1,0 +1,27 @@
+// How row operations share a pool: contiguous ranges of items, none so small that waking a thread
+// costs more than the work.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "quire/kernels/context.h"
+
+namespace quire::kernels {
+
+// A hand-off costs a microsecond or two; one element of a row operation about half a nanosecond.
+inline constexpr std::int64_t kElementsPerTask = 16384;
+
+// Calls fn(first, last) so that the ranges cover [0, items) once. `elements_per_item` sizes them.
+template <class Fn>
+void parallel_ranges(const Context& context, std::int64_t items, std::int64_t elements_per_item,
+                     Fn&& fn) {
+  constexpr std::int64_t kTasksPerThread = 4;
+  const std::int64_t wanted = items * elements_per_item / kElementsPerTask;
+  const std::int64_t most = std::min(items, context.pool->threads() * kTasksPerThread);
+  const std::int64_t tasks = std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1));
+  context.pool->run(static_cast<int>(tasks),
+                    [&](int task, int) { fn(items * task / tasks, items * (task + 1) / tasks); });
+}
+
+}  // namespace quire::kernels

@@ -1,0 +1,43 @@
+// Obvious, slow answers in double precision, and how far a kernel may be from them. Tests and the
+// self-test compare every kernel with these.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/kernels/packed_rows.h"
+#include "quire/kernels/packed_weights.h"
+
+namespace quire::kernels::reference {
+
+// Largest ||kernel - reference|| / ||reference||, both given the same (packed) operands. The norm
+// of the difference is that of fp32 rounding: 2^-24 * sqrt(depth) for sums, a few 2^-24 elsewhere.
+struct Tolerance {
+  static constexpr double kLinear = 1e-6;
+  static constexpr double kRmsNorm = 2e-7;
+  static constexpr double kSiluMul = 2e-7;  // with the exponential's own 2e-7 in its worst place
+  // Rounding activations, for products of the unpacked weights with plain activations.
+  static constexpr double kBf16Rows = 4e-3;
+  static constexpr double kInt8Rows = 8e-3;
+};
+
+// ||a - b|| / ||b||; ||a|| if b is zero. NaN when a value is.
+[[nodiscard]] double relative_l2(std::span<const float> a, std::span<const double> b);
+
+// The values that the kernels see, row-major [columns, depth] and [rows, depth].
+[[nodiscard]] std::vector<float> unpack_weights(const PackedWeights& weights);
+[[nodiscard]] std::vector<float> unpack_rows(const PackedRows& rows);
+
+// y [rows, columns] = x [rows, depth] times w [columns, depth] transposed, plus bias (may be
+// empty).
+[[nodiscard]] std::vector<double> linear(std::span<const float> x, std::span<const float> w,
+                                         std::int64_t depth, std::span<const float> bias);
+
+// One row.
+[[nodiscard]] std::vector<double> rms_norm(std::span<const float> x, std::span<const float> weight,
+                                           double epsilon);
+// gate_up [2 * width].
+[[nodiscard]] std::vector<double> silu_mul(std::span<const float> gate_up);
+
+}  // namespace quire::kernels::reference

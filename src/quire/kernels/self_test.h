@@ -1,0 +1,14 @@
+// A short run of every kernel of one instruction set against double precision: finds a machine or a
+// build whose instructions do not do what detection promised.
+#pragma once
+
+#include "quire/device/cpu/isa.h"
+#include "quire/result.h"
+
+namespace quire::kernels {
+
+// Ok, kUnsupported when this machine cannot run `isa`, or kDevice naming the kernel, the error and
+// its bound. Under 200 ms; starts and stops a pool of its own. Any thread.
+[[nodiscard]] Status self_test(device::Isa isa);
+
+}  // namespace quire::kernels

@@ -1,0 +1,150 @@
+#include "quire/kv/block_pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+namespace {
+
+constexpr std::int32_t kWordBits = 64;
+
+std::size_t word_of(std::int32_t index) { return static_cast<std::size_t>(index / kWordBits); }
+std::uint64_t bit_of(std::int32_t index) { return std::uint64_t{1} << (index % kWordBits); }
+
+}  // namespace
+
+BlockPool::BlockPool(std::int32_t num_blocks)
+    : slots_(static_cast<std::size_t>(num_blocks)),
+      free_bits_(word_of(num_blocks + kWordBits - 1)),
+      num_free_(num_blocks) {
+  for (std::int32_t i = 0; i < num_blocks; ++i) {
+    free_bits_[word_of(i)] |= bit_of(i);
+  }
+}
+
+std::vector<BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) {
+  QUIRE_CHECK(count >= 0 && count <= num_free_, "more blocks asked for than are free");
+  std::vector<BlockRef> taken;
+  taken.reserve(static_cast<std::size_t>(count));
+  std::int32_t rest = count;
+  if (after.value >= 0 && rest > 0) {
+    const std::int32_t first = after.value + 1;
+    const std::int32_t length = std::min(rest, find_next(first, false) - first);
+    take({first, length}, taken);
+    rest -= length;
+  }
+  if (rest == 0) {
+    return taken;
+  }
+  std::vector<Extent> extents = free_extents();
+  const auto longer = [](Extent a, Extent b) { return a.length > b.length; };
+  const Extent largest = *std::ranges::min_element(extents, longer);
+  if (largest.length >= rest) {
+    const std::int32_t gap = largest.first == 0 ? 0 : (largest.length - rest) / 2;
+    take({largest.first + gap, rest}, taken);
+    return taken;
+  }
+  std::ranges::stable_sort(extents, longer);
+  for (const Extent extent : extents) {
+    const std::int32_t length = std::min(rest, extent.length);
+    take({extent.first, length}, taken);
+    rest -= length;
+  }
+  return taken;
+}
+
+void BlockPool::take(Extent extent, std::vector<BlockRef>& taken) {
+  for (std::int32_t i = extent.first; i < extent.first + extent.length; ++i) {
+    Slot& slot = slots_[static_cast<std::size_t>(i)];
+    slot.references = 1;
+    free_bits_[word_of(i)] &= ~bit_of(i);
+    taken.push_back({BlockId{i}, slot.generation});
+  }
+  num_free_ -= extent.length;
+}
+
+void BlockPool::retain(BlockRef block) {
+  QUIRE_CHECK(is_current(block), "a stale block handle was retained");
+  ++slots_[static_cast<std::size_t>(block.id.value)].references;
+}
+
+bool BlockPool::release(BlockRef block) {
+  QUIRE_CHECK(is_current(block), "a block was released twice or through a stale handle");
+  Slot& slot = slots_[static_cast<std::size_t>(block.id.value)];
+  if (--slot.references > 0) {
+    return false;
+  }
+  ++slot.generation;
+  free_bits_[word_of(block.id.value)] |= bit_of(block.id.value);
+  ++num_free_;
+  return true;
+}
+
+bool BlockPool::is_current(BlockRef block) const {
+  if (block.id.value < 0 || block.id.value >= num_blocks()) {
+    return false;
+  }
+  const Slot& slot = slots_[static_cast<std::size_t>(block.id.value)];
+  return slot.references > 0 && slot.generation == block.generation;
+}
+
+std::int32_t BlockPool::references(BlockId id) const {
+  return slots_[static_cast<std::size_t>(id.value)].references;
+}
+
+bool BlockPool::is_free(std::int32_t index) const {
+  return (free_bits_[word_of(index)] & bit_of(index)) != 0;
+}
+
+// The first block at or after `from` that is free (or is not), or num_blocks().
+std::int32_t BlockPool::find_next(std::int32_t from, bool free) const {
+  std::uint64_t mask = ~std::uint64_t{0} << (from % kWordBits);
+  for (std::size_t word = word_of(from); word < free_bits_.size(); ++word) {
+    const std::uint64_t bits = (free ? free_bits_[word] : ~free_bits_[word]) & mask;
+    if (bits != 0) {
+      const auto index = static_cast<std::int32_t>(word) * kWordBits + std::countr_zero(bits);
+      return std::min(index, num_blocks());
+    }
+    mask = ~std::uint64_t{0};
+  }
+  return num_blocks();
+}
+
+std::vector<BlockPool::Extent> BlockPool::free_extents() const {
+  std::vector<Extent> extents;
+  std::int32_t first = find_next(0, true);
+  while (first < num_blocks()) {
+    const std::int32_t end = find_next(first, false);
+    extents.push_back({first, end - first});
+    first = find_next(end, true);
+  }
+  return extents;
+}
+
+Status BlockPool::check() const {
+  std::int32_t counted = 0;
+  for (std::int32_t i = 0; i < num_blocks(); ++i) {
+    const std::int32_t references = slots_[static_cast<std::size_t>(i)].references;
+    if (references < 0 || (references == 0) != is_free(i)) {
+      return {ErrorCode::kInternal,
+              base::str_cat("block ", i, " has ", references, " references but is ",
+                            is_free(i) ? "" : "not ", "in the free map")};
+    }
+    counted += is_free(i) ? 1 : 0;
+  }
+  if (counted != num_free_) {
+    return {ErrorCode::kInternal,
+            base::str_cat("the free map has ", counted, " blocks, the free count is ", num_free_)};
+  }
+  return {};
+}
+
+}  // namespace quire::kv

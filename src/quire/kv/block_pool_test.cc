@@ -1,0 +1,147 @@
+#include "quire/kv/block_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "quire/base/ids.h"
+
+namespace quire::kv {
+namespace {
+
+constexpr BlockId kNothing{};
+
+std::vector<std::int32_t> ids(const std::vector<BlockRef>& blocks) {
+  std::vector<std::int32_t> values;
+  for (const BlockRef block : blocks) {
+    values.push_back(block.id.value);
+  }
+  return values;
+}
+
+using Ids = std::vector<std::int32_t>;
+
+TEST(BlockPool, FirstBlocksAreConsecutiveFromZero) {
+  BlockPool pool(8);
+  EXPECT_EQ(ids(pool.acquire(3, kNothing)), (Ids{0, 1, 2}));
+  EXPECT_EQ(pool.num_free(), 5);
+}
+
+TEST(BlockPool, ContinuesBehindTheCallersLastBlock) {
+  BlockPool pool(8);
+  const std::vector<BlockRef> first = pool.acquire(2, kNothing);
+  EXPECT_EQ(ids(pool.acquire(2, first.back().id)), (Ids{2, 3}));
+}
+
+TEST(BlockPool, ANewcomerLeavesRoomForItsNeighbourToGrow) {
+  BlockPool pool(16);
+  const std::vector<BlockRef> first = pool.acquire(2, kNothing);
+  EXPECT_EQ(ids(pool.acquire(2, kNothing)), (Ids{8, 9}));
+  EXPECT_EQ(ids(pool.acquire(4, first.back().id)), (Ids{2, 3, 4, 5}));
+}
+
+TEST(BlockPool, RestOfABrokenContinuationGoesToTheLargestExtent) {
+  BlockPool pool(10);
+  const std::vector<BlockRef> all = pool.acquire(10, kNothing);
+  for (const std::int32_t i : {1, 2, 5, 6, 7}) {
+    pool.release(all[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_EQ(ids(pool.acquire(4, BlockId{0})), (Ids{1, 2, 5, 6}));
+}
+
+TEST(BlockPool, FragmentsAreUsedLargestFirstWhenNoneHoldsAll) {
+  BlockPool pool(10);
+  const std::vector<BlockRef> all = pool.acquire(10, kNothing);
+  for (const std::int32_t i : {0, 4, 5, 6, 8, 9}) {
+    pool.release(all[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_EQ(ids(pool.acquire(6, kNothing)), (Ids{4, 5, 6, 8, 9, 0}));
+  EXPECT_EQ(pool.num_free(), 0);
+}
+
+TEST(BlockPool, ReleaseOfSharedBlockKeepsIt) {
+  BlockPool pool(2);
+  const BlockRef block = pool.acquire(1, kNothing).front();
+  pool.retain(block);
+  EXPECT_FALSE(pool.release(block));
+  EXPECT_EQ(pool.references(block.id), 1);
+  EXPECT_TRUE(pool.release(block));
+  EXPECT_EQ(pool.num_free(), 2);
+}
+
+TEST(BlockPool, ReusedBlockHasAnotherGeneration) {
+  BlockPool pool(1);
+  const BlockRef first = pool.acquire(1, kNothing).front();
+  pool.release(first);
+  EXPECT_FALSE(pool.is_current(first));
+  const BlockRef second = pool.acquire(1, kNothing).front();
+  EXPECT_EQ(first.id, second.id);
+  EXPECT_NE(first.generation, second.generation);
+  EXPECT_FALSE(pool.is_current(first));
+  EXPECT_TRUE(pool.is_current(second));
+}
+
+TEST(BlockPool, NoBlockIsCurrentOutsideThePool) {
+  const BlockPool pool(1);
+  EXPECT_FALSE(pool.is_current({BlockId{-1}, 0}));
+  EXPECT_FALSE(pool.is_current({BlockId{1}, 0}));
+}
+
+TEST(BlockPoolDeathTest, DoubleReleaseAborts) {
+  BlockPool pool(1);
+  const BlockRef block = pool.acquire(1, kNothing).front();
+  pool.release(block);
+  EXPECT_DEATH(pool.release(block), "released twice");
+}
+
+TEST(BlockPoolDeathTest, RetainOfAStaleHandleAborts) {
+  BlockPool pool(1);
+  const BlockRef block = pool.acquire(1, kNothing).front();
+  pool.release(block);
+  const BlockRef tenant = pool.acquire(1, kNothing).front();
+  EXPECT_EQ(tenant.id, block.id);
+  EXPECT_DEATH(pool.retain(block), "stale");
+}
+
+TEST(BlockPoolDeathTest, AcquireOfMoreThanFreeAborts) {
+  BlockPool pool(1);
+  EXPECT_DEATH((void)pool.acquire(2, kNothing), "more blocks");
+}
+
+// Oracle: a map from id to reference count. Sizes around the words of the free map.
+TEST(BlockPool, RandomOperationsEqualAMapOfCounts) {
+  for (const std::int32_t size : {1, 2, 63, 64, 65, 130}) {
+    std::mt19937 random(static_cast<std::uint32_t>(size));
+    BlockPool pool(size);
+    std::map<std::int32_t, std::int32_t> counts;
+    std::vector<BlockRef> held;
+    for (int step = 0; step < 20000; ++step) {
+      const bool take = held.empty() || random() % 2 == 0;
+      if (take && pool.num_free() > 0) {
+        const auto count = 1 + static_cast<std::int32_t>(random() % 5) % pool.num_free();
+        const BlockId after = held.empty() ? kNothing : held[random() % held.size()].id;
+        for (const BlockRef block : pool.acquire(count, after)) {
+          ASSERT_EQ(counts[block.id.value]++, 0);
+          held.push_back(block);
+        }
+      } else if (!held.empty() && random() % 4 == 0) {
+        const BlockRef block = held[random() % held.size()];
+        pool.retain(block);
+        ++counts[block.id.value];
+        held.push_back(block);
+      } else if (!held.empty()) {
+        std::swap(held[random() % held.size()], held.back());
+        const bool last = --counts[held.back().id.value] == 0;
+        ASSERT_EQ(pool.release(held.back()), last);
+        held.pop_back();
+      }
+      ASSERT_TRUE(pool.check().ok());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::kv

@@ -1,0 +1,78 @@
+#include "quire/kv/block_table.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/shared_blocks.h"
+
+namespace quire::kv {
+
+BlockTable::~BlockTable() { truncate(0); }
+
+BlockTable::BlockTable(BlockTable&& other) noexcept
+    : shared_(other.shared_),
+      ids_(std::exchange(other.ids_, {})),
+      refs_(std::exchange(other.refs_, {})),
+      num_given_up_(std::exchange(other.num_given_up_, 0)) {}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  std::swap(shared_, other.shared_);
+  std::swap(ids_, other.ids_);
+  std::swap(refs_, other.refs_);
+  std::swap(num_given_up_, other.num_given_up_);
+  return *this;
+}
+
+BlockTable BlockTable::clone(std::int32_t count) const {
+  BlockTable copy(*shared_);
+  copy.ids_.assign(ids_.begin(), ids_.begin() + count);
+  copy.refs_.assign(refs_.begin(), refs_.begin() + count);
+  copy.num_given_up_ = std::min(num_given_up_, count);
+  for (const BlockRef block : copy.live()) {
+    shared_->retain(block);
+  }
+  return copy;
+}
+
+void BlockTable::push(BlockRef block) {
+  ids_.push_back(block.id);
+  refs_.push_back(block);
+}
+
+void BlockTable::replace(std::int32_t index, BlockRef block) {
+  QUIRE_CHECK(index >= num_given_up_ && index < size(), "a block that is not held was replaced");
+  shared_->release(ref(index));
+  ids_[static_cast<std::size_t>(index)] = block.id;
+  refs_[static_cast<std::size_t>(index)] = block;
+}
+
+void BlockTable::truncate(std::int32_t count) {
+  while (size() > count) {
+    if (num_live() > 0) {
+      shared_->release(refs_.back());
+    } else {
+      --num_given_up_;
+    }
+    ids_.pop_back();
+    refs_.pop_back();
+  }
+}
+
+void BlockTable::give_up_front(std::int32_t count) {
+  for (; num_given_up_ < count; ++num_given_up_) {
+    shared_->release(ref(num_given_up_));
+    ids_[static_cast<std::size_t>(num_given_up_)] = BlockId{};
+  }
+}
+
+std::span<const BlockRef> BlockTable::live() const {
+  return std::span(refs_).subspan(static_cast<std::size_t>(num_given_up_));
+}
+
+}  // namespace quire::kv

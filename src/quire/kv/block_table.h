@@ -1,0 +1,56 @@
+// Blocks of one run in token order, each with the reference that the run holds on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/shared_blocks.h"
+
+namespace quire::kv {
+
+// Owns one reference per live block and gives them back when it dies. Blocks may be given up from
+// the front (a window moved on); such a block has id -1, and its handle stays known. Move only.
+class BlockTable {
+ public:
+  // `shared` is borrowed and must outlive the table.
+  explicit BlockTable(SharedBlocks& shared) : shared_(&shared) {}
+  ~BlockTable();
+  BlockTable(BlockTable&& other) noexcept;
+  BlockTable& operator=(BlockTable&& other) noexcept;
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
+
+  // A second table over the first `count` blocks, which both hold from then on.
+  [[nodiscard]] BlockTable clone(std::int32_t count) const;
+
+  // Takes over the caller's reference.
+  void push(BlockRef block);
+  // Takes over the caller's reference on `block` and gives back the one on what was there.
+  void replace(std::int32_t index, BlockRef block);
+  // Gives back all but the first `count` blocks, the last one first.
+  void truncate(std::int32_t count);
+  // Gives back blocks until the first `count` are gone. They keep their places.
+  void give_up_front(std::int32_t count);
+
+  [[nodiscard]] std::span<const BlockId> ids() const { return ids_; }
+  // The handle of a block; of one that was given up it may be stale.
+  [[nodiscard]] BlockRef ref(std::int32_t index) const {
+    return refs_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::span<const BlockRef> live() const;
+  [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ids_.size()); }
+  [[nodiscard]] std::int32_t num_given_up() const { return num_given_up_; }
+  [[nodiscard]] std::int32_t num_live() const { return size() - num_given_up_; }
+
+ private:
+  SharedBlocks* shared_;
+  std::vector<BlockId> ids_;    // [blocks] as attention sees them
+  std::vector<BlockRef> refs_;  // [blocks]
+  std::int32_t num_given_up_ = 0;
+};
+
+}  // namespace quire::kv

@@ -1,0 +1,250 @@
+#include "quire/kv/ledger.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/ledger_internal.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+constexpr std::int32_t kMaxBlockTokens = 256;
+constexpr std::int64_t kMaxSlots = std::int64_t{1} << 30;  // so that no slot number overflows
+
+// The last token is always computed: its logits are wanted.
+std::vector<BlockRef> cached_chain(const SharedBlocks& shared, std::span<const TokenId> tokens) {
+  if (!shared.config().prefix_cache || tokens.empty()) {
+    return {};
+  }
+  return shared.index().match(tokens.first(tokens.size() - 1));
+}
+
+}  // namespace
+
+Status LedgerConfig::validate() const {
+  if (block_tokens < 1 || block_tokens > kMaxBlockTokens) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("block_tokens is ", block_tokens, "; give 1 to ", kMaxBlockTokens)};
+  }
+  if (num_blocks < 1 || std::int64_t{num_blocks} * block_tokens > kMaxSlots) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("num_blocks is ", num_blocks, "; give 1 to ", kMaxSlots / block_tokens,
+                          " blocks of ", block_tokens, " tokens")};
+  }
+  if (window_tokens < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("window_tokens is ", window_tokens, "; give 0 (no window) or more")};
+  }
+  return {};
+}
+
+Sequence& Ledger::Impl::sequence(SeqId id) {
+  const auto found = sequences.find(id.value);
+  QUIRE_CHECK(found != sequences.end(), "no such sequence in the ledger");
+  return found->second;
+}
+
+SeqId Ledger::Impl::add(Sequence sequence) {
+  sequences.emplace(++last_id, std::move(sequence));
+  return {last_id};
+}
+
+Ledger::Ledger(const LedgerConfig& config) {
+  QUIRE_CHECK(config.validate().ok(), "the ledger's configuration was not validated");
+  impl_ = std::make_unique<Impl>(config);
+}
+
+Ledger::~Ledger() = default;
+Ledger::Ledger(Ledger&&) noexcept = default;
+Ledger& Ledger::operator=(Ledger&&) noexcept = default;
+
+const LedgerConfig& Ledger::config() const { return impl_->shared.config(); }
+
+std::int32_t Ledger::match(std::span<const TokenId> tokens) const { return probe(tokens).tokens; }
+
+PrefixMatch Ledger::probe(std::span<const TokenId> tokens) const {
+  const std::vector<BlockRef> chain = cached_chain(impl_->shared, tokens);
+  PrefixMatch result;
+  result.tokens = static_cast<std::int32_t>(chain.size()) * config().block_tokens;
+  const auto behind = static_cast<std::size_t>(blocks_behind_window(config(), result.tokens));
+  for (const BlockRef block : std::span(chain).subspan(behind)) {
+    ++result.blocks;
+    result.evictable_blocks += impl_->shared.index().is_unused(block) ? 1 : 0;
+  }
+  return result;
+}
+
+SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse) {
+  const SeqId id = impl_->add(Sequence(impl_->shared, tokens, reuse));
+  reattach(id);
+  return id;
+}
+
+SeqId Ledger::fork(SeqId id) { return impl_->add(impl_->sequence(id).fork()); }
+
+void Ledger::close(SeqId id) { impl_->sequences.erase(id.value); }
+
+bool Ledger::contains(SeqId id) const { return impl_->sequences.contains(id.value); }
+
+std::span<const TokenId> Ledger::tokens(SeqId id) const { return impl_->sequence(id).tokens(); }
+
+std::int32_t Ledger::num_computed(SeqId id) const { return impl_->sequence(id).num_computed(); }
+
+std::vector<RunView> Ledger::runs(SeqId id) const {
+  const Sequence& sequence = impl_->sequence(id);
+  const auto view = [](const Run& run) {
+    return RunView{.blocks = run.blocks.ids(),
+                   .num_tokens = run.num_tokens,
+                   .start_position = run.start_position};
+  };
+  std::vector<RunView> views;
+  views.reserve(sequence.sealed().size() + 1);
+  for (const Run& run : sequence.sealed()) {
+    views.push_back(view(run));
+  }
+  views.push_back(view(sequence.open()));
+  return views;
+}
+
+std::int32_t Ledger::num_blocks_held(SeqId id) const {
+  const Sequence& sequence = impl_->sequence(id);
+  std::int32_t held = sequence.open().blocks.num_live();
+  for (const Run& run : sequence.sealed()) {
+    held += run.blocks.num_live();
+  }
+  return held;
+}
+
+std::int32_t Ledger::blocks_needed(SeqId id, std::int32_t count) const {
+  return impl_->sequence(id).blocks_needed(count);
+}
+
+std::int32_t Ledger::blocks_available() const { return impl_->shared.num_available(); }
+
+std::int32_t Ledger::blocks_freed_by_drop(std::span<const SeqId> ids) const {
+  std::vector<BlockRef> held;
+  for (const SeqId id : ids) {
+    const std::span<const BlockRef> live = impl_->sequence(id).open().blocks.live();
+    held.insert(held.end(), live.begin(), live.end());
+  }
+  std::ranges::sort(held, {}, &BlockRef::id);
+  std::int32_t freed = 0;
+  for (auto first = held.begin(); first != held.end();) {
+    const auto next = std::find_if(first, held.end(), [&](BlockRef b) { return b != *first; });
+    freed += next - first == impl_->shared.num_users(*first) ? 1 : 0;
+    first = next;
+  }
+  return freed;
+}
+
+std::int64_t Ledger::min_blocks(std::int64_t num_tokens) const {
+  const std::int64_t block_tokens = config().block_tokens;
+  const std::int64_t whole = (num_tokens + block_tokens - 1) / block_tokens;
+  if (config().window_tokens == 0) {
+    return whole;
+  }
+  // Worst alignment: the oldest token that is seen is the last one of its block.
+  return std::min(whole, std::int64_t{blocks_for_tokens(config(), config().window_tokens - 1)} + 1);
+}
+
+Status Ledger::extend(SeqId id, std::int32_t count) {
+  Sequence& sequence = impl_->sequence(id);
+  const std::int32_t needed = sequence.blocks_needed(count);
+  if (needed > blocks_available()) {
+    const LedgerCounts now = counts();
+    return {ErrorCode::kOutOfBlocks,
+            base::str_cat("cannot make room for ", count, " tokens: needs ", needed, " blocks, ",
+                          now.blocks_free, " free and ", now.blocks_cached, " evictable of ",
+                          now.blocks_total, "; close sequences or raise kv_budget")};
+  }
+  sequence.extend(count, impl_->copies);
+  return {};
+}
+
+std::vector<BlockCopy> Ledger::take_copies() { return std::exchange(impl_->copies, {}); }
+
+void Ledger::advance(SeqId id, std::int32_t count) { impl_->sequence(id).advance(count); }
+
+void Ledger::append(SeqId id, TokenId token) { impl_->sequence(id).append(token); }
+
+Status Ledger::rollback(SeqId id, std::int32_t length) {
+  return impl_->sequence(id).rollback(length);
+}
+
+void Ledger::drop_kv(SeqId id) { impl_->sequence(id).drop_kv(); }
+
+std::int32_t Ledger::reattach(SeqId id) {
+  Sequence& sequence = impl_->sequence(id);
+  if (!sequence.adopts() || sequence.num_computed() > 0) {
+    return 0;
+  }
+  const std::vector<BlockRef> chain = cached_chain(impl_->shared, sequence.tokens());
+  if (!chain.empty()) {
+    sequence.attach(chain);
+  }
+  impl_->tokens_reused += sequence.num_computed();
+  return sequence.num_computed();
+}
+
+Result<SegmentId> Ledger::seal(SeqId id) {
+  QUIRE_TRY(Segment segment, impl_->sequence(id).seal());
+  impl_->segments.emplace(++impl_->last_id, std::move(segment));
+  return SegmentId{impl_->last_id};
+}
+
+bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value) > 0; }
+
+Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses) {
+  std::vector<TokenId> tokens;
+  std::vector<Run> sealed;
+  for (const SegmentUse use : uses) {
+    const auto found = impl_->segments.find(use.segment.value);
+    if (found == impl_->segments.end()) {
+      return {ErrorCode::kNotFound, base::str_cat("no segment ", use.segment.value)};
+    }
+    const Segment& segment = found->second;
+    constexpr std::int32_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
+    if (use.position < 0 || use.position > kMaxPosition - segment.num_tokens()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("a segment of ", segment.num_tokens(), " tokens cannot be used at ",
+                            use.position, "; give 0 to ", kMaxPosition - segment.num_tokens())};
+    }
+    tokens.insert(tokens.end(), segment.tokens().begin(), segment.tokens().end());
+    sealed.push_back({.blocks = segment.blocks().clone(segment.blocks().size()),
+                      .num_tokens = segment.num_tokens(),
+                      .start_position = use.position});
+  }
+  return impl_->add(Sequence(impl_->shared, tokens, std::move(sealed)));
+}
+
+std::int32_t Ledger::clear_cache() { return impl_->shared.clear_cache(); }
+
+LedgerCounts Ledger::counts() const {
+  const BlockPool& pool = impl_->shared.pool();
+  LedgerCounts counts;
+  counts.blocks_total = pool.num_blocks();
+  counts.blocks_free = pool.num_free();
+  counts.blocks_cached = impl_->shared.index().num_unused();
+  counts.blocks_in_use = counts.blocks_total - counts.blocks_free - counts.blocks_cached;
+  counts.evictions = impl_->shared.num_evictions();
+  counts.tokens_reused = impl_->tokens_reused;
+  return counts;
+}
+
+}  // namespace quire::kv

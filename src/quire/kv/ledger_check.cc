@@ -1,0 +1,183 @@
+// Verifies the numbered invariants of README.md by counting everything again from the holders.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/ledger_internal.h"
+#include "quire/kv/prefix_index.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+template <class... Args>
+Status broken(const char* invariant, const Args&... what) {
+  return {ErrorCode::kInternal,
+          base::str_cat("ledger invariant ", invariant, " is broken: ", what...)};
+}
+
+// What the holders say about one block.
+struct BlockUse {
+  std::int32_t users = 0;       // tables that hold it
+  std::int32_t readable = 0;    // slots from the first that some table covers
+  std::int32_t writers = 0;     // sequences with room in it
+  std::int32_t first_room = 0;  // the writer's first slot
+};
+
+class Checker {
+ public:
+  explicit Checker(const SharedBlocks& shared)
+      : shared_(shared), uses_(static_cast<std::size_t>(shared.pool().num_blocks())) {}
+
+  Status add_segment(const Segment& segment) {
+    return add_table(segment.blocks(), segment.num_tokens(), 0);
+  }
+
+  Status add_sequence(const Sequence& sequence) {
+    std::int32_t sealed_tokens = 0;
+    for (const Run& run : sequence.sealed()) {
+      QUIRE_TRY_STATUS(add_table(run.blocks, run.num_tokens, 0));
+      sealed_tokens += run.num_tokens;
+    }
+    const Run& open = sequence.open();
+    QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room()));
+    if (sequence.num_computed() != sealed_tokens + open.num_tokens ||
+        sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {
+      return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
+                    " have KV, its runs hold ", sealed_tokens + open.num_tokens);
+    }
+    if (open.blocks.num_given_up() > blocks_behind_window(shared_.config(), open.num_tokens)) {
+      return broken("L7", open.blocks.num_given_up(), " blocks of a run of ", open.num_tokens,
+                    " tokens were given up, the window still sees some of them");
+    }
+    return sequence.is_plain() ? check_indexed_tokens(sequence) : Status();
+  }
+
+  [[nodiscard]] Status check_blocks() const {
+    QUIRE_TRY_STATUS(shared_.pool().check());
+    std::int32_t in_use = 0;
+    for (std::int32_t i = 0; i < shared_.pool().num_blocks(); ++i) {
+      const BlockUse& use = uses_[static_cast<std::size_t>(i)];
+      in_use += use.users > 0 ? 1 : 0;
+      if (use.writers > 1 || (use.writers == 1 && use.readable > use.first_room)) {
+        return broken("L5", "block ", i, " has ", use.writers, " writers from slot ",
+                      use.first_room, ", others read ", use.readable, " slots");
+      }
+    }
+    QUIRE_TRY_STATUS(check_index());
+    const std::int32_t cached = shared_.index().num_unused();
+    if (shared_.pool().num_free() + cached + in_use != shared_.pool().num_blocks()) {
+      return broken("L1", shared_.pool().num_free(), " free, ", cached, " cached and ", in_use,
+                    " in use of ", shared_.pool().num_blocks(), " blocks");
+    }
+    return {};
+  }
+
+ private:
+  Status add_table(const BlockTable& table, std::int32_t num_tokens, std::int32_t room) {
+    const std::int32_t block_tokens = shared_.config().block_tokens;
+    if (table.size() != blocks_for_tokens(shared_.config(), std::int64_t{num_tokens} + room)) {
+      return broken("L4", "a run of ", num_tokens, " tokens with room for ", room, " has ",
+                    table.size(), " blocks");
+    }
+    for (std::int32_t i = 0; i < table.size(); ++i) {
+      const BlockRef block = table.ref(i);
+      if (i < table.num_given_up()) {
+        if (table.ids()[static_cast<std::size_t>(i)].value != -1) {
+          return broken("L3", "a block that was given up is still shown");
+        }
+        continue;
+      }
+      if (!shared_.pool().is_current(block) ||
+          table.ids()[static_cast<std::size_t>(i)] != block.id) {
+        return broken("L3", "a run holds a stale handle of block ", block.id.value);
+      }
+      BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
+      const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens);
+      ++use.users;
+      use.readable = std::max(use.readable, filled);
+      if (filled < block_tokens && room > 0) {
+        ++use.writers;
+        use.first_room = filled;
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status check_indexed_tokens(const Sequence& sequence) const {
+    const Run& open = sequence.open();
+    const auto step = static_cast<std::size_t>(shared_.config().block_tokens);
+    if (!shared_.config().prefix_cache) {
+      return {};
+    }
+    for (std::int32_t i = open.blocks.num_given_up();
+         (i + 1) * shared_.config().block_tokens <= open.num_tokens; ++i) {
+      const BlockRef block = open.blocks.ref(i);
+      const auto own = sequence.tokens().subspan(static_cast<std::size_t>(i) * step, step);
+      if (shared_.index().contains(block) &&
+          !std::ranges::equal(own, shared_.index().tokens_of(block))) {
+        return broken("L6", "block ", block.id.value, " is indexed under other tokens");
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status check_index() const {
+    const PrefixIndex& index = shared_.index();
+    QUIRE_TRY_STATUS(index.check());
+    std::vector<std::int32_t> holders(uses_.size());
+    std::ranges::transform(uses_, holders.begin(), &BlockUse::users);
+    for (const BlockRef block : index.blocks()) {
+      const BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
+      ++holders[static_cast<std::size_t>(block.id.value)];
+      if (!shared_.pool().is_current(block)) {
+        return broken("L3", "the index holds a stale handle of block ", block.id.value);
+      }
+      if (use.writers > 0 || index.is_unused(block) != (use.users == 0)) {
+        return broken("L6", "indexed block ", block.id.value, " has ", use.users, " users and ",
+                      use.writers, " writers");
+      }
+      const BlockRef parent = index.parent_of(block);
+      if (shared_.config().window_tokens == 0 && use.users > 0 && parent != kIndexRoot &&
+          uses_[static_cast<std::size_t>(parent.id.value)].users == 0) {
+        return broken("L8", "block ", block.id.value, " is in use, its parent is not");
+      }
+    }
+    for (std::int32_t i = 0; i < shared_.pool().num_blocks(); ++i) {
+      if (shared_.pool().references(BlockId{i}) != holders[static_cast<std::size_t>(i)]) {
+        return broken("L2", "block ", i, " has ", shared_.pool().references(BlockId{i}),
+                      " references and ", holders[static_cast<std::size_t>(i)], " holders");
+      }
+    }
+    return {};
+  }
+
+  const SharedBlocks& shared_;
+  std::vector<BlockUse> uses_;  // [num_blocks]
+};
+
+}  // namespace
+
+Status Ledger::check() const {
+  Checker checker(impl_->shared);
+  for (const auto& [id, segment] : impl_->segments) {
+    QUIRE_TRY_STATUS(checker.add_segment(segment));
+  }
+  for (const auto& [id, sequence] : impl_->sequences) {
+    QUIRE_TRY_STATUS(checker.add_sequence(sequence));
+  }
+  return checker.check_blocks();
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,430 @@
+// Random operations against a model that copies everything: it keeps, for every token with KV, a
+// value that depends on all tokens before it, and shelves that hold such a value per slot. After
+// each step every slot that a sequence shows must hold that sequence's value, and every invariant
+// of the ledger must hold.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+using Value = std::uint64_t;  // what the slot of a token holds
+
+Value next_value(Value before, TokenId token) {
+  Value value = (before ^ static_cast<std::uint32_t>(token + 1)) * 0x9e3779b97f4a7c15;
+  return value ^ (value >> 29);
+}
+
+constexpr Value kPlainStart = 1;
+
+struct ModelSequence {
+  Tokens tokens;
+  std::vector<Value> values;  // [tokens with KV]
+  std::size_t sealed = 0;     // leading tokens that belong to segments
+  Value start = kPlainStart;  // before the first own token
+  std::int32_t room = 0;
+  bool reuse = true;
+
+  [[nodiscard]] bool plain() const { return sealed == 0 && start == kPlainStart; }
+  [[nodiscard]] Value value_before(std::size_t index) const {
+    return index == sealed ? start : values[index - 1];
+  }
+};
+
+struct ModelSegment {
+  Tokens tokens;
+  std::vector<Value> values;
+};
+
+class Stress {
+ public:
+  Stress(const LedgerConfig& config, std::uint32_t seed)
+      : config_(config),
+        ledger_(config),
+        shelves_(static_cast<std::size_t>(config.num_blocks) *
+                 static_cast<std::size_t>(config.block_tokens)),
+        random_(seed) {}
+
+  void step() {
+    const int kind = below(100);
+    if (sequences_.empty() || kind < 10) {
+      return open();
+    }
+    const SeqId id = any_sequence();
+    kind < 40   ? compute(id)
+    : kind < 52 ? append(id)
+    : kind < 58 ? extend_several()
+    : kind < 64 ? fork(id)
+    : kind < 74 ? rollback(id)
+    : kind < 82 ? close(id)
+    : kind < 86 ? drop_kv(id)
+    : kind < 90 ? reattach(id)
+    : kind < 92 ? seal(id)
+    : kind < 94 ? compose()
+    : kind < 96 ? drop_segment()
+    : kind < 99 ? drop_several()
+                : clear_cache();
+  }
+
+  void verify() const {
+    const Status status = ledger_.check();
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    for (const auto& [id, model] : sequences_) {
+      verify_sequence(id, model);
+    }
+  }
+
+  void close_all() {
+    for (const auto& [id, model] : sequences_) {
+      ledger_.close(id);
+    }
+    for (const auto& [id, model] : segments_) {
+      ASSERT_TRUE(ledger_.drop_segment(id));
+    }
+    (void)ledger_.clear_cache();
+    ASSERT_EQ(ledger_.counts().blocks_free, config_.num_blocks);
+    ASSERT_TRUE(ledger_.check().ok());
+  }
+
+  std::int64_t reused() const { return ledger_.counts().tokens_reused; }
+  std::int64_t evictions() const { return ledger_.counts().evictions; }
+  std::int64_t copies() const { return num_copies_; }
+  std::int64_t refusals() const { return num_refusals_; }
+
+ private:
+  int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint32_t>(bound)); }
+
+  SeqId any_sequence() {
+    return std::next(sequences_.begin(), below(static_cast<int>(sequences_.size())))->first;
+  }
+
+  Tokens random_tokens() {
+    Tokens tokens;
+    if (!sequences_.empty() && below(3) != 0) {
+      const Tokens& other = sequences_.at(any_sequence()).tokens;
+      tokens.assign(other.begin(), other.begin() + below(static_cast<int>(other.size()) + 1));
+    }
+    const int more = below(4 * config_.block_tokens + 2);
+    for (int i = 0; i < more && tokens.size() < max_tokens(); ++i) {
+      tokens.push_back(below(6) == 0 ? 1 : 0);
+    }
+    return tokens;
+  }
+
+  [[nodiscard]] std::size_t max_tokens() const {
+    return static_cast<std::size_t>(6 * config_.block_tokens + 6);
+  }
+
+  void set_cached_values(ModelSequence& model, std::int32_t count) {
+    model.values.clear();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      model.values.push_back(next_value(model.value_before(i), model.tokens[i]));
+    }
+  }
+
+  void open() {
+    if (sequences_.size() >= 6) {
+      return;
+    }
+    ModelSequence model{.tokens = random_tokens(), .reuse = below(5) != 0};
+    const PrefixMatch match = ledger_.probe(model.tokens);
+    ASSERT_EQ(match.tokens, ledger_.match(model.tokens));
+    const std::int32_t available = ledger_.blocks_available();
+    const SeqId id = ledger_.open(model.tokens, model.reuse);
+    const std::int32_t expected = model.reuse ? match.tokens : 0;
+    ASSERT_EQ(ledger_.num_computed(id), expected);
+    ASSERT_EQ(expected % config_.block_tokens, 0);
+    ASSERT_TRUE(expected == 0 || expected < static_cast<std::int32_t>(model.tokens.size()));
+    if (model.reuse) {
+      ASSERT_EQ(ledger_.num_blocks_held(id), match.blocks);
+      ASSERT_EQ(available - ledger_.blocks_available(), match.evictable_blocks);
+    }
+    set_cached_values(model, expected);
+    sequences_.emplace(id, std::move(model));
+  }
+
+  // False when the ledger refused, which must change nothing.
+  bool make_room(SeqId id, std::int32_t count) {
+    const LedgerCounts before = ledger_.counts();
+    const std::int32_t needed = ledger_.blocks_needed(id, count);
+    const std::int32_t held = ledger_.num_blocks_held(id);
+    const Status status = ledger_.extend(id, count);
+    if (!status.ok()) {
+      ++num_refusals_;
+      EXPECT_EQ(status.error().code, ErrorCode::kOutOfBlocks);
+      EXPECT_GT(needed, before.blocks_free + before.blocks_cached);
+      EXPECT_EQ(before.blocks_free, ledger_.counts().blocks_free);
+      EXPECT_EQ(before.blocks_cached, ledger_.counts().blocks_cached);
+      EXPECT_EQ(before.evictions, ledger_.counts().evictions);
+      EXPECT_EQ(held, ledger_.num_blocks_held(id));
+      return false;
+    }
+    EXPECT_LE(needed, before.blocks_free + before.blocks_cached);
+    EXPECT_EQ(ledger_.blocks_needed(id, count), 0);
+    sequences_.at(id).room = std::max(sequences_.at(id).room, count);
+    return true;
+  }
+
+  // Orders several copies before any is done, while blocks of the earlier ones change hands.
+  void extend_several() {
+    for (int i = below(3); i >= 0 && !sequences_.empty(); --i) {
+      (void)make_room(any_sequence(), below(config_.block_tokens + 2));
+      const int then = below(4);
+      then == 0 ? fork(any_sequence()) : then == 1 ? close(any_sequence()) : void();
+    }
+    copy_blocks();
+  }
+
+  void compute(SeqId id) {
+    ModelSequence& model = sequences_.at(id);
+    const auto pending = static_cast<int>(model.tokens.size() - model.values.size());
+    const std::int32_t count = below(std::min(pending, 4 * config_.block_tokens) + 1);
+    if (!make_room(id, count)) {
+      return;
+    }
+    copy_blocks();
+    const RunView open = ledger_.runs(id).back();
+    for (std::int32_t i = 0; i < count; ++i) {
+      const std::size_t index = model.values.size();
+      model.values.push_back(next_value(model.value_before(index), model.tokens[index]));
+      shelves_[slot(open, open.num_tokens + i)] = model.values.back();
+    }
+    ledger_.advance(id, count);
+    model.room -= count;
+  }
+
+  void copy_blocks() {
+    const auto step = static_cast<std::size_t>(config_.block_tokens);
+    for (const BlockCopy copy : ledger_.take_copies()) {
+      ++num_copies_;
+      std::copy_n(shelves_.begin() +
+                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(copy.from.value) * step),
+                  copy.tokens,
+                  shelves_.begin() +
+                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(copy.to.value) * step));
+    }
+  }
+
+  void append(SeqId id) {
+    ModelSequence& model = sequences_.at(id);
+    for (int i = below(4); i > 0 && model.tokens.size() < max_tokens(); --i) {
+      model.tokens.push_back(below(6) == 0 ? 1 : 0);
+      ledger_.append(id, model.tokens.back());
+    }
+  }
+
+  void fork(SeqId id) {
+    if (sequences_.size() >= 6) {
+      return;
+    }
+    ModelSequence copy = sequences_.at(id);
+    copy.room = 0;
+    sequences_.emplace(ledger_.fork(id), std::move(copy));
+  }
+
+  void rollback(SeqId id) {
+    ModelSequence& model = sequences_.at(id);
+    const auto size = static_cast<int>(model.tokens.size());
+    const int length = below(4) == 0 ? below(size + 3) - 1 : size - below(std::min(size, 4) + 1);
+    const Status status = ledger_.rollback(id, length);
+    if (status.ok()) {
+      model.tokens.resize(static_cast<std::size_t>(length));
+      model.values.resize(std::min(model.values.size(), model.tokens.size()));
+      model.room = 0;
+      return;
+    }
+    ASSERT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    ASSERT_TRUE(length < static_cast<int>(model.sealed) || length > size ||
+                config_.window_tokens > 0);
+  }
+
+  void close(SeqId id) {
+    ledger_.close(id);
+    ledger_.close(id);
+    ASSERT_FALSE(ledger_.contains(id));
+    sequences_.erase(id);
+  }
+
+  void drop_kv(SeqId id) {
+    ModelSequence& model = sequences_.at(id);
+    ledger_.drop_kv(id);
+    model.values.resize(model.sealed);
+    model.room = 0;
+  }
+
+  void reattach(SeqId id) {
+    ModelSequence& model = sequences_.at(id);
+    const bool can = model.values.empty() && model.reuse && model.plain();
+    const std::int32_t expected = can ? ledger_.match(model.tokens) : 0;
+    ASSERT_EQ(ledger_.reattach(id), expected);
+    if (can) {
+      set_cached_values(model, expected);
+      model.room = expected > 0 ? 0 : model.room;
+    }
+  }
+
+  void seal(SeqId id) {
+    const ModelSequence& model = sequences_.at(id);
+    const Result<SegmentId> segment = ledger_.seal(id);
+    if (!segment.ok()) {
+      ASSERT_TRUE(model.values.size() == model.sealed || config_.window_tokens > 0);
+      return;
+    }
+    const auto from = static_cast<std::ptrdiff_t>(model.sealed);
+    const auto to = static_cast<std::ptrdiff_t>(model.values.size());
+    segments_[*segment] = {
+        .tokens = {model.tokens.begin() + from, model.tokens.begin() + to},
+        .values = {model.values.begin() + from, model.values.begin() + to},
+    };
+  }
+
+  void compose() {
+    if (segments_.empty() || sequences_.size() >= 6) {
+      return;
+    }
+    ModelSequence model{.start = random_() | 2, .reuse = false};
+    std::vector<SegmentUse> uses;
+    for (int i = 1 + below(2); i > 0; --i) {
+      const auto segment = std::next(segments_.begin(), below(static_cast<int>(segments_.size())));
+      const ModelSegment& used = segment->second;
+      uses.push_back({.segment = segment->first, .position = below(50)});
+      model.tokens.insert(model.tokens.end(), used.tokens.begin(), used.tokens.end());
+      model.values.insert(model.values.end(), used.values.begin(), used.values.end());
+    }
+    model.sealed = model.values.size();
+    const Result<SeqId> id = ledger_.compose(uses);
+    ASSERT_TRUE(id.ok());
+    sequences_.emplace(*id, std::move(model));
+  }
+
+  void drop_segment() {
+    if (!segments_.empty()) {
+      ASSERT_TRUE(ledger_.drop_segment(segments_.begin()->first));
+      segments_.erase(segments_.begin());
+    }
+  }
+
+  // What the scheduler relies on when it preempts.
+  void drop_several() {
+    std::vector<SeqId> ids;
+    for (const auto& [id, model] : sequences_) {
+      if (below(2) == 0) {
+        ids.push_back(id);
+      }
+    }
+    const std::int32_t expected = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(ids);
+    for (const SeqId id : ids) {
+      drop_kv(id);
+    }
+    ASSERT_EQ(ledger_.blocks_available(), expected);
+  }
+
+  void clear_cache() {
+    const LedgerCounts before = ledger_.counts();
+    ASSERT_EQ(ledger_.clear_cache(), before.blocks_cached);
+    ASSERT_EQ(ledger_.counts().blocks_cached, 0);
+    ASSERT_EQ(ledger_.counts().blocks_in_use, before.blocks_in_use);
+  }
+
+  [[nodiscard]] std::size_t slot(const RunView& run, std::int32_t index) const {
+    const BlockId block = run.blocks[static_cast<std::size_t>(index / config_.block_tokens)];
+    return static_cast<std::size_t>(block.value) * static_cast<std::size_t>(config_.block_tokens) +
+           static_cast<std::size_t>(index % config_.block_tokens);
+  }
+
+  void verify_sequence(SeqId id, const ModelSequence& model) const {
+    ASSERT_TRUE(std::ranges::equal(ledger_.tokens(id), model.tokens));
+    ASSERT_EQ(static_cast<std::size_t>(ledger_.num_computed(id)), model.values.size());
+    std::size_t index = 0;
+    const std::vector<RunView> runs = ledger_.runs(id);
+    for (const RunView& run : runs) {
+      const bool open = &run == &runs.back();
+      const std::int32_t first_seen = open && config_.window_tokens > 0
+                                          ? std::max(0, run.num_tokens - config_.window_tokens + 1)
+                                          : 0;
+      for (std::int32_t i = 0; i < run.num_tokens; ++i, ++index) {
+        if (run.blocks[static_cast<std::size_t>(i / config_.block_tokens)].value < 0) {
+          ASSERT_LT(i, first_seen);
+          ASSERT_LE((i / config_.block_tokens + 1) * config_.block_tokens, first_seen);
+          continue;
+        }
+        ASSERT_EQ(shelves_[slot(run, i)], model.values[index]) << "token " << index;
+      }
+    }
+    ASSERT_EQ(index, model.values.size());
+  }
+
+  LedgerConfig config_;
+  Ledger ledger_;
+  std::vector<Value> shelves_;  // [blocks * block_tokens]
+  std::map<SeqId, ModelSequence> sequences_;
+  std::map<SegmentId, ModelSegment> segments_;
+  std::mt19937 random_;
+  std::int64_t num_copies_ = 0;
+  std::int64_t num_refusals_ = 0;
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSteps = 100'000;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr int kSteps = 100'000;
+#else
+constexpr int kSteps = 1'000'000;
+#endif
+#else
+constexpr int kSteps = 1'000'000;
+#endif
+
+TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
+  constexpr int kConfigs = 33 * 3;
+  std::int64_t reused = 0;
+  std::int64_t evictions = 0;
+  std::int64_t copies = 0;
+  std::int64_t refusals = 0;
+  for (std::int32_t block_tokens = 1; block_tokens <= 33; ++block_tokens) {
+    for (const int variant : {0, 1, 2}) {
+      const LedgerConfig config = {.num_blocks = 6 + block_tokens % 13,
+                                   .block_tokens = block_tokens,
+                                   .window_tokens = variant == 1 ? 1 + 2 * block_tokens % 40 : 0,
+                                   .prefix_cache = variant != 2};
+      Stress stress(config, static_cast<std::uint32_t>(block_tokens * 10 + variant));
+      for (int i = 0; i < kSteps / kConfigs + 1; ++i) {
+        stress.step();
+        ASSERT_FALSE(testing::Test::HasFailure())
+            << "block_tokens " << block_tokens << " variant " << variant << " step " << i;
+        stress.verify();
+        ASSERT_FALSE(testing::Test::HasFailure())
+            << "block_tokens " << block_tokens << " variant " << variant << " step " << i;
+      }
+      reused += stress.reused();
+      evictions += stress.evictions();
+      copies += stress.copies();
+      refusals += stress.refusals();
+      stress.close_all();
+    }
+  }
+  // The walk reached what it is for.
+  EXPECT_GT(reused, kSteps / 10);
+  EXPECT_GT(evictions, kSteps / 100);
+  EXPECT_GT(copies, kSteps / 100);
+  EXPECT_GT(refusals, kSteps / 100);
+}
+
+}  // namespace
+}  // namespace quire::kv

@@ -1,0 +1,521 @@
+#include "quire/kv/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+using Ids = std::vector<std::int32_t>;
+
+Tokens tokens_of(std::int32_t size, TokenId first = 0) {
+  Tokens tokens;
+  for (std::int32_t i = 0; i < size; ++i) {
+    tokens.push_back(first + i);
+  }
+  return tokens;
+}
+
+// Stores the KV of the next `count` tokens.
+void compute(Ledger& ledger, SeqId id, std::int32_t count) {
+  const Status status = ledger.extend(id, count);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  ledger.advance(id, count);
+}
+
+SeqId computed(Ledger& ledger, const Tokens& tokens, bool reuse = true) {
+  const SeqId id = ledger.open(tokens, reuse);
+  compute(ledger, id, static_cast<std::int32_t>(tokens.size()) - ledger.num_computed(id));
+  return id;
+}
+
+Ids block_ids(const Ledger& ledger, SeqId id) {
+  const RunView run = ledger.runs(id).back();
+  Ids ids;
+  for (const BlockId block : run.blocks) {
+    ids.push_back(block.value);
+  }
+  return ids;
+}
+
+void expect_consistent(const Ledger& ledger) {
+  const Status status = ledger.check();
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  const LedgerCounts counts = ledger.counts();
+  EXPECT_EQ(counts.blocks_free + counts.blocks_cached + counts.blocks_in_use, counts.blocks_total);
+}
+
+TEST(LedgerConfig, NumbersOutOfRangeAreRefused) {
+  EXPECT_TRUE((LedgerConfig{.num_blocks = 1, .block_tokens = 256}.validate().ok()));
+  for (const LedgerConfig& config :
+       {LedgerConfig{.num_blocks = 0}, LedgerConfig{.num_blocks = -1},
+        LedgerConfig{.num_blocks = 1, .block_tokens = 0},
+        LedgerConfig{.num_blocks = 1, .block_tokens = 257},
+        LedgerConfig{.num_blocks = 1, .window_tokens = -1},
+        LedgerConfig{.num_blocks = std::numeric_limits<std::int32_t>::max()}}) {
+    EXPECT_EQ(config.validate().error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(Ledger, OpenAllocatesNothing) {
+  Ledger ledger({.num_blocks = 4, .block_tokens = 4});
+  const SeqId id = ledger.open(tokens_of(9), true);
+  EXPECT_EQ(ledger.counts().blocks_free, 4);
+  EXPECT_EQ(ledger.num_computed(id), 0);
+  EXPECT_EQ(ledger.tokens(id).size(), 9U);
+  EXPECT_EQ(ledger.runs(id).size(), 1U);
+  EXPECT_TRUE(ledger.runs(id).back().blocks.empty());
+}
+
+TEST(Ledger, BlocksNeededAtOneLessExactlyAndOneMoreThanABlock) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = ledger.open(tokens_of(9), true);
+  EXPECT_EQ(ledger.blocks_needed(id, 0), 0);
+  EXPECT_EQ(ledger.blocks_needed(id, 3), 1);
+  EXPECT_EQ(ledger.blocks_needed(id, 4), 1);
+  EXPECT_EQ(ledger.blocks_needed(id, 5), 2);
+  compute(ledger, id, 3);
+  EXPECT_EQ(ledger.blocks_needed(id, 1), 0);
+  EXPECT_EQ(ledger.blocks_needed(id, 2), 1);
+}
+
+TEST(Ledger, ExtendTwiceReservesOnce) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = ledger.open(tokens_of(9), true);
+  ASSERT_TRUE(ledger.extend(id, 5).ok());
+  ASSERT_TRUE(ledger.extend(id, 5).ok());
+  ASSERT_TRUE(ledger.extend(id, 2).ok());
+  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, PlainSequenceIsOneRunAtPositionZeroOverConsecutiveBlocks) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(8));
+  const SeqId second = computed(ledger, tokens_of(12));
+  const std::vector<RunView> runs = ledger.runs(second);
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].num_tokens, 12);
+  EXPECT_EQ(runs[0].start_position, 0);
+  EXPECT_EQ(block_ids(ledger, first), (Ids{0, 1}));
+  EXPECT_EQ(block_ids(ledger, second), (Ids{0, 1, 2}));
+}
+
+TEST(Ledger, ClosedSequenceIsFoundAgainUpToTheLastToken) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  ledger.close(computed(ledger, tokens_of(10)));
+  EXPECT_EQ(ledger.counts().blocks_cached, 2) << "the partly filled block is free";
+  EXPECT_EQ(ledger.match(tokens_of(10)), 8);
+  EXPECT_EQ(ledger.match(tokens_of(9)), 8);
+  EXPECT_EQ(ledger.match(tokens_of(8)), 4) << "the last token is always computed";
+  EXPECT_EQ(ledger.match(tokens_of(4)), 0);
+  EXPECT_EQ(ledger.match({}), 0);
+  EXPECT_EQ(ledger.match(tokens_of(10, 1)), 0);
+}
+
+TEST(Ledger, RunningSequenceSharesItsFullBlocks) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(9));
+  const PrefixMatch match = ledger.probe(tokens_of(9));
+  EXPECT_EQ(match.tokens, 8);
+  EXPECT_EQ(match.blocks, 2);
+  EXPECT_EQ(match.evictable_blocks, 0);
+  const SeqId second = ledger.open(tokens_of(9), true);
+  EXPECT_EQ(ledger.num_computed(second), 8);
+  EXPECT_EQ(ledger.counts().tokens_reused, 8);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 3);
+  ledger.close(first);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, ProbeTellsWhatAttachingTakesFromTheAvailable) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  ledger.close(computed(ledger, tokens_of(8)));
+  EXPECT_EQ(ledger.blocks_available(), 8);
+  EXPECT_EQ(ledger.probe(tokens_of(9)).evictable_blocks, 2);
+  (void)ledger.open(tokens_of(9), true);
+  EXPECT_EQ(ledger.blocks_available(), 6);
+}
+
+TEST(Ledger, SecondComputationOfABlockGivesItsOwnBack) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = ledger.open(tokens_of(8), true);
+  const SeqId second = ledger.open(tokens_of(8), true);
+  compute(ledger, first, 6);
+  compute(ledger, second, 6);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 3) << "one shared, one partly filled each";
+  EXPECT_EQ(block_ids(ledger, first)[0], block_ids(ledger, second)[0]);
+  EXPECT_NE(block_ids(ledger, first)[1], block_ids(ledger, second)[1]);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, WithoutReuseBlocksOfOthersAreNeverUsed) {
+  Ledger ledger({.num_blocks = 16, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(12));
+  const SeqId cold = computed(ledger, tokens_of(12), false);
+  for (const std::int32_t block : block_ids(ledger, cold)) {
+    EXPECT_FALSE(std::ranges::count(block_ids(ledger, first), block));
+  }
+  ledger.drop_kv(cold);
+  EXPECT_EQ(ledger.reattach(cold), 0);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, WithoutPrefixCacheNothingIsFoundAndAllBlocksReturn) {
+  Ledger ledger({.num_blocks = 4, .block_tokens = 4, .prefix_cache = false});
+  ledger.close(computed(ledger, tokens_of(8)));
+  EXPECT_EQ(ledger.match(tokens_of(9)), 0);
+  EXPECT_EQ(ledger.counts().blocks_free, 4);
+}
+
+TEST(Ledger, EvictionIsLeastRecentlyUsedAndFromTheEndOfAChain) {
+  Ledger ledger({.num_blocks = 4, .block_tokens = 2});
+  ledger.close(computed(ledger, tokens_of(4)));
+  ledger.close(computed(ledger, tokens_of(4, 50)));
+  EXPECT_EQ(ledger.counts().blocks_cached, 4);
+  ledger.close(ledger.open(tokens_of(5), true));  // the older one is used again
+  const SeqId id = computed(ledger, tokens_of(2, 90));
+  EXPECT_EQ(ledger.counts().evictions, 1);
+  EXPECT_EQ(ledger.match(tokens_of(5)), 4);
+  EXPECT_EQ(ledger.match(tokens_of(5, 50)), 2);
+  ledger.close(id);
+}
+
+TEST(Ledger, OutOfBlocksLeavesTheStateUnchangedAndTellsTheNumbers) {
+  Ledger ledger({.num_blocks = 4, .block_tokens = 2});
+  const SeqId held = computed(ledger, tokens_of(5));
+  const SeqId id = ledger.open(tokens_of(4, 50), true);
+  const Status status = ledger.extend(id, 4);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(status.error().message,
+            "cannot make room for 4 tokens: needs 2 blocks, 1 free and 0 evictable of 4; close "
+            "sequences or raise kv_budget");
+  EXPECT_EQ(ledger.num_blocks_held(id), 0);
+  EXPECT_EQ(ledger.counts().blocks_free, 1);
+  EXPECT_TRUE(ledger.take_copies().empty());
+  ledger.close(held);
+  EXPECT_TRUE(ledger.extend(id, 4).ok());
+}
+
+TEST(Ledger, ForkSharesTheOpenBlockUntilOneOfThemWrites) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(6));
+  const SeqId second = ledger.fork(first);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 2);
+  EXPECT_EQ(block_ids(ledger, second), block_ids(ledger, first));
+  ledger.append(first, 100);
+  ledger.append(second, 200);
+  EXPECT_EQ(ledger.blocks_needed(second, 1), 1);
+  const std::int32_t open_block = block_ids(ledger, first)[1];
+  compute(ledger, second, 1);
+  const std::vector<BlockCopy> copies = ledger.take_copies();
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].from.value, open_block);
+  EXPECT_EQ(copies[0].to.value, block_ids(ledger, second)[1]);
+  EXPECT_EQ(copies[0].tokens, 2);
+  EXPECT_TRUE(ledger.take_copies().empty());
+  EXPECT_EQ(ledger.blocks_needed(first, 1), 0) << "it has the block to itself again";
+  compute(ledger, first, 1);
+  EXPECT_TRUE(ledger.take_copies().empty());
+  EXPECT_EQ(ledger.tokens(first).back(), 100);
+  EXPECT_EQ(ledger.tokens(second).back(), 200);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, ForkAtABlockBorderCopiesNothing) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(8));
+  const SeqId second = ledger.fork(first);
+  ledger.append(second, 5);
+  compute(ledger, second, 1);
+  EXPECT_TRUE(ledger.take_copies().empty());
+  EXPECT_EQ(ledger.counts().blocks_in_use, 3);
+}
+
+TEST(Ledger, RoomStaysWithTheOriginalOfAFork) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(3));
+  ledger.append(first, 7);
+  ASSERT_TRUE(ledger.extend(first, 1).ok());
+  const SeqId second = ledger.fork(first);
+  EXPECT_EQ(ledger.blocks_needed(first, 1), 0);
+  EXPECT_EQ(ledger.blocks_needed(second, 1), 1);
+  ledger.advance(first, 1);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, RollbackReturnsBlocksAndKeepsThePrefix) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = computed(ledger, tokens_of(14));
+  ASSERT_TRUE(ledger.rollback(id, 5).ok());
+  EXPECT_EQ(ledger.num_computed(id), 5);
+  EXPECT_EQ(ledger.tokens(id).size(), 5U);
+  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(ledger.counts().blocks_cached, 1) << "the third block stays findable";
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, WritingAfterARollbackIntoAFindableBlockCopiesIt) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = computed(ledger, tokens_of(8));
+  ASSERT_TRUE(ledger.rollback(id, 6).ok());
+  ledger.append(id, 77);
+  compute(ledger, id, 1);
+  ASSERT_EQ(ledger.take_copies().size(), 1U);
+  EXPECT_EQ(ledger.match(tokens_of(9)), 8) << "the cached block still holds what it held";
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, RollbackBehindTheLengthCutsOnlyTokens) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = ledger.open(tokens_of(9), true);
+  compute(ledger, id, 4);
+  ASSERT_TRUE(ledger.rollback(id, 6).ok());
+  EXPECT_EQ(ledger.num_computed(id), 4);
+  EXPECT_EQ(ledger.tokens(id).size(), 6U);
+  EXPECT_EQ(ledger.rollback(id, 7).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ledger.rollback(id, -1).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(ledger.rollback(id, 0).ok());
+  EXPECT_EQ(ledger.num_blocks_held(id), 0);
+}
+
+TEST(Ledger, DroppedKvIsFoundAgainByReattach) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = computed(ledger, tokens_of(11));
+  const std::array ids = {id};
+  EXPECT_EQ(ledger.blocks_freed_by_drop(ids), 3);
+  ledger.drop_kv(id);
+  EXPECT_EQ(ledger.num_computed(id), 0);
+  EXPECT_EQ(ledger.tokens(id).size(), 11U);
+  EXPECT_EQ(ledger.blocks_available(), 8);
+  EXPECT_EQ(ledger.reattach(id), 8);
+  EXPECT_EQ(ledger.reattach(id), 0) << "it has KV already";
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, BlocksSharedByTwoAreFreedOnlyIfBothDrop) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId first = computed(ledger, tokens_of(10));
+  const SeqId second = ledger.fork(first);
+  EXPECT_EQ(ledger.blocks_freed_by_drop(std::array{first}), 0);
+  EXPECT_EQ(ledger.blocks_freed_by_drop(std::array{first, second}), 3);
+  EXPECT_EQ(ledger.blocks_freed_by_drop({}), 0);
+}
+
+TEST(Ledger, BlocksBehindTheWindowAreFreed) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6, .prefix_cache = false});
+  const SeqId id = ledger.open(tokens_of(30), true);
+  compute(ledger, id, 8);
+  EXPECT_EQ(block_ids(ledger, id), (Ids{0, 1})) << "the row at 8 sees 3 to 8";
+  compute(ledger, id, 1);
+  EXPECT_EQ(block_ids(ledger, id), (Ids{-1, 1, 2})) << "the row at 9 sees 4 to 9";
+  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(ledger.runs(id).back().num_tokens, 9);
+  compute(ledger, id, 21);
+  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(ledger.counts().blocks_free, 6);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, WindowedHitHoldsOnlyWhatTheNextRowSees) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
+  ledger.close(computed(ledger, tokens_of(16)));
+  const PrefixMatch match = ledger.probe(tokens_of(17));
+  EXPECT_EQ(match.tokens, 16);
+  EXPECT_EQ(match.blocks, 2);
+  EXPECT_EQ(match.evictable_blocks, 2);
+  const SeqId id = ledger.open(tokens_of(17), true);
+  EXPECT_EQ(ledger.num_computed(id), 16);
+  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(block_ids(ledger, id)[0], -1);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, RollbackToWhereTheWindowHasFreedIsRefused) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6, .prefix_cache = false});
+  const SeqId id = computed(ledger, tokens_of(9));
+  const Status status = ledger.rollback(id, 8);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ledger.num_computed(id), 9);
+  EXPECT_TRUE(ledger.rollback(id, 9).ok());
+  EXPECT_TRUE(ledger.rollback(id, 0).ok()) << "nothing of it is needed";
+}
+
+TEST(Ledger, MinBlocksIsWhatTheWindowTouches) {
+  const Ledger plain({.num_blocks = 8, .block_tokens = 4});
+  EXPECT_EQ(plain.min_blocks(9), 3);
+  EXPECT_EQ(plain.min_blocks(std::int64_t{1} << 40), std::int64_t{1} << 38);
+  const Ledger windowed({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
+  EXPECT_EQ(windowed.min_blocks(9), 3);
+  EXPECT_EQ(windowed.min_blocks(1000), 3);
+  EXPECT_EQ(windowed.min_blocks(4), 1);
+  const Ledger narrow({.num_blocks = 8, .block_tokens = 4, .window_tokens = 1});
+  EXPECT_EQ(narrow.min_blocks(1000), 1);
+}
+
+TEST(Ledger, MinBlocksSufficeAtEveryAlignment) {
+  for (std::int32_t window = 1; window <= 20; ++window) {
+    for (const std::int32_t block_tokens : {1, 2, 3, 4, 7}) {
+      const LedgerConfig any = {
+          .num_blocks = 1, .block_tokens = block_tokens, .window_tokens = window};
+      const auto blocks = static_cast<std::int32_t>(Ledger(any).min_blocks(100));
+      Ledger ledger({.num_blocks = blocks, .block_tokens = block_tokens, .window_tokens = window});
+      const SeqId id = ledger.open(tokens_of(100), true);
+      for (int i = 0; i < 100; ++i) {
+        compute(ledger, id, 1);
+      }
+      EXPECT_EQ(ledger.num_computed(id), 100);
+    }
+  }
+}
+
+TEST(Ledger, ComposedSegmentsAreRunsAtTheirPositionsOverTheSameBlocks) {
+  Ledger ledger({.num_blocks = 16, .block_tokens = 4});
+  const SeqId source = computed(ledger, tokens_of(6));
+  const Result<SegmentId> segment = ledger.seal(source);
+  ASSERT_TRUE(segment.ok());
+  const Ids blocks = block_ids(ledger, source);
+  ledger.close(source);
+  const std::array uses = {SegmentUse{*segment, 10}, SegmentUse{*segment, 0}};
+  const Result<SeqId> id = ledger.compose(uses);
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(ledger.counts().blocks_in_use, 2) << "one copy";
+  EXPECT_EQ(ledger.num_computed(*id), 12);
+  ledger.append(*id, 99);
+  compute(ledger, *id, 1);
+  EXPECT_TRUE(ledger.take_copies().empty()) << "the open run has its own block";
+  const std::vector<RunView> runs = ledger.runs(*id);
+  ASSERT_EQ(runs.size(), 3U);
+  EXPECT_EQ(runs[0].start_position, 10);
+  EXPECT_EQ(runs[1].start_position, 0);
+  EXPECT_EQ(runs[2].start_position, 16);
+  EXPECT_EQ(runs[0].blocks[1].value, blocks[1]);
+  EXPECT_EQ(runs[1].blocks[1].value, blocks[1]);
+  EXPECT_EQ(runs[2].num_tokens, 1);
+  EXPECT_TRUE(ledger.drop_segment(*segment));
+  EXPECT_FALSE(ledger.drop_segment(*segment));
+  EXPECT_EQ(ledger.counts().blocks_in_use, 3) << "the sequence still holds the blocks";
+  EXPECT_EQ(ledger.rollback(*id, 11).error().code, ErrorCode::kInvalidArgument);
+  ledger.close(*id);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 0);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, ASealedOpenBlockIsCopiedBeforeItsSourceGrows) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = computed(ledger, tokens_of(6));
+  ASSERT_TRUE(ledger.seal(id).ok());
+  ledger.append(id, 9);
+  compute(ledger, id, 1);
+  EXPECT_EQ(ledger.take_copies().size(), 1U);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, ASegmentOfTheTailOfACompositionStartsAtZero) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const Result<SegmentId> system = ledger.seal(computed(ledger, tokens_of(4)));
+  const Result<SeqId> id = ledger.compose(std::array{SegmentUse{*system, 0}});
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(ledger.seal(*id).error().code, ErrorCode::kInvalidArgument) << "nothing computed";
+  ledger.append(*id, 50);
+  ledger.append(*id, 51);
+  compute(ledger, *id, 2);
+  const Result<SegmentId> chunk = ledger.seal(*id);
+  ASSERT_TRUE(chunk.ok());
+  const Result<SeqId> alone = ledger.compose(std::array{SegmentUse{*chunk, 100}});
+  ASSERT_TRUE(alone.ok());
+  EXPECT_TRUE(std::ranges::equal(ledger.tokens(*alone), Tokens{50, 51}));
+  EXPECT_EQ(ledger.runs(*alone).front().start_position, 100);
+}
+
+TEST(Ledger, CompositionsAreNeverFoundByTheirTokens) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 2});
+  const Result<SegmentId> segment = ledger.seal(computed(ledger, tokens_of(2, 50)));
+  const Result<SeqId> id = ledger.compose(std::array{SegmentUse{*segment, 7}});
+  ASSERT_TRUE(id.ok());
+  for (const TokenId token : {60, 61, 62, 63}) {
+    ledger.append(*id, token);
+  }
+  compute(ledger, *id, 4);
+  EXPECT_EQ(ledger.match(Tokens{50, 51, 60, 61, 62, 63, 0}), 2) << "only the plain source";
+}
+
+TEST(Ledger, BadCompositionsAreRefused) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  EXPECT_EQ(ledger.compose(std::array{SegmentUse{{77}, 0}}).error().code, ErrorCode::kNotFound);
+  const Result<SegmentId> segment = ledger.seal(computed(ledger, tokens_of(4)));
+  for (const std::int32_t position : {-1, std::numeric_limits<std::int32_t>::max() - 3}) {
+    EXPECT_EQ(ledger.compose(std::array{SegmentUse{*segment, position}}).error().code,
+              ErrorCode::kInvalidArgument);
+  }
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, SealRefusesWhatTheWindowHasFreed) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 4});
+  EXPECT_EQ(ledger.seal(computed(ledger, tokens_of(12))).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Ledger, PreemptedCompositionKeepsItsSegments) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const Result<SegmentId> segment = ledger.seal(computed(ledger, tokens_of(5)));
+  const Result<SeqId> id = ledger.compose(std::array{SegmentUse{*segment, 0}});
+  ledger.append(*id, 9);
+  compute(ledger, *id, 1);
+  ledger.drop_kv(*id);
+  EXPECT_EQ(ledger.num_computed(*id), 5);
+  EXPECT_EQ(ledger.reattach(*id), 0);
+  EXPECT_EQ(ledger.tokens(*id).size(), 6U);
+}
+
+TEST(Ledger, ClearCacheKeepsWhatIsInUse) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId used = computed(ledger, tokens_of(8));
+  ledger.close(computed(ledger, tokens_of(8, 50)));
+  EXPECT_EQ(ledger.clear_cache(), 2);
+  EXPECT_EQ(ledger.clear_cache(), 0);
+  EXPECT_EQ(ledger.match(tokens_of(9)), 8);
+  EXPECT_EQ(ledger.match(tokens_of(9, 50)), 0);
+  ledger.close(used);
+}
+
+TEST(Ledger, CloseOfAnUnknownIdDoesNothing) {
+  Ledger ledger({.num_blocks = 1, .block_tokens = 4});
+  ledger.close({99});
+  EXPECT_FALSE(ledger.contains({99}));
+}
+
+TEST(Ledger, IdsAreNotReused) {
+  Ledger ledger({.num_blocks = 1, .block_tokens = 4});
+  const SeqId first = ledger.open(tokens_of(1), true);
+  ledger.close(first);
+  EXPECT_NE(ledger.open(tokens_of(1), true), first);
+}
+
+TEST(LedgerDeathTest, BrokenPreconditionsAbort) {
+  Ledger ledger({.num_blocks = 2, .block_tokens = 4});
+  const SeqId id = ledger.open(tokens_of(2), true);
+  EXPECT_DEATH(ledger.advance(id, 1), "room that nobody made");
+  ASSERT_TRUE(ledger.extend(id, 3).ok());
+  EXPECT_DEATH(ledger.advance(id, 3), "tokens that are not there");
+  EXPECT_DEATH((void)ledger.blocks_needed(id, -1), "negative");
+  EXPECT_DEATH((void)ledger.tokens({99}), "no such sequence");
+  EXPECT_DEATH(Ledger({.num_blocks = 0}), "not validated");
+}
+
+}  // namespace
+}  // namespace quire::kv

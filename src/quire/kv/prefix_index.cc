@@ -1,0 +1,218 @@
+#include "quire/kv/prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+PrefixIndex::PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
+                         std::uint64_t hash_mask)
+    : block_tokens_(block_tokens),
+      hash_mask_(hash_mask),
+      nodes_(static_cast<std::size_t>(num_blocks)),
+      tokens_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_tokens)),
+      buckets_(std::bit_ceil(static_cast<std::size_t>(num_blocks) + 1), -1) {}
+
+std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens) const {
+  const auto step = static_cast<std::size_t>(block_tokens_);
+  std::vector<BlockRef> chain;
+  BlockRef parent = kIndexRoot;
+  for (; tokens.size() >= step; tokens = tokens.subspan(step)) {
+    const std::optional<BlockRef> child = find(parent, tokens.first(step));
+    if (!child) {
+      break;
+    }
+    chain.push_back(*child);
+    parent = *child;
+  }
+  return chain;
+}
+
+std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const TokenId> tokens) const {
+  const std::uint64_t hash = chain_hash(parent.id.value, tokens);
+  for (std::int32_t id = buckets_[hash & (buckets_.size() - 1)]; id >= 0;
+       id = node(id).next_in_bucket) {
+    if (node(id).hash == hash && node(id).parent == parent.id.value &&
+        std::ranges::equal(tokens_of(ref_of(id)), tokens)) {
+      return ref_of(id);
+    }
+  }
+  return std::nullopt;
+}
+
+void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens) {
+  QUIRE_CHECK(contains(parent), "the parent of an inserted block is not in the prefix index");
+  const std::int32_t id = block.id.value;
+  QUIRE_CHECK(!node(id).present, "a block was inserted into the prefix index twice");
+  QUIRE_DCHECK(!find(parent, tokens), "the prefix index knows these tokens already");
+  Node& added = node(id);
+  added = {.present = true, .generation = block.generation, .parent = parent.id.value};
+  added.hash = chain_hash(added.parent, tokens);
+  std::ranges::copy(tokens, tokens_.begin() + std::ptrdiff_t{id} * block_tokens_);
+  std::int32_t& bucket = bucket_of(added.hash);
+  added.next_in_bucket = bucket;
+  bucket = id;
+  if (added.parent >= 0) {
+    added.next_sibling = node(added.parent).first_child;
+    node(added.parent).first_child = id;
+    if (added.next_sibling >= 0) {
+      node(added.next_sibling).previous_sibling = id;
+    }
+  }
+}
+
+bool PrefixIndex::contains(BlockRef block) const {
+  return block == kIndexRoot ||
+         (node(block.id.value).present && node(block.id.value).generation == block.generation);
+}
+
+bool PrefixIndex::is_unused(BlockRef block) const {
+  return contains(block) && node(block.id.value).unused;
+}
+
+void PrefixIndex::set_used(BlockRef block) {
+  Node& found = node(block.id.value);
+  QUIRE_CHECK(contains(block) && found.unused, "a block that is in use was made used");
+  (found.older >= 0 ? node(found.older).newer : oldest_) = found.newer;
+  (found.newer >= 0 ? node(found.newer).older : newest_) = found.older;
+  found.older = found.newer = -1;
+  found.unused = false;
+  --num_unused_;
+}
+
+void PrefixIndex::set_unused(BlockRef block) {
+  Node& found = node(block.id.value);
+  QUIRE_CHECK(contains(block) && !found.unused, "an unused block was made unused");
+  found.older = newest_;
+  (newest_ >= 0 ? node(newest_).newer : oldest_) = block.id.value;
+  newest_ = block.id.value;
+  found.unused = true;
+  ++num_unused_;
+}
+
+std::vector<BlockRef> PrefixIndex::evict() {
+  QUIRE_CHECK(oldest_ >= 0, "nothing to evict");
+  std::vector<BlockRef> removed = {ref_of(oldest_)};
+  for (std::size_t i = 0; i < removed.size(); ++i) {
+    for (std::int32_t child = node(removed[i].id.value).first_child; child >= 0;
+         child = node(child).next_sibling) {
+      removed.push_back(ref_of(child));
+    }
+  }
+  std::ranges::reverse(removed);
+  for (const BlockRef block : removed) {
+    remove_leaf(block.id.value);
+  }
+  return removed;
+}
+
+void PrefixIndex::remove_leaf(std::int32_t id) {
+  Node& leaf = node(id);
+  if (leaf.unused) {
+    set_used(ref_of(id));
+  }
+  std::int32_t* link = &bucket_of(leaf.hash);
+  while (*link != id) {
+    link = &node(*link).next_in_bucket;
+  }
+  *link = leaf.next_in_bucket;
+  if (leaf.previous_sibling >= 0) {
+    node(leaf.previous_sibling).next_sibling = leaf.next_sibling;
+  } else if (leaf.parent >= 0) {
+    node(leaf.parent).first_child = leaf.next_sibling;
+  }
+  if (leaf.next_sibling >= 0) {
+    node(leaf.next_sibling).previous_sibling = leaf.previous_sibling;
+  }
+  leaf = {};
+}
+
+std::vector<BlockRef> PrefixIndex::blocks() const {
+  std::vector<BlockRef> all;
+  for (std::int32_t id = 0; id < static_cast<std::int32_t>(nodes_.size()); ++id) {
+    if (node(id).present) {
+      all.push_back(ref_of(id));
+    }
+  }
+  return all;
+}
+
+std::span<const TokenId> PrefixIndex::tokens_of(BlockRef block) const {
+  const auto step = static_cast<std::size_t>(block_tokens_);
+  return std::span(tokens_).subspan(static_cast<std::size_t>(block.id.value) * step, step);
+}
+
+BlockRef PrefixIndex::parent_of(BlockRef block) const {
+  return ref_of(node(block.id.value).parent);
+}
+
+BlockRef PrefixIndex::ref_of(std::int32_t id) const {
+  return id < 0 ? kIndexRoot : BlockRef{BlockId{id}, node(id).generation};
+}
+
+// Multiply and rotate per token, a final mix; chosen for speed, as every hit is verified.
+std::uint64_t PrefixIndex::chain_hash(std::int32_t parent, std::span<const TokenId> tokens) const {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  std::uint64_t hash = parent < 0 ? kOdd : node(parent).hash;
+  for (const TokenId token : tokens) {
+    hash = (std::rotl(hash, 5) ^ static_cast<std::uint32_t>(token)) * kOdd;
+  }
+  return (hash ^ (hash >> 32)) & hash_mask_;
+}
+
+std::int32_t& PrefixIndex::bucket_of(std::uint64_t hash) {
+  return buckets_[hash & (buckets_.size() - 1)];
+}
+
+Status PrefixIndex::check_node(std::int32_t id) const {
+  const Node& checked = node(id);
+  if (!contains(ref_of(checked.parent))) {
+    return {ErrorCode::kInternal, base::str_cat("the parent of indexed block ", id, " is unknown")};
+  }
+  const std::optional<BlockRef> found = find(ref_of(checked.parent), tokens_of(ref_of(id)));
+  if (!found || found->id.value != id) {
+    return {ErrorCode::kInternal,
+            base::str_cat("indexed block ", id, " is not found by its tokens")};
+  }
+  for (std::int32_t child = checked.first_child; child >= 0; child = node(child).next_sibling) {
+    if (!node(child).present || node(child).parent != id) {
+      return {ErrorCode::kInternal,
+              base::str_cat("block ", child, " is linked as a child of ", id, " but is not")};
+    }
+  }
+  return {};
+}
+
+Status PrefixIndex::check() const {
+  std::int32_t flagged = 0;
+  for (const BlockRef block : blocks()) {
+    QUIRE_TRY_STATUS(check_node(block.id.value));
+    flagged += node(block.id.value).unused ? 1 : 0;
+  }
+  std::int32_t listed = 0;
+  for (std::int32_t id = oldest_; id >= 0 && listed <= flagged; id = node(id).newer) {
+    if (!node(id).present || !node(id).unused) {
+      return {ErrorCode::kInternal, base::str_cat("block ", id, " waits for eviction but is used")};
+    }
+    ++listed;
+  }
+  if (flagged != num_unused_ || listed != num_unused_) {
+    return {ErrorCode::kInternal, base::str_cat(flagged, " indexed blocks are unused, ", listed,
+                                                " wait for eviction, the count is ", num_unused_)};
+  }
+  return {};
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,104 @@
+// Radix tree over token ids at block granularity: which full block holds the KV of these tokens
+// after exactly those before them. It also keeps the order of eviction.
+//
+// A node is a block, so nodes live in arrays indexed by block id and nothing is allocated after
+// construction. Children are found by hash; a hash is a hint, so parent and tokens are compared.
+//
+// Eviction is least recently used first, and takes a node's whole subtree along, because without
+// the node nothing below it can be found. Holders release a chain from its deepest block upwards,
+// so without a window a node always stands behind its descendants in the order: the oldest node is
+// a leaf, and exactly one block goes. With a window the first blocks of a running sequence are
+// released alone; when they are evicted the blocks after them leave the index too.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+// Parent of the blocks that begin a prompt.
+inline constexpr BlockRef kIndexRoot{};
+
+class PrefixIndex {
+ public:
+  // `hash_mask` is all ones but in tests that want collisions.
+  PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
+              std::uint64_t hash_mask = ~std::uint64_t{0});
+
+  // The blocks of the longest known chain of whole blocks that `tokens` begins with. O(match).
+  [[nodiscard]] std::vector<BlockRef> match(std::span<const TokenId> tokens) const;
+
+  // The child of `parent` that holds `tokens` (one block of them).
+  [[nodiscard]] std::optional<BlockRef> find(BlockRef parent,
+                                             std::span<const TokenId> tokens) const;
+
+  // Adds a block, as used. Preconditions: `parent` is the root or known; `block` is not known, and
+  // no sibling has the same tokens.
+  void insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens);
+
+  // Whether this very block (not a later tenant of its id) is known; the root is.
+  [[nodiscard]] bool contains(BlockRef block) const;
+  [[nodiscard]] bool is_unused(BlockRef block) const;
+
+  // Used blocks are not evicted by themselves; the one made unused last is evicted last.
+  // Precondition: contains(block), which is not the root.
+  void set_used(BlockRef block);
+  void set_unused(BlockRef block);
+
+  // Removes the oldest unused block with everything below it and returns what was removed, children
+  // before parents; without a window that is one block. Precondition: num_unused() > 0.
+  [[nodiscard]] std::vector<BlockRef> evict();
+
+  [[nodiscard]] std::int32_t num_unused() const { return num_unused_; }
+  [[nodiscard]] std::vector<BlockRef> blocks() const;                      // ascending ids
+  [[nodiscard]] std::span<const TokenId> tokens_of(BlockRef block) const;  // one block of them
+  [[nodiscard]] BlockRef parent_of(BlockRef block) const;
+
+  // kInternal when links, order of eviction and hash table disagree.
+  [[nodiscard]] Status check() const;
+
+ private:
+  struct Node {
+    bool present = false;
+    bool unused = false;
+    std::uint32_t generation = 0;
+    std::uint64_t hash = 0;  // of the tokens of the whole chain
+    // Links are block ids, -1 where there is none.
+    std::int32_t parent = -1;
+    std::int32_t first_child = -1;
+    std::int32_t next_sibling = -1;
+    std::int32_t previous_sibling = -1;
+    std::int32_t next_in_bucket = -1;
+    std::int32_t older = -1;
+    std::int32_t newer = -1;
+  };
+
+  [[nodiscard]] Node& node(std::int32_t id) { return nodes_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Node& node(std::int32_t id) const {
+    return nodes_[static_cast<std::size_t>(id)];
+  }
+  [[nodiscard]] BlockRef ref_of(std::int32_t id) const;
+  [[nodiscard]] std::uint64_t chain_hash(std::int32_t parent,
+                                         std::span<const TokenId> tokens) const;
+  [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
+  void remove_leaf(std::int32_t id);
+  [[nodiscard]] Status check_node(std::int32_t id) const;
+
+  std::int32_t block_tokens_;
+  std::uint64_t hash_mask_;
+  std::vector<Node> nodes_;            // [num_blocks]
+  std::vector<TokenId> tokens_;        // [num_blocks, block_tokens]
+  std::vector<std::int32_t> buckets_;  // [power of two] first node of each chain
+  std::int32_t oldest_ = -1;           // ends of the list of unused nodes
+  std::int32_t newest_ = -1;
+  std::int32_t num_unused_ = 0;
+};
+
+}  // namespace quire::kv

@@ -1,0 +1,204 @@
+#include "quire/kv/sequence.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/prefix_index.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens) {
+  return static_cast<std::int32_t>((tokens + config.block_tokens - 1) / config.block_tokens);
+}
+
+std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_tokens) {
+  if (config.window_tokens == 0) {
+    return 0;
+  }
+  const std::int32_t first_seen = std::max(0, num_tokens - config.window_tokens + 1);
+  return first_seen / config.block_tokens;
+}
+
+Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts)
+    : shared_(&shared),
+      tokens_(tokens.begin(), tokens.end()),
+      open_{.blocks = BlockTable(shared)},
+      adopts_(adopts) {}
+
+Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed)
+    : Sequence(shared, tokens, false) {
+  sealed_ = std::move(sealed);
+  for (const Run& run : sealed_) {
+    sealed_tokens_ += run.num_tokens;
+    open_.start_position = std::max(open_.start_position, run.start_position + run.num_tokens);
+  }
+}
+
+Sequence Sequence::fork() const {
+  const auto clone = [this](const Run& run) {
+    return Run{.blocks = run.blocks.clone(blocks_for_tokens(shared_->config(), run.num_tokens)),
+               .num_tokens = run.num_tokens,
+               .start_position = run.start_position};
+  };
+  Sequence copy(*shared_, tokens_, adopts_);
+  std::ranges::transform(sealed_, std::back_inserter(copy.sealed_), clone);
+  copy.sealed_tokens_ = sealed_tokens_;
+  copy.open_ = clone(open_);
+  return copy;
+}
+
+Result<Segment> Sequence::seal() const {
+  if (open_.num_tokens == 0) {
+    return {ErrorCode::kInvalidArgument, "cannot seal a segment: no token of the open run has KV"};
+  }
+  if (open_.blocks.num_given_up() > 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot seal a segment of ", open_.num_tokens, " tokens: the window of ",
+                          shared_->config().window_tokens, " tokens has freed ",
+                          open_.blocks.num_given_up(), " of its blocks")};
+  }
+  const auto first = tokens_.begin() + sealed_tokens_;
+  return Segment(open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
+                 {first, first + open_.num_tokens});
+}
+
+// Blocks behind the open one hold no token yet and are never shared.
+bool Sequence::must_copy_open_block() const {
+  const std::int32_t block_tokens = shared_->config().block_tokens;
+  return open_.num_tokens % block_tokens != 0 &&
+         shared_->is_shared(open_.blocks.ref(open_.num_tokens / block_tokens));
+}
+
+std::int32_t Sequence::blocks_needed(std::int32_t count) const {
+  QUIRE_CHECK(count >= 0, "room for a negative number of tokens");
+  if (count <= room_) {
+    return 0;
+  }
+  const std::int64_t slots = std::int64_t{open_.num_tokens} + count;
+  const std::int32_t fresh = blocks_for_tokens(shared_->config(), slots) - open_.blocks.size();
+  return fresh + (must_copy_open_block() ? 1 : 0);
+}
+
+void Sequence::extend(std::int32_t count, std::vector<BlockCopy>& copies) {
+  if (count <= room_) {
+    return;
+  }
+  // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
+  const bool copy = must_copy_open_block();
+  const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
+  const std::vector<BlockRef> fresh = shared_->acquire(blocks_needed(count), last);
+  auto next = fresh.begin();
+  if (copy) {
+    const std::int32_t at = open_.num_tokens / shared_->config().block_tokens;
+    copies.push_back({.from = open_.blocks.ref(at).id,
+                      .to = next->id,
+                      .tokens = open_.num_tokens % shared_->config().block_tokens});
+    open_.blocks.replace(at, *next);
+    ++next;
+  }
+  for (; next != fresh.end(); ++next) {
+    open_.blocks.push(*next);
+  }
+  room_ = count;
+}
+
+void Sequence::advance(std::int32_t count) {
+  QUIRE_CHECK(count >= 0 && count <= room_, "KV was written into room that nobody made");
+  QUIRE_CHECK(count <= static_cast<std::int32_t>(tokens_.size()) - num_computed(),
+              "KV was written for tokens that are not there");
+  const std::int32_t open_block = open_.num_tokens / shared_->config().block_tokens;
+  open_.num_tokens += count;
+  room_ -= count;
+  publish_from(open_block);
+  open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
+}
+
+// Two sequences may compute the same block at the same time. The second then takes the first one's
+// block and frees its own: both hold the KV of the same tokens after the same tokens, and that KV
+// is equal to the bit, because every row of a forward pass is computed alike whatever the batch
+// (attention/run.h). A sequence that was opened without reuse keeps its own block; then what
+// follows is not published, as its parent is not known.
+void Sequence::publish_from(std::int32_t block) {
+  if (!shared_->config().prefix_cache || !is_plain()) {
+    return;
+  }
+  const std::int32_t block_tokens = shared_->config().block_tokens;
+  for (; (block + 1) * block_tokens <= open_.num_tokens; ++block) {
+    const BlockRef parent = block == 0 ? kIndexRoot : open_.blocks.ref(block - 1);
+    if (!shared_->index().contains(parent)) {
+      return;
+    }
+    const BlockRef own = open_.blocks.ref(block);
+    const BlockRef known = shared_->publish(
+        parent, own,
+        tokens().subspan(static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens),
+                         static_cast<std::size_t>(block_tokens)));
+    if (known != own && adopts_) {
+      shared_->retain(known);
+      open_.blocks.replace(block, known);
+    }
+  }
+}
+
+Status Sequence::rollback(std::int32_t length) {
+  const auto total = static_cast<std::int32_t>(tokens_.size());
+  if (length < 0 || length > total) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", total)};
+  }
+  if (length < sealed_tokens_) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot roll back to ", length, " tokens: the first ", sealed_tokens_,
+                          " belong to segments; compose a new sequence")};
+  }
+  const std::int32_t kept = std::min(open_.num_tokens, length - sealed_tokens_);
+  const std::int32_t kept_blocks = blocks_for_tokens(shared_->config(), kept);
+  const std::int32_t gone = std::min(open_.blocks.num_given_up(), kept_blocks);
+  if (gone > blocks_behind_window(shared_->config(), kept)) {
+    return {
+        ErrorCode::kInvalidArgument,
+        base::str_cat("cannot roll back to ", length, " tokens: the window of ",
+                      shared_->config().window_tokens, " tokens has freed tokens up to ",
+                      sealed_tokens_ + open_.blocks.num_given_up() * shared_->config().block_tokens,
+                      " of ", num_computed(), "; drop the KV and compute it again")};
+  }
+  tokens_.resize(static_cast<std::size_t>(length));
+  open_.num_tokens = kept;
+  open_.blocks.truncate(kept_blocks);
+  room_ = 0;
+  return {};
+}
+
+void Sequence::drop_kv() {
+  open_.blocks.truncate(0);
+  open_.num_tokens = 0;
+  room_ = 0;
+}
+
+void Sequence::attach(std::span<const BlockRef> chain) {
+  QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
+  drop_kv();
+  for (const BlockRef block : chain) {
+    shared_->retain(block);
+    open_.blocks.push(block);
+  }
+  open_.num_tokens = static_cast<std::int32_t>(chain.size()) * shared_->config().block_tokens;
+  open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
+}
+
+}  // namespace quire::kv

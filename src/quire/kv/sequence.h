@@ -1,0 +1,90 @@
+// Sequence: tokens and where their KV is. The one owner of its length.
+//
+// 1. A sequence is a list of sealed runs (segments in use, never written) and one open run that
+//    grows. A plain prompt is an open run at position 0 and nothing else.
+// 2. Its length is the tokens of all runs; tokens behind it have no KV yet.
+// 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
+//    somebody else holds is copied before room is made in it.
+// 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written,
+//    behind the block before them, as long as that one is known there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/kv/block_pool.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+struct Run {
+  BlockTable blocks;
+  std::int32_t num_tokens = 0;      // with KV
+  std::int32_t start_position = 0;  // use position of run token 0
+};
+
+class Sequence {
+ public:
+  // `shared` is borrowed. A plain sequence without KV. With `adopts`, blocks that somebody else has
+  // cached are used instead of own ones with the same content.
+  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts);
+  // A sequence that begins with `sealed` runs over `tokens`.
+  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed);
+
+  [[nodiscard]] Sequence fork() const;
+  // The KV of the open run as a segment. kInvalidArgument when there is none, or when the window
+  // has freed a part.
+  [[nodiscard]] Result<Segment> seal() const;
+
+  [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
+  [[nodiscard]] std::int32_t num_computed() const { return sealed_tokens_ + open_.num_tokens; }
+  [[nodiscard]] std::span<const Run> sealed() const { return sealed_; }
+  [[nodiscard]] const Run& open() const { return open_; }
+  // Tokens that may be written without another `extend`.
+  [[nodiscard]] std::int32_t room() const { return room_; }
+  [[nodiscard]] bool is_plain() const { return sealed_.empty(); }
+  [[nodiscard]] bool adopts() const { return adopts_; }
+
+  [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
+  // Makes room; appends the copy that it orders, if any. Precondition: blocks_needed(count) are
+  // available.
+  void extend(std::int32_t count, std::vector<BlockCopy>& copies);
+  // Precondition: count <= room(), and the tokens are there.
+  void advance(std::int32_t count);
+  void append(TokenId token) { tokens_.push_back(token); }
+  // As Ledger::rollback.
+  [[nodiscard]] Status rollback(std::int32_t length);
+  // Gives up the KV of the open run.
+  void drop_kv();
+  // Makes `chain`, blocks of the prefix index, the first KV; room made before is given back.
+  // Precondition: a plain sequence without KV.
+  void attach(std::span<const BlockRef> chain);
+
+ private:
+  [[nodiscard]] bool must_copy_open_block() const;
+  void publish_from(std::int32_t block);
+
+  SharedBlocks* shared_;
+  std::vector<TokenId> tokens_;
+  std::vector<Run> sealed_;
+  std::int32_t sealed_tokens_ = 0;  // of all sealed runs
+  Run open_;
+  std::int32_t room_ = 0;
+  bool adopts_ = false;
+};
+
+// Blocks that the first `tokens` slots of a run take.
+[[nodiscard]] std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens);
+
+// Leading blocks of a run of `num_tokens` tokens that no row behind them sees any more: all their
+// tokens are older than num_tokens - window + 1. 0 without a window.
+[[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
+                                                std::int32_t num_tokens);
+
+}  // namespace quire::kv

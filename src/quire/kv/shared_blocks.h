@@ -1,0 +1,61 @@
+// All blocks of a ledger: the pool and the prefix index together. The one place where references
+// are taken, given back and evicted.
+//
+// A block is free (no reference), cached (the index's reference alone) or in use (somebody else
+// holds it as well).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/prefix_index.h"
+#include "quire/kv/types.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+class SharedBlocks {
+ public:
+  explicit SharedBlocks(const LedgerConfig& config);
+
+  [[nodiscard]] const LedgerConfig& config() const { return config_; }
+  [[nodiscard]] const BlockPool& pool() const { return pool_; }
+  [[nodiscard]] const PrefixIndex& index() const { return index_; }
+
+  // Free plus cached: what acquire can hand out.
+  [[nodiscard]] std::int32_t num_available() const;
+  // Cached blocks that acquire has freed since birth.
+  [[nodiscard]] std::int64_t num_evictions() const { return num_evictions_; }
+
+  // Takes `count` blocks as BlockPool::acquire does, evicting the least recently used cached ones
+  // first where too few are free. Precondition: count <= num_available().
+  [[nodiscard]] std::vector<BlockRef> acquire(std::int32_t count, BlockId after);
+
+  void retain(BlockRef block);
+  void release(BlockRef block);
+
+  // Whether somebody else (the index counts) holds the block too, so that it may not be written.
+  [[nodiscard]] bool is_shared(BlockRef block) const { return pool_.references(block.id) > 1; }
+  // Holders but the index.
+  [[nodiscard]] std::int32_t num_users(BlockRef block) const;
+
+  // Makes `block`, full of `tokens` and held by the caller, findable behind `parent`, unless these
+  // tokens are known there. Returns the block that is found now. Precondition: `parent` is known.
+  [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens);
+
+  // Evicts everything unused; returns how many blocks became free.
+  std::int32_t clear_cache();
+
+ private:
+  std::int32_t evict();
+
+  LedgerConfig config_;
+  BlockPool pool_;
+  PrefixIndex index_;
+  std::int64_t num_evictions_ = 0;
+};
+
+}  // namespace quire::kv

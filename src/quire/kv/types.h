@@ -1,0 +1,65 @@
+// Plain structs of the ledger's surface.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <span>
+
+#include "quire/base/ids.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+
+struct LedgerConfig {
+  std::int32_t num_blocks = 0;
+  std::int32_t block_tokens = 32;  // 1..256
+  std::int32_t window_tokens = 0;  // > 0: blocks wholly older than this many tokens are freed
+  bool prefix_cache = true;        // full blocks of closed and running sequences are found again
+  [[nodiscard]] Status validate() const;
+};
+
+// Identity of a segment in one ledger, never reused.
+struct SegmentId {
+  std::uint64_t value = 0;
+  friend auto operator<=>(SegmentId, SegmentId) = default;
+};
+
+// A segment at a place: its token 0 is used at `position`.
+struct SegmentUse {
+  SegmentId segment;
+  std::int32_t position = 0;
+};
+
+// Bytes that the shelves must copy before the next write: the first `tokens` slots of `from`.
+struct BlockCopy {
+  BlockId from;
+  BlockId to;
+  std::int32_t tokens = 0;
+};
+
+// A run of tokens at consecutive positions as attention sees it. `blocks[i]` holds run tokens
+// [i * block_tokens, ...); freed window blocks have value -1. Valid until the sequence changes.
+struct RunView {
+  std::span<const BlockId> blocks;  // room made by extend included
+  std::int32_t num_tokens = 0;      // with KV
+  std::int32_t start_position = 0;  // use position of run token 0: the shift of the run
+};
+
+// What attaching the longest cached prefix of some tokens would bring.
+struct PrefixMatch {
+  std::int32_t tokens = 0;
+  std::int32_t blocks = 0;            // that the sequence would hold
+  std::int32_t evictable_blocks = 0;  // of those, used by nobody now: attaching takes them from
+                                      // blocks_available
+};
+
+struct LedgerCounts {
+  std::int32_t blocks_total = 0;
+  std::int32_t blocks_free = 0;
+  std::int32_t blocks_cached = 0;  // known to the prefix index and used by nobody: evictable
+  std::int32_t blocks_in_use = 0;  // free + cached + in_use == total, always
+  std::int64_t evictions = 0;      // cached blocks that were freed to make room
+  std::int64_t tokens_reused = 0;  // tokens attached from the prefix index since birth
+};
+
+}  // namespace quire::kv

@@ -1,0 +1,174 @@
+#include "quire/kv_store/paged_store.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+constexpr int kMaxBlockTokens = 256;
+constexpr int kWordBytes = 4;  // one fp32, two bf16
+
+Status check_positive(const char* name, int value) {
+  if (value >= 1) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("kv store: ", name, " is ", value, ", must be at least 1")};
+}
+
+Status check_at_most(const char* name, int value, int limit) {
+  QUIRE_TRY_STATUS(check_positive(name, value));
+  if (value <= limit) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("kv store: ", name, " is ", value, ", must be at most ", limit)};
+}
+
+Status check_geometry(const tensor::KVGeometry& geometry) {
+  QUIRE_TRY_STATUS(check_positive("layers", geometry.layers));
+  QUIRE_TRY_STATUS(check_positive("kv_heads", geometry.kv_heads));
+  QUIRE_TRY_STATUS(check_at_most("head_dim", geometry.head_dim, kMaxHeadDim));
+  QUIRE_TRY_STATUS(check_at_most("block_tokens", geometry.block_tokens, kMaxBlockTokens));
+  if (geometry.dtype != tensor::DType::kBFloat16 && geometry.dtype != tensor::DType::kFloat32) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv store: dtype ", tensor::dtype_name(geometry.dtype),
+                          " is not supported; use bfloat16 or float32")};
+  }
+  return {};
+}
+
+// Bytes of `num_blocks` blocks; nothing if that is no int64. Precondition: geometry checked.
+std::optional<std::int64_t> total_bytes(const tensor::KVGeometry& geometry,
+                                        std::int64_t num_blocks) {
+  std::int64_t bytes = geometry.head_block_bytes();
+  if (__builtin_mul_overflow(bytes, std::int64_t{geometry.kv_heads}, &bytes) ||
+      __builtin_mul_overflow(bytes, std::int64_t{geometry.layers}, &bytes) ||
+      __builtin_mul_overflow(bytes, num_blocks, &bytes)) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
+std::int64_t machine_bytes() {
+  struct sysinfo info = {};
+  if (::sysinfo(&info) != 0) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  return static_cast<std::int64_t>(info.totalram) * info.mem_unit;
+}
+
+Error too_large(const tensor::KVGeometry& geometry, std::int32_t num_blocks, std::int64_t bytes,
+                std::int64_t limit) {
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message = base::str_cat("kv store: ", num_blocks, " blocks of ", geometry.layers,
+                                   " layers need ", base::format_bytes(bytes), ", the machine has ",
+                                   base::format_bytes(limit), "; lower the kv budget"),
+          .needed_bytes = bytes,
+          .free_bytes = limit};
+}
+
+// The first `tokens` slots of one head block, which is K [depth words][slots] and
+// V [slots / tokens per word][head_dim] in words of 4 bytes.
+void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
+                std::byte* to) {
+  const int pack = kWordBytes / tensor::dtype_bytes(geometry.dtype);
+  const int dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{slots} * kWordBytes;
+  for (int word = 0; word < dim / pack; ++word) {
+    std::memcpy(to + word * row_bytes, from + word * row_bytes,
+                static_cast<std::size_t>(tokens) * kWordBytes);
+  }
+  const std::ptrdiff_t v_offset = dim / pack * row_bytes;
+  const int value_rows = (tokens + pack - 1) / pack;
+  std::memcpy(to + v_offset, from + v_offset,
+              static_cast<std::size_t>(value_rows) * static_cast<std::size_t>(dim) * kWordBytes);
+}
+
+}  // namespace
+
+Result<PagedStore> PagedStore::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
+  QUIRE_TRY_STATUS(check_geometry(geometry));
+  QUIRE_TRY_STATUS(check_positive("num_blocks", num_blocks));
+  const std::int64_t limit = machine_bytes();
+  const std::int64_t bytes =
+      total_bytes(geometry, num_blocks).value_or(std::numeric_limits<std::int64_t>::max());
+  if (bytes > limit) {
+    return too_large(geometry, num_blocks, bytes, limit);
+  }
+  PagedStore store;
+  store.geometry_ = geometry;
+  store.num_blocks_ = num_blocks;
+  store.bytes_ = device::AlignedBuffer<std::byte>(static_cast<std::size_t>(bytes));
+  if (store.bytes_.size() == 0) {
+    return too_large(geometry, num_blocks, bytes, limit);
+  }
+  return store;
+}
+
+tensor::PagedKVView PagedStore::view(int layer) const {
+  QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
+  const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
+  const std::ptrdiff_t head_bytes = block_bytes * num_blocks_;
+  // A const store does not move; what its blocks hold is the ledger's matter.
+  auto* data = const_cast<std::byte*>(bytes_.data());
+  return {.data = data + layer * (geometry_.kv_heads * head_bytes),
+          .head_stride = head_bytes,
+          .block_stride = block_bytes,
+          .v_offset = block_bytes / 2,
+          .num_blocks = num_blocks_,
+          .kv_heads = geometry_.kv_heads,
+          .head_dim = geometry_.stored_head_dim(),
+          .block_tokens = geometry_.block_tokens,
+          .dtype = geometry_.dtype};
+}
+
+void PagedStore::copy(const kv::BlockCopy& copy) {
+  const auto exists = [&](BlockId id) { return id.value >= 0 && id.value < num_blocks_; };
+  QUIRE_CHECK(exists(copy.from) && exists(copy.to), "no such block");
+  QUIRE_CHECK(copy.tokens >= 0 && copy.tokens <= geometry_.block_tokens,
+              "more tokens than a block holds");
+  if (copy.from == copy.to) {
+    return;
+  }
+  const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
+  std::byte* head = bytes_.data();
+  for (std::int64_t i = 0; i < std::int64_t{geometry_.layers} * geometry_.kv_heads; ++i) {
+    copy_slots(geometry_, copy.tokens, head + copy.from.value * block_bytes,
+               head + copy.to.value * block_bytes);
+    head += block_bytes * num_blocks_;
+  }
+}
+
+std::int32_t blocks_in_budget(const tensor::KVGeometry& geometry, std::int64_t budget_bytes) {
+  if (budget_bytes <= 0 || !check_geometry(geometry).ok()) {
+    return 0;
+  }
+  const std::optional<std::int64_t> block_bytes = total_bytes(geometry, 1);
+  if (!block_bytes.has_value()) {
+    return 0;
+  }
+  return static_cast<std::int32_t>(std::min<std::int64_t>(
+      budget_bytes / *block_bytes, std::numeric_limits<std::int32_t>::max()));
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,230 @@
+#include "quire/kv_store/paged_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "quire/kv/types.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kv_store {
+namespace {
+
+using tensor::DType;
+using tensor::KVGeometry;
+
+KVGeometry geometry_of(DType dtype, int block_tokens, int head_dim = 40) {
+  return {.layers = 3,
+          .kv_heads = 2,
+          .head_dim = head_dim,
+          .dtype = dtype,
+          .block_tokens = block_tokens};
+}
+
+TEST(PagedStore, ViewsTileTheWholeAllocationWithoutOverlap) {
+  const KVGeometry geometry = geometry_of(DType::kBFloat16, 33);
+  const auto store = PagedStore::create(geometry, 5);
+  ASSERT_TRUE(store.ok());
+  std::set<std::ptrdiff_t> starts;
+  const std::byte* base = store->view(0).data;
+  for (int layer = 0; layer < 3; ++layer) {
+    const tensor::PagedKVView view = store->view(layer);
+    EXPECT_EQ(view.head_dim, 64);
+    EXPECT_EQ(view.block_tokens, 33);
+    EXPECT_EQ(view.num_blocks, 5);
+    EXPECT_EQ(view.block_stride, 2 * 64 * 34 * 2);
+    EXPECT_EQ(view.v_offset * 2, view.block_stride);
+    for (int head = 0; head < 2; ++head) {
+      for (int block = 0; block < 5; ++block) {
+        starts.insert(view.data + head * view.head_stride + block * view.block_stride - base);
+      }
+    }
+  }
+  std::vector<std::ptrdiff_t> want;
+  for (int i = 0; i < 30; ++i) {
+    want.push_back(i * geometry.head_block_bytes());
+  }
+  EXPECT_EQ(std::vector<std::ptrdiff_t>(starts.begin(), starts.end()), want);
+  EXPECT_EQ(geometry.block_bytes() * 5, 30 * geometry.head_block_bytes());
+}
+
+// Slot `slot` of a head block as (K elements, V elements), by the layout of paged_kv_view.h.
+std::vector<std::byte> slot_bytes(const tensor::PagedKVView& view, int head, int block, int slot) {
+  const std::byte* k = view.data + head * view.head_stride + block * view.block_stride;
+  const std::byte* v = k + view.v_offset;
+  const int slots = (view.block_tokens + 1) / 2 * 2;
+  std::vector<std::byte> bytes;
+  const auto take = [&](const std::byte* from, int size) {
+    bytes.insert(bytes.end(), from, from + size);
+  };
+  for (int d = 0; d < view.head_dim; ++d) {
+    if (view.dtype == DType::kFloat32) {
+      take(k + (d * slots + slot) * 4, 4);
+      take(v + (slot * view.head_dim + d) * 4, 4);
+    } else {
+      take(k + ((d / 2 * slots + slot) * 2 + d % 2) * 2, 2);
+      take(v + ((slot / 2 * view.head_dim + d) * 2 + slot % 2) * 2, 2);
+    }
+  }
+  return bytes;
+}
+
+TEST(PagedStore, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (const int block_tokens : {1, 2, 5, 32, 33}) {
+      for (const int tokens : {0, 1, 2, 3, 4, 5, 31, 32, 33}) {
+        if (tokens > block_tokens) {
+          continue;
+        }
+        auto store = PagedStore::create(geometry_of(dtype, block_tokens), 4);
+        ASSERT_TRUE(store.ok());
+        const std::size_t size = static_cast<std::size_t>(store->geometry().block_bytes() * 4);
+        std::byte* data = store->view(0).data;
+        for (std::size_t i = 0; i < size; ++i) {
+          data[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
+        }
+        const std::vector<std::byte> before(data, data + size);
+        store->copy({.from = BlockId{2}, .to = BlockId{1}, .tokens = tokens});
+        const auto at = [&](const std::byte* bytes, int layer) {
+          tensor::PagedKVView view = store->view(layer);
+          view.data = const_cast<std::byte*>(bytes) + (view.data - data);
+          return view;
+        };
+        const int spare = tokens % 2 != 0 ? tokens : -1;  // partner of the last bf16 pair
+        for (int layer = 0; layer < 3; ++layer) {
+          for (int head = 0; head < 2; ++head) {
+            for (int slot = 0; slot < block_tokens; ++slot) {
+              for (int block = 0; block < 4; ++block) {
+                const int from = block == 1 && slot < tokens ? 2 : block;
+                if (block == 1 && slot == spare) {
+                  continue;
+                }
+                ASSERT_EQ(slot_bytes(at(data, layer), head, block, slot),
+                          slot_bytes(at(before.data(), layer), head, from, slot))
+                    << tensor::dtype_name(dtype) << " " << block_tokens << " " << tokens << " "
+                    << block << " " << slot;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PagedStore, CopyOntoItselfChangesNothing) {
+  auto store = PagedStore::create(geometry_of(DType::kFloat32, 4), 1);
+  ASSERT_TRUE(store.ok());
+  std::memset(store->view(0).data, 0x5a, static_cast<std::size_t>(store->geometry().block_bytes()));
+  store->copy({.from = BlockId{0}, .to = BlockId{0}, .tokens = 4});
+  EXPECT_EQ(*store->view(2).data, std::byte{0x5a});
+}
+
+TEST(PagedStoreDeathTest, WrongBlocksAndLayersAreCaught) {
+  auto store = PagedStore::create(geometry_of(DType::kFloat32, 4), 2);
+  ASSERT_TRUE(store.ok());
+  EXPECT_DEATH(store->copy({.from = BlockId{0}, .to = BlockId{2}, .tokens = 1}), "no such block");
+  EXPECT_DEATH(store->copy({.from = BlockId{-1}, .to = BlockId{1}, .tokens = 1}), "no such block");
+  EXPECT_DEATH(store->copy({.from = BlockId{0}, .to = BlockId{1}, .tokens = 5}), "more tokens");
+  EXPECT_DEATH((void)store->view(3), "no such layer");
+}
+
+// A store of half the machine's memory, of which one byte is written.
+TEST(PagedStore, UntouchedMemoryIsNotResident) {
+  KVGeometry geometry = geometry_of(DType::kBFloat16, 32, 128);
+  geometry.layers = 32;
+  const std::int64_t machine =
+      static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  const std::int32_t blocks =
+      blocks_in_budget(geometry, std::min<std::int64_t>(machine / 2, std::int64_t{16} << 30));
+  const auto store = PagedStore::create(geometry, blocks);
+  ASSERT_TRUE(store.ok());
+  const std::size_t size =
+      static_cast<std::size_t>(geometry.block_bytes()) * static_cast<std::size_t>(blocks);
+  *store->view(31).data = std::byte{1};
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident((size + page - 1) / page);
+  ASSERT_EQ(::mincore(store->view(0).data, size, resident.data()), 0);
+  const auto count = std::count_if(resident.begin(), resident.end(),
+                                   [](unsigned char flags) { return (flags & 1) != 0; });
+  EXPECT_GE(count, 1);
+  EXPECT_LE(count * static_cast<std::int64_t>(page), std::int64_t{4} << 20);  // two huge pages
+}
+
+TEST(PagedStore, RefusesGeometriesOutsideTheirRangesByName) {
+  const auto message = [](const KVGeometry& geometry, std::int32_t blocks, ErrorCode code) {
+    const auto store = PagedStore::create(geometry, blocks);
+    EXPECT_FALSE(store.ok());
+    EXPECT_EQ(store.error().code, code);
+    return store.error().message;
+  };
+  const KVGeometry good = geometry_of(DType::kBFloat16, 32);
+  KVGeometry bad = good;
+  bad.layers = 0;
+  EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
+            "kv store: layers is 0, must be at least 1");
+  bad = good;
+  bad.kv_heads = -4;
+  EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
+            "kv store: kv_heads is -4, must be at least 1");
+  bad = good;
+  bad.head_dim = 257;
+  EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
+            "kv store: head_dim is 257, must be at most 256");
+  bad = good;
+  bad.block_tokens = 300;
+  EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
+            "kv store: block_tokens is 300, must be at most 256");
+  bad = good;
+  bad.dtype = DType::kFloat16;
+  EXPECT_EQ(message(bad, 1, ErrorCode::kUnsupported),
+            "kv store: dtype float16 is not supported; use bfloat16 or float32");
+  EXPECT_EQ(message(good, 0, ErrorCode::kInvalidArgument),
+            "kv store: num_blocks is 0, must be at least 1");
+}
+
+TEST(PagedStore, RefusesMoreThanTheMachineHasWithBothNumbers) {
+  KVGeometry geometry = geometry_of(DType::kFloat32, 256, 256);
+  geometry.layers = 1000;
+  const auto large = PagedStore::create(geometry, 1000000);
+  ASSERT_FALSE(large.ok());
+  EXPECT_EQ(large.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(large.error().needed_bytes, geometry.block_bytes() * 1000000);
+  EXPECT_GT(large.error().free_bytes, 0);
+  EXPECT_NE(large.error().message.find("1000000 blocks"), std::string::npos);
+  geometry.layers = std::numeric_limits<int>::max();  // the product is no 64-bit number
+  geometry.kv_heads = std::numeric_limits<int>::max();
+  const auto overflow = PagedStore::create(geometry, std::numeric_limits<std::int32_t>::max());
+  ASSERT_FALSE(overflow.ok());
+  EXPECT_EQ(overflow.error().code, ErrorCode::kOutOfBlocks);
+}
+
+TEST(BlocksInBudget, RoundsDownAndNeverBelowZero) {
+  KVGeometry geometry = geometry_of(DType::kBFloat16, 32);
+  const std::int64_t bytes = geometry.block_bytes();
+  EXPECT_EQ(blocks_in_budget(geometry, bytes * 7), 7);
+  EXPECT_EQ(blocks_in_budget(geometry, bytes * 7 - 1), 6);
+  EXPECT_EQ(blocks_in_budget(geometry, bytes - 1), 0);
+  EXPECT_EQ(blocks_in_budget(geometry, 0), 0);
+  EXPECT_EQ(blocks_in_budget(geometry, -5), 0);
+  EXPECT_EQ(blocks_in_budget(geometry, std::numeric_limits<std::int64_t>::max()),
+            std::numeric_limits<std::int32_t>::max());
+  geometry.layers = 0;
+  EXPECT_EQ(blocks_in_budget(geometry, bytes), 0);
+  geometry.layers = geometry.kv_heads = std::numeric_limits<int>::max();
+  EXPECT_EQ(blocks_in_budget(geometry, std::numeric_limits<std::int64_t>::max()), 0);
+}
+
+}  // namespace
+}  // namespace quire::kv_store

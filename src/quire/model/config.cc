@@ -1,0 +1,171 @@
+#include "quire/model/config.h"
+
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/str.h"
+#include "quire/model/config_internal.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/family.h"
+
+namespace quire::model {
+namespace {
+
+Status in_range(std::string_view name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument, base::str_cat("the model's ", name, " is ", value,
+                                                     "; must be in [", low, ", ", high, "]")};
+}
+
+Status check_heads(const ModelConfig& config) {
+  QUIRE_TRY_STATUS(in_range("number of heads", config.heads, 1, 1024));
+  QUIRE_TRY_STATUS(in_range("number of key-value heads", config.kv_heads, 1, config.heads));
+  QUIRE_TRY_STATUS(in_range("head size", config.head_dim, 2, 256));
+  if (config.heads % config.kv_heads != 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the model's ", config.heads, " heads cannot share ", config.kv_heads,
+                          " key-value heads evenly")};
+  }
+  if (config.head_dim % 2 != 0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("the model's head size is ", config.head_dim, "; must be even")};
+  }
+  return {};
+}
+
+Status check_rotary(const ModelConfig& config) {
+  if (config.rotary.rotary_dim() > config.head_dim) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("rope turns ", config.rotary.rotary_dim(),
+                                                       " values of heads of ", config.head_dim)};
+  }
+  for (const double frequency : config.rotary.inverse_frequencies) {
+    if (!std::isfinite(frequency) || frequency < 0.0) {
+      return {ErrorCode::kInvalidArgument, base::str_cat("a rope frequency is ", frequency)};
+    }
+  }
+  if (!std::isfinite(config.rotary.scale) || config.rotary.scale <= 0.0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the rope factor on cos and sin is ", config.rotary.scale)};
+  }
+  return {};
+}
+
+Status check_windows(const ModelConfig& config) {
+  if (config.window_tokens.size() != static_cast<std::size_t>(config.layers)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the model has windows for ", config.window_tokens.size(), " of ",
+                          config.layers, " layers")};
+  }
+  for (const std::int32_t window : config.window_tokens) {
+    QUIRE_TRY_STATUS(in_range("sliding window", window, 0, std::int64_t{1} << 30));
+  }
+  return {};
+}
+
+// Sums what visit_weights shows.
+struct ParameterCounter {
+  std::int64_t total = 0;
+  Status matrix(const WeightId& /*id*/, const kernels::PackedWeights& /*weights*/,
+                std::int64_t columns, std::int64_t depth) {
+    total += columns * depth;
+    return {};
+  }
+  Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
+    total += size;
+    return {};
+  }
+};
+
+// Sums the bytes that they take once packed.
+struct PackedByteCounter {
+  const ModelConfig& config;
+  kernels::WeightFormat format;
+  std::int64_t total = 0;
+  Status matrix(const WeightId& id, const kernels::PackedWeights& /*weights*/, std::int64_t columns,
+                std::int64_t depth) {
+    const std::int64_t panels = (columns + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
+    const std::int64_t steps = (depth + kernels::kStepDepth - 1) / kernels::kStepDepth;
+    total += panels * steps * kernels::step_bytes(weight_format(config, id.part, format));
+    return {};
+  }
+  Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
+    total += size * static_cast<std::int64_t>(sizeof(float));
+    return {};
+  }
+};
+
+}  // namespace
+
+std::int64_t packed_weight_bytes(const ModelConfig& config, kernels::WeightFormat format) {
+  DecoderWeights shape;
+  shape.layers.resize(static_cast<std::size_t>(config.layers));
+  PackedByteCounter counter{config, format};
+  (void)visit_weights(config, shape, counter);  // the counter never fails
+  return counter.total;
+}
+
+tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype,
+                                            std::int32_t block_tokens) const {
+  return {.layers = layers,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .dtype = kv_dtype,
+          .block_tokens = block_tokens,
+          .window_tokens = {window_tokens.begin(), window_tokens.end()}};
+}
+
+std::int64_t ModelConfig::parameters() const {
+  DecoderWeights shape;
+  shape.layers.resize(static_cast<std::size_t>(layers));
+  ParameterCounter counter;
+  (void)visit_weights(*this, shape, counter);  // the counter never fails
+  return counter.total;
+}
+
+Status ModelConfig::validate() const {
+  if (find_family(family) == nullptr) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("model family ", base::quoted(family), " is unknown")};
+  }
+  QUIRE_TRY_STATUS(in_range("vocabulary", vocab_size, 1, std::int64_t{1} << 21));
+  QUIRE_TRY_STATUS(in_range("hidden size", hidden_size, 1, std::int64_t{1} << 17));
+  QUIRE_TRY_STATUS(in_range("intermediate size", intermediate_size, 1, std::int64_t{1} << 20));
+  QUIRE_TRY_STATUS(in_range("number of layers", layers, 1, 1024));
+  QUIRE_TRY_STATUS(in_range("number of positions", max_positions, 1, std::int64_t{1} << 28));
+  QUIRE_TRY_STATUS(check_heads(*this));
+  QUIRE_TRY_STATUS(check_rotary(*this));
+  QUIRE_TRY_STATUS(check_windows(*this));
+  if (!(norm_epsilon > 0.0 && norm_epsilon < 1.0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the model's norm epsilon is ", norm_epsilon, "; must be in (0, 1)")};
+  }
+  for (const TokenId id : eos_token_ids) {
+    QUIRE_TRY_STATUS(in_range("end-of-sequence id", id, 0, vocab_size - 1));
+  }
+  return {};
+}
+
+Status finish_config(const RopeSpec& spec, ModelConfig& config) {
+  std::erase_if(config.eos_token_ids, [&](TokenId id) {
+    return id >= config.vocab_size;  // can never be sampled
+  });
+  QUIRE_TRY_STATUS(config.validate());  // before the shape sizes anything
+  QUIRE_TRY(auto rope, make_rope(spec));
+  config.rotary = std::move(rope.rotary);
+  if (rope.max_positions < config.max_positions) {
+    config.remarks.push_back(base::str_cat(
+        "longrope: ", rope.max_positions, " of ", config.max_positions,
+        " positions are served; beyond them all frequencies would change, and stored keys with "
+        "them"));
+    config.max_positions = rope.max_positions;
+  }
+  for (std::int32_t& window : config.window_tokens) {
+    window = window >= config.max_positions ? 0 : window;
+  }
+  return config.validate();
+}
+
+}  // namespace quire::model

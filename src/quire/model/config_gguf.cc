@@ -1,0 +1,254 @@
+// Metadata of GGUF files. Keys: ggml docs/gguf.md and llama.cpp's converters.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "quire/base/str.h"
+#include "quire/model/config.h"
+#include "quire/model/config_internal.h"
+#include "quire/model/family.h"
+#include "quire/model/rope.h"
+
+namespace quire::model {
+namespace {
+
+using weights::GgufFile;
+using weights::TensorInfo;
+
+// Keys below "<architecture>." that are read here.
+constexpr std::array<std::string_view, 20> kKnownKeys = {"attention.head_count",
+                                                         "attention.head_count_kv",
+                                                         "attention.key_length",
+                                                         "attention.layer_norm_rms_epsilon",
+                                                         "attention.sliding_window",
+                                                         "attention.value_length",
+                                                         "block_count",
+                                                         "context_length",
+                                                         "embedding_length",
+                                                         "expert_count",
+                                                         "expert_used_count",
+                                                         "feed_forward_length",
+                                                         "rope.dimension_count",
+                                                         "rope.freq_base",
+                                                         "rope.scaling.attn_factor",
+                                                         "rope.scaling.factor",
+                                                         "rope.scaling.finetuned",
+                                                         "rope.scaling.original_context_length",
+                                                         "rope.scaling.type",
+                                                         "vocab_size"};
+
+// Access to the keys of one architecture.
+struct Metadata {
+  const GgufFile& file;
+  std::string prefix;  // "llama."
+
+  [[nodiscard]] std::string key(std::string_view name) const { return base::str_cat(prefix, name); }
+  [[nodiscard]] bool has(std::string_view name) const { return file.find(key(name)) != nullptr; }
+
+  // A 32-bit count; an error when it is absent and the fallback negative.
+  [[nodiscard]] Result<std::int32_t> count(std::string_view name, std::int64_t fallback) const {
+    QUIRE_TRY(const std::int64_t value, file.get_int(key(name), fallback));
+    if (value < 0 && !has(name)) {
+      return {ErrorCode::kCorrupt, base::str_cat("GGUF key ", key(name), " is missing")};
+    }
+    if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("GGUF key ", key(name), " is ", value, "; must be a 32-bit count")};
+    }
+    return static_cast<std::int32_t>(value);
+  }
+  [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
+    return file.get_double(key(name), fallback);
+  }
+};
+
+const TensorInfo* find_tensor(const GgufFile& file, std::string_view name) {
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (tensor.name == name) {
+      return &tensor;
+    }
+  }
+  return nullptr;
+}
+
+bool has_tensor(const GgufFile& file, std::string_view name) {
+  return find_tensor(file, name) != nullptr;
+}
+
+Status check_keys(const Metadata& metadata) {
+  constexpr std::array<std::string_view, 4> kForeign = {"general.", "tokenizer.", "quantize.",
+                                                        "GGUF."};
+  for (const std::string& key : metadata.file.keys()) {
+    const std::string_view view(key);
+    const bool foreign = std::any_of(kForeign.begin(), kForeign.end(),
+                                     [&](auto prefix) { return view.starts_with(prefix); });
+    const bool known = view.starts_with(metadata.prefix) &&
+                       std::find(kKnownKeys.begin(), kKnownKeys.end(),
+                                 view.substr(metadata.prefix.size())) != kKnownKeys.end();
+    if (!foreign && !known) {
+      return {ErrorCode::kUnsupported, base::str_cat("GGUF key ", base::quoted(key),
+                                                     " is not known and may change the result")};
+    }
+  }
+  QUIRE_TRY(const std::int32_t experts, metadata.count("expert_count", 0));
+  if (experts != 0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", metadata.key("expert_count"), " is ", experts,
+                          "; mixtures of experts are not implemented")};
+  }
+  return {};
+}
+
+Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelConfig& config) {
+  constexpr std::int64_t kRequired = -1;
+  QUIRE_TRY(config.vocab_size, metadata.count("vocab_size", embedding.rows()));
+  QUIRE_TRY(config.hidden_size, metadata.count("embedding_length", kRequired));
+  QUIRE_TRY(config.intermediate_size, metadata.count("feed_forward_length", kRequired));
+  QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
+  QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
+  QUIRE_TRY(config.kv_heads, metadata.count("attention.head_count_kv", config.heads));
+  QUIRE_TRY(config.max_positions, metadata.count("context_length", kRequired));
+  if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
+    return config.validate();  // before these two are used as divisor and length
+  }
+  QUIRE_TRY(config.head_dim,
+            metadata.count("attention.key_length", config.hidden_size / config.heads));
+  QUIRE_TRY(const std::int32_t value_dim,
+            metadata.count("attention.value_length", config.head_dim));
+  if (value_dim != config.head_dim) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("value heads of ", value_dim, " beside key heads of ", config.head_dim,
+                          " are not implemented")};
+  }
+  QUIRE_TRY(const std::int32_t window, metadata.count("attention.sliding_window", 0));
+  config.window_tokens.assign(static_cast<std::size_t>(config.layers), window);
+  QUIRE_TRY(config.norm_epsilon, metadata.number("attention.layer_norm_rms_epsilon", 0.0));
+  return {};
+}
+
+// What the tensors tell: biases, tying, and the type to compute in.
+void read_switches(const GgufFile& file, const Family& family, ModelConfig& config) {
+  const auto first_layer = [&](std::string_view name, std::string_view kind) {
+    return has_tensor(file, base::str_cat(family.gguf.layer, 0, ".", name, kind));
+  };
+  config.qkv_bias = first_layer(family.gguf.qkv.front(), ".bias");
+  config.output_bias = first_layer(family.gguf.output, ".bias");
+  config.mlp_bias = first_layer(family.gguf.down, ".bias");
+  config.qk_norm = family.qk_norm;
+  config.tied_embeddings = !has_tensor(file, base::str_cat(family.gguf.head, ".weight"));
+  const TensorInfo* down =
+      find_tensor(file, base::str_cat(family.gguf.layer, 0, ".", family.gguf.down, ".weight"));
+  if (down != nullptr) {
+    config.checkpoint_dtype = down->encoding == weights::Encoding::kF32 ? tensor::DType::kFloat32
+                              : down->encoding == weights::Encoding::kF16
+                                  ? tensor::DType::kFloat16
+                                  : tensor::DType::kBFloat16;
+  }
+}
+
+// Values of a one-dimensional tensor of `expected` values; empty when there is none.
+Result<std::vector<double>> read_values(const GgufFile& file, std::string_view name,
+                                        std::int32_t expected) {
+  const TensorInfo* tensor = find_tensor(file, name);
+  if (tensor == nullptr) {
+    return std::vector<double>();
+  }
+  if (tensor->num_values() != expected || tensor->columns() != expected) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat("tensor ", base::quoted(name), " holds ", tensor->num_values(),
+                          " values; expected ", expected)};
+  }
+  std::vector<float> values(static_cast<std::size_t>(expected));
+  weights::read_rows(*tensor, 0, 1, values);
+  return std::vector<double>(values.begin(), values.end());
+}
+
+Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
+                           const ModelConfig& config) {
+  RopeSpec spec;
+  spec.max_positions = config.max_positions;
+  QUIRE_TRY(spec.theta, metadata.number("rope.freq_base", spec.theta));
+  QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", config.head_dim));
+  if (spec.rotary_dim > config.head_dim ||
+      (spec.rotary_dim != config.head_dim && !family.partial_rotary)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", metadata.key("rope.dimension_count"), " is ",
+                          spec.rotary_dim, " for heads of ", config.head_dim)};
+  }
+  QUIRE_TRY(spec.type, metadata.file.get_string(metadata.key("rope.scaling.type"), "default"));
+  if (spec.type == "none") {
+    spec.type = "default";
+  }
+  if (metadata.has("rope.scaling.factor")) {
+    QUIRE_TRY(spec.factor, metadata.number("rope.scaling.factor", 1.0));
+  }
+  if (metadata.has("rope.scaling.attn_factor")) {
+    QUIRE_TRY(spec.attention_factor, metadata.number("rope.scaling.attn_factor", 1.0));
+  }
+  QUIRE_TRY(spec.original_max_positions,
+            metadata.number("rope.scaling.original_context_length",
+                            static_cast<double>(config.max_positions)));
+  const std::int32_t half = spec.rotary_dim / 2;
+  QUIRE_TRY(spec.divisors, read_values(metadata.file, "rope_freqs.weight", half));
+  QUIRE_TRY(spec.short_factor, read_values(metadata.file, "rope_factors_short.weight", half));
+  QUIRE_TRY(spec.long_factor, read_values(metadata.file, "rope_factors_long.weight", half));
+  if (!spec.short_factor.empty() || !spec.long_factor.empty()) {
+    spec.type = "longrope";  // converters write the factors with or without the type
+  }
+  if (spec.type != "longrope" && spec.attention_factor.value_or(1.0) != 1.0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", metadata.key("rope.scaling.attn_factor"), " is ",
+                          *spec.attention_factor, "; implemented for longrope only")};
+  }
+  return spec;
+}
+
+Status read_eos_ids(const GgufFile& file, ModelConfig& config) {
+  for (const std::string_view key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    QUIRE_TRY(const std::int64_t id, file.get_int(key, -1));
+    if (id >= config.vocab_size) {
+      return {ErrorCode::kCorrupt,
+              base::str_cat("GGUF key ", key, " is ", id, " of ", config.vocab_size, " tokens")};
+    }
+    const auto token = static_cast<TokenId>(id);
+    auto& ids = config.eos_token_ids;
+    if (id >= 0 && std::find(ids.begin(), ids.end(), token) == ids.end()) {
+      ids.push_back(token);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ModelConfig> config_from_gguf(const GgufFile& file) {
+  QUIRE_TRY(const auto architecture, file.get_string("general.architecture", ""));
+  const Family* family = find_gguf_family(architecture);
+  if (family == nullptr) {
+    return {ErrorCode::kUnsupported, base::str_cat("GGUF architecture ", base::quoted(architecture),
+                                                   " is not implemented; known: llama, phi3, "
+                                                   "qwen2, qwen3")};
+  }
+  const Metadata metadata{file, architecture + "."};
+  QUIRE_TRY_STATUS(check_keys(metadata));
+  const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
+  const TensorInfo* embedding = find_tensor(file, embedding_name);
+  if (embedding == nullptr) {
+    return {ErrorCode::kCorrupt, base::str_cat("tensor ", embedding_name, " is missing")};
+  }
+  ModelConfig config;
+  config.family = family->name;
+  QUIRE_TRY_STATUS(read_shape(metadata, *embedding, config));
+  QUIRE_TRY_STATUS(config.validate());  // before the shape sizes anything
+  read_switches(file, *family, config);
+  QUIRE_TRY_STATUS(read_eos_ids(file, config));
+  QUIRE_TRY(const auto spec, read_rope(metadata, *family, config));
+  QUIRE_TRY_STATUS(finish_config(spec, config));
+  return config;
+}
+
+}  // namespace quire::model

@@ -1,0 +1,415 @@
+// config.json and generation_config.json of Hugging Face model folders.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/model/config.h"
+#include "quire/model/config_internal.h"
+#include "quire/model/family.h"
+#include "quire/model/rope.h"
+
+namespace quire::model {
+namespace {
+
+using base::json::object;
+using base::json::value;
+
+// Read below for every family.
+constexpr std::array<std::string_view, 20> kCommonFields = {"architectures",
+                                                            "dtype",
+                                                            "eos_token_id",
+                                                            "head_dim",
+                                                            "hidden_act",
+                                                            "hidden_size",
+                                                            "intermediate_size",
+                                                            "max_position_embeddings",
+                                                            "model_type",
+                                                            "num_attention_heads",
+                                                            "num_hidden_layers",
+                                                            "num_key_value_heads",
+                                                            "partial_rotary_factor",
+                                                            "rms_norm_eps",
+                                                            "rope_parameters",
+                                                            "rope_scaling",
+                                                            "rope_theta",
+                                                            "tie_word_embeddings",
+                                                            "torch_dtype",
+                                                            "vocab_size"};
+
+// What transformers and the tools around it write into configs without any effect on the logits:
+// bookkeeping, training, other ids, defaults of sampling, shapes of outputs.
+constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementation",
+                                                              "_attn_implementation_autoset",
+                                                              "_commit_hash",
+                                                              "_name_or_path",
+                                                              "attention_dropout",
+                                                              "attn_implementation",
+                                                              "auto_map",
+                                                              "bad_words_ids",
+                                                              "begin_suppress_tokens",
+                                                              "bos_token_id",
+                                                              "decoder_start_token_id",
+                                                              "diversity_penalty",
+                                                              "do_sample",
+                                                              "early_stopping",
+                                                              "embd_pdrop",
+                                                              "exponential_decay_length_penalty",
+                                                              "finetuning_task",
+                                                              "forced_bos_token_id",
+                                                              "forced_eos_token_id",
+                                                              "hidden_dropout",
+                                                              "id2label",
+                                                              "initializer_range",
+                                                              "is_decoder",
+                                                              "is_llama_config",
+                                                              "keys_to_ignore_at_inference",
+                                                              "label2id",
+                                                              "length_penalty",
+                                                              "license",
+                                                              "max_length",
+                                                              "max_sequence_length",
+                                                              "min_length",
+                                                              "no_repeat_ngram_size",
+                                                              "num_beam_groups",
+                                                              "num_beams",
+                                                              "num_return_sequences",
+                                                              "output_attentions",
+                                                              "output_hidden_states",
+                                                              "output_scores",
+                                                              "pad_token_id",
+                                                              "prefix",
+                                                              "problem_type",
+                                                              "remove_invalid_values",
+                                                              "repetition_penalty",
+                                                              "resid_pdrop",
+                                                              "return_dict",
+                                                              "return_dict_in_generate",
+                                                              "sep_token_id",
+                                                              "suppress_tokens",
+                                                              "task_specific_params",
+                                                              "temperature",
+                                                              "tf_legacy_loss",
+                                                              "tokenizer_class",
+                                                              "top_k",
+                                                              "top_p",
+                                                              "torchscript",
+                                                              "transformers.js_config",
+                                                              "transformers_version",
+                                                              "typical_p",
+                                                              "unsloth_version",
+                                                              "use_bfloat16",
+                                                              "use_cache"};
+
+// Parts of transformers' base class that would change the result in any family.
+constexpr std::array<FixedField, 6> kFixedFields = {{{"add_cross_attention", "false"},
+                                                     {"chunk_size_feed_forward", "0"},
+                                                     {"encoder_no_repeat_ngram_size", "0"},
+                                                     {"is_encoder_decoder", "false"},
+                                                     {"pruned_heads", "{}"},
+                                                     {"tie_encoder_decoder", "false"}}};
+
+constexpr std::array<std::string_view, 17> kRopeFields = {"attention_factor",
+                                                          "beta_fast",
+                                                          "beta_slow",
+                                                          "factor",
+                                                          "finetuned",
+                                                          "high_freq_factor",
+                                                          "long_factor",
+                                                          "low_freq_factor",
+                                                          "mscale",
+                                                          "mscale_all_dim",
+                                                          "original_max_position_embeddings",
+                                                          "partial_rotary_factor",
+                                                          "rope_theta",
+                                                          "rope_type",
+                                                          "short_factor",
+                                                          "truncate",
+                                                          "type"};
+
+bool contains(const auto& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string shown(const value& json) { return base::quoted(base::json::serialize(json), 40); }
+
+Result<object> parse_object(std::string_view text, std::string_view what) {
+  QUIRE_TRY(auto json, base::parse_json(text, what));
+  if (!json.is_object()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must hold a JSON object")};
+  }
+  return std::move(json.get_object());
+}
+
+Result<const Family*> family_of(const object& json) {
+  QUIRE_TRY(const auto name, base::get_string(json, "model_type", ""));
+  const Family* family = find_family(name);
+  if (family == nullptr) {
+    std::string known;
+    for (const auto other : family_names()) {
+      known += base::str_cat(known.empty() ? "" : ", ", other);
+    }
+    return {ErrorCode::kUnsupported, base::str_cat("\"model_type\" is ", base::quoted(name),
+                                                   ", which is not implemented; known: ", known)};
+  }
+  const auto* classes = base::find(json, "architectures");
+  if (classes != nullptr && *classes != value({base::json::string(family->architecture)})) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("\"architectures\" is ", shown(*classes), "; a ", name,
+                          " model here must be [\"", family->architecture, "\"]")};
+  }
+  return family;
+}
+
+// Accepts `name` if some list of fixed values has it with this value.
+Status check_fixed(const auto& fixed, std::string_view name, const value& json, bool& found) {
+  for (const FixedField& field : fixed) {
+    if (field.name != name) {
+      continue;
+    }
+    found = true;
+    if (json != base::json::parse({field.value.data(), field.value.size()})) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat(base::quoted(name), " is ", shown(json),
+                            ", which changes the result and is not implemented; only ", field.value,
+                            " is")};
+    }
+  }
+  return {};
+}
+
+Status check_fields(const object& json, const Family& family) {
+  for (const auto& member : json) {
+    const std::string_view name(member.key().data(), member.key().size());
+    if (member.value().is_null() || contains(kCommonFields, name) ||
+        contains(kHarmlessFields, name) || contains(family.fields, name)) {
+      continue;
+    }
+    bool found = false;
+    QUIRE_TRY_STATUS(check_fixed(family.fixed, name, member.value(), found));
+    QUIRE_TRY_STATUS(check_fixed(kFixedFields, name, member.value(), found));
+    if (!found) {
+      return {
+          ErrorCode::kUnsupported,
+          base::str_cat("field ", base::quoted(name), " = ", shown(member.value()),
+                        " is not known for ", family.name, " models and may change the result")};
+    }
+  }
+  return {};
+}
+
+// A 32-bit integer; `fallback` for an absent field, an error when that is negative.
+Result<std::int32_t> get_count(const object& json, std::string_view key, std::int64_t fallback) {
+  QUIRE_TRY(const std::int64_t count, base::get_int(json, key, fallback));
+  if (base::find(json, key) == nullptr && fallback < 0) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("field ", base::quoted(key), " is missing")};
+  }
+  if (count < 0 || count > std::numeric_limits<std::int32_t>::max()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(base::quoted(key), " is ", count, "; must be a 32-bit count")};
+  }
+  return static_cast<std::int32_t>(count);
+}
+
+Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig& config) {
+  constexpr std::int64_t kRequired = -1;
+  QUIRE_TRY(config.vocab_size, get_count(json, "vocab_size", kRequired));
+  QUIRE_TRY(config.hidden_size, get_count(json, "hidden_size", kRequired));
+  QUIRE_TRY(config.intermediate_size, get_count(json, "intermediate_size", kRequired));
+  QUIRE_TRY(config.layers, get_count(json, "num_hidden_layers", kRequired));
+  QUIRE_TRY(config.heads, get_count(json, "num_attention_heads", kRequired));
+  const bool null_kv_heads = json.contains("num_key_value_heads");
+  const std::int32_t kv_heads =
+      defaults.kv_heads == 0 || null_kv_heads ? config.heads : defaults.kv_heads;
+  QUIRE_TRY(config.kv_heads, get_count(json, "num_key_value_heads", kv_heads));
+  if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
+    return config.validate();  // before these two are used as divisor and length
+  }
+  const std::int32_t head_dim =
+      defaults.head_dim != 0 ? defaults.head_dim : config.hidden_size / config.heads;
+  QUIRE_TRY(config.head_dim, get_count(json, "head_dim", head_dim));
+  if (base::find(json, "head_dim") == nullptr && defaults.head_dim == 0 &&
+      config.hidden_size % config.heads != 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("\"hidden_size\" ", config.hidden_size, " is not a multiple of the ",
+                          config.heads, " heads and \"head_dim\" is not given")};
+  }
+  QUIRE_TRY(config.max_positions,
+            get_count(json, "max_position_embeddings", defaults.max_positions));
+  return {};
+}
+
+Status read_switches(const object& json, const FieldDefaults& defaults, ModelConfig& config) {
+  QUIRE_TRY(config.norm_epsilon, base::get_double(json, "rms_norm_eps", defaults.norm_epsilon));
+  QUIRE_TRY(config.tied_embeddings, base::get_bool(json, "tie_word_embeddings", false));
+  QUIRE_TRY(const auto activation, base::get_string(json, "hidden_act", "silu"));
+  if (activation != "silu" && activation != "swish") {
+    return {ErrorCode::kUnsupported, base::str_cat("\"hidden_act\" is ", base::quoted(activation),
+                                                   "; only \"silu\" is implemented")};
+  }
+  QUIRE_TRY(const auto old_name, base::get_string(json, "torch_dtype", "float32"));
+  QUIRE_TRY(const auto dtype, base::get_string(json, "dtype", old_name));
+  for (const auto known :
+       {tensor::DType::kFloat32, tensor::DType::kBFloat16, tensor::DType::kFloat16}) {
+    if (dtype == tensor::dtype_name(known)) {
+      config.checkpoint_dtype = known;
+      return {};
+    }
+  }
+  return {ErrorCode::kUnsupported, base::str_cat("\"dtype\" is ", base::quoted(dtype),
+                                                 "; known: float32, bfloat16, float16")};
+}
+
+Result<std::optional<double>> get_optional(const object& json, std::string_view key) {
+  if (base::find(json, key) == nullptr) {
+    return std::optional<double>();
+  }
+  QUIRE_TRY(const double number, base::get_double(json, key, 0.0));
+  return std::optional<double>(number);
+}
+
+Result<std::vector<double>> get_doubles(const object& json, std::string_view key) {
+  std::vector<double> numbers;
+  const value* list = base::find(json, key);
+  if (list == nullptr) {
+    return numbers;
+  }
+  if (!list->is_array()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(key), " must be a list")};
+  }
+  for (const value& item : list->get_array()) {
+    if (!item.is_number()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(base::quoted(key), " holds ", shown(item), ", which is no number")};
+    }
+    numbers.push_back(item.to_number<double>());
+  }
+  return numbers;
+}
+
+// The block of rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
+Result<object> rope_block(const object& json) {
+  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
+    const value* block = base::find(json, name);
+    if (block == nullptr) {
+      continue;
+    }
+    if (!block->is_object()) {
+      return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(name), " must be an object")};
+    }
+    for (const auto& member : block->get_object()) {
+      const std::string_view key(member.key().data(), member.key().size());
+      if (!member.value().is_null() && !contains(kRopeFields, key)) {
+        return {ErrorCode::kUnsupported,
+                base::str_cat("field ", base::quoted(base::str_cat(name, ".", key)), " = ",
+                              shown(member.value()), " is not known and may change the result")};
+      }
+    }
+    if (!block->get_object().empty()) {
+      return block->get_object();
+    }
+  }
+  return object();
+}
+
+Status read_scaling(const object& block, RopeSpec& spec) {
+  QUIRE_TRY(spec.factor, get_optional(block, "factor"));
+  QUIRE_TRY(spec.attention_factor, get_optional(block, "attention_factor"));
+  QUIRE_TRY(spec.low_freq_factor, get_optional(block, "low_freq_factor"));
+  QUIRE_TRY(spec.high_freq_factor, get_optional(block, "high_freq_factor"));
+  QUIRE_TRY(spec.beta_fast, base::get_double(block, "beta_fast", spec.beta_fast));
+  QUIRE_TRY(spec.beta_slow, base::get_double(block, "beta_slow", spec.beta_slow));
+  QUIRE_TRY(spec.mscale, base::get_double(block, "mscale", 0.0));
+  QUIRE_TRY(spec.mscale_all_dim, base::get_double(block, "mscale_all_dim", 0.0));
+  QUIRE_TRY(spec.truncate, base::get_bool(block, "truncate", true));
+  QUIRE_TRY(spec.short_factor, get_doubles(block, "short_factor"));
+  QUIRE_TRY(spec.long_factor, get_doubles(block, "long_factor"));
+  return {};
+}
+
+// The part of a head that rope turns: 1, or less where the family honours it.
+Result<double> partial_factor(const object& json, const object& block, const Family& family) {
+  QUIRE_TRY(double factor, base::get_double(json, "partial_rotary_factor", 1.0));
+  QUIRE_TRY(factor, base::get_double(block, "partial_rotary_factor", factor));
+  if (factor != 1.0 && !family.partial_rotary) {
+    return {ErrorCode::kUnsupported, base::str_cat("\"partial_rotary_factor\" is ", factor, "; ",
+                                                   family.name, " models must have 1")};
+  }
+  if (!(factor > 0.0 && factor <= 1.0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("\"partial_rotary_factor\" is ", factor, "; must be in (0, 1]")};
+  }
+  return factor;
+}
+
+Status read_rope_and_finish(const object& json, const Family& family, ModelConfig& config) {
+  QUIRE_TRY(const object block, rope_block(json));
+  RopeSpec spec;
+  QUIRE_TRY(const auto old_name, base::get_string(block, "type", "default"));
+  QUIRE_TRY(spec.type, base::get_string(block, "rope_type", old_name));
+  if (spec.type == "yarn" || spec.type == "su") {
+    spec.type = family.yarn;
+  }
+  QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", spec.theta));
+  QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
+  QUIRE_TRY(const double factor, partial_factor(json, block, family));
+  spec.rotary_dim = static_cast<std::int32_t>(config.head_dim * factor);
+  spec.max_positions = config.max_positions;
+  QUIRE_TRY_STATUS(read_scaling(block, spec));
+  // Phi-3 has this field outside of the block, where it takes precedence.
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  const object& holder = base::find(json, kOriginal) != nullptr ? json : block;
+  QUIRE_TRY(spec.original_max_positions,
+            base::get_double(holder, kOriginal, static_cast<double>(config.max_positions)));
+  return finish_config(spec, config);
+}
+
+Status add_eos_ids(const object& json, std::vector<TokenId>& ids) {
+  const value* given = base::find(json, "eos_token_id");
+  if (given == nullptr) {
+    return {};
+  }
+  const base::json::array list =
+      given->is_array() ? given->get_array() : base::json::array({*given});
+  for (const value& id : list) {
+    if (!id.is_int64() || id.get_int64() < 0 ||
+        id.get_int64() > std::numeric_limits<TokenId>::max()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("\"eos_token_id\" holds ", shown(id), ", which is no token id")};
+    }
+    const auto token = static_cast<TokenId>(id.get_int64());
+    if (std::find(ids.begin(), ids.end(), token) == ids.end()) {
+      ids.push_back(token);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ModelConfig> config_from_hf(std::string_view config_json,
+                                   std::string_view generation_config_json) {
+  QUIRE_TRY(const object json, parse_object(config_json, "config.json"));
+  QUIRE_TRY(const Family* family, family_of(json));
+  QUIRE_TRY_STATUS(check_fields(json, *family));
+  ModelConfig config;
+  config.family = family->name;
+  QUIRE_TRY_STATUS(read_shape(json, family->defaults, config));
+  QUIRE_TRY_STATUS(read_switches(json, family->defaults, config));
+  config.window_tokens.assign(static_cast<std::size_t>(config.layers), 0);
+  QUIRE_TRY_STATUS(family->configure(json, config));
+  QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
+  if (!generation_config_json.empty()) {
+    QUIRE_TRY(const object generation,
+              parse_object(generation_config_json, "generation_config.json"));
+    QUIRE_TRY_STATUS(add_eos_ids(generation, config.eos_token_ids));
+  }
+  QUIRE_TRY_STATUS(read_rope_and_finish(json, *family, config));
+  return config;
+}
+
+}  // namespace quire::model

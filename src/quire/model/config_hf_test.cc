@@ -1,0 +1,253 @@
+// config.json: what is accepted, what it becomes, and what is refused under which name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/model/config.h"
+#include "quire/model/family.h"
+
+namespace quire::model {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::string_view kShape =
+    R"("hidden_size": 64, "intermediate_size": 96, "vocab_size": 200,
+  "num_hidden_layers": 3, "num_attention_heads": 4)";
+
+// A config of `family` with these members on top of a small shape.
+std::string config_text(std::string_view family, std::string_view members = "") {
+  return std::string(R"({"model_type": ")") + std::string(family) + "\", " + std::string(kShape) +
+         (members.empty() ? "" : ", ") + std::string(members) + "}";
+}
+
+ModelConfig parse(std::string_view family, std::string_view members = "") {
+  auto config = config_from_hf(config_text(family, members), "");
+  EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
+  return config.ok() ? *config : ModelConfig();
+}
+
+TEST(ConfigFromHf, AbsentFieldsMeanWhatTransformersAssumes) {
+  const ModelConfig llama = parse("llama");
+  EXPECT_EQ(llama.kv_heads, 4);
+  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_EQ(llama.max_positions, 2048);
+  EXPECT_DOUBLE_EQ(llama.norm_epsilon, 1e-6);
+  EXPECT_FALSE(llama.tied_embeddings || llama.qkv_bias || llama.mlp_bias || llama.qk_norm);
+  EXPECT_THAT(llama.window_tokens, ElementsAre(0, 0, 0));
+  EXPECT_EQ(llama.rotary.rotary_dim(), 16);
+  EXPECT_DOUBLE_EQ(llama.rotary.inverse_frequencies[0], 1.0);
+  EXPECT_EQ(llama.checkpoint_dtype, tensor::DType::kFloat32);
+  EXPECT_THAT(llama.remarks, IsEmpty());
+
+  EXPECT_THAT(parse("mistral", R"("num_key_value_heads": 2)").window_tokens, Each(4096));
+  EXPECT_EQ(parse("mistral", R"("num_key_value_heads": null)").kv_heads, 4);
+  EXPECT_EQ(parse("qwen3", R"("num_key_value_heads": 2)").head_dim, 128);
+  EXPECT_DOUBLE_EQ(parse("phi3").norm_epsilon, 1e-5);
+}
+
+TEST(ConfigFromHf, FamiliesSetTheirSwitches) {
+  const ModelConfig llama = parse("llama", R"("attention_bias": true, "mlp_bias": true)");
+  EXPECT_TRUE(llama.qkv_bias && llama.output_bias && llama.mlp_bias);
+  const ModelConfig qwen2 = parse("qwen2", R"("num_key_value_heads": 2)");
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm);
+  const ModelConfig qwen3 = parse("qwen3", R"("num_key_value_heads": 2, "attention_bias": true)");
+  EXPECT_TRUE(qwen3.qk_norm && qwen3.qkv_bias && qwen3.output_bias);
+  EXPECT_EQ(parse("phi3", R"("partial_rotary_factor": 0.75, "head_dim": 32)").rotary.rotary_dim(),
+            24);
+}
+
+TEST(ConfigFromHf, WindowsFollowTheirFamily) {
+  constexpr std::string_view kHeads = R"("num_key_value_heads": 2, )";
+  const auto windows = [&](std::string_view family, std::string_view members) {
+    return parse(family, std::string(kHeads) + std::string(members)).window_tokens;
+  };
+  EXPECT_THAT(windows("mistral", R"("sliding_window": 16)"), ElementsAre(16, 16, 16));
+  EXPECT_THAT(windows("mistral", R"("sliding_window": null)"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(windows("phi3", R"("sliding_window": 2047)"), Each(2047));
+  EXPECT_THAT(windows("qwen2", R"("sliding_window": 16, "max_window_layers": 1)"), Each(0));
+  EXPECT_THAT(windows("qwen2", R"("use_sliding_window": true, "sliding_window": 16,
+                      "max_window_layers": 1)"),
+              ElementsAre(0, 16, 16));
+  EXPECT_THAT(windows("qwen3", R"("use_sliding_window": true, "sliding_window": 16, "layer_types":
+                      ["sliding_attention", "full_attention", "sliding_attention"])"),
+              ElementsAre(16, 0, 16));
+  EXPECT_THAT(windows("qwen2", R"("use_sliding_window": true, "sliding_window": null,
+                      "max_window_layers": 0)"),
+              Each(0));
+}
+
+TEST(ConfigFromHf, AWindowThatHidesNothingIsNone) {
+  EXPECT_THAT(
+      parse("phi3", R"("sliding_window": 262144, "max_position_embeddings": 131072)").window_tokens,
+      Each(0));
+}
+
+TEST(ConfigFromHf, RopeBlockHasTwoNamesAndTheTypeTwoSpellings) {
+  const auto linear = [](std::string_view members) {
+    return parse("llama", members).rotary.inverse_frequencies.front();
+  };
+  EXPECT_DOUBLE_EQ(linear(R"("rope_scaling": {"type": "linear", "factor": 4.0})"), 0.25);
+  EXPECT_DOUBLE_EQ(linear(R"("rope_scaling": {"rope_type": "linear", "factor": 4})"), 0.25);
+  EXPECT_DOUBLE_EQ(linear(R"("rope_parameters": {"rope_type": "linear", "factor": 4,
+                             "rope_theta": 500000.0})"),
+                   0.25);
+  EXPECT_DOUBLE_EQ(linear(R"("rope_scaling": {}, "rope_theta": 500000.0)"), 1.0);
+}
+
+TEST(ConfigFromHf, EndOfSequenceIdsComeFromBothFiles) {
+  const auto config = config_from_hf(config_text("llama", R"("eos_token_id": [7, 9])"),
+                                     R"({"eos_token_id": 5, "top_k": 50})");
+  ASSERT_TRUE(config.ok());
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(7, 9, 5));
+  EXPECT_THAT(parse("llama", R"("eos_token_id": [199, 200])").eos_token_ids, ElementsAre(199));
+}
+
+TEST(ConfigFromHf, TellsTheDtypeUnderBothNames) {
+  EXPECT_EQ(parse("llama", R"("torch_dtype": "bfloat16")").checkpoint_dtype,
+            tensor::DType::kBFloat16);
+  EXPECT_EQ(parse("llama", R"("dtype": "float16")").checkpoint_dtype, tensor::DType::kFloat16);
+}
+
+// Real files of the families, with the bookkeeping that they carry.
+TEST(ConfigFromHf, AcceptsPublishedConfigs) {
+  EXPECT_EQ(parse("llama", R"("_name_or_path": "x", "architectures": ["LlamaForCausalLM"],
+    "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+    "initializer_range": 0.02, "is_llama_config": true, "pad_token_id": 2, "pretraining_tp": 1,
+    "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000, "torch_dtype":
+    "bfloat16", "transformers.js_config": {"dtype": "q4"}, "transformers_version": "4.42.3",
+    "use_cache": true, "tie_word_embeddings": true, "max_position_embeddings": 8192)")
+                .family,
+            "llama");
+  const ModelConfig phi4_mini = parse("phi3", R"("architectures": ["Phi3ForCausalLM"],
+    "attention_bias": false, "attention_dropout": 0.0, "auto_map": {"AutoConfig": "x"},
+    "embd_pdrop": 0.0, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": false,
+    "max_position_embeddings": 131072, "mlp_bias": false, "num_key_value_heads": 2,
+    "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75, "resid_pdrop": 0.0,
+    "rope_scaling": {"long_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5], "short_factor":
+    [1, 1, 1, 1, 1, 1], "type": "longrope"}, "rope_theta": 10000.0, "sliding_window": 262144,
+    "tie_word_embeddings": true)");
+  EXPECT_EQ(phi4_mini.max_positions, 4096);
+  EXPECT_THAT(phi4_mini.remarks, ElementsAre(HasSubstr("longrope: 4096 of 131072 positions")));
+  EXPECT_NEAR(phi4_mini.rotary.scale, 1.1902380714238083, 1e-12);
+}
+
+struct Refused {
+  const char* family;
+  const char* members;
+  ErrorCode code;
+  const char* message;
+};
+
+class RefusedConfig : public ::testing::TestWithParam<Refused> {};
+
+TEST_P(RefusedConfig, IsNamed) {
+  const auto config = config_from_hf(config_text(GetParam().family, GetParam().members), "");
+  ASSERT_FALSE(config.ok()) << GetParam().members;
+  EXPECT_EQ(config.error().code, GetParam().code) << config.error().message;
+  EXPECT_THAT(config.error().message, HasSubstr(GetParam().message));
+}
+
+constexpr auto kUnsupported = ErrorCode::kUnsupported;
+constexpr auto kInvalid = ErrorCode::kInvalidArgument;
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, RefusedConfig,
+    ::testing::Values(
+        Refused{"gpt2", "", kUnsupported, "\"gpt2\""},
+        Refused{"llama", R"("architectures": ["LlamaForSequenceClassification"])", kUnsupported,
+                "LlamaForSequenceClassification"},
+        Refused{"llama", R"("quantization_config": {"bits": 4})", kUnsupported,
+                "quantization_config"},
+        Refused{"llama", R"("logit_scale": 0.5)", kUnsupported, "logit_scale"},
+        Refused{"llama", R"("sliding_window": 128)", kUnsupported, "sliding_window"},
+        Refused{"llama", R"("pretraining_tp": 2)", kUnsupported, "pretraining_tp"},
+        Refused{"llama", R"("is_encoder_decoder": true)", kUnsupported, "is_encoder_decoder"},
+        Refused{"llama", R"("hidden_act": "gelu")", kUnsupported, "\"gelu\""},
+        Refused{"llama", R"("dtype": "float8_e4m3fn")", kUnsupported, "float8_e4m3fn"},
+        Refused{"llama", R"("partial_rotary_factor": 0.5)", kUnsupported, "partial_rotary_factor"},
+        Refused{"llama", R"("head_dim": 15)", kUnsupported, "head size is 15"},
+        Refused{"phi3", R"("lm_head_bias": true)", kUnsupported, "lm_head_bias"},
+        Refused{"qwen2", R"("num_key_value_heads": 2, "use_mrope": true)", kUnsupported,
+                "use_mrope"},
+        Refused{"qwen2", R"("num_key_value_heads": 2, "layer_types": ["full_attention",
+                "full_attention", "linear_attention"])",
+                kUnsupported, "linear_attention"},
+        Refused{"qwen2", R"("num_key_value_heads": 2, "layer_types": ["full_attention"])", kInvalid,
+                "list of 3 names"},
+        Refused{"mistral", R"("num_key_value_heads": 2, "sliding_window": 0)", kInvalid,
+                "\"sliding_window\" is 0"},
+        Refused{"llama", R"("rope_scaling": {"type": "dynamic", "factor": 2.0})", kUnsupported,
+                "\"dynamic\""},
+        Refused{"llama", R"("rope_scaling": {"type": "mrope"})", kUnsupported, "\"mrope\""},
+        Refused{"llama", R"("rope_scaling": {"type": "linear"})", kInvalid, "\"factor\""},
+        Refused{"llama", R"("rope_scaling": {"type": "linear", "factor": 0})", kInvalid,
+                "\"factor\" = 0"},
+        Refused{"llama", R"("rope_scaling": {"type": "linear", "factor": 2, "extra": 1})",
+                kUnsupported, "rope_scaling.extra"},
+        Refused{"llama", R"("rope_scaling": [1])", kInvalid, "must be an object"},
+        Refused{"llama", R"("rope_theta": 0)", kInvalid, "theta is 0"},
+        Refused{"phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1],
+                "long_factor": [1]})",
+                kInvalid, "1 short and 1 long factors for 8"},
+        Refused{"llama", R"("num_key_value_heads": 3)", kInvalid, "4 heads cannot share 3"},
+        Refused{"llama", R"("num_key_value_heads": 0)", kInvalid, "key-value heads is 0"},
+        Refused{"llama", R"("num_attention_heads": 0)", kInvalid, "heads is 0"},
+        Refused{"llama", R"("num_hidden_layers": 1000000)", kInvalid, "layers is 1000000"},
+        Refused{"llama", R"("head_dim": 2147483646)", kInvalid, "head size"},
+        Refused{"llama", R"("hidden_size": 65)", kInvalid, "not a multiple"},
+        Refused{"llama", R"("hidden_size": 1e30)", kInvalid, "hidden_size"},
+        Refused{"llama", R"("vocab_size": -1)", kInvalid, "\"vocab_size\" is -1"},
+        Refused{"llama", R"("vocab_size": 3000000000)", kInvalid, "32-bit"},
+        Refused{"llama", R"("vocab_size": null)", kInvalid, "\"vocab_size\" is missing"},
+        Refused{"llama", R"("rms_norm_eps": 0.0)", kInvalid, "epsilon is 0"},
+        Refused{"llama", R"("max_position_embeddings": 0)", kInvalid, "positions is 0"},
+        Refused{"llama", R"("eos_token_id": "2")", kInvalid, "eos_token_id"},
+        Refused{"llama", R"("tie_word_embeddings": "yes")", kInvalid, "tie_word_embeddings"}));
+
+TEST(ConfigFromHf, RefusesWhatIsNoObject) {
+  for (const char* text : {"", "[]", "{", "null", "{\"model_type\": 3}"}) {
+    EXPECT_FALSE(config_from_hf(text, "").ok()) << text;
+  }
+  EXPECT_FALSE(config_from_hf(config_text("llama"), "[]").ok());
+}
+
+TEST(Presets, HaveThePublishedNumberOfParameters) {
+  const std::vector<std::pair<std::string, std::int64_t>> kPublished = {
+      {"tinyllama-1.1b", 1100048384}, {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400},
+      {"qwen2.5-0.5b", 494032768},    {"qwen3-0.6b", 596049920},    {"mistral-7b", 7241732096},
+      {"phi-3-mini", 3821079552},     {"smollm2-135m", 134515008}};
+  for (const auto& [name, parameters] : kPublished) {
+    const auto config = config_from_preset(name);
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_EQ(config->parameters(), parameters) << name;
+  }
+}
+
+TEST(Presets, AllParseAndAnUnknownOneListsThem) {
+  for (const auto& name : preset_names()) {
+    EXPECT_TRUE(config_from_preset(name).ok()) << name;
+  }
+  const auto unknown = config_from_preset("gpt-5");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_THAT(unknown.error().message, HasSubstr("tinyllama-1.1b"));
+}
+
+TEST(Families, AreFoundByBothNames) {
+  EXPECT_EQ(find_family("qwen3")->gguf_architecture, "qwen3");
+  EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
+  EXPECT_EQ(find_family("gpt2"), nullptr);
+  EXPECT_EQ(find_gguf_family(""), nullptr);
+  EXPECT_THAT(family_names(), ElementsAre("llama", "mistral", "phi3", "qwen2", "qwen3"));
+}
+
+}  // namespace
+}  // namespace quire::model

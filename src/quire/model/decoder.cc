@@ -1,0 +1,356 @@
+#include "quire/model/decoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/plan.h"
+#include "quire/attention/run.h"
+#include "quire/base/check.h"
+#include "quire/base/sha256.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/kernels/elementwise.h"
+#include "quire/kernels/kv_append.h"
+#include "quire/kernels/linear.h"
+#include "quire/kernels/packed_rows.h"
+#include "quire/kernels/rotary.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/loader.h"
+
+namespace quire::model {
+namespace {
+
+using device::AlignedBuffer;
+using tensor::PagedKVView;
+
+// Adds the time since the last lap to whichever part has just run.
+class Stopwatch {
+ public:
+  void lap(double& part) {
+    const auto now = std::chrono::steady_clock::now();
+    part += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// What all layers with one window share during a step.
+struct WindowPlan {
+  std::int32_t window_tokens = 0;
+  attention::Plan plan;
+  kernels::RotaryTable query_rotary;  // rows as plan.query_positions
+};
+
+// Rows of fp32 that grow to the largest step and stay.
+std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
+  const auto size = static_cast<std::size_t>(rows * width);
+  buffer.reserve(size);
+  QUIRE_CHECK(buffer.size() >= size, "out of memory for the activations of a step");
+  return buffer.span().first(size);
+}
+
+// Copies the rows `indices` of `from` together.
+void gather_rows(std::span<const float> from, std::span<const std::int32_t> indices,
+                 std::int64_t width, std::span<float> to) {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    std::copy_n(from.begin() + indices[i] * width, width,
+                to.begin() + static_cast<std::ptrdiff_t>(i) * width);
+  }
+}
+
+// Hashes every weight that visit_weights shows.
+struct Digester {
+  base::FieldHasher& hasher;
+
+  Status matrix(const WeightId& /*id*/, const kernels::PackedWeights& weights,
+                std::int64_t /*columns*/, std::int64_t /*depth*/) {
+    hasher.add(kernels::format_name(weights.format()));
+    hasher.add_bytes({weights.data(), weights.size_bytes()});
+    return {};
+  }
+  Status vector(const WeightId& /*id*/, const std::vector<float>& values, std::int64_t /*size*/) {
+    hasher.add_bytes(std::as_bytes(std::span(values)));
+    return {};
+  }
+};
+
+void add_double(base::FieldHasher& hasher, double value) {
+  hasher.add_int(std::bit_cast<std::int64_t>(value));
+}
+
+// Every field that decides a result; names and ids do not.
+void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
+  for (const std::int64_t value :
+       {std::int64_t{config.vocab_size}, std::int64_t{config.hidden_size},
+        std::int64_t{config.intermediate_size}, std::int64_t{config.layers},
+        std::int64_t{config.heads}, std::int64_t{config.kv_heads}, std::int64_t{config.head_dim},
+        std::int64_t{config.tied_embeddings}, std::int64_t{config.qkv_bias},
+        std::int64_t{config.output_bias}, std::int64_t{config.mlp_bias},
+        std::int64_t{config.qk_norm}}) {
+    hasher.add_int(value);
+  }
+  add_double(hasher, config.norm_epsilon);
+  add_double(hasher, config.rotary.scale);
+  hasher.add_int(config.rotary.rotary_dim());
+  for (const double frequency : config.rotary.inverse_frequencies) {
+    add_double(hasher, frequency);
+  }
+  for (const std::int32_t window : config.window_tokens) {
+    hasher.add_int(window);
+  }
+}
+
+}  // namespace
+
+// Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
+// Rows: T of the batch, S of logits.
+struct Decoder::Impl {
+  kernels::Context context;
+  ModelConfig config;
+  DecoderWeights weights;
+  LoadReport report;
+  ForwardTiming timing;
+  std::string digest;  // hexadecimal; empty until it is asked for
+
+  // One step. `residual` is the sum that every layer adds to.
+  AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
+  AlignedBuffer<float> residual_of_logits;  // [S, H]
+  AlignedBuffer<float> normed;              // [T, H]
+  AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
+  AlignedBuffer<float> attended;            // [T, Q]
+  AlignedBuffer<float> gate_up;             // [T, 2 I]
+  AlignedBuffer<float> gated;               // [T, I]
+  AlignedBuffer<float> logits;              // [S, V]
+  kernels::PackedRows packed;               // the input of the matrix product in hand
+  kernels::RotaryTable key_rotary;          // rows as batch.positions
+  std::vector<WindowPlan> plans;            // one per distinct window
+  kernels::LinearScratch linear_scratch;
+  attention::AttentionScratch attention_scratch;
+
+  // A decoder of `config` whose weights `fill(report)` gives.
+  template <class Fill>
+  static Result<Decoder> make(const kernels::Context& context, const ModelConfig& config,
+                              Fill&& fill);
+
+  [[nodiscard]] attention::AttentionShape attention_shape() const {
+    return {.heads = config.heads,
+            .kv_heads = config.kv_heads,
+            .head_dim = config.head_dim,
+            .softmax_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+  }
+
+  void check_batch(const ForwardBatch& batch, std::span<const PagedKVView> kv) const;
+  void prepare(const ForwardBatch& batch, std::int32_t block_tokens);
+  const WindowPlan& plan_for(std::int32_t window_tokens) const;
+
+  void linear(const kernels::PackedWeights& matrix, std::span<const float> x, std::int64_t rows,
+              std::span<float> out, const kernels::Epilogue& epilogue, Stopwatch& watch);
+  void attention_block(const ForwardBatch& batch, const PagedKVView& view, std::size_t layer,
+                       std::span<float> x, Stopwatch& watch);
+  void mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
+                 Stopwatch& watch);
+};
+
+void Decoder::Impl::check_batch(const ForwardBatch& batch, std::span<const PagedKVView> kv) const {
+  const std::size_t rows = batch.token_ids.size();
+  QUIRE_CHECK(kv.size() == static_cast<std::size_t>(config.layers), "one KV view per layer");
+  QUIRE_CHECK(batch.positions.size() == rows && batch.slots.size() == rows,
+              "a position and a slot per row");
+  for (const TokenId id : batch.token_ids) {
+    QUIRE_CHECK(id >= 0 && id < config.vocab_size, "token ids were checked by the engine");
+  }
+  for (const std::int32_t row : batch.logit_rows) {
+    QUIRE_CHECK(row >= 0 && static_cast<std::size_t>(row) < rows, "logit rows lie in the batch");
+  }
+}
+
+// Plans and rotary tables: everything that does not depend on the layer.
+void Decoder::Impl::prepare(const ForwardBatch& batch, std::int32_t block_tokens) {
+  key_rotary.fill(context, config.rotary, batch.positions);
+  for (WindowPlan& window : plans) {
+    window.plan = attention::make_plan(attention_shape(), batch.entries, block_tokens,
+                                       window.window_tokens, context.pool->threads());
+    window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
+  }
+}
+
+const WindowPlan& Decoder::Impl::plan_for(std::int32_t window_tokens) const {
+  return *std::find_if(plans.begin(), plans.end(),
+                       [&](const WindowPlan& plan) { return plan.window_tokens == window_tokens; });
+}
+
+// out [rows, outputs] = x [rows, inputs] times the matrix.
+void Decoder::Impl::linear(const kernels::PackedWeights& matrix, std::span<const float> x,
+                           std::int64_t rows, std::span<float> out,
+                           const kernels::Epilogue& epilogue, Stopwatch& watch) {
+  watch.lap(timing.other);
+  kernels::pack_rows(context, matrix.format(), x, matrix.depth(), rows, matrix.depth(), packed);
+  kernels::linear(context, matrix, packed, out, matrix.columns(), epilogue, linear_scratch);
+  watch.lap(timing.linear);
+}
+
+// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
+void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView& view,
+                                    std::size_t index, std::span<float> x, Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[index];
+  const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
+  const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
+  const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
+  const std::int64_t width = q_width + 2 * kv_width;
+
+  // normed [T, H] -> qkv [T, Q + 2 K]
+  const auto h = rows_of(normed, rows, config.hidden_size);
+  kernels::rms_norm(context, x, layer.attention_norm, config.norm_epsilon, rows, config.hidden_size,
+                    h);
+  const auto fused = rows_of(qkv, rows, width);
+  linear(layer.qkv.weights, h, rows, fused, {.bias = layer.qkv.bias}, watch);
+  const auto k = fused.subspan(static_cast<std::size_t>(q_width));
+  const auto v = k.subspan(static_cast<std::size_t>(kv_width));
+
+  if (config.qk_norm) {
+    kernels::rms_norm_heads(context, fused, width, rows, config.heads, config.head_dim,
+                            layer.q_norm, config.norm_epsilon);
+    kernels::rms_norm_heads(context, k, width, rows, config.kv_heads, config.head_dim, layer.k_norm,
+                            config.norm_epsilon);
+  }
+
+  // Keys are stored rotated to their segment's positions; queries are rotated where they are used.
+  kernels::kv_append(context,
+                     {.k = k,
+                      .v = v,
+                      .k_stride = width,
+                      .v_stride = width,
+                      .head_dim = config.head_dim,
+                      .rotary = &key_rotary,
+                      .slots = batch.slots},
+                     view);
+  watch.lap(timing.other);
+
+  // q of qkv, cache -> attended [T, Q]
+  const auto out = rows_of(attended, rows, q_width);
+  const WindowPlan& window = plan_for(config.window_tokens[index]);
+  attention::run(context,
+                 {.shape = attention_shape(),
+                  .entries = batch.entries,
+                  .plan = &window.plan,
+                  .window_tokens = window.window_tokens,
+                  .q = fused,
+                  .q_stride = width,
+                  .rotary = &window.query_rotary,
+                  .out = out},
+                 view, attention_scratch);
+  watch.lap(timing.attention);
+
+  linear(layer.output.weights, out, rows, x, {.bias = layer.output.bias, .accumulate = true},
+         watch);
+}
+
+// x [rows, H] += down(silu(gate(normed)) * up(normed))
+void Decoder::Impl::mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
+                              Stopwatch& watch) {
+  const auto h = rows_of(normed, rows, config.hidden_size);
+  kernels::rms_norm(context, x, layer.mlp_norm, config.norm_epsilon, rows, config.hidden_size, h);
+  const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
+  linear(layer.gate_up.weights, h, rows, both, {.bias = layer.gate_up.bias}, watch);
+  const auto inner = rows_of(gated, rows, config.intermediate_size);
+  kernels::silu_mul(context, both, rows, config.intermediate_size, inner);
+  linear(layer.down.weights, inner, rows, x, {.bias = layer.down.bias, .accumulate = true}, watch);
+}
+
+std::span<float> Decoder::forward(const ForwardBatch& batch, std::span<const PagedKVView> kv) {
+  Impl& model = *impl_;
+  model.check_batch(batch, kv);
+  model.timing = {};
+  Stopwatch watch;
+  auto rows = static_cast<std::int64_t>(batch.token_ids.size());
+  const std::int64_t hidden = model.config.hidden_size;
+  model.prepare(batch, kv.front().block_tokens);
+
+  // token_ids [T] -> x [T, H]
+  auto x = rows_of(model.residual, rows, hidden);
+  const bool tied = model.config.tied_embeddings;
+  kernels::embed(model.context, tied ? model.weights.head : model.weights.embedding,
+                 batch.token_ids, x);
+
+  const std::size_t layers = model.weights.layers.size();
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    model.attention_block(batch, kv[layer], layer, x, watch);
+    if (layer + 1 == layers) {  // all KV is stored: from here on only the rows of logits matter
+      rows = static_cast<std::int64_t>(batch.logit_rows.size());
+      const auto kept = rows_of(model.residual_of_logits, rows, hidden);
+      gather_rows(x, batch.logit_rows, hidden, kept);
+      x = kept;
+    }
+    model.mlp_block(model.weights.layers[layer], x, rows, watch);
+  }
+
+  // x [S, H] -> logits [S, V]
+  kernels::rms_norm(model.context, x, model.weights.final_norm, model.config.norm_epsilon, rows,
+                    hidden, x);
+  const auto logits = rows_of(model.logits, rows, model.config.vocab_size);
+  model.linear(model.weights.head, x, rows, logits, {}, watch);
+  watch.lap(model.timing.other);
+  return logits;
+}
+
+Decoder::Decoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+Decoder::~Decoder() = default;
+
+template <class Fill>
+Result<Decoder> Decoder::Impl::make(const kernels::Context& context, const ModelConfig& config,
+                                    Fill&& fill) {
+  QUIRE_TRY_STATUS(config.validate());
+  Stopwatch watch;
+  auto impl = std::make_unique<Impl>();
+  impl->context = context;
+  impl->config = config;
+  QUIRE_TRY(impl->weights, fill(impl->report));
+  watch.lap(impl->report.seconds);
+  for (const std::int32_t window : config.window_tokens) {
+    const bool known = std::any_of(impl->plans.begin(), impl->plans.end(),
+                                   [&](const auto& plan) { return plan.window_tokens == window; });
+    if (!known) {
+      impl->plans.push_back({.window_tokens = window});
+    }
+  }
+  return Decoder(std::move(impl));
+}
+
+Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
+                              const weights::Checkpoint& checkpoint, const LoadOptions& options) {
+  return Impl::make(context, config, [&](LoadReport& report) {
+    return load_weights(context, config, checkpoint, options, report);
+  });
+}
+
+Result<Decoder> Decoder::random(const kernels::Context& context, const ModelConfig& config,
+                                kernels::WeightFormat format, std::uint64_t seed) {
+  return Impl::make(context, config, [&](LoadReport& report) {
+    return random_weights(context, config, format, seed, report);
+  });
+}
+
+const ModelConfig& Decoder::config() const { return impl_->config; }
+const LoadReport& Decoder::load_report() const { return impl_->report; }
+ForwardTiming Decoder::last_timing() const { return impl_->timing; }
+
+std::string Decoder::weights_digest() const {
+  if (impl_->digest.empty()) {
+    base::FieldHasher hasher;
+    add_config(hasher, impl_->config);
+    Digester digester{hasher};
+    (void)visit_weights(impl_->config, std::as_const(impl_->weights), digester);  // never fails
+    impl_->digest = base::to_hex(hasher.finish());
+  }
+  return impl_->digest;
+}
+
+}  // namespace quire::model

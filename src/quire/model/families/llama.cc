@@ -1,0 +1,34 @@
+// Llama 1 to 3.3 and the many models that share their shape (SmolLM2, TinyLlama, ...).
+#include "quire/model/family.h"
+
+namespace quire::model {
+namespace {
+
+Status configure(const base::json::object& json, ModelConfig& config) {
+  QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
+  config.qkv_bias = attention_bias;
+  config.output_bias = attention_bias;
+  QUIRE_TRY(config.mlp_bias, base::get_bool(json, "mlp_bias", false));
+  return {};
+}
+
+}  // namespace
+
+const Family& llama_family() {
+  static const Family family = [] {
+    TensorNames gguf = gguf_names();
+    gguf.interleaved = true;
+    return Family{.name = "llama",
+                  .architecture = "LlamaForCausalLM",
+                  .gguf_architecture = "llama",
+                  .defaults = {},
+                  .fields = {"attention_bias", "mlp_bias"},
+                  .fixed = {{"pretraining_tp", "1"}, {"rope_interleaved", "false"}},
+                  .configure = configure,
+                  .hf = hf_names(),
+                  .gguf = gguf};
+  }();
+  return family;
+}
+
+}  // namespace quire::model

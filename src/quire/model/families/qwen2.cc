@@ -1,0 +1,28 @@
+// Qwen2 and Qwen2.5: biases on queries, keys and values; a window from some layer on.
+#include "quire/model/family.h"
+
+namespace quire::model {
+namespace {
+
+Status configure(const base::json::object& json, ModelConfig& config) {
+  config.qkv_bias = true;
+  return set_windows_by_layer(json, config);
+}
+
+}  // namespace
+
+const Family& qwen2_family() {
+  static const Family family{
+      .name = "qwen2",
+      .architecture = "Qwen2ForCausalLM",
+      .gguf_architecture = "qwen2",
+      .defaults = {.max_positions = 32768, .kv_heads = 32},
+      .fields = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
+      .fixed = {{"use_mrope", "false"}},
+      .configure = configure,
+      .hf = hf_names(),
+      .gguf = gguf_names()};
+  return family;
+}
+
+}  // namespace quire::model

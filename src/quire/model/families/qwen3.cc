@@ -1,0 +1,32 @@
+// Qwen3 (dense): every query and key head is normalised before its rotation.
+#include "quire/model/family.h"
+
+namespace quire::model {
+namespace {
+
+Status configure(const base::json::object& json, ModelConfig& config) {
+  config.qk_norm = true;
+  QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
+  config.qkv_bias = attention_bias;
+  config.output_bias = attention_bias;
+  return set_windows_by_layer(json, config);
+}
+
+}  // namespace
+
+const Family& qwen3_family() {
+  static const Family family{.name = "qwen3",
+                             .architecture = "Qwen3ForCausalLM",
+                             .gguf_architecture = "qwen3",
+                             .defaults = {.max_positions = 32768, .kv_heads = 32, .head_dim = 128},
+                             .fields = {"attention_bias", "use_sliding_window", "sliding_window",
+                                        "max_window_layers", "layer_types"},
+                             .fixed = {{"use_mrope", "false"}, {"mlp_bias", "false"}},
+                             .configure = configure,
+                             .qk_norm = true,
+                             .hf = hf_names(),
+                             .gguf = gguf_names()};
+  return family;
+}
+
+}  // namespace quire::model

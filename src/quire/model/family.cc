@@ -1,0 +1,149 @@
+#include "quire/model/family.h"
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "quire/base/str.h"
+
+namespace quire::model {
+
+#define QUIRE_DECLARE_FAMILY(name) const Family& name##_family();
+QUIRE_MODEL_FAMILIES(QUIRE_DECLARE_FAMILY)
+#undef QUIRE_DECLARE_FAMILY
+
+namespace {
+
+#define QUIRE_LIST_FAMILY(name) name##_family,
+constexpr std::array kFamilies = {QUIRE_MODEL_FAMILIES(QUIRE_LIST_FAMILY)};
+#undef QUIRE_LIST_FAMILY
+
+constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30;
+
+Result<std::int32_t> window_tokens(const base::json::object& json, std::string_view key) {
+  QUIRE_TRY(const std::int64_t window, base::get_int(json, key, 0));
+  if (window < 1 || window > kMaxWindow) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(base::quoted(key), " is ", window, "; must be in [1, ", kMaxWindow, "]")};
+  }
+  return static_cast<std::int32_t>(window);
+}
+
+// True for the layers that have the window.
+Result<std::vector<bool>> windowed_layers(const base::json::object& json, bool use_window,
+                                          std::int32_t layers) {
+  std::vector<bool> windowed(static_cast<std::size_t>(layers));
+  const auto* types = base::find(json, "layer_types");
+  if (types == nullptr) {
+    QUIRE_TRY(const std::int64_t first, base::get_int(json, "max_window_layers", 28));
+    for (std::size_t i = 0; i < windowed.size(); ++i) {
+      windowed[i] = use_window && static_cast<std::int64_t>(i) >= first;
+    }
+    return windowed;
+  }
+  if (!types->is_array() || types->get_array().size() != windowed.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("\"layer_types\" must be a list of ", layers, " names")};
+  }
+  for (std::size_t i = 0; i < windowed.size(); ++i) {
+    const auto& type = types->get_array()[i];
+    windowed[i] = type == "sliding_attention";
+    if (!windowed[i] && type != "full_attention") {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("\"layer_types\" has ", base::quoted(base::json::serialize(type)),
+                            " for layer ", i, "; known: full_attention, sliding_attention")};
+    }
+  }
+  return windowed;
+}
+
+}  // namespace
+
+TensorNames hf_names() {
+  return {.embedding = "model.embed_tokens",
+          .final_norm = "model.norm",
+          .head = "lm_head",
+          .layer = "model.layers.",
+          .attention_norm = "input_layernorm",
+          .q_norm = "self_attn.q_norm",
+          .k_norm = "self_attn.k_norm",
+          .output = "self_attn.o_proj",
+          .mlp_norm = "post_attention_layernorm",
+          .down = "mlp.down_proj",
+          .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+          .gate_up = {"mlp.gate_proj", "mlp.up_proj"}};
+}
+
+TensorNames gguf_names() {
+  return {.embedding = "token_embd",
+          .final_norm = "output_norm",
+          .head = "output",
+          .layer = "blk.",
+          .attention_norm = "attn_norm",
+          .q_norm = "attn_q_norm",
+          .k_norm = "attn_k_norm",
+          .output = "attn_output",
+          .mlp_norm = "ffn_norm",
+          .down = "ffn_down",
+          .qkv = {"attn_q", "attn_k", "attn_v"},
+          .gate_up = {"ffn_gate", "ffn_up"}};
+}
+
+const Family* find_family(std::string_view name) {
+  for (const auto& family : kFamilies) {
+    if (family().name == name) {
+      return &family();
+    }
+  }
+  return nullptr;
+}
+
+const Family* find_gguf_family(std::string_view architecture) {
+  for (const auto& family : kFamilies) {
+    if (!architecture.empty() && family().gguf_architecture == architecture) {
+      return &family();
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string_view> family_names() {
+  std::vector<std::string_view> names;
+  for (const auto& family : kFamilies) {
+    names.push_back(family().name);
+  }
+  return names;
+}
+
+Status set_window(const base::json::object& json, std::string_view key, std::int32_t absent,
+                  ModelConfig& config) {
+  std::int32_t window = json.contains({key.data(), key.size()}) ? 0 : absent;
+  if (base::find(json, key) != nullptr) {
+    QUIRE_TRY(window, window_tokens(json, key));
+  }
+  config.window_tokens.assign(static_cast<std::size_t>(config.layers), window);
+  return {};
+}
+
+Status set_windows_by_layer(const base::json::object& json, ModelConfig& config) {
+  QUIRE_TRY(bool use_window, base::get_bool(json, "use_sliding_window", false));
+  std::int32_t window = 4096;  // if absent
+  if (base::find(json, "sliding_window") != nullptr) {
+    QUIRE_TRY(window, window_tokens(json, "sliding_window"));
+  } else if (json.contains("sliding_window")) {
+    use_window = false;
+  }
+  QUIRE_TRY(const auto windowed, windowed_layers(json, use_window, config.layers));
+  config.window_tokens.assign(windowed.size(), 0);
+  for (std::size_t i = 0; i < windowed.size(); ++i) {
+    if (windowed[i] && !use_window) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("\"layer_types\" gives layer ", i,
+                            " a window, but \"use_sliding_window\" is false")};
+    }
+    config.window_tokens[i] = windowed[i] ? window : 0;
+  }
+  return {};
+}
+
+}  // namespace quire::model

@@ -1,0 +1,182 @@
+#include "quire/model/loader.h"
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/model/tensor_map.h"
+
+namespace quire::model {
+namespace {
+
+using kernels::PackedWeights;
+using kernels::WeightFormat;
+
+Status check_memory(const PackedWeights& weights) {
+  if (weights.data() != nullptr) {
+    return {};
+  }
+  return Error{.code = ErrorCode::kOutOfBlocks,
+               .message = base::str_cat(
+                   "no memory for a weight matrix of ",
+                   base::format_bytes(static_cast<std::int64_t>(weights.size_bytes())), " in ",
+                   kernels::format_name(weights.format()), "; choose a smaller model or quantize"),
+               .needed_bytes = static_cast<std::int64_t>(weights.size_bytes())};
+}
+
+// Visitor that fills weights from the tensors of a checkpoint.
+class Packer {
+ public:
+  Packer(const kernels::Context& context, const ModelConfig& config,
+         const weights::Checkpoint& checkpoint, const LoadOptions& options, LoadReport& report)
+      : context_(context),
+        config_(config),
+        checkpoint_(checkpoint),
+        options_(options),
+        report_(report),
+        map_(config, checkpoint) {}
+
+  Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
+                std::int64_t depth) {
+    QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
+    const auto rows = [&](std::int64_t first, std::int64_t count, std::span<float> out) {
+      read_parts(parts, first, count, out);
+    };
+    const WeightFormat format = weight_format(config_, id.part, options_.format);
+    weights = PackedWeights::pack(context_, format, columns, depth, rows);
+    QUIRE_TRY_STATUS(check_memory(weights));
+    report_.packed_bytes += static_cast<std::int64_t>(weights.size_bytes());
+    finish(parts);
+    return {};
+  }
+
+  Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
+    QUIRE_TRY(const auto parts, map_.find(id, size, 0));
+    values = read_vectors(parts);
+    report_.packed_bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
+    finish(parts);
+    return {};
+  }
+
+ private:
+  void finish(std::span<const TensorPart> parts) {
+    for (const TensorPart& part : parts) {
+      report_.bytes_read += static_cast<std::int64_t>(part.tensor->bytes.size());
+      checkpoint_.release(*part.tensor);
+    }
+    if (options_.progress) {
+      options_.progress(static_cast<double>(report_.bytes_read) /
+                        static_cast<double>(checkpoint_.total_bytes()));
+    }
+  }
+
+  const kernels::Context& context_;
+  const ModelConfig& config_;
+  const weights::Checkpoint& checkpoint_;
+  const LoadOptions& options_;
+  LoadReport& report_;
+  TensorMap map_;
+};
+
+// Steele, Lea & Flood 2014: a good 64-bit mix, so that any row can be drawn without the others.
+std::uint64_t split_mix(std::uint64_t& state) {
+  state += 0x9e3779b97f4a7c15U;
+  std::uint64_t z = state;
+  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+  return z ^ (z >> 31U);
+}
+
+// Visitor that fills weights from numbers of the sum of four uniform bytes: near normal, and eight
+// draws cost a few nanoseconds.
+class Randomizer {
+ public:
+  Randomizer(const kernels::Context& context, const ModelConfig& config, WeightFormat format,
+             std::uint64_t seed, LoadReport& report)
+      : context_(context), config_(config), format_(format), seed_(seed), report_(report) {}
+
+  Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
+                std::int64_t depth) {
+    const std::uint64_t matrix_seed = split_mix(seed_);
+    const float deviation = 1.0f / std::sqrt(static_cast<float>(depth));
+    const auto rows = [=](std::int64_t first, std::int64_t count, std::span<float> out) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto width = static_cast<std::size_t>(depth);
+        draw(matrix_seed + static_cast<std::uint64_t>(first + i), deviation,
+             out.subspan(static_cast<std::size_t>(i) * width, width));
+      }
+    };
+    const WeightFormat format = weight_format(config_, id.part, format_);
+    weights = PackedWeights::pack(context_, format, columns, depth, rows);
+    report_.packed_bytes += static_cast<std::int64_t>(weights.size_bytes());
+    return check_memory(weights);
+  }
+
+  Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
+    values.assign(static_cast<std::size_t>(size), 1.0f);  // a norm
+    if (id.bias) {
+      draw(split_mix(seed_), 0.02f, values);
+    }
+    report_.packed_bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
+    return {};
+  }
+
+ private:
+  static void draw(std::uint64_t state, float deviation, std::span<float> out) {
+    constexpr float kUnit = 1.0f / 147.8f;  // deviation of the sum of four bytes
+    constexpr float kMean = 510.0f;
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      bits = i % 2 == 0 ? split_mix(state) : bits >> 32U;
+      const std::uint64_t sum =
+          (bits & 255U) + (bits >> 8U & 255U) + (bits >> 16U & 255U) + (bits >> 24U & 255U);
+      out[i] = (static_cast<float>(sum) - kMean) * (kUnit * deviation);
+    }
+  }
+
+  const kernels::Context& context_;
+  const ModelConfig& config_;
+  WeightFormat format_;
+  std::uint64_t seed_;
+  LoadReport& report_;
+};
+
+}  // namespace
+
+WeightFormat weight_format(const ModelConfig& config, Part part, WeightFormat format) {
+  const bool quantised = format == WeightFormat::kQ8g32 || format == WeightFormat::kQ4g32;
+  if (part == Part::kEmbedding && quantised) {
+    return WeightFormat::kBf16;
+  }
+  if (part == Part::kHead && config.tied_embeddings && quantised) {
+    return WeightFormat::kQ8g32;
+  }
+  return format;
+}
+
+Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,
+                                    const weights::Checkpoint& checkpoint,
+                                    const LoadOptions& options, LoadReport& report) {
+  QUIRE_TRY_STATUS(TensorMap(config, checkpoint).check_all());
+  DecoderWeights weights;
+  weights.layers.resize(static_cast<std::size_t>(config.layers));
+  report = {};
+  Packer packer(context, config, checkpoint, options, report);
+  QUIRE_TRY_STATUS(visit_weights(config, weights, packer));
+  return weights;
+}
+
+Result<DecoderWeights> random_weights(const kernels::Context& context, const ModelConfig& config,
+                                      WeightFormat format, std::uint64_t seed, LoadReport& report) {
+  DecoderWeights weights;
+  weights.layers.resize(static_cast<std::size_t>(config.layers));
+  Randomizer randomizer(context, config, format, seed, report);
+  QUIRE_TRY_STATUS(visit_weights(config, weights, randomizer));
+  return weights;
+}
+
+}  // namespace quire::model

@@ -1,0 +1,37 @@
+// Packs the weights of a decoder out of a checkpoint, or out of random numbers.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kernels/context.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/result.h"
+#include "quire/weights/checkpoint.h"
+
+namespace quire::model {
+
+// Compares every name and shape with the config before anything is packed; then packs straight from
+// the mapped rows and gives their pages back, so that memory holds one packed copy. `report` gets
+// the bytes; the caller times. Errors:
+//   kCorrupt      a tensor is missing or has another shape than the config wants (both are named),
+//                 or a head differs from the embedding that it is said to be tied to
+//   kUnsupported  the checkpoint holds a tensor that this model does not use. Not counted are
+//                 buffers that old checkpoints carry although they follow from the config:
+//                 *.rotary_emb.inv_freq, and GGUF's rope_freqs and rope_factors, which the config
+//                 has read
+//   kOutOfBlocks  no memory for a matrix
+[[nodiscard]] Result<DecoderWeights> load_weights(const kernels::Context& context,
+                                                  const ModelConfig& config,
+                                                  const weights::Checkpoint& checkpoint,
+                                                  const LoadOptions& options, LoadReport& report);
+
+// Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
+// of one, small biases. The same seed gives the same weights on any machine.
+[[nodiscard]] Result<DecoderWeights> random_weights(const kernels::Context& context,
+                                                    const ModelConfig& config,
+                                                    kernels::WeightFormat format,
+                                                    std::uint64_t seed, LoadReport& report);
+
+}  // namespace quire::model

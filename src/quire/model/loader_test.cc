@@ -1,0 +1,259 @@
+// What a checkpoint must hold, and what a decoder made of it is.
+#include "quire/model/loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/model/decoder.h"
+#include "quire/weights/checkpoint.h"
+
+namespace quire::model {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+struct Values {
+  std::vector<std::int64_t> shape;
+  float first = 0;  // value i is first + i
+};
+using Tensors = std::map<std::string, Values>;
+
+// A safetensors file in a folder of its own.
+class LoaderTest : public ::testing::Test {
+ protected:
+  LoaderTest() {
+    std::string pattern = (fs::temp_directory_path() / "quire-loader-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~LoaderTest() override {
+    std::error_code failure;
+    fs::remove_all(folder_, failure);
+  }
+
+  // All tensors of a one-layer Llama with hidden 4, 2 heads of 2, 1 KV head, inner 3, vocab 5.
+  static Tensors llama_tensors() {
+    const std::string layer = "model.layers.0.";
+    return {{"model.embed_tokens.weight", {{5, 4}, 100}},
+            {"model.norm.weight", {{4}, 1}},
+            {"lm_head.weight", {{5, 4}, 200}},
+            {layer + "input_layernorm.weight", {{4}, 1}},
+            {layer + "self_attn.q_proj.weight", {{4, 4}, 0}},
+            {layer + "self_attn.k_proj.weight", {{2, 4}, 1000}},
+            {layer + "self_attn.v_proj.weight", {{2, 4}, 2000}},
+            {layer + "self_attn.o_proj.weight", {{4, 4}, 0}},
+            {layer + "post_attention_layernorm.weight", {{4}, 1}},
+            {layer + "mlp.gate_proj.weight", {{3, 4}, 0}},
+            {layer + "mlp.up_proj.weight", {{3, 4}, 500}},
+            {layer + "mlp.down_proj.weight", {{4, 3}, 0}}};
+  }
+
+  static ModelConfig llama_config() {
+    return config_from_hf(R"({"model_type": "llama", "hidden_size": 4, "intermediate_size": 3,
+      "vocab_size": 5, "num_hidden_layers": 1, "num_attention_heads": 2,
+      "num_key_value_heads": 1})",
+                          "")
+        .value();
+  }
+
+  weights::Checkpoint write(const Tensors& tensors) {
+    std::string header = "{";
+    std::string data;
+    for (const auto& [name, values] : tensors) {
+      std::int64_t count = 1;
+      std::string shape;
+      for (const std::int64_t size : values.shape) {
+        count *= size;
+        shape += base::str_cat(shape.empty() ? "" : ",", size);
+      }
+      std::vector<float> numbers(static_cast<std::size_t>(count));
+      std::iota(numbers.begin(), numbers.end(), values.first);
+      const std::size_t begin = data.size();
+      data.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+      header +=
+          base::str_cat(header.size() == 1 ? "" : ",", '"', name, R"(":{"dtype":"F32","shape":[)",
+                        shape, R"(],"data_offsets":[)", begin, ",", data.size(), "]}");
+    }
+    header += "}";
+    const std::uint64_t length = header.size();
+    std::ofstream file(folder_ / "model.safetensors", std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&length), sizeof length);
+    file << header << data;
+    file.close();
+    return weights::Checkpoint::open(folder_).value();
+  }
+
+  Result<DecoderWeights> load(const ModelConfig& config, const Tensors& tensors) {
+    return load_weights(context_, config, write(tensors), options_, report_);
+  }
+
+  std::string refusal(const ModelConfig& config, const Tensors& tensors, ErrorCode code) {
+    const auto weights = load(config, tensors);
+    if (weights.ok()) {
+      return "accepted";
+    }
+    EXPECT_EQ(weights.error().code, code) << weights.error().message;
+    return weights.error().message;
+  }
+
+  fs::path folder_;
+  device::ThreadPool pool_{2};
+  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  LoadOptions options_{.format = kernels::WeightFormat::kF32};
+  LoadReport report_;
+};
+
+TEST_F(LoaderTest, FusedMatricesHoldTheirPartsInOrder) {
+  const auto weights = load(llama_config(), llama_tensors());
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  const LayerWeights& layer = weights->layers[0];
+  std::vector<float> row(4);
+  const auto first_of = [&](const kernels::PackedWeights& matrix, std::int64_t index) {
+    matrix.unpack_row(index, row);
+    return row[0];
+  };
+  EXPECT_EQ(layer.qkv.weights.columns(), 8);
+  EXPECT_EQ(first_of(layer.qkv.weights, 3), 12);    // last row of the queries
+  EXPECT_EQ(first_of(layer.qkv.weights, 4), 1000);  // first of the keys
+  EXPECT_EQ(first_of(layer.qkv.weights, 7), 2004);  // last of the values
+  EXPECT_EQ(first_of(layer.gate_up.weights, 2), 8);
+  EXPECT_EQ(first_of(layer.gate_up.weights, 3), 500);
+  EXPECT_EQ(first_of(weights->embedding, 1), 104);
+  EXPECT_EQ(first_of(weights->head, 1), 204);
+}
+
+TEST_F(LoaderTest, ReportsBytesAndProgress) {
+  std::vector<double> shares;
+  options_.progress = [&](double share) { shares.push_back(share); };
+  ASSERT_TRUE(load(llama_config(), llama_tensors()).ok());
+  EXPECT_EQ(report_.bytes_read, 4 * (20 + 4 + 20 + 4 + 16 + 8 + 8 + 16 + 4 + 12 + 12 + 12));
+  EXPECT_GT(report_.packed_bytes, 0);
+  ASSERT_FALSE(shares.empty());
+  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+  EXPECT_DOUBLE_EQ(shares.back(), 1.0);
+}
+
+TEST_F(LoaderTest, NamesAMissingTensor) {
+  Tensors tensors = llama_tensors();
+  tensors.erase("model.layers.0.mlp.up_proj.weight");
+  EXPECT_THAT(refusal(llama_config(), tensors, ErrorCode::kCorrupt),
+              HasSubstr("model.layers.0.mlp.up_proj.weight"));
+}
+
+TEST_F(LoaderTest, NamesBothShapesOfAMisshapenTensor) {
+  Tensors tensors = llama_tensors();
+  tensors["model.layers.0.self_attn.k_proj.weight"].shape = {4, 4};
+  const std::string message = refusal(llama_config(), tensors, ErrorCode::kCorrupt);
+  EXPECT_THAT(message, HasSubstr("k_proj.weight"));
+  EXPECT_THAT(message, HasSubstr("[4, 4]"));
+  EXPECT_THAT(message, HasSubstr("[2, 4]"));
+  tensors = llama_tensors();
+  tensors["model.norm.weight"].shape = {1, 4};
+  EXPECT_THAT(refusal(llama_config(), tensors, ErrorCode::kCorrupt), HasSubstr("model.norm"));
+}
+
+TEST_F(LoaderTest, NamesATensorThatTheModelDoesNotUse) {
+  for (const char* name :
+       {"model.layers.0.self_attn.q_proj.bias", "model.layers.1.mlp.up_proj.weight",
+        "model.layers.0.self_attn.rotary_emb.inv_freqs", "extra"}) {
+    Tensors tensors = llama_tensors();
+    tensors[name] = {{4}, 0};
+    EXPECT_THAT(refusal(llama_config(), tensors, ErrorCode::kUnsupported), HasSubstr(name));
+  }
+}
+
+TEST_F(LoaderTest, IgnoresTheDerivedBufferOfOldCheckpoints) {
+  Tensors tensors = llama_tensors();
+  tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {{1}, 1};
+  EXPECT_TRUE(load(llama_config(), tensors).ok());
+}
+
+TEST_F(LoaderTest, ATiedHeadMayBeAbsentOrEqualButNotDifferent) {
+  ModelConfig tied = llama_config();
+  tied.tied_embeddings = true;
+  Tensors tensors = llama_tensors();
+  EXPECT_THAT(refusal(tied, tensors, ErrorCode::kCorrupt), HasSubstr("lm_head.weight"));
+  tensors["lm_head.weight"].first = 100;
+  EXPECT_TRUE(load(tied, tensors).ok());
+  tensors.erase("lm_head.weight");
+  const auto weights = load(tied, tensors);
+  ASSERT_TRUE(weights.ok());
+  EXPECT_EQ(weights->embedding.columns(), 0);
+  EXPECT_EQ(weights->head.columns(), 5);
+  EXPECT_THAT(refusal(llama_config(), tensors, ErrorCode::kCorrupt), HasSubstr("lm_head.weight"));
+}
+
+TEST_F(LoaderTest, QuantisingSparesTheEmbedding) {
+  ModelConfig config = llama_config();
+  const auto q4 = kernels::WeightFormat::kQ4g32;
+  EXPECT_EQ(weight_format(config, Part::kDown, q4), q4);
+  EXPECT_EQ(weight_format(config, Part::kHead, q4), q4);
+  EXPECT_EQ(weight_format(config, Part::kEmbedding, q4), kernels::WeightFormat::kBf16);
+  config.tied_embeddings = true;
+  EXPECT_EQ(weight_format(config, Part::kHead, q4), kernels::WeightFormat::kQ8g32);
+  EXPECT_EQ(weight_format(config, Part::kHead, kernels::WeightFormat::kF32),
+            kernels::WeightFormat::kF32);
+}
+
+TEST_F(LoaderTest, AConfigOutOfBoundsIsRefusedBeforeAnythingIsAllocated) {
+  ModelConfig config = llama_config();
+  config.hidden_size = 1 << 30;
+  EXPECT_FALSE(Decoder::random(context_, config, kernels::WeightFormat::kF32, 1).ok());
+  config = llama_config();
+  config.window_tokens.clear();
+  EXPECT_FALSE(Decoder::random(context_, config, kernels::WeightFormat::kF32, 1).ok());
+}
+
+TEST_F(LoaderTest, DigestTellsWeightsFormatsAndConfigsApart) {
+  const auto digest = [&](const ModelConfig& config, kernels::WeightFormat format,
+                          std::uint64_t seed) {
+    return Decoder::random(context_, config, format, seed).value().weights_digest();
+  };
+  const auto f32 = kernels::WeightFormat::kF32;
+  const std::string base = digest(llama_config(), f32, 1);
+  EXPECT_EQ(base.size(), 64);
+  EXPECT_EQ(digest(llama_config(), f32, 1), base);
+  EXPECT_NE(digest(llama_config(), f32, 2), base);
+  EXPECT_NE(digest(llama_config(), kernels::WeightFormat::kBf16, 1), base);
+  ModelConfig other = llama_config();
+  other.rotary.inverse_frequencies[0] *= 0.5;
+  EXPECT_NE(digest(other, f32, 1), base);
+}
+
+TEST_F(LoaderTest, RandomWeightsHaveTheDeviationThatKeepsActivationsInRange) {
+  ModelConfig config = llama_config();
+  config.hidden_size = 256;
+  const auto weights = random_weights(context_, config, kernels::WeightFormat::kF32, 7, report_);
+  ASSERT_TRUE(weights.ok());
+  std::vector<float> row(256);
+  double squares = 0;
+  double sum = 0;
+  for (std::int64_t i = 0; i < config.vocab_size; ++i) {
+    weights->head.unpack_row(i, row);
+    for (const float value : row) {
+      squares += double{value} * value;
+      sum += value;
+    }
+  }
+  const double count = 256.0 * config.vocab_size;
+  EXPECT_NEAR(squares / count * 256, 1.0, 0.1);
+  EXPECT_NEAR(sum / count, 0.0, 0.01);
+}
+
+}  // namespace
+}  // namespace quire::model

@@ -1,0 +1,92 @@
+// Shapes of public models as the config.json texts that they were published with, cut to the fields
+// that shape them. Random weights give them no meaning: for speed and memory only.
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "quire/base/str.h"
+#include "quire/model/config.h"
+
+namespace quire::model {
+namespace {
+
+struct Preset {
+  std::string_view name;
+  std::string_view json;
+};
+
+// The two first are the shapes of the benchmarks; their positions are many, so that a bench can
+// start at any depth.
+constexpr std::array<Preset, 9> kPresets = {{
+    {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
+      "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+      "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 131072,
+      "rms_norm_eps": 1e-05, "eos_token_id": 2})"},
+    {"random-0.5b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
+      "hidden_size": 1280, "intermediate_size": 3584, "num_hidden_layers": 24,
+      "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 64,
+      "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "eos_token_id": 2})"},
+    {"llama-3.1-8b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256,
+      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+      "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3",
+      "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 8192}, "eos_token_id": [128001, 128008, 128009]})"},
+    {"llama-3.2-1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256,
+      "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+      "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+      "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+      "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+      "tie_word_embeddings": true, "eos_token_id": [128001, 128008, 128009]})"},
+    {"qwen2.5-0.5b", R"({"model_type": "qwen2", "torch_dtype": "bfloat16", "vocab_size": 151936,
+      "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+      "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32768,
+      "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+      "max_window_layers": 24, "use_sliding_window": false, "tie_word_embeddings": true,
+      "eos_token_id": 151643})"},
+    {"qwen3-0.6b", R"({"model_type": "qwen3", "torch_dtype": "bfloat16", "vocab_size": 151936,
+      "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+      "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+      "max_position_embeddings": 40960, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+      "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": true,
+      "eos_token_id": 151645})"},
+    {"mistral-7b", R"({"model_type": "mistral", "torch_dtype": "bfloat16", "vocab_size": 32000,
+      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 32768,
+      "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "eos_token_id": 2})"},
+    {"phi-3-mini", R"({"model_type": "phi3", "torch_dtype": "bfloat16", "vocab_size": 32064,
+      "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096,
+      "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+      "sliding_window": 2047, "eos_token_id": 32000})"},
+    {"smollm2-135m", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 49152,
+      "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+      "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192,
+      "rms_norm_eps": 1e-05, "rope_theta": 100000, "rope_interleaved": false,
+      "tie_word_embeddings": true, "eos_token_id": 2})"},
+}};
+
+}  // namespace
+
+Result<ModelConfig> config_from_preset(std::string_view name) {
+  std::string known;
+  for (const Preset& preset : kPresets) {
+    if (preset.name == name) {
+      return config_from_hf(preset.json, "");
+    }
+    known += base::str_cat(known.empty() ? "" : ", ", preset.name);
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("preset ", base::quoted(name), " is unknown; known: ", known)};
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) {
+    names.emplace_back(preset.name);
+  }
+  return names;
+}
+
+}  // namespace quire::model

@@ -1,0 +1,44 @@
+// Rotary frequencies from what a model file says, for every scaling whose frequencies do not change
+// with the length of the sequence. Oracle: transformers 5.23, modeling_rope_utils.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/kernels/rotary.h"
+#include "quire/result.h"
+
+namespace quire::model {
+
+// The rotary fields of config.json or of GGUF metadata. What a type does not use is ignored.
+struct RopeSpec {
+  std::string type = "default";  // "default", "linear", "llama3", "yarn", "longrope"
+  double theta = 10000.0;
+  std::int32_t rotary_dim = 0;     // even; at most the head size
+  std::int32_t max_positions = 0;  // as the model says
+  std::optional<double> factor;
+  std::optional<double> original_max_positions;  // of the model before it was stretched
+  std::optional<double> attention_factor;        // on cos and sin; else computed from factor
+  std::optional<double> low_freq_factor, high_freq_factor;  // llama3
+  double beta_fast = 32.0, beta_slow = 1.0;                 // yarn
+  double mscale = 0.0, mscale_all_dim = 0.0;                // yarn; 0 = not given
+  bool truncate = true;                                     // yarn
+  std::vector<double> short_factor, long_factor;            // longrope, [rotary_dim / 2]
+  std::vector<double> divisors;  // [rotary_dim / 2] or empty: each frequency is divided by its own
+                                 // (the rope_freqs tensor of GGUF files)
+};
+
+struct Rope {
+  kernels::RotaryConfig rotary;
+  std::int32_t max_positions = 0;  // below the spec's where longrope would change its frequencies
+};
+
+// kUnsupported for types whose frequencies change with the length (dynamic NTK) and unknown ones,
+// kInvalidArgument for missing or senseless numbers; each named. Longrope has two sets of factors
+// and switches all positions to the long ones once a sequence exceeds the original length, which no
+// stored key could follow; so unless both sets are the same it is served up to that length only.
+[[nodiscard]] Result<Rope> make_rope(const RopeSpec& spec);
+
+}  // namespace quire::model

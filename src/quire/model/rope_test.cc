@@ -1,0 +1,96 @@
+// Frequencies against those of transformers, for every golden variant, and what is refused.
+#include "quire/model/rope.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/model/config.h"
+
+namespace quire::model {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+TEST(Rope, FrequenciesEqualTransformers) {
+  int variants = 0;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(QUIRE_SOURCE_DIR) / "tests/golden/model")) {
+    if (!fs::exists(entry.path() / "config.json")) {
+      continue;
+    }
+    ++variants;
+    const auto config = config_from_hf(base::read_file(entry.path() / "config.json").value(), "");
+    ASSERT_TRUE(config.ok()) << entry.path() << ": " << config.error().message;
+    const auto golden =
+        base::parse_json(base::read_file(entry.path() / "golden.json").value(), "golden").value();
+    const auto& frequencies = golden.at("inv_freq").as_array();
+    ASSERT_EQ(config->rotary.inverse_frequencies.size(), frequencies.size()) << entry.path();
+    for (std::size_t i = 0; i < frequencies.size(); ++i) {
+      const double expected = frequencies[i].to_number<double>();  // computed in fp32
+      EXPECT_NEAR(config->rotary.inverse_frequencies[i], expected, 2e-6 * expected)
+          << entry.path() << " " << i;
+    }
+    EXPECT_NEAR(config->rotary.scale, golden.at("rope_scale").to_number<double>(), 1e-9);
+  }
+  EXPECT_GE(variants, 20);
+}
+
+RopeSpec spec_of(std::string type) {
+  return {.type = std::move(type), .rotary_dim = 8, .max_positions = 1024};
+}
+
+TEST(Rope, LongropeWithEqualFactorsServesEveryPosition) {
+  RopeSpec spec = spec_of("longrope");
+  spec.original_max_positions = 256;
+  spec.short_factor = spec.long_factor = {1, 2, 3, 4};
+  const auto rope = make_rope(spec);
+  ASSERT_TRUE(rope.ok());
+  EXPECT_EQ(rope->max_positions, 1024);
+  EXPECT_DOUBLE_EQ(rope->rotary.inverse_frequencies[3], 1e-3 / 4);
+}
+
+TEST(Rope, LongropeWithTwoSetsOfFactorsStopsAtTheOriginalLength) {
+  RopeSpec spec = spec_of("longrope");
+  spec.original_max_positions = 256;
+  spec.short_factor = {1, 1, 1, 1};
+  spec.long_factor = {1, 2, 3, 4};
+  EXPECT_EQ(make_rope(spec)->max_positions, 256);
+}
+
+TEST(Rope, DivisorsDivide) {
+  RopeSpec spec = spec_of("default");
+  spec.divisors = {1, 1, 1, 8};
+  EXPECT_DOUBLE_EQ(make_rope(spec)->rotary.inverse_frequencies[3], 1e-3 / 8);
+}
+
+TEST(Rope, SenselessNumbersAreRefusedByName) {
+  const auto message = [](const RopeSpec& spec) {
+    const auto rope = make_rope(spec);
+    return rope.ok() ? std::string("accepted") : rope.error().message;
+  };
+  RopeSpec odd = spec_of("default");
+  odd.rotary_dim = 7;
+  EXPECT_THAT(message(odd), HasSubstr("7 values"));
+  RopeSpec llama3 = spec_of("llama3");
+  llama3.factor = 8;
+  llama3.low_freq_factor = 4;
+  llama3.high_freq_factor = 4;
+  llama3.original_max_positions = 8192;
+  EXPECT_THAT(message(llama3), HasSubstr("high_freq_factor"));
+  RopeSpec longrope = spec_of("longrope");
+  longrope.original_max_positions = 1;  // log(1) = 0 divides
+  longrope.short_factor = longrope.long_factor = {1, 1, 1, 1};
+  EXPECT_THAT(message(longrope), HasSubstr("attention factor"));
+  RopeSpec few = spec_of("default");
+  few.divisors = {1, 1};
+  EXPECT_THAT(message(few), HasSubstr("2 values for 4"));
+}
+
+}  // namespace
+}  // namespace quire::model

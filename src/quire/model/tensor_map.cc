@@ -1,0 +1,240 @@
+#include "quire/model/tensor_map.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+
+namespace quire::model {
+namespace {
+
+using weights::TensorInfo;
+
+// Where an interleaved file keeps row `row` of a projection.
+std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
+  const std::int64_t place = row % head_dim;
+  const std::int64_t half = head_dim / 2;
+  return row - place + place % half * 2 + place / half;
+}
+
+void read_part(const TensorPart& part, std::int64_t first_row, std::int64_t num_rows,
+               std::span<float> out) {
+  if (part.interleaved_head_dim == 0) {
+    weights::read_rows(*part.tensor, first_row, num_rows, out);
+    return;
+  }
+  const auto columns = static_cast<std::size_t>(part.tensor->columns());
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    weights::read_rows(*part.tensor, interleaved_row(first_row + i, part.interleaved_head_dim), 1,
+                       out.subspan(static_cast<std::size_t>(i) * columns, columns));
+  }
+}
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (const std::int64_t size : shape) {
+    text += base::str_cat(text.size() == 1 ? "" : ", ", size);
+  }
+  return text + "]";
+}
+
+Status check_shape(const TensorInfo& tensor, std::int64_t rows, std::int64_t depth) {
+  const std::vector<std::int64_t> wanted =
+      depth == 0 ? std::vector<std::int64_t>{rows} : std::vector<std::int64_t>{rows, depth};
+  if (tensor.shape == wanted) {
+    return {};
+  }
+  return {ErrorCode::kCorrupt,
+          base::str_cat("tensor ", base::quoted(tensor.name), " has shape ",
+                        shape_text(tensor.shape), ", the config wants ", shape_text(wanted))};
+}
+
+// How the rows of a fused weight are shared among `count` tensors.
+std::vector<std::int64_t> row_shares(const ModelConfig& config, Part part, std::int64_t rows,
+                                     std::size_t count) {
+  if (count == 1) {
+    return {rows};
+  }
+  if (part == Part::kGateUp) {
+    return {rows / 2, rows / 2};
+  }
+  const std::int64_t kv_rows = std::int64_t{config.kv_heads} * config.head_dim;
+  return {rows - 2 * kv_rows, kv_rows, kv_rows};
+}
+
+// Follows from the config, so nothing is lost by not reading it.
+bool is_derived(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kGgufRope = {
+      "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"};
+  return name.ends_with(".rotary_emb.inv_freq") ||
+         std::find(kGgufRope.begin(), kGgufRope.end(), name) != kGgufRope.end();
+}
+
+// Notes the tensors of every weight that visit_weights shows.
+struct Finder {
+  const TensorMap& map;
+  std::set<const TensorInfo*>& used;
+
+  Status matrix(const WeightId& id, const kernels::PackedWeights& /*weights*/, std::int64_t columns,
+                std::int64_t depth) {
+    QUIRE_TRY(const auto parts, map.find(id, columns, depth));
+    for (const TensorPart& part : parts) {
+      used.insert(part.tensor);
+    }
+    return {};
+  }
+  Status vector(const WeightId& id, const std::vector<float>& /*values*/, std::int64_t size) {
+    return matrix(id, {}, size, 0);
+  }
+};
+
+TensorNames names_for(const ModelConfig& config, const weights::Checkpoint& checkpoint) {
+  const Family* family = find_family(config.family);
+  QUIRE_CHECK(family != nullptr, "the config was validated");
+  return checkpoint.gguf() == nullptr ? family->hf : family->gguf;
+}
+
+}  // namespace
+
+void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
+                std::span<float> out) {
+  for (const TensorPart& part : parts) {
+    const std::int64_t count = std::min(num_rows, part.rows - first_row);
+    if (count > 0) {
+      const auto values = static_cast<std::size_t>(count * part.tensor->columns());
+      read_part(part, first_row, count, out.first(values));
+      out = out.subspan(values);
+      num_rows -= count;
+      first_row += count;
+    }
+    first_row -= part.rows;
+  }
+}
+
+std::vector<float> read_vectors(std::span<const TensorPart> parts) {
+  std::vector<float> all;
+  for (const TensorPart& part : parts) {
+    std::vector<float> values(static_cast<std::size_t>(part.rows));
+    weights::read_rows(*part.tensor, 0, 1, values);
+    for (std::int64_t i = 0; i < part.rows; ++i) {
+      const std::int64_t place =
+          part.interleaved_head_dim == 0 ? i : interleaved_row(i, part.interleaved_head_dim);
+      all.push_back(values[static_cast<std::size_t>(place)]);
+    }
+  }
+  return all;
+}
+
+TensorMap::TensorMap(const ModelConfig& config, const weights::Checkpoint& checkpoint)
+    : config_(config), checkpoint_(checkpoint), names_(names_for(config, checkpoint)) {}
+
+std::vector<std::string> TensorMap::names(const WeightId& id) const {
+  std::vector<std::string_view> stems;
+  switch (id.part) {
+    case Part::kEmbedding:
+      stems = {names_.embedding};
+      break;
+    case Part::kHead:
+      stems = {config_.tied_embeddings ? names_.embedding : names_.head};
+      break;
+    case Part::kFinalNorm:
+      stems = {names_.final_norm};
+      break;
+    case Part::kAttentionNorm:
+      stems = {names_.attention_norm};
+      break;
+    case Part::kQkv:
+      stems = names_.qkv;
+      break;
+    case Part::kQNorm:
+      stems = {names_.q_norm};
+      break;
+    case Part::kKNorm:
+      stems = {names_.k_norm};
+      break;
+    case Part::kOutput:
+      stems = {names_.output};
+      break;
+    case Part::kMlpNorm:
+      stems = {names_.mlp_norm};
+      break;
+    case Part::kGateUp:
+      stems = names_.gate_up;
+      break;
+    case Part::kDown:
+      stems = {names_.down};
+      break;
+  }
+  const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
+  std::vector<std::string> full;
+  for (const std::string_view stem : stems) {
+    full.push_back(base::str_cat(prefix, stem, id.bias ? ".bias" : ".weight"));
+  }
+  return full;
+}
+
+Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t columns,
+                                                std::int64_t depth) const {
+  const std::vector<std::string> tensors = names(id);
+  const auto shares = row_shares(config_, id.part, columns, tensors.size());
+  std::vector<TensorPart> parts;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    QUIRE_TRY(const TensorInfo* tensor, checkpoint_.require(tensors[i]));
+    QUIRE_TRY_STATUS(check_shape(*tensor, shares[i], depth));
+    const bool rotated = id.part == Part::kQkv && i < 2 && names_.interleaved;
+    parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
+  }
+  return parts;
+}
+
+Status TensorMap::check_tied_head(const TensorInfo& head) const {
+  QUIRE_TRY(const TensorInfo* embedding,
+            checkpoint_.require(base::str_cat(names_.embedding, ".weight")));
+  if (head.encoding == embedding->encoding && head.shape == embedding->shape &&
+      std::equal(head.bytes.begin(), head.bytes.end(), embedding->bytes.begin(),
+                 embedding->bytes.end())) {
+    return {};
+  }
+  return {ErrorCode::kCorrupt,
+          base::str_cat("tensor ", base::quoted(head.name), " differs from ",
+                        base::quoted(embedding->name),
+                        " although the config ties them; set \"tie_word_embeddings\" to false")};
+}
+
+Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
+  const std::string head = base::str_cat(names_.head, ".weight");
+  for (const TensorInfo& tensor : checkpoint_.tensors()) {
+    if (used.contains(&tensor) || is_derived(tensor.name)) {
+      continue;
+    }
+    if (config_.tied_embeddings && tensor.name == head) {
+      QUIRE_TRY_STATUS(check_tied_head(tensor));
+      continue;
+    }
+    return {ErrorCode::kUnsupported,
+            base::str_cat("tensor ", base::quoted(tensor.name), " is not part of a ",
+                          config_.family, " model of this config")};
+  }
+  for (const weights::UnsupportedTensor& tensor : checkpoint_.unsupported()) {
+    if (!is_derived(tensor.name)) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("tensor ", base::quoted(tensor.name), " has type ", tensor.type,
+                            ", which is not implemented")};
+    }
+  }
+  return {};
+}
+
+Status TensorMap::check_all() const {
+  DecoderWeights none;
+  none.layers.resize(static_cast<std::size_t>(config_.layers));
+  std::set<const TensorInfo*> used;
+  Finder finder{*this, used};
+  QUIRE_TRY_STATUS(visit_weights(config_, none, finder));
+  return check_unused(used);
+}
+
+}  // namespace quire::model

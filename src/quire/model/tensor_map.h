@@ -1,0 +1,57 @@
+// TensorMap: which rows of which tensors of a checkpoint make each weight of a decoder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/model/config.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/family.h"
+#include "quire/result.h"
+#include "quire/weights/checkpoint.h"
+
+namespace quire::model {
+
+// All rows of one tensor. Where `interleaved_head_dim` is not 0 the file keeps the rows of each
+// head of that size in the order 0, half, 1, half + 1, ... (llama.cpp's order for queries and keys,
+// which rotates neighbours); reading puts them back.
+struct TensorPart {
+  const weights::TensorInfo* tensor = nullptr;
+  std::int64_t rows = 0;  // values, for a vector
+  std::int32_t interleaved_head_dim = 0;
+};
+
+// Rows [first_row, first_row + num_rows) of the parts' rows laid one after the other; thread-safe.
+// out: [num_rows, columns of the tensors].
+void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
+                std::span<float> out);
+// All values of one-dimensional parts, one after the other.
+[[nodiscard]] std::vector<float> read_vectors(std::span<const TensorPart> parts);
+
+// Borrows its arguments.
+class TensorMap {
+ public:
+  TensorMap(const ModelConfig& config, const weights::Checkpoint& checkpoint);
+
+  // The tensors of a matrix (depth > 0) or vector (depth 0), their shapes checked.
+  [[nodiscard]] Result<std::vector<TensorPart>> find(const WeightId& id, std::int64_t columns,
+                                                     std::int64_t depth) const;
+  // Finds every weight of the config and then asks of every tensor in the checkpoint that it was
+  // among them.
+  [[nodiscard]] Status check_all() const;
+
+ private:
+  [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;
+  [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;
+  [[nodiscard]] Status check_unused(const std::set<const weights::TensorInfo*>& used) const;
+
+  const ModelConfig& config_;
+  const weights::Checkpoint& checkpoint_;
+  TensorNames names_;
+};
+
+}  // namespace quire::model

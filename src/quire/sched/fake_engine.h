@@ -1,0 +1,138 @@
+// A model without tensors for scheduler tests: the KV of a token is a number that depends on the
+// token and on every KV slot that it sees, and the next token is a function of the last KV. So one
+// wrong, missing or foreign slot changes all outputs from there on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/sched/scheduler.h"
+#include "quire/types.h"
+
+namespace quire::sched {
+
+using Tokens = std::vector<TokenId>;
+using KV = std::uint64_t;
+
+inline KV fold(KV sum, KV seen) { return (sum ^ seen) * 0x9e3779b97f4a7c15 + 1; }
+inline TokenId sample(KV last) { return static_cast<TokenId>(last >> 61); }
+
+// What the model says when it runs alone and keeps everything: the oracle of every output.
+inline Tokens run_alone(Tokens tokens, std::int32_t max_new_tokens, std::int32_t window) {
+  std::vector<KV> kv;
+  const std::size_t prompt = tokens.size();
+  while (true) {
+    while (kv.size() < tokens.size()) {
+      const std::size_t seen =
+          window == 0 ? kv.size() : std::min(kv.size(), std::size_t(window - 1));
+      KV value = static_cast<std::uint32_t>(tokens[kv.size()]);
+      for (std::size_t i = kv.size() - seen; i < kv.size(); ++i) {
+        value = fold(value, kv[i]);
+      }
+      kv.push_back(fold(value, 7));
+    }
+    if (tokens.size() == prompt + static_cast<std::size_t>(max_new_tokens)) {
+      return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt), tokens.end()};
+    }
+    tokens.push_back(sample(kv.back()));
+  }
+}
+
+// Carries out what a scheduler commits, on shelves of its own, and ends requests that are done.
+class FakeEngine {
+ public:
+  FakeEngine(const kv::LedgerConfig& blocks, const SchedulerConfig& config)
+      : ledger(blocks),
+        scheduler(config, ledger),
+        shelves_(static_cast<std::size_t>(blocks.num_blocks) *
+                 static_cast<std::size_t>(blocks.block_tokens)) {}
+
+  [[nodiscard]] Status submit(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
+                              bool reuse = true) {
+    QUIRE_TRY_STATUS(scheduler.submit(
+        {.id = {id}, .prompt = prompt, .max_new_tokens = max_new_tokens, .reuse = reuse}));
+    running[id] = {.max_new_tokens = max_new_tokens, .prompt = std::move(prompt)};
+    return {};
+  }
+
+  void abort(std::uint64_t id) {
+    scheduler.finish({id});
+    running.erase(id);
+  }
+
+  // One whole step. The plan that was carried out comes back.
+  [[nodiscard]] Result<StepPlan> step() {
+    const StepPlan plan = scheduler.plan();
+    QUIRE_TRY(const std::vector<ScheduledRun> runs, scheduler.commit(plan));
+    for (const kv::BlockCopy copy : ledger.take_copies()) {
+      std::copy_n(shelves_.begin() + slot(copy.from, 0), copy.tokens,
+                  shelves_.begin() + slot(copy.to, 0));
+    }
+    for (const ScheduledRun& run : runs) {
+      compute(run);
+    }
+    return plan;
+  }
+
+  struct Active {
+    std::int32_t max_new_tokens = 0;
+    Tokens prompt;
+    Tokens output;
+  };
+
+  kv::Ledger ledger;
+  Scheduler scheduler;
+  std::map<std::uint64_t, Active> running;   // submitted and not done
+  std::map<std::uint64_t, Tokens> finished;  // outputs
+
+ private:
+  [[nodiscard]] std::ptrdiff_t slot(BlockId block, std::int32_t index) const {
+    return std::ptrdiff_t{block.value} * ledger.config().block_tokens + index;
+  }
+
+  [[nodiscard]] KV& shelf(const kv::RunView& run, std::int32_t index) {
+    const std::int32_t block_tokens = ledger.config().block_tokens;
+    const BlockId block = run.blocks[static_cast<std::size_t>(index / block_tokens)];
+    return shelves_[static_cast<std::size_t>(slot(block, index % block_tokens))];
+  }
+
+  void compute(const ScheduledRun& run) {
+    const kv::RunView view = ledger.runs(run.sequence).back();
+    const std::span<const TokenId> tokens = ledger.tokens(run.sequence);
+    const std::int32_t window = ledger.config().window_tokens;
+    KV last = 0;
+    for (std::int32_t i = run.first; i < run.first + run.count; ++i) {
+      last = static_cast<std::uint32_t>(tokens[static_cast<std::size_t>(i)]);
+      for (std::int32_t seen = window == 0 ? 0 : std::max(0, i - window + 1); seen < i; ++seen) {
+        last = fold(last, shelf(view, seen));
+      }
+      last = fold(last, 7);
+      shelf(view, i) = last;
+    }
+    Active& active = running.at(run.request.value);
+    if (run.samples) {
+      active.output.push_back(sample(last));
+    }
+    scheduler.complete(run, run.samples ? std::optional(sample(last)) : std::nullopt);
+    const bool prompt_done =
+        run.first + run.count >= static_cast<std::int32_t>(active.prompt.size());
+    if (prompt_done && static_cast<std::int32_t>(active.output.size()) == active.max_new_tokens) {
+      finished[run.request.value] = active.output;
+      running.erase(run.request.value);
+      scheduler.finish(run.request);
+    }
+  }
+
+  std::vector<KV> shelves_;  // [blocks * block_tokens]
+};
+
+}  // namespace quire::sched

@@ -1,0 +1,196 @@
+#include "quire/sched/planner.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/sched/scheduler.h"
+#include "quire/types.h"
+
+namespace quire::sched {
+namespace {
+
+// Makes one plan. All counts are from the ledger as it is; nothing of it is changed.
+class Planner {
+ public:
+  explicit Planner(const State& state) : state_(state), ledger_(*state.ledger) {}
+
+  StepPlan make() {
+    StepPlan plan{.version = state_.version};
+    rows_left_ = state_.config.max_batch_tokens;
+    blocks_left_ = ledger_.blocks_available();
+    const std::optional<RequestId> needy = first_needy();
+    if (needy && !plan_running(plan)) {
+      plan.stuck = needy;
+    } else if (plan.preempt.empty()) {
+      admit(plan);
+    }
+    return plan;
+  }
+
+ private:
+  [[nodiscard]] const Entry& entry(std::int32_t index) const {
+    return *state_.line[static_cast<std::size_t>(index)];
+  }
+
+  [[nodiscard]] std::span<const TokenId> known_tokens(const Entry& entry) const {
+    return entry.sequence ? ledger_.tokens(*entry.sequence)
+                          : std::span<const TokenId>(entry.request.prompt);
+  }
+
+  // Tokens whose KV is wanted, computed or not.
+  [[nodiscard]] std::int32_t wanted_tokens(const Entry& entry) const {
+    return std::min(static_cast<std::int32_t>(known_tokens(entry).size()), entry.total_tokens);
+  }
+
+  [[nodiscard]] std::int32_t pending_tokens(const Entry& entry) const {
+    return wanted_tokens(entry) - ledger_.num_computed(*entry.sequence);
+  }
+
+  [[nodiscard]] std::optional<RequestId> first_needy() const {
+    for (std::int32_t i = 0; i < state_.num_running; ++i) {
+      if (pending_tokens(entry(i)) > 0) {
+        return entry(i).request.id;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Keeps as many of the running as blocks allow, from the oldest on. False when none could run.
+  bool plan_running(StepPlan& plan) {
+    std::vector<SeqId> dropped;
+    for (std::int32_t keep = state_.num_running; keep > 0; --keep) {
+      if (fit_blocks(keep, dropped, plan.runs) && !plan.runs.empty()) {
+        return true;
+      }
+      dropped.push_back(*entry(keep - 1).sequence);
+      plan.preempt.push_back(entry(keep - 1).request.id);
+    }
+    plan = {.version = plan.version};
+    return false;
+  }
+
+  // Rows for the first `keep`: those that want one token, then the others, oldest first.
+  [[nodiscard]] std::vector<std::int32_t> share_rows(std::int32_t keep) {
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(keep));
+    rows_left_ = state_.config.max_batch_tokens;
+    for (const bool single : {true, false}) {
+      for (std::int32_t i = 0; i < keep; ++i) {
+        const std::int32_t pending = pending_tokens(entry(i));
+        if (pending > 0 && (pending == 1) == single) {
+          rows[static_cast<std::size_t>(i)] = std::min(pending, rows_left_);
+          rows_left_ -= rows[static_cast<std::size_t>(i)];
+        }
+      }
+    }
+    return rows;
+  }
+
+  // Blocks for the first `keep` if the KV of `dropped` were gone; false when one that got rows
+  // cannot have a single one of them.
+  bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
+                  std::vector<PlannedRun>& runs) {
+    const std::vector<std::int32_t> rows = share_rows(keep);
+    std::int32_t available = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(dropped);
+    runs.clear();
+    blocks_left_ = available;
+    for (std::int32_t i = 0; i < keep; ++i) {
+      const Entry& running = entry(i);
+      const SeqId id = *running.sequence;
+      const std::int32_t wanted = rows[static_cast<std::size_t>(i)];
+      const std::int32_t count = rows_that_fit(id, wanted, available);
+      if (wanted > 0 && count == 0) {
+        return false;
+      }
+      const std::int32_t needed = ledger_.blocks_needed(id, count);
+      available -= needed;
+      blocks_left_ -= std::max(std::int64_t{needed}, blocks_missing(running));
+      if (count > 0) {
+        runs.push_back(make_run(running, ledger_.num_computed(id), count));
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::int32_t rows_that_fit(SeqId id, std::int32_t wanted,
+                                           std::int32_t available) const {
+    if (ledger_.blocks_needed(id, wanted) <= available) {
+      return wanted;
+    }
+    std::int32_t fits = 0;
+    for (std::int32_t too_many = wanted; too_many - fits > 1;) {
+      const std::int32_t middle = fits + (too_many - fits) / 2;
+      (ledger_.blocks_needed(id, middle) <= available ? fits : too_many) = middle;
+    }
+    return fits;
+  }
+
+  // Blocks that a running request still has to get for the tokens that are known.
+  [[nodiscard]] std::int64_t blocks_missing(const Entry& running) const {
+    return ledger_.min_blocks(wanted_tokens(running)) - ledger_.num_blocks_held(*running.sequence);
+  }
+
+  [[nodiscard]] PlannedRun make_run(const Entry& entry, std::int32_t first,
+                                    std::int32_t count) const {
+    const auto known = static_cast<std::int32_t>(known_tokens(entry).size());
+    return {.request = entry.request.id,
+            .first = first,
+            .count = count,
+            .samples = first + count == known && entry.request.max_new_tokens > 0};
+  }
+
+  void admit(StepPlan& plan) {
+    const std::int64_t places = std::min({std::int64_t{state_.config.max_running},
+                                          std::int64_t{state_.config.max_batch_tokens},
+                                          static_cast<std::int64_t>(state_.line.size())});
+    for (std::int32_t i = state_.num_running; i < places && rows_left_ > 0; ++i) {
+      if (!admit_one(entry(i), plan)) {
+        break;
+      }
+    }
+    if (state_.num_running == 0 && plan.admit.empty() && !state_.line.empty()) {
+      plan.stuck = entry(0).request.id;
+    }
+  }
+
+  // Cached blocks that it attaches are no longer evictable, so they count as taken. Two that attach
+  // the same ones pay twice here; at worst the second waits for the next step.
+  bool admit_one(const Entry& waiting, StepPlan& plan) {
+    const kv::PrefixMatch match =
+        waiting.request.reuse ? ledger_.probe(known_tokens(waiting)) : kv::PrefixMatch{};
+    const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
+    const std::int64_t fresh = blocks_left_ - match.evictable_blocks;
+    if (missing > fresh) {
+      return false;
+    }
+    const std::int64_t block_tokens = ledger_.config().block_tokens;
+    const auto count =
+        static_cast<std::int32_t>(std::min({std::int64_t{wanted_tokens(waiting) - match.tokens},
+                                            std::int64_t{rows_left_}, fresh * block_tokens}));
+    plan.admit.push_back(waiting.request.id);
+    if (count > 0) {
+      plan.runs.push_back(make_run(waiting, match.tokens, count));
+      rows_left_ -= count;
+    }
+    const std::int64_t needed = (count + block_tokens - 1) / block_tokens;
+    blocks_left_ = fresh - std::max(missing, needed);
+    return true;
+  }
+
+  const State& state_;
+  const kv::Ledger& ledger_;
+  std::int32_t rows_left_ = 0;    // of the step
+  std::int64_t blocks_left_ = 0;  // for admissions: what the known tokens of the running leave over
+};
+
+}  // namespace
+
+StepPlan make_plan(const State& state) { return Planner(state).make(); }
+
+}  // namespace quire::sched

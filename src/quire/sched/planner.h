@@ -1,0 +1,34 @@
+// The pure half of the scheduler: plain state in, plan out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/sched/scheduler.h"
+
+namespace quire::sched {
+
+struct Entry {
+  Request request;                // the prompt moves to the ledger at first admission
+  std::uint64_t arrival = 0;      // place in the line
+  std::int32_t total_tokens = 0;  // whose KV it can ever need: prompt + max_new_tokens - 1
+  std::optional<SeqId> sequence;  // from first admission on
+  RequestProgress progress;
+};
+
+struct State {
+  SchedulerConfig config;
+  kv::Ledger* ledger = nullptr;
+  std::vector<std::unique_ptr<Entry>> line;  // by arrival; the first num_running are running
+  std::int32_t num_running = 0;
+  std::uint64_t version = 0;  // grows with every change
+};
+
+// As Scheduler::plan.
+[[nodiscard]] StepPlan make_plan(const State& state);
+
+}  // namespace quire::sched

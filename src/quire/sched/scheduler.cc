@@ -1,0 +1,232 @@
+#include "quire/sched/scheduler.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/ledger.h"
+#include "quire/result.h"
+#include "quire/sched/planner.h"
+#include "quire/types.h"
+
+namespace quire::sched {
+namespace {
+
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;  // of one sequence, window or not
+
+std::string in_bytes(std::int64_t bytes) {
+  return bytes == 0 ? "" : base::str_cat(" (", base::format_bytes(bytes), ")");
+}
+
+}  // namespace
+
+Status SchedulerConfig::validate() const {
+  if (max_batch_tokens < 1 || max_running < 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("max_batch_tokens is ", max_batch_tokens, " and max_running is ",
+                          max_running, "; give at least 1")};
+  }
+  if (block_bytes < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("block_bytes is ", block_bytes, "; give 0 (not known) or more")};
+  }
+  return {};
+}
+
+struct Scheduler::Impl {
+  [[nodiscard]] Entry* find(RequestId id) const;
+  [[nodiscard]] Status check_fits(const Request& request) const;
+  void preempt(RequestId id);
+  void admit(RequestId id);
+  [[nodiscard]] Result<std::vector<ScheduledRun>> make_room(const std::vector<PlannedRun>& runs);
+
+  State state;
+  std::unordered_map<std::uint64_t, Entry*> by_id;  // owned by state.line
+  std::uint64_t last_arrival = 0;
+};
+
+Entry* Scheduler::Impl::find(RequestId id) const {
+  const auto found = by_id.find(id.value);
+  return found == by_id.end() ? nullptr : found->second;
+}
+
+// KV of the last sampled token is never needed.
+static std::int64_t total_tokens(const Request& request) {
+  return static_cast<std::int64_t>(request.prompt.size()) +
+         std::max<std::int64_t>(request.max_new_tokens, 1) - 1;
+}
+
+Status Scheduler::Impl::check_fits(const Request& request) const {
+  const std::int64_t tokens = total_tokens(request);
+  const std::int64_t needed = state.ledger->min_blocks(tokens);
+  const std::int64_t all = state.ledger->config().num_blocks;
+  if (needed <= all && tokens <= kMaxTokens) {
+    return {};
+  }
+  const std::int64_t block_bytes = state.config.block_bytes;
+  return Error{
+      .code = ErrorCode::kOverflow,
+      .message = base::str_cat("request ", request.id.value, " needs ", needed, " blocks for ",
+                               tokens, " tokens", in_bytes(needed * block_bytes), ", the pool has ",
+                               all, in_bytes(all * block_bytes),
+                               "; shorten the prompt, lower max_tokens or raise kv_budget"),
+      .needed_bytes = needed * block_bytes,
+      .free_bytes = all * block_bytes};
+}
+
+void Scheduler::Impl::preempt(RequestId id) {
+  Entry& youngest = *state.line[static_cast<std::size_t>(state.num_running - 1)];
+  QUIRE_CHECK(youngest.request.id == id, "only the youngest running request may be preempted");
+  state.ledger->drop_kv(*youngest.sequence);
+  ++youngest.progress.preemptions;
+  --state.num_running;
+}
+
+void Scheduler::Impl::admit(RequestId id) {
+  Entry& head = *state.line[static_cast<std::size_t>(state.num_running)];
+  QUIRE_CHECK(head.request.id == id, "only the head of the queue may be admitted");
+  if (head.sequence) {
+    state.ledger->reattach(*head.sequence);
+  } else {
+    head.sequence = state.ledger->open(head.request.prompt, head.request.reuse);
+    head.request.prompt = {};
+    head.progress.cached_tokens = state.ledger->num_computed(*head.sequence);
+  }
+  ++state.num_running;
+}
+
+Result<std::vector<ScheduledRun>> Scheduler::Impl::make_room(const std::vector<PlannedRun>& runs) {
+  std::vector<ScheduledRun> scheduled;
+  scheduled.reserve(runs.size());
+  for (const PlannedRun& run : runs) {
+    const SeqId sequence = *find(run.request)->sequence;
+    if (state.ledger->num_computed(sequence) != run.first) {
+      return {ErrorCode::kInternal,
+              base::str_cat("request ", run.request.value, " was planned from token ", run.first,
+                            " but has KV of ", state.ledger->num_computed(sequence))};
+    }
+    QUIRE_TRY_STATUS(state.ledger->extend(sequence, run.count));
+    scheduled.push_back({.request = run.request,
+                         .sequence = sequence,
+                         .first = run.first,
+                         .count = run.count,
+                         .samples = run.samples});
+  }
+  return scheduled;
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
+    : impl_(std::make_unique<Impl>()) {
+  QUIRE_CHECK(config.validate().ok(), "the scheduler's configuration was not validated");
+  impl_->state.config = config;
+  impl_->state.ledger = &ledger;
+}
+
+Scheduler::~Scheduler() {
+  for (const auto& entry : impl_->state.line) {
+    if (entry->sequence) {
+      impl_->state.ledger->close(*entry->sequence);
+    }
+  }
+}
+
+Status Scheduler::submit(Request request) {
+  if (request.prompt.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("request ", request.id.value, " has no prompt token; give at least 1")};
+  }
+  if (request.max_new_tokens < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("request ", request.id.value, " asks for ", request.max_new_tokens,
+                          " new tokens; give 0 or more")};
+  }
+  if (impl_->find(request.id) != nullptr) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("request ", request.id.value, " is there already")};
+  }
+  QUIRE_TRY_STATUS(impl_->check_fits(request));
+  auto entry = std::make_unique<Entry>();
+  entry->total_tokens = static_cast<std::int32_t>(total_tokens(request));
+  entry->request = std::move(request);
+  entry->arrival = ++impl_->last_arrival;
+  impl_->by_id[entry->request.id.value] = entry.get();
+  impl_->state.line.push_back(std::move(entry));
+  ++impl_->state.version;
+  return {};
+}
+
+bool Scheduler::finish(RequestId id) {
+  const Entry* entry = impl_->find(id);
+  if (entry == nullptr) {
+    return false;
+  }
+  State& state = impl_->state;
+  const auto place = std::ranges::lower_bound(state.line, entry->arrival, {},
+                                              [](const auto& other) { return other->arrival; });
+  if (place - state.line.begin() < state.num_running) {
+    --state.num_running;
+  }
+  if (entry->sequence) {
+    state.ledger->close(*entry->sequence);
+  }
+  impl_->by_id.erase(id.value);
+  state.line.erase(place);
+  ++state.version;
+  return true;
+}
+
+StepPlan Scheduler::plan() const { return make_plan(impl_->state); }
+
+Result<std::vector<ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
+  State& state = impl_->state;
+  if (plan.version != state.version) {
+    return {ErrorCode::kInternal, base::str_cat("the plan is stale: made of state ", plan.version,
+                                                ", the state is ", state.version)};
+  }
+  ++state.version;
+  for (const RequestId id : plan.preempt) {
+    impl_->preempt(id);
+  }
+  for (const RequestId id : plan.admit) {
+    impl_->admit(id);
+  }
+  return impl_->make_room(plan.runs);
+}
+
+void Scheduler::complete(const ScheduledRun& run, std::optional<TokenId> sampled) {
+  if (impl_->find(run.request) == nullptr) {
+    return;
+  }
+  impl_->state.ledger->advance(run.sequence, run.count);
+  if (run.samples && sampled) {
+    impl_->state.ledger->append(run.sequence, *sampled);
+  }
+  ++impl_->state.version;
+}
+
+std::optional<SeqId> Scheduler::sequence(RequestId id) const {
+  const Entry* entry = impl_->find(id);
+  return entry == nullptr ? std::nullopt : entry->sequence;
+}
+
+RequestProgress Scheduler::progress(RequestId id) const {
+  const Entry* entry = impl_->find(id);
+  return entry == nullptr ? RequestProgress{} : entry->progress;
+}
+
+std::int32_t Scheduler::num_waiting() const {
+  return static_cast<std::int32_t>(impl_->state.line.size()) - impl_->state.num_running;
+}
+
+std::int32_t Scheduler::num_running() const { return impl_->state.num_running; }
+
+}  // namespace quire::sched

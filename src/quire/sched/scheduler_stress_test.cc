@@ -1,0 +1,214 @@
+// The scheduler under random load: outputs against the model running alone, plans against an oracle
+// that simulates the line on paper.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/sched/fake_engine.h"
+#include "quire/sched/scheduler.h"
+#include "quire/types.h"
+
+namespace quire::sched {
+namespace {
+
+struct Load {
+  kv::LedgerConfig blocks;
+  SchedulerConfig config;
+  std::uint32_t seed = 0;
+};
+
+// Submits and aborts at random for a while and then lets everything finish.
+class RandomLoad {
+ public:
+  explicit RandomLoad(const Load& load) : engine_(load.blocks, load.config), random_(load.seed) {}
+
+  void run() {
+    for (int i = 0; i < 400 || !engine_.running.empty(); ++i) {
+      ASSERT_LT(i, 20000) << "does not end";
+      if (i < 400) {
+        disturb();
+      }
+      const Result<StepPlan> plan = engine_.step();
+      ASSERT_TRUE(plan.ok()) << plan.error().message;
+      ASSERT_FALSE(plan->stuck) << "nothing is held outside";
+      ASSERT_TRUE(engine_.running.empty() || !plan->empty());
+      check_plan(*plan);
+      const Status status = engine_.ledger.check();
+      ASSERT_TRUE(status.ok()) << status.error().message;
+    }
+    check_outputs();
+  }
+
+  std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t finished() const { return static_cast<std::int64_t>(engine_.finished.size()); }
+  std::int64_t reused() const { return engine_.ledger.counts().tokens_reused; }
+
+ private:
+  std::int32_t below(std::int32_t bound) {
+    return static_cast<std::int32_t>(random_() % static_cast<std::uint32_t>(bound));
+  }
+
+  void disturb() {
+    if (below(3) == 0) {
+      // Prompts share beginnings, so that they match, compute the same blocks together, and evict.
+      Tokens prompt(static_cast<std::size_t>(below(12)), below(2));
+      prompt.resize(prompt.size() + 1 + static_cast<std::size_t>(below(6)), below(3));
+      const std::int32_t max_new_tokens = below(20);
+      const bool reuse = below(4) != 0;
+      const Status status = engine_.submit(++last_id_, prompt, max_new_tokens, reuse);
+      if (status.ok()) {
+        wanted_[last_id_] = {prompt, max_new_tokens};
+      } else {
+        ASSERT_EQ(status.error().code, ErrorCode::kOverflow);
+      }
+    }
+    if (below(40) == 0 && !engine_.running.empty()) {
+      const auto victim = std::next(engine_.running.begin(),
+                                    below(static_cast<std::int32_t>(engine_.running.size())));
+      wanted_.erase(victim->first);
+      engine_.abort(victim->first);
+    }
+  }
+
+  void check_plan(const StepPlan& plan) {
+    preemptions_ += static_cast<std::int64_t>(plan.preempt.size());
+    ASSERT_TRUE(plan.preempt.empty() || plan.admit.empty());
+    ASSERT_TRUE(std::ranges::is_sorted(plan.preempt, std::ranges::greater()));
+    for (const RequestId id : plan.admit) {
+      if (id.value > first_admitted_) {
+        ASSERT_TRUE(engine_.running.lower_bound(first_admitted_ + 1) == engine_.running.end() ||
+                    engine_.running.lower_bound(first_admitted_ + 1)->first >= id.value)
+            << "somebody was overtaken";
+        first_admitted_ = id.value;
+      }
+    }
+  }
+
+  void check_outputs() {
+    ASSERT_EQ(engine_.finished.size(), wanted_.size());
+    for (const auto& [id, request] : wanted_) {
+      ASSERT_EQ(engine_.finished.at(id), run_alone(request.prompt, request.max_new_tokens,
+                                                   engine_.ledger.config().window_tokens))
+          << "request " << id;
+    }
+    const kv::LedgerCounts counts = engine_.ledger.counts();
+    ASSERT_EQ(counts.blocks_in_use, 0);
+    (void)engine_.ledger.clear_cache();
+    ASSERT_EQ(engine_.ledger.counts().blocks_free, counts.blocks_total);
+  }
+
+  struct Wanted {
+    Tokens prompt;
+    std::int32_t max_new_tokens = 0;
+  };
+
+  FakeEngine engine_;
+  std::mt19937 random_;
+  std::uint64_t last_id_ = 0;
+  std::uint64_t first_admitted_ = 0;  // youngest that was ever admitted
+  std::map<std::uint64_t, Wanted> wanted_;
+  std::int64_t preemptions_ = 0;
+};
+
+TEST(SchedulerStress, EveryRequestEndsWithItsOwnOutputUnderShortage) {
+  std::int64_t preemptions = 0;
+  std::int64_t finished = 0;
+  std::int64_t reused = 0;
+  std::uint32_t seed = 0;
+  for (const std::int32_t block_tokens : {1, 3, 8}) {
+    for (const std::int32_t window : {0, 1, 6}) {
+      for (const std::int32_t batch : {1, 4, 64}) {
+        for (const bool cache : {true, false}) {
+          RandomLoad load({.blocks = {.num_blocks = 8 + 24 / block_tokens,
+                                      .block_tokens = block_tokens,
+                                      .window_tokens = window,
+                                      .prefix_cache = cache},
+                           .config = {.max_batch_tokens = batch, .max_running = 6},
+                           .seed = ++seed});
+          load.run();
+          ASSERT_FALSE(testing::Test::HasFatalFailure())
+              << "block_tokens " << block_tokens << " window " << window << " batch " << batch
+              << " cache " << cache;
+          preemptions += load.preemptions();
+          finished += load.finished();
+          reused += load.reused();
+        }
+      }
+    }
+  }
+  EXPECT_GT(finished, 3000);
+  EXPECT_GT(preemptions, 300);
+  EXPECT_GT(reused, 3000);
+}
+
+// With blocks for all, FCFS is simple enough to simulate: single tokens first, then prompts in
+// order, then arrivals, until the rows are used up.
+TEST(SchedulerStress, RowsAreSharedAsTheOracleSays) {
+  struct Line {
+    std::uint64_t id = 0;
+    std::int32_t known = 0;
+    std::int32_t computed = 0;
+  };
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    const auto batch = static_cast<std::int32_t>(1 + random() % 20);
+    const auto most = static_cast<std::size_t>(1 + random() % 8);
+    FakeEngine engine({.num_blocks = 4096, .block_tokens = 1, .prefix_cache = false},
+                      {.max_batch_tokens = batch, .max_running = static_cast<std::int32_t>(most)});
+    std::vector<Line> line;
+    for (std::uint64_t id = 1; id <= 40; ++id) {
+      const auto size = static_cast<std::int32_t>(1 + random() % 30);
+      ASSERT_TRUE(engine
+                      .submit(id, Tokens(static_cast<std::size_t>(size), 1),
+                              static_cast<std::int32_t>(1 + random() % 9))
+                      .ok());
+      line.push_back({.id = id, .known = size});
+    }
+    std::size_t running = 0;
+    while (!engine.running.empty()) {
+      std::map<std::uint64_t, std::int32_t> expected;
+      std::int32_t rows = batch;
+      const auto give = [&](const Line& request) {
+        const std::int32_t count = std::min(rows, request.known - request.computed);
+        rows -= count;
+        if (count > 0) {
+          expected[request.id] = count;
+        }
+      };
+      for (const bool single : {true, false}) {
+        for (std::size_t i = 0; i < running; ++i) {
+          if ((line[i].known - line[i].computed == 1) == single) {
+            give(line[i]);
+          }
+        }
+      }
+      const std::size_t places = std::min({most, static_cast<std::size_t>(batch), line.size()});
+      for (; running < places && rows > 0; ++running) {
+        give(line[running]);
+      }
+      const Result<StepPlan> plan = engine.step();
+      ASSERT_TRUE(plan.ok());
+      std::map<std::uint64_t, std::int32_t> actual;
+      for (const PlannedRun& run : plan->runs) {
+        actual[run.request.value] = run.count;
+      }
+      ASSERT_EQ(actual, expected);
+      for (Line& request : line) {
+        request.computed += expected.contains(request.id) ? expected[request.id] : 0;
+        request.known += request.computed == request.known ? 1 : 0;
+      }
+      running -= static_cast<std::size_t>(
+          std::erase_if(line, [&](const Line& l) { return engine.finished.contains(l.id); }));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::sched

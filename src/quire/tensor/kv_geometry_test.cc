@@ -1,0 +1,55 @@
+#include "quire/tensor/kv_geometry.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+namespace quire::tensor {
+namespace {
+
+TEST(KVGeometry, BytesFollowTheStoredSizes) {
+  const KVGeometry geometry = {.layers = 22,
+                               .kv_heads = 4,
+                               .head_dim = 64,
+                               .dtype = DType::kBFloat16,
+                               .block_tokens = 32,
+                               .window_tokens = {}};
+  EXPECT_EQ(geometry.head_block_bytes(), 2 * 64 * 32 * 2);
+  EXPECT_EQ(geometry.block_bytes(), std::int64_t{22} * 4 * 8192);
+}
+
+TEST(KVGeometry, OddSizesAreRoundedUp) {
+  KVGeometry geometry = {.layers = 1,
+                         .kv_heads = 1,
+                         .head_dim = 80,
+                         .dtype = DType::kFloat32,
+                         .block_tokens = 1,
+                         .window_tokens = {}};
+  EXPECT_EQ(geometry.stored_head_dim(), 96);
+  EXPECT_EQ(geometry.stored_block_tokens(), 2);
+  EXPECT_EQ(geometry.head_block_bytes(), 2 * 96 * 2 * 4);
+  geometry.head_dim = 96;
+  EXPECT_EQ(geometry.stored_head_dim(), 96);
+}
+
+TEST(KVGeometry, LargeModelsDoNotOverflow) {
+  const KVGeometry geometry = {.layers = 1000,
+                               .kv_heads = 128,
+                               .head_dim = 256,
+                               .dtype = DType::kFloat32,
+                               .block_tokens = 256,
+                               .window_tokens = {}};
+  EXPECT_EQ(geometry.block_bytes(), std::int64_t{2} * 256 * 256 * 4 * 128 * 1000);
+}
+
+TEST(KVGeometry, TokensAreForgottenOnlyIfEveryLayerHasAWindow) {
+  KVGeometry geometry;
+  EXPECT_EQ(geometry.forget_after_tokens(), 0);
+  geometry.window_tokens = {4096, 1024, 4096};
+  EXPECT_EQ(geometry.forget_after_tokens(), 4096);
+  geometry.window_tokens = {4096, 0};
+  EXPECT_EQ(geometry.forget_after_tokens(), 0);
+}
+
+}  // namespace
+}  // namespace quire::tensor

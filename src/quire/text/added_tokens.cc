@@ -1,0 +1,115 @@
+#include "quire/text/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "quire/text/unicode.h"
+#include "quire/text/utf8.h"
+
+namespace quire::text {
+namespace {
+
+bool touches_word(std::string_view text, std::size_t begin, std::size_t end) {
+  if (begin > 0 && is_word(previous_code_point(text, begin))) {
+    return true;
+  }
+  return end < text.size() && is_word(next_code_point(text, end));
+}
+
+std::size_t skip_space_left(std::string_view text, std::size_t begin, std::size_t limit) {
+  while (begin > limit && is_whitespace(previous_code_point(text, begin))) {
+    do {
+      --begin;
+    } while (is_utf8_continuation(text[begin]));
+  }
+  return begin;
+}
+
+std::size_t skip_space_right(std::string_view text, std::size_t end) {
+  while (end < text.size()) {
+    std::size_t next = end;
+    if (!is_whitespace(next_code_point(text, next))) {
+      break;
+    }
+    end = next;
+  }
+  return end;
+}
+
+bool lies_inside(std::size_t begin, std::size_t end, std::span<const ByteRange> ranges) {
+  const auto behind = std::upper_bound(
+      ranges.begin(), ranges.end(), begin,
+      [](std::size_t position, const ByteRange& range) { return position < range.begin; });
+  return behind != ranges.begin() && end <= std::prev(behind)->end;
+}
+
+}  // namespace
+
+AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
+  starts_token_.resize(256);
+  std::vector<std::pair<std::string, std::int32_t>> entries;
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    entries.emplace_back(tokens_[i].content, static_cast<std::int32_t>(i));
+    starts_token_[static_cast<unsigned char>(tokens_[i].content[0])] = true;
+  }
+  trie_ = ByteTrie(std::move(entries));
+}
+
+const AddedToken* AddedTokenMatcher::match_at(std::string_view text, std::size_t at,
+                                              std::span<const ByteRange> specials_allowed) const {
+  const AddedToken* best = nullptr;
+  std::uint32_t node = ByteTrie::root();
+  for (std::size_t end = at; end < text.size();) {
+    node = trie_.child(node, text[end++]);
+    if (node == ByteTrie::kNoNode) {
+      break;
+    }
+    if (trie_.value(node) < 0) {
+      continue;
+    }
+    const AddedToken& token = tokens_[static_cast<std::size_t>(trie_.value(node))];
+    if (!token.special || lies_inside(at, end, specials_allowed)) {
+      best = &token;
+    }
+  }
+  return best;
+}
+
+std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(
+    std::string_view text, std::span<const ByteRange> specials_allowed) const {
+  std::vector<Segment> segments;
+  std::size_t taken = 0;  // end of the last segment
+  for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
+    const AddedToken* token = starts_token_[static_cast<unsigned char>(text[at])]
+                                  ? match_at(text, at, specials_allowed)
+                                  : nullptr;
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    std::size_t begin = at;
+    std::size_t end = at + token->content.size();
+    at = end;
+    if (token->single_word && touches_word(text, begin, end)) {
+      continue;
+    }
+    if (token->lstrip) {
+      begin = std::max(skip_space_left(text, begin, 0), taken);
+    }
+    if (token->rstrip) {
+      end = skip_space_right(text, end);
+    }
+    if (taken < begin) {
+      segments.push_back({.begin = taken, .end = begin, .id = -1});
+    }
+    segments.push_back({.begin = begin, .end = end, .id = token->id});
+    taken = end;
+  }
+  if (taken < text.size()) {
+    segments.push_back({.begin = taken, .end = text.size(), .id = -1});
+  }
+  return segments;
+}
+
+}  // namespace quire::text

@@ -1,0 +1,204 @@
+#include "quire/text/chat_template.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/jinja_ast.h"
+#include "quire/text/jinja_error.h"
+#include "quire/text/jinja_functions.h"
+#include "quire/text/jinja_interpreter.h"
+#include "quire/text/jinja_meter.h"
+#include "quire/text/jinja_parser.h"
+#include "quire/text/jinja_runtime.h"
+#include "quire/text/jinja_text.h"
+#include "quire/text/jinja_unicode.h"
+#include "quire/text/jinja_value.h"
+
+namespace quire::text {
+namespace {
+
+namespace json = boost::json;
+
+static_assert(jinja::kFromTemplate == Provenance::kTemplate);
+static_assert(jinja::kFromArgument == Provenance::kArgument);
+
+// JSON to values whose strings come from `source`.
+class Converter {
+ public:
+  Converter(jinja::Meter& meter, std::int32_t source) : meter_(meter), source_(source) {}
+
+  // Recursion is bounded: `level` counts the containers around `value`.
+  Result<jinja::Value> convert(const json::value& value, int level = 0) const {
+    if (meter_.failed()) {
+      return meter_.error();
+    }
+    if (level > jinja::kMaxContainerDepth) {
+      return jinja::invalid("variables nest deeper than ", jinja::kMaxContainerDepth);
+    }
+    switch (value.kind()) {
+      case json::kind::null:
+        return jinja::Value(jinja::None{}, source_);
+      case json::kind::bool_:
+        return jinja::Value(value.get_bool(), source_);
+      case json::kind::int64:
+        return jinja::Value(value.get_int64(), source_);
+      case json::kind::uint64:
+        if (value.get_uint64() > INT64_MAX) {
+          return jinja::invalid("the integer ", value.get_uint64(), " is beyond 64 bits");
+        }
+        return jinja::Value(static_cast<std::int64_t>(value.get_uint64()), source_);
+      case json::kind::double_:
+        return jinja::Value(value.get_double(), source_);
+      case json::kind::string:
+        return text(value.get_string());
+      case json::kind::array:
+        return list(value.get_array(), level);
+      case json::kind::object:
+        break;
+    }
+    return dict(value.get_object(), level);
+  }
+
+  // An array whose items come from the message of their index.
+  static Result<jinja::Value> messages(jinja::Meter& meter, const json::array& array) {
+    jinja::SequenceBuilder out(&meter);
+    for (std::size_t i = 0; i < array.size(); ++i) {
+      QUIRE_TRY(auto item, Converter(meter, static_cast<std::int32_t>(i)).convert(array[i], 1));
+      out.push(std::move(item));
+    }
+    return std::move(out).build();
+  }
+
+ private:
+  Result<jinja::Value> text(std::string_view bytes) const {
+    if (const std::size_t bad = jinja::find_ill_formed(bytes); bad != std::string_view::npos) {
+      return jinja::invalid("a string of the variables is no UTF-8 at byte ", bad, ": ",
+                            base::quoted(bytes.substr(0, bad)));
+    }
+    return jinja::Value::string(jinja::make_text(&meter_, bytes, source_));
+  }
+
+  Result<jinja::Value> list(const json::array& array, int level) const {
+    jinja::SequenceBuilder out(&meter_);
+    for (const auto& item : array) {
+      QUIRE_TRY(auto converted, convert(item, level + 1));
+      out.push(std::move(converted));
+    }
+    return std::move(out).build();
+  }
+
+  Result<jinja::Value> dict(const json::object& object, int level) const {
+    jinja::DictBuilder out(&meter_);
+    for (const auto& [key, item] : object) {
+      QUIRE_TRY(auto name, text(key));
+      QUIRE_TRY(auto converted, convert(item, level + 1));
+      out.push(std::move(name), std::move(converted));
+    }
+    return std::move(out).build();
+  }
+
+  jinja::Meter& meter_;
+  std::int32_t source_;
+};
+
+std::tm calendar_time(const RenderOptions& options) {
+  std::tm out{};
+  if (options.now) {
+    const std::time_t seconds = options.now->time_since_epoch().count();
+    gmtime_r(&seconds, &out);
+  } else {
+    const std::time_t seconds =
+        std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    localtime_r(&seconds, &out);
+  }
+  return out;
+}
+
+// The scope of the functions, and inside of it the scope of the variables. Only names that the
+// template mentions are converted.
+Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtime& runtime,
+                                    const json::object& variables, const RenderOptions& options) {
+  auto functions = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);
+  auto scope = std::make_shared<jinja::Scope>(runtime.meter(), functions);
+  const auto& trusted = options.trusted_variables;
+  for (std::size_t i = 0; i < parsed.symbols.size(); ++i) {
+    const auto symbol = static_cast<jinja::Symbol>(i);
+    const std::string& name = parsed.symbols[i];
+    for (const auto& function : jinja::global_functions()) {
+      if (function.name == name) {
+        functions->set(symbol, {std::make_shared<const jinja::Callable>(jinja::Callable{
+                                    .description = base::str_cat("function '", name, "'"),
+                                    .printed = "",
+                                    .call = function.call}),
+                                jinja::kFromTemplate});
+      }
+    }
+    const auto* variable = variables.if_contains(name);
+    if (variable == nullptr) {
+      continue;
+    }
+    const bool is_trusted = std::find(trusted.begin(), trusted.end(), name) != trusted.end();
+    const std::int32_t source = is_trusted ? jinja::kFromTemplate : jinja::kFromArgument;
+    auto value = name == "messages" && variable->is_array()
+                     ? Converter::messages(runtime.meter(), variable->get_array())
+                     : Converter(runtime.meter(), source).convert(*variable);
+    QUIRE_TRY(auto converted, std::move(value));
+    scope->set(symbol, std::move(converted));
+  }
+  return scope;
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  std::string source;
+  jinja::Template parsed;
+};
+
+std::string RenderedPrompt::text() const {
+  std::string out;
+  for (const auto& span : spans) {
+    out += span.text;
+  }
+  return out;
+}
+
+ChatTemplate::ChatTemplate(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
+  QUIRE_TRY(auto parsed, jinja::parse_template(source));
+  return ChatTemplate(std::make_unique<const Impl>(Impl{std::string(source), std::move(parsed)}));
+}
+
+Result<RenderedPrompt> ChatTemplate::render(const json::object& variables,
+                                            const RenderOptions& options) const {
+  jinja::Runtime runtime(jinja::Limits{}, calendar_time(options));
+  QUIRE_TRY(const auto scope, make_scopes(impl_->parsed, runtime, variables, options));
+  QUIRE_TRY(const auto text, jinja::Interpreter(impl_->parsed, runtime).run(scope));
+  RenderedPrompt out;
+  out.spans.reserve(text->runs().size());
+  std::size_t begin = 0;
+  for (const auto& run : text->runs()) {
+    out.spans.push_back(
+        {std::string(text->view().substr(begin, run.end - begin)), Provenance{run.source}});
+    begin = run.end;
+  }
+  return out;
+}
+
+const std::string& ChatTemplate::source() const { return impl_->source; }
+
+}  // namespace quire::text

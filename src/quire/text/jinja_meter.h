@@ -1,0 +1,104 @@
+// Bounds of one rendering: steps, live memory, text length and nesting. Failing is sticky, so that
+// code which only builds values need not return errors: the interpreter asks after every node.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "quire/result.h"
+
+namespace quire::text::jinja {
+
+// Containers nest at most so deep, which bounds every recursion over values.
+inline constexpr int kMaxContainerDepth = 200;
+
+struct Limits {
+  std::int64_t steps = 50'000'000;                    // nodes evaluated, items or 64 bytes touched
+  std::size_t text_bytes = std::size_t{64} << 20;     // of any one string, the output included
+  std::size_t memory_bytes = std::size_t{256} << 20;  // of all values alive at one time
+  int depth = 1000;  // nested statements, expressions and macro calls
+};
+
+class Meter {
+ public:
+  explicit Meter(const Limits& limits) : limits_(limits), steps_left_(limits.steps) {}
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
+
+  // Counts work; false once the steps are used up.
+  bool step(std::size_t count = 1) {
+    steps_left_ -= static_cast<std::int64_t>(count);
+    return steps_left_ >= 0;
+  }
+  // Counts the touching of `bytes` bytes as work.
+  bool step_bytes(std::size_t bytes) { return step((bytes / 64) + 1); }
+
+  // Counts live memory; false, and failed from then on, beyond the limit.
+  bool reserve(std::size_t bytes);
+  void release(std::size_t bytes) { memory_bytes_ -= bytes; }
+
+  // False, and failed from then on, when a string of `bytes` bytes is too long.
+  bool allow_text(std::size_t bytes);
+
+  // False at the depth limit; each success must be followed by leave().
+  bool enter();
+  void leave() { --depth_; }
+
+  // Called by who refuses to nest a container deeper than kMaxContainerDepth.
+  void fail_container_depth() { failure_ = Failure::kContainerDepth; }
+
+  [[nodiscard]] bool failed() const { return failure_ != Failure::kNone || steps_left_ < 0; }
+  // kInvalidArgument naming the bound. Precondition: failed().
+  [[nodiscard]] Error error() const;
+
+ private:
+  enum class Failure : std::uint8_t { kNone, kMemory, kText, kDepth, kContainerDepth };
+
+  Limits limits_;
+  std::int64_t steps_left_;
+  std::size_t memory_bytes_ = 0;
+  int depth_ = 0;
+  Failure failure_ = Failure::kNone;
+};
+
+// Memory that a value holds, given back when the value dies. The meter must outlive it; values of
+// the parsed template have none.
+class Charge {
+ public:
+  Charge() = default;
+  explicit Charge(Meter* meter) : meter_(meter) {}
+  Charge(Charge&& other) noexcept
+      : meter_(std::exchange(other.meter_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Charge& operator=(Charge&& other) noexcept {
+    std::swap(meter_, other.meter_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
+  ~Charge() {
+    if (meter_ != nullptr) {
+      meter_->release(bytes_);
+    }
+  }
+
+  // False when the memory is used up.
+  bool add(std::size_t bytes) {
+    if (meter_ == nullptr) {
+      return true;
+    }
+    if (!meter_->reserve(bytes)) {
+      return false;
+    }
+    bytes_ += bytes;
+    return true;
+  }
+  [[nodiscard]] Meter* meter() const { return meter_; }
+
+ private:
+  Meter* meter_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace quire::text::jinja

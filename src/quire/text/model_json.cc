@@ -1,0 +1,227 @@
+#include "quire/text/model_json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/text/json_section.h"
+
+namespace quire::text {
+namespace {
+
+// Ids may have gaps, but a small file must not make a large table.
+constexpr std::int64_t kFreeIds = 65536;
+constexpr std::int64_t kIdsPerToken = 4;
+constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+
+// The vocabulary as an object of token to id.
+Status read_vocab(const base::json::object& model, Vocabulary& vocabulary) {
+  const base::json::value* section = base::find(model, "vocab");
+  if (section == nullptr || !section->is_object()) {
+    return {ErrorCode::kInvalidArgument, "model: vocab must be an object"};
+  }
+  const base::json::object& tokens = section->get_object();
+  if (tokens.size() > kMaxTokens) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("model: ", tokens.size(), " tokens; at most ", kMaxTokens)};
+  }
+  const std::int64_t end = kFreeIds + kIdsPerToken * static_cast<std::int64_t>(tokens.size());
+  for (const auto& [key, value] : tokens) {
+    const std::string_view token(key.data(), key.size());
+    const std::int64_t* id = value.if_int64();
+    if (id == nullptr || *id < 0 || *id >= end) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("model: id ", base::json::serialize(value), " of token ",
+                            base::quoted(token), " is outside 0 to ", end - 1)};
+    }
+    const auto token_id = static_cast<TokenId>(*id);
+    if (vocabulary.has(token_id)) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("model: id ", token_id, " is given to ",
+                            base::quoted(vocabulary.token(token_id)), " and to ",
+                            base::quoted(token))};
+    }
+    vocabulary.add(token, token_id);
+  }
+  return {};
+}
+
+// "left right", or ["left", "right"].
+Result<BpeMerge> read_merge(const base::json::value& value, std::size_t rank) {
+  BpeMerge merge = {.rank = static_cast<std::uint32_t>(rank)};
+  if (value.is_string()) {
+    const std::string_view text(value.get_string());
+    const std::size_t space = text.find(' ');
+    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
+      merge.left = text.substr(0, space);
+      merge.right = text.substr(space + 1);
+      return merge;
+    }
+  } else if (value.is_array() && value.get_array().size() == 2 &&
+             value.get_array()[0].is_string() && value.get_array()[1].is_string()) {
+    merge.left = std::string(value.get_array()[0].get_string());
+    merge.right = std::string(value.get_array()[1].get_string());
+    return merge;
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("model: merge ", rank, " must be two tokens, not ",
+                        base::quoted(base::json::serialize(value), 40))};
+}
+
+Result<ModelSource> read_bpe(const base::json::object& model, Vocabulary& vocabulary) {
+  QUIRE_TRY_STATUS(read_vocab(model, vocabulary));
+  QUIRE_TRY(const double dropout, base::get_double(model, "dropout", 0.0));
+  if (dropout != 0.0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("model: dropout ", dropout, " is not supported; set it to null")};
+  }
+  ModelSource::Bpe bpe;
+  QUIRE_TRY(bpe.options.byte_fallback, base::get_bool(model, "byte_fallback", false));
+  QUIRE_TRY(bpe.options.ignore_merges, base::get_bool(model, "ignore_merges", false));
+  QUIRE_TRY(bpe.options.fuse_unk, base::get_bool(model, "fuse_unk", false));
+  QUIRE_TRY(bpe.options.continuing_subword_prefix,
+            base::get_string(model, "continuing_subword_prefix", ""));
+  QUIRE_TRY(bpe.options.end_of_word_suffix, base::get_string(model, "end_of_word_suffix", ""));
+  QUIRE_TRY(const std::string unk, base::get_string(model, "unk_token", ""));
+  bpe.options.unk = vocabulary.find(unk);
+  QUIRE_TRY(const base::json::array* merges, require_array(model, "merges"));
+  bpe.merges.reserve(merges->size());
+  for (std::size_t rank = 0; rank < merges->size(); ++rank) {
+    QUIRE_TRY(BpeMerge merge, read_merge((*merges)[rank], rank));
+    bpe.merges.push_back(std::move(merge));
+  }
+  return ModelSource{.what = std::move(bpe)};
+}
+
+Result<ModelSource> read_unigram(const base::json::object& model, Vocabulary& vocabulary) {
+  QUIRE_TRY(const base::json::array* pieces, require_array(model, "vocab"));
+  if (pieces->size() > kMaxTokens) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("model: ", pieces->size(), " tokens; at most ", kMaxTokens)};
+  }
+  ModelSource::Unigram unigram;
+  for (const base::json::value& piece : *pieces) {
+    const base::json::array* pair = piece.if_array();
+    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() ||
+        !(*pair)[1].is_number()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("model: piece ", unigram.scores.size(), " must be a token and a score")};
+    }
+    const std::string_view token((*pair)[0].get_string());
+    if (vocabulary.find(token)) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("model: token ", base::quoted(token), " is there twice")};
+    }
+    vocabulary.add(token, static_cast<TokenId>(unigram.scores.size()));
+    unigram.scores.push_back((*pair)[1].to_number<double>());
+  }
+  QUIRE_TRY(const std::int64_t unk, base::get_int(model, "unk_id", -1));
+  if (unk < 0 || unk >= vocabulary.end_id()) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("model: a Unigram model needs an unk_id below ", vocabulary.end_id(),
+                          ", not ", unk)};
+  }
+  unigram.options.unk = static_cast<TokenId>(unk);
+  QUIRE_TRY(unigram.options.byte_fallback, base::get_bool(model, "byte_fallback", false));
+  return ModelSource{.what = std::move(unigram)};
+}
+
+Result<TokenId> require_unk(const base::json::object& model, const Vocabulary& vocabulary,
+                            std::string_view fallback) {
+  QUIRE_TRY(const std::string unk, base::get_string(model, "unk_token", fallback));
+  const auto id = vocabulary.find(unk);
+  if (!id) {
+    return {ErrorCode::kUnsupported, base::str_cat("model: unk_token ", base::quoted(unk),
+                                                   " is not in the vocabulary")};
+  }
+  return *id;
+}
+
+Result<ModelSource> read_word_piece(const base::json::object& model, Vocabulary& vocabulary) {
+  QUIRE_TRY_STATUS(read_vocab(model, vocabulary));
+  WordPieceOptions options;
+  QUIRE_TRY(options.unk, require_unk(model, vocabulary, "[UNK]"));
+  QUIRE_TRY(options.continuing_prefix, base::get_string(model, "continuing_subword_prefix", "##"));
+  QUIRE_TRY(const std::int64_t max_chars, base::get_int(model, "max_input_chars_per_word", 100));
+  options.max_chars_per_word = max_chars > 0 ? static_cast<std::size_t>(max_chars) : 0;
+  return ModelSource{.what = options};
+}
+
+Result<ModelSource> read_word_level(const base::json::object& model, Vocabulary& vocabulary) {
+  QUIRE_TRY_STATUS(read_vocab(model, vocabulary));
+  QUIRE_TRY(const TokenId unk, require_unk(model, vocabulary, "<unk>"));
+  return ModelSource{.what = ModelSource::WordLevel{.unk = unk}};
+}
+
+// Files from before the type was written down.
+std::string guess_type(const base::json::object& model) {
+  const base::json::value* vocab = base::find(model, "vocab");
+  if (vocab != nullptr && vocab->is_array()) {
+    return "Unigram";
+  }
+  if (base::find(model, "merges") != nullptr) {
+    return "BPE";
+  }
+  return base::find(model, "max_input_chars_per_word") != nullptr ? "WordPiece" : "WordLevel";
+}
+
+}  // namespace
+
+bool ModelSource::takes_bytes() const {
+  const Bpe* bpe = std::get_if<Bpe>(&what);
+  return bpe != nullptr && !bpe->options.byte_fallback &&
+         bpe->options.continuing_subword_prefix.empty() && bpe->options.end_of_word_suffix.empty();
+}
+
+Result<ModelSource> read_model(const boost::json::value& section, Vocabulary& vocabulary) {
+  if (!section.is_object()) {
+    return {ErrorCode::kInvalidArgument, "tokenizer.json: model must be an object"};
+  }
+  const base::json::object& model = section.get_object();
+  QUIRE_TRY(const std::string type, base::get_string(model, "type", guess_type(model)));
+  if (type == "BPE") {
+    return read_bpe(model, vocabulary);
+  }
+  if (type == "Unigram") {
+    return read_unigram(model, vocabulary);
+  }
+  if (type == "WordPiece") {
+    return read_word_piece(model, vocabulary);
+  }
+  if (type == "WordLevel") {
+    return read_word_level(model, vocabulary);
+  }
+  return unknown_type("model", type);
+}
+
+Result<BuiltModel> build_model(ModelSource source, const Vocabulary& vocabulary, bool byte_level) {
+  BuiltModel built;
+  if (auto* bpe = std::get_if<ModelSource::Bpe>(&source.what)) {
+    bpe->options.byte_level = byte_level;
+    built.unk = bpe->options.unk;
+    QUIRE_TRY(auto model,
+              BpeModel::create(vocabulary, bpe->options, std::move(bpe->merges), false));
+    built.cuts_at_metaspace = model->never_merges_into_metaspace();
+    built.model = std::move(model);
+  } else if (auto* unigram = std::get_if<ModelSource::Unigram>(&source.what)) {
+    built.unk = unigram->options.unk;
+    const double min_score = *std::min_element(unigram->scores.begin(), unigram->scores.end());
+    unigram->scores.resize(static_cast<std::size_t>(vocabulary.end_id()));  // added tokens
+    built.model = std::make_unique<UnigramModel>(vocabulary, std::move(unigram->scores), min_score,
+                                                 unigram->options);
+  } else if (const auto* words = std::get_if<WordPieceOptions>(&source.what)) {
+    built.unk = words->unk;
+    built.model = std::make_unique<WordPieceModel>(vocabulary, *words);
+  } else {
+    const TokenId unk = std::get<ModelSource::WordLevel>(source.what).unk;
+    built.unk = unk;
+    built.model = std::make_unique<WordLevelModel>(vocabulary, unk);
+  }
+  return built;
+}
+
+}  // namespace quire::text

@@ -1,0 +1,58 @@
+// Normalizers: rewriting a stretch of text before it is cut into pieces. Semantics are those of
+// Hugging Face `tokenizers` 0.23 (normalizers/*.rs); a Sequence is the list of its members.
+//
+// Thread rule: immutable.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/result.h"
+#include "quire/text/charsmap.h"
+#include "quire/text/pattern.h"
+
+namespace quire::text {
+
+// Well-formed UTF-8 on its way through the normalizers.
+struct NormalText {
+  std::string text;
+  bool at_origin = true;  // the first character still stems from the first one of the whole input
+};
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual void apply(NormalText& text) const = 0;
+};
+
+using Normalizers = std::vector<std::unique_ptr<const Normalizer>>;
+
+// The "normalizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown type.
+[[nodiscard]] Result<Normalizers> normalizers_from_json(const boost::json::value& section);
+
+[[nodiscard]] std::unique_ptr<const Normalizer> make_prepend(std::string prefix);
+[[nodiscard]] std::unique_ptr<const Normalizer> make_replace(Pattern pattern, std::string content);
+
+struct BertNormalization {
+  bool clean_text = true;
+  bool handle_chinese_chars = true;
+  bool strip_accents = true;
+  bool lowercase = true;
+};
+[[nodiscard]] std::unique_ptr<const Normalizer> make_bert_normalizer(
+    const BertNormalization& options);
+
+// What sentencepiece does before segmenting: longest matches of the character map, then spaces.
+struct SentencePieceNormalization {
+  std::optional<Charsmap> charsmap;
+  std::vector<std::string> kept;  // spellings that the character map leaves alone
+  bool add_space_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;  // write spaces as U+2581
+};
+[[nodiscard]] std::unique_ptr<const Normalizer> make_sentencepiece_normalizer(
+    SentencePieceNormalization options);
+
+}  // namespace quire::text

@@ -1,0 +1,35 @@
+#include "quire/text/pattern.h"
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+
+namespace quire::text {
+
+Result<Pattern> Pattern::from_json(const boost::json::value& value, std::string_view where) {
+  const base::json::object* object = value.if_object();
+  const base::json::value* literal = object != nullptr ? base::find(*object, "String") : nullptr;
+  const base::json::value* source = object != nullptr ? base::find(*object, "Regex") : nullptr;
+  if (literal != nullptr && literal->is_string()) {
+    return Pattern::literal(std::string(literal->get_string()));
+  }
+  if (source != nullptr && source->is_string()) {
+    QUIRE_TRY(Regex compiled, Regex::compile(std::string(source->get_string())));
+    return Pattern::regex(std::move(compiled));
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(where, ": pattern must be {\"String\": ...} or {\"Regex\": ...}")};
+}
+
+std::string Pattern::replace_all(std::string_view text, std::string_view content) const {
+  std::string out;
+  std::size_t copied = 0;
+  for_each(text, [&](std::size_t begin, std::size_t end) {
+    out += text.substr(copied, begin - copied);
+    out += content;
+    copied = end;
+  });
+  out += text.substr(copied);
+  return out;
+}
+
+}  // namespace quire::text

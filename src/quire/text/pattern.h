@@ -1,0 +1,55 @@
+// What tokenizer files call a pattern: a literal string or a regex.
+//
+// Thread rule: immutable; find calls may run on any number of threads.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "quire/result.h"
+#include "quire/text/regex.h"
+
+namespace quire::text {
+
+class Pattern {
+ public:
+  // {"String": "..."} or {"Regex": "..."}; `where` names the owner in errors.
+  [[nodiscard]] static Result<Pattern> from_json(const boost::json::value& value,
+                                                 std::string_view where);
+  [[nodiscard]] static Pattern literal(std::string text) { return Pattern(std::move(text)); }
+  [[nodiscard]] static Pattern regex(Regex regex) { return Pattern(std::move(regex)); }
+
+  // Calls `found(begin, end)` for every match, left to right, without overlap. An empty literal
+  // never matches.
+  template <class Found>
+  void for_each(std::string_view text, Found&& found) const {
+    if (const auto* regex = std::get_if<Regex>(&what_)) {
+      Matcher matcher(*regex);
+      for_each_match(matcher, text, found);
+      return;
+    }
+    const auto& literal = std::get<std::string>(what_);
+    if (literal.empty()) {
+      return;
+    }
+    for (std::size_t at = text.find(literal); at != std::string_view::npos;
+         at = text.find(literal, at + literal.size())) {
+      found(at, at + literal.size());
+    }
+  }
+
+  // `text` with every match replaced by `content` (taken literally).
+  [[nodiscard]] std::string replace_all(std::string_view text, std::string_view content) const;
+
+ private:
+  explicit Pattern(std::string literal) : what_(std::move(literal)) {}
+  explicit Pattern(Regex regex) : what_(std::move(regex)) {}
+
+  std::variant<std::string, Regex> what_;
+};
+
+}  // namespace quire::text

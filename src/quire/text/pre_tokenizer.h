@@ -1,0 +1,107 @@
+// Pre-tokenizers: cutting normalized text into the pieces that the model sees one by one.
+// Semantics are those of Hugging Face `tokenizers` 0.23 (pre_tokenizers/*.rs); a Sequence is the
+// list of its members.
+//
+// Thread rule: immutable.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/result.h"
+#include "quire/text/pattern.h"
+
+namespace quire::text {
+
+// Pieces of one text: ranges of a shared buffer, ascending, disjoint, not empty. Cutting changes
+// the ranges only.
+struct Pieces {
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+  std::string text;
+  std::vector<Range> ranges;
+  bool at_origin = true;  // text[0] stems from the first character of the whole input
+
+  [[nodiscard]] std::string_view view(Range range) const {
+    return std::string_view(text).substr(range.begin, range.end - range.begin);
+  }
+};
+
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  virtual void apply(Pieces& pieces) const = 0;
+};
+
+using PreTokenizers = std::vector<std::unique_ptr<const PreTokenizer>>;
+
+// What becomes of the matches of a delimiter.
+enum class SplitBehavior : std::uint8_t {
+  kRemoved,             // dropped
+  kIsolated,            // a piece each
+  kMergedWithPrevious,  // the end of the piece before
+  kMergedWithNext,      // the start of the piece after
+  kContiguous,          // runs of matches become one piece
+};
+
+// Collects the matches of one piece, left to right, and appends what they leave to `out`.
+class PieceCutter {
+ public:
+  PieceCutter(SplitBehavior behavior, bool invert, std::vector<Pieces::Range>& out)
+      : behavior_(behavior), invert_(invert), out_(&out) {}
+
+  void start(Pieces::Range piece);
+  // A match inside the started piece, behind the ones before; may be empty.
+  void match(std::size_t begin, std::size_t end);
+  void finish();
+
+ private:
+  void part(std::size_t begin, std::size_t end, bool is_match);
+
+  SplitBehavior behavior_;
+  bool invert_;
+  std::vector<Pieces::Range>* out_;
+  Pieces::Range piece_{};
+  std::size_t at_ = 0;          // behind the last match
+  std::size_t first_part_ = 0;  // of the started piece, in out_
+  bool last_was_match_ = false;
+};
+
+enum class PrependScheme : std::uint8_t { kAlways, kFirst, kNever };
+
+struct MetaspaceOptions {
+  char32_t replacement = 0x2581;
+  PrependScheme prepend_scheme = PrependScheme::kAlways;
+  bool split = true;
+};
+// {"type": "Metaspace", ...}, shared by pre-tokenizer and decoder.
+[[nodiscard]] Result<MetaspaceOptions> metaspace_from_json(const boost::json::object& object);
+
+[[nodiscard]] std::unique_ptr<const PreTokenizer> make_split(Pattern pattern,
+                                                             SplitBehavior behavior, bool invert);
+[[nodiscard]] std::unique_ptr<const PreTokenizer> make_bert_pre_tokenizer();
+// Cuts before every U+2581 that follows another character. Harmless for a BPE model whose merges
+// never cross that border, and it makes pieces short.
+[[nodiscard]] std::unique_ptr<const PreTokenizer> make_metaspace_cut();
+// Puts `prefix` before every piece.
+[[nodiscard]] std::unique_ptr<const PreTokenizer> make_piece_prefix(std::string prefix);
+
+struct PreTokenizerSet {
+  PreTokenizers steps;
+  // The last step would spell bytes in the byte-level alphabet and was left for the model to do.
+  bool spells_bytes = false;
+};
+
+// The "pre_tokenizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown
+// type. With `defer_byte_level` a last ByteLevel step does all but the spelling.
+[[nodiscard]] Result<PreTokenizerSet> pre_tokenizers_from_json(const boost::json::value& section,
+                                                               bool defer_byte_level);
+
+}  // namespace quire::text

@@ -1,0 +1,85 @@
+// Regular expressions of tokenizer files: the dialect of Oniguruma's Ruby syntax, which Hugging
+// Face `tokenizers` uses, run by PCRE2 with JIT.
+//
+// Thread rule: a Regex is immutable; each thread makes its own Matcher.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "quire/result.h"
+
+namespace quire::text {
+
+// Rewrites an Oniguruma (Ruby) pattern so that PCRE2 means the same: \s, \w, \b, \h by Unicode
+// properties, ^ and $ at lines, (?m) as dot-all, x{n,m}+ as a repeated repetition, nested classes.
+// kUnsupported naming what has no counterpart (class intersections, \W inside a class, ...).
+[[nodiscard]] Result<std::string> translate_pattern(std::string_view pattern);
+
+class Regex {
+ public:
+  // kInvalidArgument with PCRE2's message and offset; kUnsupported from translate_pattern.
+  [[nodiscard]] static Result<Regex> compile(std::string_view pattern);
+
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+  ~Regex();
+
+ private:
+  friend class Matcher;
+  struct Impl;
+  explicit Regex(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Walks the matches of one regex. The regex is borrowed and must outlive the object.
+class Matcher {
+ public:
+  explicit Matcher(const Regex& regex);
+  ~Matcher();
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+
+  struct Match {
+    std::size_t begin;
+    std::size_t end;  // may equal begin
+  };
+  // First match in well-formed `text` at or after `from`; text before `from` is seen by
+  // look-behinds. Work per call is bounded: a match that needs more than kMatchLimit backtracking
+  // steps counts as none.
+  [[nodiscard]] std::optional<Match> find(std::string_view text, std::size_t from);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Calls `found(begin, end)` for every match, left to right. Empty matches advance by one character,
+// and an empty match at the end of the previous one is skipped.
+template <class Found>
+void for_each_match(Matcher& matcher, std::string_view text, Found&& found) {
+  std::size_t from = 0;
+  std::optional<std::size_t> last_end;
+  while (from <= text.size()) {
+    const auto match = matcher.find(text, from);
+    if (!match) {
+      return;
+    }
+    const bool is_empty = match->begin == match->end;
+    if (!is_empty || last_end != match->end) {
+      found(match->begin, match->end);
+    }
+    last_end = match->end;
+    from = match->end;
+    if (is_empty) {
+      do {
+        ++from;
+      } while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80);
+    }
+  }
+}
+
+}  // namespace quire::text

@@ -1,0 +1,253 @@
+#include "quire/text/tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "quire/base/mapped_file.h"
+#include "quire/base/str.h"
+#include "quire/text/string_table.h"
+#include "quire/text/tokenizer_impl.h"
+#include "quire/text/utf8.h"
+
+namespace quire::text {
+namespace {
+
+// Pieces of one encode call and where their ids lie in its output: words repeat, so most of a long
+// text is copied from an earlier place. Direct mapped, bounded, private to the call.
+class PieceMemo {
+ public:
+  explicit PieceMemo(const Pieces& pieces) : pieces_(&pieces) {
+    if (pieces.ranges.size() >= kMinPieces) {
+      slots_.resize(kSlots);
+    }
+  }
+
+  // Appends the ids of an equal earlier piece; false when none is known.
+  bool copy(Pieces::Range piece, std::uint64_t hash, std::vector<TokenId>& out) const {
+    const Slot& slot = slots_[hash % kSlots];
+    if (slot.count == 0 || slot.hash != hash || pieces_->view(slot.piece) != pieces_->view(piece)) {
+      return false;
+    }
+    for (std::size_t i = 0; i < slot.count; ++i) {
+      out.push_back(out[slot.first + i]);
+    }
+    return true;
+  }
+  void remember(Pieces::Range piece, std::uint64_t hash, std::size_t first, std::size_t count) {
+    slots_[hash % kSlots] = {.hash = hash, .piece = piece, .first = first, .count = count};
+  }
+  [[nodiscard]] bool covers(Pieces::Range piece) const {
+    return !slots_.empty() && piece.end - piece.begin <= kMaxBytes;
+  }
+
+ private:
+  static constexpr std::size_t kMinPieces = 256;  // below, setting up costs more than it saves
+  static constexpr std::size_t kSlots = 8192;
+  static constexpr std::size_t kMaxBytes = 64;
+  struct Slot {
+    std::uint64_t hash = 0;
+    Pieces::Range piece = {};
+    std::size_t first = 0;  // in the output
+    std::size_t count = 0;
+  };
+  const Pieces* pieces_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace
+
+void Tokenizer::Impl::set_added_tokens(std::vector<AddedToken> tokens) {
+  std::vector<AddedToken> raw;
+  std::vector<AddedToken> normalized;
+  for (AddedToken& token : tokens) {
+    if (!token.normalized) {
+      raw.push_back(std::move(token));
+      continue;
+    }
+    NormalText content{.text = std::move(token.content)};
+    for (const auto& normalizer : normalizers) {
+      normalizer->apply(content);
+    }
+    token.content = std::move(content.text);
+    if (token.content != vocabulary.token(token.id)) {
+      decoded_as[token.id] = token.content;  // as the reference decodes it
+    }
+    has_normalized_specials = has_normalized_specials || token.special;
+    normalized.push_back(std::move(token));
+  }
+  raw_added = AddedTokenMatcher(std::move(raw));
+  normalized_added = AddedTokenMatcher(std::move(normalized));
+}
+
+void Tokenizer::Impl::encode(std::string_view text, std::span<const ByteRange> specials_allowed,
+                             std::vector<TokenId>& out) const {
+  ModelScratch scratch;
+  for (const auto& segment : raw_added.split(text, specials_allowed)) {
+    if (segment.id >= 0) {
+      out.push_back(segment.id);
+      continue;
+    }
+    // Positions move when text is normalized, so a stretch that will be searched for special tokens
+    // afterwards must be all allowed or all not.
+    std::size_t at = segment.begin;
+    const auto encode_until = [&](std::size_t end, bool allowed) {
+      end = std::clamp(end, at, segment.end);
+      if (end > at) {
+        encode_stretch(text.substr(at, end - at), at == 0, allowed, scratch, out);
+        at = end;
+      }
+    };
+    for (const ByteRange& range : specials_allowed) {
+      if (has_normalized_specials && range.end > segment.begin) {
+        encode_until(range.begin, false);
+        encode_until(range.end, true);
+      }
+    }
+    encode_until(segment.end, false);
+  }
+}
+
+void Tokenizer::Impl::encode_stretch(std::string_view text, bool at_origin, bool specials_allowed,
+                                     ModelScratch& scratch, std::vector<TokenId>& out) const {
+  NormalText normal{.text = std::string(text), .at_origin = at_origin};
+  for (const auto& normalizer : normalizers) {
+    normalizer->apply(normal);
+  }
+  const ByteRange everything = {.begin = 0, .end = normal.text.size()};
+  const std::size_t num_allowed = specials_allowed ? 1 : 0;
+  for (const auto& segment :
+       normalized_added.split(normal.text, std::span(&everything, num_allowed))) {
+    if (segment.id >= 0) {
+      out.push_back(segment.id);
+      continue;
+    }
+    Pieces pieces{.text = normal.text.substr(segment.begin, segment.end - segment.begin),
+                  .at_origin = normal.at_origin && segment.begin == 0};
+    pieces.ranges.push_back({.begin = 0, .end = pieces.text.size()});
+    for (const auto& step : pre_tokenizers) {
+      step->apply(pieces);
+    }
+    encode_pieces(pieces, scratch, out);
+  }
+}
+
+void Tokenizer::Impl::encode_pieces(const Pieces& pieces, ModelScratch& scratch,
+                                    std::vector<TokenId>& out) const {
+  PieceMemo memo(pieces);
+  for (const Pieces::Range range : pieces.ranges) {
+    const std::string_view piece = pieces.view(range);
+    if (!memo.covers(range)) {
+      model->tokenize(piece, scratch, out);
+      continue;
+    }
+    const std::uint64_t hash = hash_bytes(piece);
+    if (!memo.copy(range, hash, out)) {
+      const std::size_t first = out.size();
+      model->tokenize(piece, scratch, out);
+      memo.remember(range, hash, first, out.size() - first);
+    }
+  }
+}
+
+void Tokenizer::Impl::decode(TokenId id, bool skip_special_tokens, DecodeStream& stream,
+                             std::string& out) const {
+  if (!vocabulary.has(id) || (skip_special_tokens && vocabulary.is_special(id))) {
+    return;
+  }
+  const auto other = decoded_as.find(id);
+  stream.push(other != decoded_as.end() ? other->second : vocabulary.token(id), out);
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& folder) {
+  std::string config;
+  if (std::filesystem::exists(folder / "tokenizer_config.json")) {
+    QUIRE_TRY(config, base::read_file(folder / "tokenizer_config.json"));
+  }
+  if (std::filesystem::exists(folder / "tokenizer.json")) {
+    QUIRE_TRY(const std::string text, base::read_file(folder / "tokenizer.json"));
+    return from_json(text, config);
+  }
+  if (std::filesystem::exists(folder / "tokenizer.model")) {
+    return from_sentencepiece(folder / "tokenizer.model", config);
+  }
+  return {ErrorCode::kIo, base::str_cat("folder ", base::quoted(folder.string()),
+                                        " has neither tokenizer.json nor tokenizer.model")};
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  std::string repaired;
+  if (valid_utf8_prefix(text) < text.size()) {
+    repaired = repair_utf8(text);
+    text = repaired;
+  }
+  std::vector<TokenId> ids;
+  ids.reserve(text.size() / 3);
+  const ByteRange everything = {.begin = 0, .end = text.size()};
+  const std::size_t num_allowed = options.parse_special ? 1 : 0;
+  impl_->encode(text, std::span(&everything, num_allowed), ids);
+  return impl_->post_processor.apply(std::move(ids), options.add_special_tokens);
+}
+
+std::vector<TokenId> Tokenizer::encode_spans(std::span<const TextSpan> spans) const {
+  std::string text;
+  std::vector<ByteRange> allowed;
+  bool last_allowed = false;
+  for (const TextSpan& span : spans) {
+    const std::size_t begin = text.size();
+    // Repaired span by span, so that bytes of two spans never make one character.
+    text += valid_utf8_prefix(span.text) == span.text.size() ? std::string(span.text)
+                                                             : repair_utf8(span.text);
+    if (span.parse_special && last_allowed) {
+      allowed.back().end = text.size();
+    } else if (span.parse_special) {
+      allowed.push_back({.begin = begin, .end = text.size()});
+    }
+    last_allowed = span.parse_special;
+  }
+  std::vector<TokenId> ids;
+  impl_->encode(text, allowed, ids);
+  return ids;
+}
+
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
+                                      bool skip_special_tokens) const {
+  DecodeStream stream(impl_->decoder);
+  std::string text;
+  for (const TokenId id : ids) {
+    if (id < 0 || id >= vocab_size()) {
+      return {ErrorCode::kInvalidArgument, base::str_cat("token id ", id, " is outside the ",
+                                                         vocab_size(), " ids of the vocabulary")};
+    }
+    impl_->decode(id, skip_special_tokens, stream, text);
+  }
+  stream.flush(text);
+  return text;
+}
+
+std::int32_t Tokenizer::vocab_size() const { return impl_->vocabulary.end_id(); }
+
+Result<std::string> Tokenizer::id_to_token(TokenId id) const {
+  if (!impl_->vocabulary.has(id)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("token id ", id, " is not in the vocabulary of ", vocab_size(), " ids")};
+  }
+  return std::string(impl_->vocabulary.token(id));
+}
+
+std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+  return impl_->vocabulary.find(token);
+}
+
+bool Tokenizer::is_special(TokenId id) const { return impl_->vocabulary.is_special(id); }
+std::optional<TokenId> Tokenizer::bos_token_id() const { return impl_->ids.bos; }
+std::optional<TokenId> Tokenizer::eos_token_id() const { return impl_->ids.eos; }
+std::optional<TokenId> Tokenizer::pad_token_id() const { return impl_->ids.pad; }
+std::optional<TokenId> Tokenizer::unk_token_id() const { return impl_->ids.unk; }
+std::string Tokenizer::fingerprint() const { return impl_->fingerprint; }
+
+}  // namespace quire::text

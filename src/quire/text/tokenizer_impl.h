@@ -1,0 +1,66 @@
+// Tokenizer::Impl: the pipeline that the loaders (tokenizer_json.cc, tokenizer_gguf.cc,
+// tokenizer_sentencepiece.cc) fill in and tokenizer.cc runs.
+//
+// text -> added tokens (raw) -> normalizers -> added tokens (normalized) -> pre-tokenizers -> model
+// -> post-processor; and ids -> spellings -> decoder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "quire/text/added_tokens.h"
+#include "quire/text/decoder.h"
+#include "quire/text/model.h"
+#include "quire/text/normalizer.h"
+#include "quire/text/post_processor.h"
+#include "quire/text/pre_tokenizer.h"
+#include "quire/text/tokenizer.h"
+#include "quire/text/vocabulary.h"
+
+namespace quire::text {
+
+struct SpecialIds {
+  std::optional<TokenId> bos;
+  std::optional<TokenId> eos;
+  std::optional<TokenId> pad;
+  std::optional<TokenId> unk;
+};
+
+struct Tokenizer::Impl {
+  Vocabulary vocabulary;
+  AddedTokenMatcher raw_added;
+  AddedTokenMatcher normalized_added;
+  bool has_normalized_specials = false;
+  Normalizers normalizers;
+  PreTokenizers pre_tokenizers;
+  std::unique_ptr<const Model> model;
+  PostProcessor post_processor;
+  Decoder decoder;
+  // Tokens that the decoder is shown under another name than the vocabulary's.
+  std::unordered_map<TokenId, std::string> decoded_as;
+  SpecialIds ids;
+  std::string fingerprint;
+
+  // Splits `tokens` by their `normalized` flag into the two matchers. After the normalizers.
+  void set_added_tokens(std::vector<AddedToken> tokens);
+
+  // Appends the ids of well-formed `text`, without special tokens around it. `specials_allowed`:
+  // where special tokens written in the text count.
+  void encode(std::string_view text, std::span<const ByteRange> specials_allowed,
+              std::vector<TokenId>& out) const;
+  // Feeds one id (in [0, end_id)) to a stream.
+  void decode(TokenId id, bool skip_special_tokens, DecodeStream& stream, std::string& out) const;
+
+ private:
+  void encode_stretch(std::string_view text, bool at_origin, bool specials_allowed,
+                      ModelScratch& scratch, std::vector<TokenId>& out) const;
+  void encode_pieces(const Pieces& pieces, ModelScratch& scratch, std::vector<TokenId>& out) const;
+};
+
+}  // namespace quire::text

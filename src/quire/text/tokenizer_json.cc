@@ -1,0 +1,165 @@
+// Tokenizer::from_json: tokenizer.json as Hugging Face `tokenizers` 0.23 reads it, with
+// tokenizer_config.json beside it as transformers reads that.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "quire/base/json.h"
+#include "quire/base/sha256.h"
+#include "quire/base/str.h"
+#include "quire/text/json_section.h"
+#include "quire/text/model_json.h"
+#include "quire/text/tokenizer.h"
+#include "quire/text/tokenizer_config.h"
+#include "quire/text/tokenizer_impl.h"
+
+namespace quire::text {
+namespace {
+
+// Assigns ids as the reference does: a spelling that has one keeps it, others follow the highest
+// id. The stated ids must agree with that.
+class AddedTokenList {
+ public:
+  explicit AddedTokenList(Vocabulary& vocabulary)
+      : vocabulary_(&vocabulary), model_size_(static_cast<TokenId>(vocabulary.size())) {}
+
+  Status add(AddedToken token, std::string_view where) {
+    if (token.content.empty()) {
+      return {};
+    }
+    const auto known = vocabulary_->find(token.content);
+    const TokenId id = known ? *known : std::max(model_size_, max_added_ + 1);
+    if (token.id != id) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(where, ": token ", base::quoted(token.content), " states id ",
+                            token.id, ", the vocabulary gives it ", id)};
+    }
+    if (!known && vocabulary_->has(id)) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(where, ": id ", id, " of token ", base::quoted(token.content),
+                            " belongs to ", base::quoted(vocabulary_->token(id)))};
+    }
+    if (!known) {
+      vocabulary_->add(token.content, id);
+    }
+    max_added_ = std::max(max_added_, id);
+    const auto [place, is_new] = index_.emplace(token.content, tokens_.size());
+    if (is_new) {
+      tokens_.push_back(std::move(token));
+    } else {
+      token.special = token.special || tokens_[place->second].special;
+      tokens_[place->second] = std::move(token);
+    }
+    return {};
+  }
+
+  std::vector<AddedToken> finish() {
+    for (const AddedToken& token : tokens_) {
+      if (token.special) {
+        vocabulary_->mark_special(token.id);
+      }
+    }
+    return std::move(tokens_);
+  }
+
+ private:
+  Vocabulary* vocabulary_;
+  TokenId model_size_;
+  TokenId max_added_ = -1;
+  std::vector<AddedToken> tokens_;
+  std::map<std::string, std::size_t, std::less<>> index_;
+};
+
+Status add_from_json(const base::json::object& root, AddedTokenList& list) {
+  const base::json::value* section = base::find(root, "added_tokens");
+  if (section == nullptr) {
+    return {};
+  }
+  if (!section->is_array()) {
+    return {ErrorCode::kInvalidArgument, "added_tokens must be an array"};
+  }
+  for (const base::json::value& value : section->get_array()) {
+    if (!value.is_object()) {
+      return {ErrorCode::kInvalidArgument, "an added token must be an object"};
+    }
+    QUIRE_TRY(AddedToken token, added_token_from_json(value.get_object()));
+    QUIRE_TRY(const std::int64_t id, base::get_int(value.get_object(), "id", -1));
+    if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
+      return {ErrorCode::kInvalidArgument, base::str_cat("added token ", base::quoted(token.content),
+                                                         ": id ", id, " is out of range")};
+    }
+    token.id = static_cast<TokenId>(id);
+    QUIRE_TRY_STATUS(list.add(std::move(token), "added_tokens"));
+  }
+  return {};
+}
+
+const base::json::value& section_of(const base::json::object& root, std::string_view key) {
+  static const base::json::value kNull;
+  const base::json::value* value = base::find(root, key);
+  return value != nullptr ? *value : kNull;
+}
+
+SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabulary,
+                       std::optional<TokenId> model_unk) {
+  const auto id_of = [&](const std::optional<std::string>& token) {
+    return token ? vocabulary.find(*token) : std::nullopt;
+  };
+  SpecialIds ids = {.bos = id_of(config.bos_token),
+                    .eos = id_of(config.eos_token),
+                    .pad = id_of(config.pad_token),
+                    .unk = id_of(config.unk_token)};
+  if (!ids.unk) {
+    ids.unk = model_unk;
+  }
+  return ids;
+}
+
+}  // namespace
+
+Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
+                                       std::string_view config_json) {
+  QUIRE_TRY(const base::json::value parsed, base::parse_json(tokenizer_json, "tokenizer.json"));
+  if (!parsed.is_object()) {
+    return {ErrorCode::kInvalidArgument, "tokenizer.json must be an object"};
+  }
+  const base::json::object& root = parsed.get_object();
+  QUIRE_TRY(TokenizerConfig config, parse_tokenizer_config(config_json));
+
+  auto impl = std::make_unique<Impl>();
+  QUIRE_TRY(ModelSource source, read_model(section_of(root, "model"), impl->vocabulary));
+  AddedTokenList added(impl->vocabulary);
+  QUIRE_TRY_STATUS(add_from_json(root, added));
+  for (AddedToken& token : config.added_tokens) {
+    QUIRE_TRY_STATUS(added.add(std::move(token), "added_tokens_decoder"));
+  }
+  std::vector<AddedToken> added_tokens = added.finish();
+
+  QUIRE_TRY(impl->normalizers, normalizers_from_json(section_of(root, "normalizer")));
+  impl->set_added_tokens(std::move(added_tokens));
+  QUIRE_TRY(PreTokenizerSet pre_tokenizers,
+            pre_tokenizers_from_json(section_of(root, "pre_tokenizer"), source.takes_bytes()));
+  impl->pre_tokenizers = std::move(pre_tokenizers.steps);
+  QUIRE_TRY(BuiltModel built,
+            build_model(std::move(source), impl->vocabulary, pre_tokenizers.spells_bytes));
+  impl->model = std::move(built.model);
+  if (built.cuts_at_metaspace) {
+    impl->pre_tokenizers.push_back(make_metaspace_cut());
+  }
+  QUIRE_TRY(impl->post_processor, PostProcessor::from_json(root, impl->vocabulary));
+  QUIRE_TRY(impl->decoder, decoder_from_json(section_of(root, "decoder")));
+  impl->ids = special_ids(config, impl->vocabulary, built.unk);
+
+  base::FieldHasher hasher;
+  hasher.add("tokenizer.json").add(tokenizer_json);
+  for (const AddedToken& token : config.added_tokens) {
+    hasher.add_int(token.id).add_int(token.special).add_int(token.single_word);
+    hasher.add_int(token.lstrip).add_int(token.rstrip).add_int(token.normalized);
+  }
+  impl->fingerprint = base::to_hex(hasher.finish());
+  return Tokenizer(std::move(impl));
+}
+
+}  // namespace quire::text

@@ -1,0 +1,47 @@
+// Vocabulary: all tokens of a tokenizer by id and by spelling, and which of them are special.
+//
+// Thread rule: immutable after loading.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/text/string_table.h"
+#include "quire/types.h"
+
+namespace quire::text {
+
+class Vocabulary {
+ public:
+  // Precondition: neither the spelling nor the id is taken.
+  void add(std::string_view token, TokenId id) { tokens_.insert(token, id); }
+  void mark_special(TokenId id);
+
+  [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
+  [[nodiscard]] bool has(TokenId id) const { return tokens_.has(id); }
+  // Precondition: has(id).
+  [[nodiscard]] std::string_view token(TokenId id) const { return tokens_.text(id); }
+  [[nodiscard]] bool is_special(TokenId id) const {
+    return id >= 0 && static_cast<std::size_t>(id) < special_.size() &&
+           special_[static_cast<std::size_t>(id)];
+  }
+  [[nodiscard]] TokenId end_id() const { return tokens_.end_id(); }  // highest id + 1
+  [[nodiscard]] std::size_t size() const { return tokens_.size(); }
+
+ private:
+  StringTable tokens_;
+  std::vector<bool> special_;
+};
+
+// Ids of the tokens <0x00> ... <0xFF>; -1 where there is none.
+using ByteTokens = std::array<TokenId, 256>;
+[[nodiscard]] ByteTokens byte_tokens_of(const Vocabulary& vocabulary);
+
+// The byte that a token spelled "<0xAB>" stands for.
+[[nodiscard]] std::optional<unsigned char> byte_of_token(std::string_view token);
+
+}  // namespace quire::text

@@ -1,0 +1,274 @@
+#include "quire/weights/checkpoint.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/weights/gguf.h"
+#include "quire/weights/safetensors.h"
+
+namespace quire::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using base::str_cat;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
+
+// Which shard holds which tensor, as the index says; shards sorted.
+using ShardMap = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+// A shard lies in the folder itself: a name with a path in it could reach any file of the machine.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+Result<ShardMap> read_index(const fs::path& path) {
+  QUIRE_TRY(const std::string text, base::read_file(path, kMaxIndexBytes));
+  auto parsed = base::parse_json(text, path.string());
+  if (!parsed.ok()) {
+    return {ErrorCode::kCorrupt, parsed.error().message};
+  }
+  const base::json::object* index = parsed->if_object();
+  const base::json::value* map = index == nullptr ? nullptr : base::find(*index, "weight_map");
+  if (map == nullptr || !map->is_object() || map->get_object().empty()) {
+    return {ErrorCode::kCorrupt,
+            str_cat(path.string(), ": weight_map must be an object with at least one tensor")};
+  }
+  ShardMap shards;
+  for (const auto& [tensor, shard] : map->get_object()) {
+    if (!shard.is_string() || !is_plain_name(shard.get_string())) {
+      return {ErrorCode::kCorrupt,
+              str_cat(path.string(), ": tensor ", base::quoted(tensor),
+                      " must be mapped to the name of a file in the same folder, not to ",
+                      base::quoted(base::json::serialize(shard)))};
+    }
+    shards[std::string(shard.get_string())].emplace_back(tensor);
+  }
+  return shards;
+}
+
+// Whether the shard holds exactly the tensors that the index places there, so that no tensor is
+// missing and none is in two shards.
+Status check_shard(const TensorTable& table, std::vector<std::string> listed,
+                   const fs::path& path) {
+  std::vector<std::string> held;
+  std::ranges::transform(table.tensors, std::back_inserter(held), &TensorInfo::name);
+  std::ranges::transform(table.unsupported, std::back_inserter(held), &UnsupportedTensor::name);
+  std::ranges::sort(held);
+  std::ranges::sort(listed);
+  std::vector<std::string> differing;
+  std::ranges::set_symmetric_difference(held, listed, std::back_inserter(differing));
+  if (differing.empty()) {
+    return {};
+  }
+  const bool missing = std::ranges::find(listed, differing.front()) != listed.end();
+  return {ErrorCode::kCorrupt,
+          str_cat(path.string(), ": tensor ", base::quoted(differing.front()),
+                  missing ? " is missing, though " : " is here, but not according to ", kIndexFile,
+                  missing ? " places it here" : "")};
+}
+
+// The GGUF files of a folder, sorted.
+std::vector<fs::path> gguf_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code failure;
+  for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
+       it.increment(failure)) {
+    if (it->path().extension() == ".gguf") {
+      files.push_back(it->path());
+    }
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code failure;
+  return fs::exists(path, failure);
+}
+
+Error nothing_found(const fs::path& folder) {
+  for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (is_there(folder / pickled)) {
+      return {.code = ErrorCode::kUnsupported,
+              .message = str_cat(folder.string(), ": holds only pickled weights (", pickled,
+                                 "), which can run code when read; convert them to safetensors")};
+    }
+  }
+  return {.code = ErrorCode::kIo,
+          .message = str_cat(folder.string(), ": holds neither ", kSingleFile, ", ", kIndexFile,
+                             " nor a .gguf file")};
+}
+
+}  // namespace
+
+struct Checkpoint::Impl {
+  std::string path;
+  std::vector<base::MappedFile> files;
+  std::unique_ptr<GgufFile> gguf;  // nullptr for safetensors
+  TensorTable table;
+  std::unordered_map<std::string_view, const TensorInfo*> by_name;  // into table.tensors
+  std::int64_t total_bytes = 0;
+
+  Result<TensorTable> map_safetensors(const fs::path& file);
+  Status open_safetensors(const fs::path& file);
+  Status open_shards(const fs::path& folder);
+  Status open_gguf(const fs::path& file);
+  Status open_folder(const fs::path& folder);
+  void index_tensors();
+};
+
+Result<TensorTable> Checkpoint::Impl::map_safetensors(const fs::path& file) {
+  QUIRE_TRY(base::MappedFile mapped, base::MappedFile::open(file));
+  files.push_back(std::move(mapped));
+  return parse_safetensors(files.back().bytes(), file.string());
+}
+
+Status Checkpoint::Impl::open_safetensors(const fs::path& file) {
+  QUIRE_TRY(table, map_safetensors(file));
+  return {};
+}
+
+Status Checkpoint::Impl::open_shards(const fs::path& folder) {
+  QUIRE_TRY(const ShardMap shards, read_index(folder / kIndexFile));
+  for (const auto& [name, listed] : shards) {
+    QUIRE_TRY(TensorTable shard, map_safetensors(folder / name));
+    QUIRE_TRY_STATUS(check_shard(shard, listed, folder / name));
+    std::ranges::move(shard.tensors, std::back_inserter(table.tensors));
+    std::ranges::move(shard.unsupported, std::back_inserter(table.unsupported));
+  }
+  return {};
+}
+
+Status Checkpoint::Impl::open_gguf(const fs::path& file) {
+  QUIRE_TRY(base::MappedFile mapped, base::MappedFile::open(file));
+  files.push_back(std::move(mapped));
+  QUIRE_TRY(GgufFile parsed, GgufFile::parse(files.back().bytes(), file.string()));
+  gguf = std::make_unique<GgufFile>(std::move(parsed));
+  QUIRE_TRY(const std::int64_t parts, gguf->get_int("split.count", 1));
+  if (parts > 1) {
+    return {ErrorCode::kUnsupported, str_cat(file.string(), ": is one of ", parts,
+                                             " parts; join them with llama-gguf-split --merge")};
+  }
+  table.tensors.assign(gguf->tensors().begin(), gguf->tensors().end());
+  table.unsupported.assign(gguf->unsupported().begin(), gguf->unsupported().end());
+  return {};
+}
+
+Status Checkpoint::Impl::open_folder(const fs::path& folder) {
+  if (is_there(folder / kSingleFile)) {
+    return open_safetensors(folder / kSingleFile);
+  }
+  if (is_there(folder / kIndexFile)) {
+    return open_shards(folder);
+  }
+  const std::vector<fs::path> ggufs = gguf_files(folder);
+  if (ggufs.size() == 1) {
+    return open_gguf(ggufs.front());
+  }
+  if (ggufs.empty()) {
+    return nothing_found(folder);
+  }
+  std::string names;
+  for (const fs::path& file : ggufs) {
+    names += (names.empty() ? "" : ", ") + file.filename().string();
+  }
+  return {ErrorCode::kInvalidArgument,
+          str_cat(folder.string(), ": holds ", ggufs.size(), " GGUF files, name one: ", names)};
+}
+
+void Checkpoint::Impl::index_tensors() {
+  for (const TensorInfo& tensor : table.tensors) {
+    by_name.emplace(tensor.name, &tensor);
+    total_bytes += static_cast<std::int64_t>(tensor.bytes.size());
+  }
+}
+
+Result<Checkpoint> Checkpoint::open(const fs::path& path) {
+  auto impl = std::make_unique<Impl>();
+  impl->path = path.string();
+  std::error_code failure;
+  if (!fs::exists(path, failure)) {
+    return {ErrorCode::kIo, str_cat("cannot open ", path.string(), ": no such file or folder")};
+  }
+  if (fs::is_directory(path, failure)) {
+    QUIRE_TRY_STATUS(impl->open_folder(path));
+  } else if (path.extension() == ".safetensors") {
+    QUIRE_TRY_STATUS(impl->open_safetensors(path));
+  } else {
+    QUIRE_TRY_STATUS(impl->open_gguf(path));
+  }
+  impl->index_tensors();
+  return Checkpoint(std::move(impl));
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto found = impl_->by_name.find(name);
+  return found == impl_->by_name.end() ? nullptr : found->second;
+}
+
+Result<const TensorInfo*> Checkpoint::require(std::string_view name) const {
+  if (const TensorInfo* tensor = find(name)) {
+    return tensor;
+  }
+  const auto known = std::ranges::find(impl_->table.unsupported, name, &UnsupportedTensor::name);
+  if (known != impl_->table.unsupported.end()) {
+    return {
+        ErrorCode::kUnsupported,
+        str_cat(impl_->path, ": tensor ", base::quoted(name), " has type ",
+                base::quoted(known->type), "; supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1")};
+  }
+  return {ErrorCode::kCorrupt,
+          str_cat(impl_->path, ": tensor ", base::quoted(name), " is missing")};
+}
+
+std::span<const TensorInfo> Checkpoint::tensors() const { return impl_->table.tensors; }
+
+std::span<const UnsupportedTensor> Checkpoint::unsupported() const {
+  return impl_->table.unsupported;
+}
+
+std::int64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
+
+void Checkpoint::release(const TensorInfo& tensor) const {
+  // Only pages that lie wholly inside, so that a neighbour's first or last page is not read twice.
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());  // NOLINT: address
+  const std::uintptr_t begin = (first + page - 1) / page * page;
+  const std::uintptr_t end = (first + tensor.bytes.size()) / page * page;
+  if (begin < end) {
+    ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // NOLINT: address
+  }
+}
+
+const GgufFile* Checkpoint::gguf() const { return impl_->gguf.get(); }
+
+}  // namespace quire::weights

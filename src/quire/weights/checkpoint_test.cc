@@ -1,0 +1,241 @@
+// Oracle of the golden files: the original libraries (tests/golden/weights/make_goldens.py).
+#include "quire/weights/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/weights/gguf.h"
+#include "quire/weights/test_files.h"
+
+namespace quire::weights {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::safetensors;
+using testing::TempFolder;
+
+const std::filesystem::path kGolden =
+    std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / "weights";
+
+base::json::object expected(std::string_view file) {
+  const auto text = base::read_file(kGolden / "expected.json");
+  const auto all = base::parse_json(text.value(), "expected.json");
+  return all->as_object().at(file).as_object();
+}
+
+// Every tensor with its encoding, shape and values, and no other.
+void expect_golden(const Checkpoint& checkpoint, std::string_view file) {
+  const base::json::object golden = expected(file);
+  EXPECT_EQ(checkpoint.tensors().size(), golden.size());
+  for (const auto& [name, entry] : golden) {
+    const TensorInfo* tensor = checkpoint.find({name.data(), name.size()});
+    ASSERT_NE(tensor, nullptr) << name;
+    EXPECT_EQ(encoding_name(tensor->encoding), entry.at("encoding").as_string()) << name;
+    EXPECT_EQ(base::json::value_from(tensor->shape), entry.at("shape")) << name;
+    std::vector<float> values(static_cast<std::size_t>(tensor->num_values()));
+    read_rows(*tensor, 0, tensor->rows(), values);
+    const base::json::array& bits = entry.at("bits").as_array();
+    ASSERT_EQ(values.size(), bits.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), bits[i].to_number<std::uint32_t>())
+          << name << "[" << i << "]";
+    }
+  }
+}
+
+Error open_error(const std::filesystem::path& path) {
+  auto checkpoint = Checkpoint::open(path);
+  EXPECT_FALSE(checkpoint.ok()) << path;
+  return checkpoint.ok() ? Error{} : std::move(checkpoint).error();
+}
+
+TEST(Checkpoint, SingleSafetensorsFileEqualsTheOriginalLibrary) {
+  const auto checkpoint = Checkpoint::open(kGolden / "single.safetensors");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  expect_golden(*checkpoint, "single.safetensors");
+  EXPECT_EQ(checkpoint->gguf(), nullptr);
+  ASSERT_EQ(checkpoint->unsupported().size(), 1u);
+  EXPECT_EQ(checkpoint->unsupported()[0].name, "position_ids");
+  EXPECT_EQ(checkpoint->unsupported()[0].type, "I64");
+}
+
+TEST(Checkpoint, ShardedFolderEqualsTheOriginalLibrary) {
+  const auto checkpoint = Checkpoint::open(kGolden / "sharded");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  expect_golden(*checkpoint, "sharded");
+  EXPECT_EQ(checkpoint->total_bytes(), 4 * 40 * 2 + 40 * 4 + 3 * 64 * 2);
+}
+
+TEST(Checkpoint, GgufTensorsEqualTheOriginalLibrary) {
+  const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  expect_golden(*checkpoint, "tiny.gguf");
+  ASSERT_EQ(checkpoint->unsupported().size(), 1u);
+  EXPECT_EQ(checkpoint->unsupported()[0].type, "Q6_K");
+}
+
+TEST(Checkpoint, GgufMetadataOfEveryTypeEqualsWhatWasWritten) {
+  const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const GgufFile& gguf = *checkpoint->gguf();
+  EXPECT_EQ(gguf.get_string("general.architecture", "").value(), "llama");
+  EXPECT_EQ(gguf.get_int("int.u8", 0).value(), 250);
+  EXPECT_EQ(gguf.get_int("int.i8", 0).value(), -5);
+  EXPECT_EQ(gguf.get_int("int.u16", 0).value(), 65000);
+  EXPECT_EQ(gguf.get_int("int.i16", 0).value(), -3000);
+  EXPECT_EQ(gguf.get_int("int.u32", 0).value(), 4000000000);
+  EXPECT_EQ(gguf.get_int("int.i32", 0).value(), -2000000000);
+  EXPECT_EQ(gguf.get_int("int.u64", 0).value(), std::int64_t{1} << 62);
+  EXPECT_EQ(gguf.get_int("int.i64", 0).value(), -(std::int64_t{1} << 62));
+  EXPECT_EQ(gguf.get_double("float.f32", 0).value(), static_cast<double>(0.1f));
+  EXPECT_EQ(gguf.get_double("float.f64", 0).value(), 0.1);
+  EXPECT_TRUE(gguf.get_bool("flag", false).value());
+  EXPECT_EQ(gguf.get_string("text", "").value(), "na\u00efve \U0001f600");
+  EXPECT_EQ(*gguf.find_as<std::vector<std::int64_t>>("array.ints").value(),
+            (std::vector<std::int64_t>{1, -2, 3}));
+  EXPECT_EQ(*gguf.find_as<std::vector<double>>("array.floats").value(),
+            (std::vector<double>{0.5, -1.25}));
+  EXPECT_EQ(*gguf.find_as<std::vector<std::int64_t>>("array.flags").value(),
+            (std::vector<std::int64_t>{1, 0}));
+  EXPECT_EQ(*gguf.find_as<std::vector<std::string>>("array.texts").value(),
+            (std::vector<std::string>{"a", "", "\u0120the"}));
+}
+
+TEST(Checkpoint, ReleasedTensorsCanBeReadAgain) {
+  const TempFolder folder;
+  std::string data(std::size_t{1} << 20, '\0');
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<char>(i % 61);
+  }
+  folder.write(
+      "model.safetensors",
+      safetensors(R"({"t":{"dtype":"F16","shape":[512,1024],"data_offsets":[0,1048576]}})") + data);
+  const auto checkpoint = Checkpoint::open(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const TensorInfo& tensor = *checkpoint->find("t");
+  std::vector<float> before(512 * 1024);
+  std::vector<float> after(512 * 1024);
+  read_rows(tensor, 0, 512, before);
+  checkpoint->release(tensor);
+  read_rows(tensor, 0, 512, after);
+  EXPECT_EQ(before, after);
+}
+
+TEST(Checkpoint, RequireTellsMissingFromUnsupported) {
+  const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_TRUE(checkpoint->require("q8_0").ok());
+  const auto unsupported = checkpoint->require("q6_k");
+  ASSERT_FALSE(unsupported.ok());
+  EXPECT_EQ(unsupported.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(unsupported.error().message, HasSubstr("\"q6_k\" has type \"Q6_K\""));
+  const auto missing = checkpoint->require("nothing");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(missing.error().message, HasSubstr("tiny.gguf: tensor \"nothing\" is missing"));
+}
+
+TEST(Checkpoint, FolderWithOneGgufOpensItAndWithSeveralNamesThem) {
+  const TempFolder folder;
+  const std::string gguf = base::read_file(kGolden / "tiny.gguf").value();
+  folder.write("b.gguf", gguf);
+  EXPECT_TRUE(Checkpoint::open(folder.path()).ok());
+  folder.write("a.gguf", gguf);
+  const Error error = open_error(folder.path());
+  EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message, HasSubstr("2 GGUF files, name one: a.gguf, b.gguf"));
+}
+
+TEST(Checkpoint, FoldersWithoutWeightsSayWhatIsMissing) {
+  const TempFolder folder;
+  EXPECT_EQ(open_error(folder.path() / "absent").code, ErrorCode::kIo);
+  EXPECT_EQ(open_error(folder.path()).code, ErrorCode::kIo);
+  folder.write("pytorch_model.bin", "x");
+  const Error error = open_error(folder.path());
+  EXPECT_EQ(error.code, ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message, HasSubstr("convert them to safetensors"));
+}
+
+TEST(Checkpoint, SplitGgufIsRefusedWithTheWayOut) {
+  const TempFolder folder;
+  testing::GgufBuilder gguf;
+  gguf.key("split.count", 2, testing::raw<std::uint16_t>(3));
+  folder.write("model.gguf", gguf.build());
+  const Error error = open_error(folder.path());
+  EXPECT_EQ(error.code, ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message, HasSubstr("one of 3 parts"));
+}
+
+// A folder with two shards of one F32 tensor each, "a" and "b", and this index.
+Error sharded_error(const std::string& index) {
+  const TempFolder folder;
+  const auto shard = [](const std::string& name) {
+    return safetensors(R"({")" + name + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                       4);
+  };
+  folder.write("one.safetensors", shard("a"));
+  folder.write("two.safetensors", shard("b"));
+  folder.write("again.safetensors", shard("a"));
+  folder.write("model.safetensors.index.json", index);
+  return open_error(folder.path());
+}
+
+TEST(Checkpoint, IndexesThatLieAreRefused) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "index.json"},
+      {"{", "not valid JSON"},
+      {"[]", "weight_map must be an object"},
+      {R"({"metadata":{}})", "weight_map must be an object"},
+      {R"({"weight_map":{}})", "at least one tensor"},
+      {R"({"weight_map":["a"]})", "weight_map must be an object"},
+      {R"({"weight_map":{"a":1}})", "tensor \"a\" must be mapped"},
+      {R"({"weight_map":{"a":""}})", "in the same folder"},
+      {R"({"weight_map":{"a":".."}})", "in the same folder"},
+      {R"({"weight_map":{"a":"../one.safetensors"}})", "in the same folder"},
+      {R"({"weight_map":{"a":"/etc/passwd"}})", "in the same folder"},
+      {R"({"weight_map":{"a":"sub/one.safetensors"}})", "in the same folder"},
+      {R"({"weight_map":{"a":"..\\one.safetensors"}})", "in the same folder"},
+      {R"({"weight_map":{"a":"one.safetensors\u0000"}})", "in the same folder"},
+      {R"({"weight_map":{"a":"one.safetensors","b":"three.safetensors"}})", "three.safetensors"},
+      {R"({"weight_map":{"a":"one.safetensors","b":"one.safetensors"}})", "\"b\" is missing"},
+      {R"({"weight_map":{"b":"one.safetensors"}})", "\"a\" is here, but not according to"},
+      {R"({"weight_map":{"a":"one.safetensors","b":"again.safetensors"}})", "\"a\" is here"},
+  };
+  for (const auto& [index, message] : cases) {
+    const Error error = sharded_error(index);
+    EXPECT_THAT(error.message, HasSubstr(message)) << index;
+    EXPECT_THAT(error.message, HasSubstr("safetensors")) << index;
+  }
+}
+
+TEST(Checkpoint, ErrorsNameFileAndTensor) {
+  const TempFolder folder;
+  folder.write("model.safetensors",
+               safetensors(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4));
+  const Error error = open_error(folder.path());
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_THAT(error.message, HasSubstr("model.safetensors: tensor \"t\""));
+  EXPECT_THAT(error.message, HasSubstr("truncated"));
+}
+
+TEST(Checkpoint, EmptyFilesAndFoldersInPlaceOfFilesAreRefused) {
+  const TempFolder folder;
+  folder.write("empty.gguf", "");
+  EXPECT_THAT(open_error(folder.path() / "empty.gguf").message, HasSubstr("empty.gguf"));
+  std::filesystem::create_directory(folder.path() / "model.safetensors");
+  EXPECT_THAT(open_error(folder.path()).message, HasSubstr("not a regular file"));
+}
+
+}  // namespace
+}  // namespace quire::weights

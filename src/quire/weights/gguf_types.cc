@@ -1,0 +1,41 @@
+#include "quire/weights/gguf_types.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+
+#include "quire/weights/tensor_info.h"
+
+namespace quire::weights {
+namespace {
+
+constexpr GgmlType kTypes[] = {
+    {"F32", 0, 1, 4, Encoding::kF32},       {"F16", 1, 1, 2, Encoding::kF16},
+    {"Q4_0", 2, 32, 18, Encoding::kQ4_0},   {"Q4_1", 3, 32, 20, Encoding::kQ4_1},
+    {"Q5_0", 6, 32, 22, std::nullopt},      {"Q5_1", 7, 32, 24, std::nullopt},
+    {"Q8_0", 8, 32, 34, Encoding::kQ8_0},   {"Q8_1", 9, 32, 36, std::nullopt},
+    {"Q2_K", 10, 256, 84, std::nullopt},    {"Q3_K", 11, 256, 110, std::nullopt},
+    {"Q4_K", 12, 256, 144, std::nullopt},   {"Q5_K", 13, 256, 176, std::nullopt},
+    {"Q6_K", 14, 256, 210, std::nullopt},   {"Q8_K", 15, 256, 292, std::nullopt},
+    {"IQ2_XXS", 16, 256, 66, std::nullopt}, {"IQ2_XS", 17, 256, 74, std::nullopt},
+    {"IQ3_XXS", 18, 256, 98, std::nullopt}, {"IQ1_S", 19, 256, 50, std::nullopt},
+    {"IQ4_NL", 20, 32, 18, std::nullopt},   {"IQ3_S", 21, 256, 110, std::nullopt},
+    {"IQ2_S", 22, 256, 82, std::nullopt},   {"IQ4_XS", 23, 256, 136, std::nullopt},
+    {"I8", 24, 1, 1, std::nullopt},         {"I16", 25, 1, 2, std::nullopt},
+    {"I32", 26, 1, 4, std::nullopt},        {"I64", 27, 1, 8, std::nullopt},
+    {"F64", 28, 1, 8, std::nullopt},        {"IQ1_M", 29, 256, 56, std::nullopt},
+    {"BF16", 30, 1, 2, Encoding::kBF16},    {"TQ1_0", 34, 256, 54, std::nullopt},
+    {"TQ2_0", 35, 256, 66, std::nullopt},   {"MXFP4", 39, 32, 17, std::nullopt},
+    {"NVFP4", 40, 64, 36, std::nullopt},    {"Q1_0", 41, 128, 18, std::nullopt},
+    {"Q2_0", 42, 64, 18, std::nullopt},
+};
+
+}  // namespace
+
+const GgmlType* find_ggml_type(std::uint32_t number) {
+  const auto* type = std::ranges::find(kTypes, number, &GgmlType::number);
+  return type == std::end(kTypes) ? nullptr : type;
+}
+
+}  // namespace quire::weights

@@ -1,0 +1,91 @@
+// Files built byte by byte for the tests of this module: good ones, and ones that lie.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace quire::weights::testing {
+
+// The value's little-endian bytes.
+template <class T>
+std::string raw(T value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};  // NOLINT: bytes as text
+}
+
+// A GGUF string: its length, then its bytes.
+inline std::string counted(std::string_view text) {
+  return raw<std::uint64_t>(text.size()) + std::string(text);
+}
+
+inline std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// A safetensors file with this header and `data_bytes` zeros.
+inline std::string safetensors(std::string_view header, std::size_t data_bytes = 0) {
+  return raw<std::uint64_t>(header.size()) + std::string(header) + std::string(data_bytes, '\0');
+}
+
+// Puts a GGUF file together. The fields may be set to lies before build().
+struct GgufBuilder {
+  std::uint32_t version = 3;
+  std::uint64_t key_count = 0;
+  std::uint64_t tensor_count = 0;
+  std::string keys;
+  std::string tensors;
+  std::string data;
+
+  GgufBuilder& key(std::string_view name, std::uint32_t type, std::string_view value) {
+    ++key_count;
+    keys += counted(name) + raw(type) + std::string(value);
+    return *this;
+  }
+  GgufBuilder& tensor(std::string_view name, std::span<const std::uint64_t> sizes,
+                      std::uint32_t type, std::uint64_t offset) {
+    ++tensor_count;
+    tensors += counted(name) + raw(static_cast<std::uint32_t>(sizes.size()));
+    for (const std::uint64_t size : sizes) {
+      tensors += raw(size);
+    }
+    tensors += raw(type) + raw(offset);
+    return *this;
+  }
+  [[nodiscard]] std::string build(std::size_t alignment = 32) const {
+    std::string file = "GGUF" + raw(version) + raw(tensor_count) + raw(key_count) + keys + tensors;
+    file.resize((file.size() + alignment - 1) / alignment * alignment);
+    return file + data;
+  }
+};
+
+// A new empty folder that goes away with the object.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "quire-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder() {
+    std::error_code failure;
+    std::filesystem::remove_all(path_, failure);
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  void write(std::string_view name, std::string_view content) const {
+    std::ofstream out(path_ / name, std::ios::binary);
+    out.write(content.data(), static_cast<std::streamsize>(content.size()));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace quire::weights::testing

@@ -1,0 +1,126 @@
+// Warm equals cold, bit for bit: for every family variant and dtype the logits of a request that
+// reuses cached tokens equal those of the cold run, for every cut, block size, prefill split and
+// batch mix tried. Models: the tiny random checkpoints of tests/golden/model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/llm.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kTokens = 75;
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(QUIRE_SOURCE_DIR "/tests/golden/model")) {
+    if (fs::exists(entry.path() / "config.json")) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  void SetUp() override {
+    path_ = QUIRE_SOURCE_DIR "/tests/golden/model/" + std::get<0>(GetParam());
+    const auto text = base::read_file(path_ + "/config.json");
+    ASSERT_TRUE(text.ok());
+    const auto config = base::parse_json(*text, "config.json");
+    const auto vocab = static_cast<std::uint32_t>(
+        base::get_int(config.value().as_object(), "vocab_size", 0).value());
+    std::uint32_t seed = 17;
+    for (std::size_t i = 0; i < kTokens; ++i) {
+      seed = seed * 1664525u + 1013904223u;
+      ids_.push_back(static_cast<TokenId>((seed >> 8) % vocab));
+    }
+    LLM llm = open({});
+    const auto cold = llm.forward(ids_, ForwardReuse::kNone);
+    ASSERT_TRUE(cold.ok()) << cold.error().message;
+    cold_ = cold->logits;
+    vocab_ = cold->vocab_size;
+  }
+
+  [[nodiscard]] LLM open(LLMOptions options) const {
+    options.dtype = std::get<1>(GetParam());
+    options.kv_budget_bytes = std::int64_t{64} << 20;
+    options.threads = 2;
+    auto llm = LLM::open(path_, options);
+    EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
+    return std::move(llm).value();
+  }
+
+  // The rows of the cold run that `output` should hold.
+  [[nodiscard]] std::vector<float> cold_tail(const ForwardOutput& output) const {
+    return {cold_.end() - std::ssize(output.logits), cold_.end()};
+  }
+
+  std::string path_;
+  std::vector<TokenId> ids_;
+  std::vector<float> cold_;
+  std::int64_t vocab_ = 0;
+};
+
+TEST_P(WarmCold, EveryCutGivesTheColdBits) {
+  LLM llm = open({.block_tokens = 1});
+  for (std::size_t cut = 1; cut < kTokens; ++cut) {
+    ASSERT_TRUE(llm.clear_prefix_cache().ok());
+    const auto first = llm.forward({ids_.data(), cut});
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    const auto warm = llm.forward(ids_).value();
+    ASSERT_EQ(warm.cached_tokens, static_cast<std::int64_t>(cut));
+    ASSERT_EQ(warm.logits, cold_tail(warm)) << "cut " << cut;
+  }
+}
+
+TEST_P(WarmCold, EveryBlockSizeGivesTheColdBits) {
+  for (std::int32_t block = 1; block <= 32; ++block) {
+    LLM llm = open({.block_tokens = block});
+    ASSERT_TRUE(llm.forward({ids_.data(), 50}).ok());
+    const auto warm = llm.forward(ids_).value();
+    EXPECT_EQ(warm.cached_tokens, 50 / block * block);
+    EXPECT_EQ(warm.logits, cold_tail(warm)) << "block " << block;
+  }
+}
+
+TEST_P(WarmCold, EveryPrefillSplitGivesTheColdBits) {
+  for (const std::int32_t rows : {1, 2, 3, 7, 16, 33, 64}) {
+    LLM llm = open({.max_batch_tokens = rows});
+    const auto split = llm.forward(ids_, ForwardReuse::kNone).value();
+    EXPECT_EQ(split.logits, cold_) << "rows " << rows;
+  }
+}
+
+TEST_P(WarmCold, CompanyInTheBatchGivesTheColdBits) {
+  LLM llm = open({.max_batch_tokens = 24});
+  std::vector<Stream> company;
+  for (std::size_t i = 0; i < 5; ++i) {
+    const std::vector<TokenId> prompt(ids_.begin(), ids_.begin() + 3 + static_cast<long>(11 * i));
+    auto stream = llm.stream(prompt, {.max_tokens = 60, .ignore_eos = true, .seed = i});
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    company.push_back(std::move(stream).value());
+  }
+  const auto mixed = llm.forward(ids_, ForwardReuse::kNone).value();
+  EXPECT_EQ(mixed.logits, cold_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, WarmCold,
+                         testing::Combine(testing::ValuesIn(model_names()),
+                                          testing::Values("float32", "bfloat16")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                         });
+
+}  // namespace
+}  // namespace quire
