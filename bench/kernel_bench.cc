@@ -85,11 +85,13 @@ template <class Fn>
 double seconds_per_call(Fn&& fn) {
   std::vector<double> times;
   fn();
-  for (double total = 0; total < 0.1; total += times.back()) {
+  double total = 0;
+  while (total < 0.1) {
     const auto start = std::chrono::steady_clock::now();
     fn();
     times.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    total += times.back();
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                    times.end());
@@ -133,15 +135,15 @@ void bench_row_ops(const Bench& bench, std::int64_t rows) {
   bench_row_op(bench, "rotary fill", rows, values * 8 * 32,
                seconds_per_call([&] { rotary.fill(context, config, positions); }));
 
-  constexpr std::ptrdiff_t kHalf = 32 * 64 * 2;
+  constexpr std::ptrdiff_t kHalf = std::ptrdiff_t{32} * 64 * 2;
   const int blocks = static_cast<int>(rows / 32 + 1);
   std::vector<std::byte> cache(static_cast<std::size_t>(blocks) * 4 * 2 * kHalf);
-  std::vector<tensor::KVSlot> slots;
-  for (int t = 0; t < static_cast<int>(rows); ++t) {
-    slots.push_back({t / 32, t % 32});
+  std::vector<tensor::KVSlot> slots(count);
+  for (std::int32_t t = 0; t < static_cast<std::int32_t>(rows); ++t) {
+    slots[static_cast<std::size_t>(t)] = {t / 32, t % 32};
   }
   const tensor::PagedKVView view = {.data = cache.data(),
-                                    .head_stride = blocks * 2 * kHalf,
+                                    .head_stride = 2 * kHalf * blocks,
                                     .block_stride = 2 * kHalf,
                                     .v_offset = kHalf,
                                     .num_blocks = blocks,

@@ -58,14 +58,14 @@ class [[nodiscard]] Status {
   [[nodiscard]] bool ok() const { return !failed_; }
   // Precondition: !ok().
   [[nodiscard]] const Error& error() const& { return error_; }
-  [[nodiscard]] Error&& error() && { return std::move(error_); }
+  [[nodiscard]] Error error() && { return std::move(error_); }
 
  private:
   bool failed_ = false;
   Error error_;
 };
 
-// A T or an Error.
+// A T or an Error. A temporary gives its content by value, so that loops over it do not dangle.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -79,10 +79,10 @@ class [[nodiscard]] Result {
   // Precondition: ok().
   [[nodiscard]] T& value() & { return *std::get_if<0>(&state_); }
   [[nodiscard]] const T& value() const& { return *std::get_if<0>(&state_); }
-  [[nodiscard]] T&& value() && { return std::move(*std::get_if<0>(&state_)); }
+  [[nodiscard]] T value() && { return std::move(*std::get_if<0>(&state_)); }
   // Precondition: !ok().
   [[nodiscard]] const Error& error() const& { return *std::get_if<1>(&state_); }
-  [[nodiscard]] Error&& error() && { return std::move(*std::get_if<1>(&state_)); }
+  [[nodiscard]] Error error() && { return std::move(*std::get_if<1>(&state_)); }
 
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
@@ -95,6 +95,7 @@ class [[nodiscard]] Result {
 
 }  // namespace quire
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration and type names cannot stand in them.
 #define QUIRE_CONCAT_INNER(a, b) a##b
 #define QUIRE_CONCAT(a, b) QUIRE_CONCAT_INNER(a, b)
 
@@ -115,3 +116,4 @@ class [[nodiscard]] Result {
     return std::move(name).error();              \
   }                                              \
   declaration = std::move(name).value()
+// NOLINTEND(bugprone-macro-parentheses)

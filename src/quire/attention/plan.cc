@@ -1,7 +1,9 @@
 #include "quire/attention/plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -149,11 +151,11 @@ class Planner {
       QUIRE_CHECK(static_cast<std::size_t>(range.end) <= entry.blocks.size(),
                   "an entry has fewer blocks than its tokens need");
       plan_.counters.blocks_read += std::int64_t{tiles} * (range.end - range.begin);
-      for (std::int32_t i = range.begin; i < range.end; ++i) {
-        const std::int32_t id = entry.blocks[static_cast<std::size_t>(i)];
-        QUIRE_CHECK(id >= 0, "a visible token lies in a freed block");
-        plan_.max_block = std::max(plan_.max_block, id);
-      }
+      const auto ids = entry.blocks.subspan(static_cast<std::size_t>(range.begin),
+                                            static_cast<std::size_t>(range.end - range.begin));
+      const auto [least, most] = std::minmax_element(ids.begin(), ids.end());
+      QUIRE_CHECK(*least >= 0, "a visible token lies in a freed block");
+      plan_.max_block = std::max(plan_.max_block, *most);
     }
   }
 
@@ -178,13 +180,12 @@ class Planner {
   }
 
   [[nodiscard]] bool has_few_tiles(std::span<const std::int32_t> entries) const {
-    std::size_t groups = 0;
+    std::int64_t groups = 0;
     for (const std::int32_t entry : entries) {
-      groups += groups_[static_cast<std::size_t>(entry)].size();
+      groups += std::ssize(groups_[static_cast<std::size_t>(entry)]);
     }
-    const auto tiles = groups * static_cast<std::size_t>(shape_.kv_heads) *
-                       static_cast<std::size_t>(divide_up(group_, tile_heads_));
-    return threads_ > 1 && tiles < static_cast<std::size_t>(kItemsPerThread * threads_);
+    const std::int64_t tiles = groups * shape_.kv_heads * divide_up(group_, tile_heads_);
+    return threads_ > 1 && tiles < std::int64_t{kItemsPerThread} * threads_;
   }
 
   void add_wave(std::size_t first_item, bool split) {

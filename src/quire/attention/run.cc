@@ -70,7 +70,8 @@ class Call {
         heads_(params.shape.heads),
         head_dim_(params.shape.head_dim),
         padded_dim_(view.head_dim),
-        num_rows_(params.out.size() / static_cast<std::size_t>(heads_ * head_dim_)) {}
+        width_(std::ptrdiff_t{heads_} * head_dim_),
+        num_rows_(params.out.size() / static_cast<std::size_t>(width_)) {}
 
   void run() {
     check();
@@ -105,7 +106,7 @@ class Call {
     QUIRE_CHECK(plan.first_query.size() == p_.entries.size() && plan.num_rows <= rows &&
                     plan.max_block < view_.num_blocks,
                 "plan does not fit entries, rows or view");
-    QUIRE_CHECK(rows == 0 || std::ssize(p_.q) >= (rows - 1) * p_.q_stride + heads_ * head_dim_,
+    QUIRE_CHECK(rows == 0 || std::ssize(p_.q) >= (rows - 1) * p_.q_stride + width_,
                 "too few queries");
     QUIRE_CHECK(p_.lse.empty() || p_.lse.size() == num_rows_ * static_cast<std::size_t>(heads_),
                 "wrong size of lse");
@@ -136,9 +137,10 @@ class Call {
       const WorkItem& item = items[static_cast<std::size_t>(i)];
       if (split) {
         const SoftmaxState slots = slots_of(item);
-        std::fill_n(slots.max, item.rows * item.heads, kLowest);
-        std::fill_n(slots.sum, item.rows * item.heads, 0.0f);
-        std::fill_n(slots.acc, item.rows * item.heads * padded_dim_, 0.0f);
+        const std::ptrdiff_t rows = std::ptrdiff_t{item.rows} * item.heads;
+        std::fill_n(slots.max, rows, kLowest);
+        std::fill_n(slots.sum, rows, 0.0f);
+        std::fill_n(slots.acc, rows * padded_dim_, 0.0f);
         attend(item, slots, thread);
         return;
       }
@@ -188,7 +190,7 @@ class Call {
 
   void attend(const WorkItem& item, const SoftmaxState& state, int thread) const {
     const Entry& entry = p_.entries[static_cast<std::size_t>(item.entry)];
-    alignas(64) std::byte queries[kTileRows * kMaxHeadDim * sizeof(float)];
+    alignas(64) std::byte queries[sizeof(float) * kTileRows * kMaxHeadDim];
     TokenRange visible[kTileRows];
     load_queries(item, queries);
     for (int r = 0; r < item.rows * item.heads; ++r) {
@@ -214,22 +216,21 @@ class Call {
 
   [[nodiscard]] const EntryRow& entry_row(const WorkItem& item, int row) const {
     return p_.entries[static_cast<std::size_t>(item.entry)]
-        .rows[static_cast<std::size_t>(item.first_row + row)];
+        .rows[static_cast<std::size_t>(item.first_row) + static_cast<std::size_t>(row)];
   }
 
   // The tile's query rows, rotated for this entry.
   void load_queries(const WorkItem& item, std::byte* tile) const {
     const std::int32_t first_query = p_.plan->first_query[static_cast<std::size_t>(item.entry)];
+    const auto dim = static_cast<std::size_t>(head_dim_);
     const int tile_rows = item.rows * item.heads;
     for (int r = 0; r < tile_rows; ++r) {
       const int row = r / item.heads, head = item.first_head + r % item.heads;
+      const std::ptrdiff_t at =
+          entry_row(item, row).row * p_.q_stride + std::ptrdiff_t{head} * head_dim_;
       alignas(64) float x[kMaxHeadDim] = {};
-      kernels::rotate_head(
-          *p_.rotary, first_query + item.first_row + row,
-          p_.q.subspan(static_cast<std::size_t>(entry_row(item, row).row * p_.q_stride) +
-                           static_cast<std::size_t>(head * head_dim_),
-                       static_cast<std::size_t>(head_dim_)),
-          {x, static_cast<std::size_t>(head_dim_)});
+      kernels::rotate_head(*p_.rotary, first_query + item.first_row + row,
+                           p_.q.subspan(static_cast<std::size_t>(at), dim), {x, dim});
       if (view_.dtype == tensor::DType::kFloat32) {
         store_chunks(x, tile_rows, r, tile);
       } else {
@@ -241,10 +242,11 @@ class Call {
   }
 
   template <class T>
-  void store_chunks(const T* x, int tile_rows, int row, std::byte* tile) const {
-    constexpr int kChunkBytes = kChunkWords * 4;
-    const int bytes = padded_dim_ * static_cast<int>(sizeof(T));
-    for (int at = 0; at < bytes; at += kChunkBytes) {
+  void store_chunks(const T* x, std::ptrdiff_t tile_rows, std::ptrdiff_t row,
+                    std::byte* tile) const {
+    constexpr std::ptrdiff_t kChunkBytes = std::ptrdiff_t{kChunkWords} * 4;
+    const std::ptrdiff_t bytes = padded_dim_ * std::ptrdiff_t{sizeof(T)};
+    for (std::ptrdiff_t at = 0; at < bytes; at += kChunkBytes) {
       std::memcpy(tile + at * tile_rows + row * kChunkBytes,
                   reinterpret_cast<const std::byte*>(x) + at, kChunkBytes);
     }
@@ -262,7 +264,7 @@ class Call {
       const std::size_t at = output_index(item, r);
       state.max[r] = scratch_.max.data()[at];
       state.sum[r] = scratch_.sum.data()[at];
-      float* acc = state.acc + r * padded_dim_;
+      float* acc = state.acc + std::ptrdiff_t{r} * padded_dim_;
       const int held = state.max[r] == kLowest ? 0 : head_dim_;  // out holds nothing before
       std::copy_n(p_.out.data() + at * static_cast<std::size_t>(head_dim_), held, acc);
       std::fill(acc + held, acc + padded_dim_, 0.0f);
@@ -274,7 +276,7 @@ class Call {
       const std::size_t at = output_index(item, r);
       scratch_.max.data()[at] = state.max[r];
       scratch_.sum.data()[at] = state.sum[r];
-      std::copy_n(state.acc + r * padded_dim_, head_dim_,
+      std::copy_n(state.acc + std::ptrdiff_t{r} * padded_dim_, head_dim_,
                   p_.out.data() + at * static_cast<std::size_t>(head_dim_));
     }
   }
@@ -311,6 +313,7 @@ class Call {
   int heads_;
   int head_dim_;
   int padded_dim_;
+  std::ptrdiff_t width_;  // of a row of out
   std::size_t num_rows_;
 };
 

@@ -1,6 +1,8 @@
 // Small text helpers for messages. gcc 12 has no <format>.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -15,8 +17,8 @@ template <class... Args>
   return std::move(out).str();
 }
 
-// `text` in double quotes with control characters escaped, cut after `max_bytes`; for showing
-// untrusted names in messages.
+// `text` in double quotes with control characters and bytes that are not UTF-8 escaped, cut between
+// characters within `max_bytes`; for showing untrusted names in messages.
 [[nodiscard]] std::string quoted(std::string_view text, std::size_t max_bytes = 80);
 
 // "19.5 MiB", "512 B".

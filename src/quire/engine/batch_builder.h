@@ -38,7 +38,7 @@ class BatchBuilder {
     std::int32_t num_tokens;
   };
   void clear();
-  void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger, std::int32_t block_tokens);
+  void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
   void add_entry(const kv::RunView& view, std::int32_t num_tokens);
 
   std::vector<TokenId> token_ids_;

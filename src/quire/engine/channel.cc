@@ -52,13 +52,22 @@ void Channel::fail(Error error) {
   end(lock);
 }
 
-bool Channel::wait(int timeout_ms) {
+template <class Condition>
+bool Channel::wait_until(int timeout_ms, Condition condition) {
   std::unique_lock lock(mutex_);
   if (timeout_ms < 0) {
-    changed_.wait(lock, [this] { return ready(); });
+    changed_.wait(lock, condition);
     return true;
   }
-  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return ready(); });
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), condition);
+}
+
+bool Channel::wait(int timeout_ms) {
+  return wait_until(timeout_ms, [this] { return ready(); });
+}
+
+bool Channel::wait_end(int timeout_ms) {
+  return wait_until(timeout_ms, [this] { return ended_; });
 }
 
 Result<std::optional<Delta>> Channel::next() {

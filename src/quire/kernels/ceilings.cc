@@ -134,8 +134,10 @@ double measure_linear_rate(const Context& context, WeightFormat format, std::int
   };
   run();
   std::vector<double> times;
-  for (double total = 0; times.size() < kPasses || total < 0.1; total += times.back()) {
+  double total = 0;
+  while (times.size() < kPasses || total < 0.1) {
     times.push_back(seconds(run));
+    total += times.back();
   }
   return 2.0 * static_cast<double>(rows * columns * depth) / median(times);
 }

@@ -8,8 +8,6 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
-#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/self_test.h"
 #include "quire/kernels/test_util.h"
 #include "quire/result.h"

@@ -22,6 +22,7 @@ bool holds(std::size_t size, std::int64_t rows, std::int64_t width) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): six operands and the context
 void rms_norm(const Context& context, std::span<const float> x, std::span<const float> weight,
               double epsilon, std::int64_t rows, std::int64_t width, std::span<float> out) {
   QUIRE_CHECK(holds(x.size(), rows, width) && holds(out.size(), rows, width), "rows are short");
@@ -38,6 +39,7 @@ void rms_norm(const Context& context, std::span<const float> x, std::span<const 
   });
 }
 
+// NOLINTNEXTLINE(readability-function-size): six operands and the context
 void rms_norm_heads(const Context& context, std::span<float> x, std::ptrdiff_t stride,
                     std::int64_t rows, std::int64_t heads, std::int64_t head_dim,
                     std::span<const float> weight, double epsilon) {

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <random>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "quire/device/cpu/isa.h"
@@ -93,9 +92,9 @@ class KVAppendTest : public test::OnEveryIsa {
     const int stored_dim = (model_head_dim + 31) / 32 * 32;
     const int num_blocks = (tokens + block_tokens - 1) / block_tokens + 2;
     Cache cache(dtype, block_tokens, stored_dim, kv_heads, num_blocks);
-    std::vector<tensor::KVSlot> slots;
+    std::vector<tensor::KVSlot> slots(static_cast<std::size_t>(num_blocks * block_tokens));
     for (int i = 0; i < num_blocks * block_tokens; ++i) {
-      slots.push_back({i / block_tokens, i % block_tokens});
+      slots[static_cast<std::size_t>(i)] = {i / block_tokens, i % block_tokens};
     }
     std::shuffle(slots.begin(), slots.end(), std::mt19937(1));
     slots.resize(static_cast<std::size_t>(tokens));
@@ -107,9 +106,9 @@ class KVAppendTest : public test::OnEveryIsa {
     for (int i = 0; i < model_head_dim / 4; ++i) {  // half of the head rotates
       config.inverse_frequencies.push_back(1.0 / (i + 1));
     }
-    std::vector<std::int32_t> positions;
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
     for (int t = 0; t < tokens; ++t) {
-      positions.push_back(t * 3);
+      positions[static_cast<std::size_t>(t)] = t * 3;
     }
     RotaryTable rotary;
     rotary.fill(context(), config, positions);
@@ -118,7 +117,8 @@ class KVAppendTest : public test::OnEveryIsa {
     std::vector<float> rotated(static_cast<std::size_t>(model_head_dim));
     for (int t = 0; t < tokens; ++t) {
       for (int head = 0; head < kv_heads; ++head) {
-        const auto at = static_cast<std::size_t>(t * stride + head * model_head_dim);
+        const auto at =
+            static_cast<std::size_t>(t * stride + std::ptrdiff_t{head} * model_head_dim);
         rotate_head(rotary, t, std::span(k).subspan(at, rotated.size()), rotated);
         for (int d = 0; d < stored_dim; ++d) {
           const bool inside = d < model_head_dim;
@@ -145,12 +145,11 @@ class KVAppendTest : public test::OnEveryIsa {
 };
 
 TEST_P(KVAppendTest, WritesEveryElementToItsPlaceAndNothingElse) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const int block_tokens : {1, 2, 3, 16, 31, 32, 33, 256}) {
-      for (const int head_dim : {32, 64, 80, 128, 256}) {
-        for (const int tokens : {1, 2, 70}) {
-          check(dtype, block_tokens, head_dim, tokens);
-        }
+  for (const int block_tokens : {1, 2, 3, 16, 31, 32, 33, 256}) {
+    for (const int head_dim : {32, 64, 80, 128, 256}) {
+      for (const int tokens : {1, 2, 70}) {
+        check(DType::kFloat32, block_tokens, head_dim, tokens);
+        check(DType::kBFloat16, block_tokens, head_dim, tokens);
       }
     }
   }

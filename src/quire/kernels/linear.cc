@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kPanelQuantum = 4;
 constexpr std::int64_t kTasksPerThread = 6;
 // Weight bytes that one thread reads in about the time of a hand-off.
-constexpr std::int64_t kBytesPerTask = 64 * 1024;
+constexpr std::int64_t kBytesPerTask = std::int64_t{64} << 10;
 // Sums that wait for an epilogue: 4 panels of kMaxTaskRows rows.
 constexpr std::int64_t kEpilogueFloats = kPanelQuantum * kPanelColumns * kMaxTaskRows;
 
@@ -136,6 +136,7 @@ void LinearScratch::reserve(int threads, std::size_t bytes) {
   }
 }
 
+// NOLINTNEXTLINE(readability-function-size): six operands and the context
 void pack_rows(const Context& context, WeightFormat format, std::span<const float> x,
                std::ptrdiff_t x_stride, std::int64_t rows, std::int64_t depth, PackedRows& packed) {
   packed.reshape(row_format_for(format), rows, depth);
@@ -161,6 +162,7 @@ void pack_rows(const Context& context, WeightFormat format, std::span<const floa
   parallel_ranges(context, packed.blocks(), kBlockRows * depth, pack_blocks);
 }
 
+// NOLINTNEXTLINE(readability-function-size): six operands and the context
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
             std::span<float> out, std::ptrdiff_t out_stride, const Epilogue& epilogue,
             LinearScratch& scratch) {

@@ -4,12 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <limits>
 #include <new>
 #include <span>
@@ -18,6 +18,7 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/reference.h"
@@ -58,12 +59,36 @@ struct Shape {
   std::int64_t columns, depth;
 };
 
+struct Case {
+  WeightFormat format;
+  Shape shape;
+};
+
+// Every format with each of the shapes.
+std::vector<Case> cases_of(std::initializer_list<Shape> shapes) {
+  std::vector<Case> cases;
+  for (const WeightFormat format : test::kFormats) {
+    for (const Shape shape : shapes) {
+      cases.push_back({format, shape});
+    }
+  }
+  return cases;
+}
+
+PackedWeights random_weights(const Context& context, WeightFormat format, Shape s,
+                             std::uint32_t seed) {
+  return test::pack_plain(context, format, random_floats(s.columns, s.depth, seed), s.columns,
+                          s.depth);
+}
+
+constexpr float kBefore = 0.25f;  // what `out` holds before the product
+
 std::vector<float> multiply(const Context& context, const PackedWeights& w,
                             std::span<const float> x, std::int64_t rows,
                             const Epilogue& epilogue = {}) {
   PackedRows packed;
   LinearScratch scratch;
-  std::vector<float> out(static_cast<std::size_t>(rows * w.columns()), 0.25f);
+  std::vector<float> out(static_cast<std::size_t>(rows * w.columns()), kBefore);
   pack_rows(context, w.format(), x, w.depth(), rows, w.depth(), packed);
   linear(context, w, packed, out, w.columns(), epilogue, scratch);
   return out;
@@ -76,21 +101,19 @@ class LinearTest : public test::OnEveryIsa {
 };
 
 TEST_P(LinearTest, MatchesDoublePrecision) {
-  for (const WeightFormat format : test::kFormats) {
-    for (const Shape s : {Shape{32, 32}, {64, 256}, {100, 96}, {31, 70}, {40, 2080}, {1, 1}}) {
-      const PackedWeights w = test::pack_plain(
-          context(), format, random_floats(s.columns * s.depth, 1), s.columns, s.depth);
-      const std::vector<float> plain = reference::unpack_weights(w);
-      for (const std::int64_t rows : {1, 2, 3, 8, 15, 16, 17, 33, 48, 61}) {
-        const std::vector<float> x = random_floats(rows * s.depth, 2);
-        PackedRows packed;
-        pack_rows(context(), format, x, s.depth, rows, s.depth, packed);
-        const std::vector<double> expected =
-            reference::linear(reference::unpack_rows(packed), plain, s.depth, {});
-        EXPECT_LE(reference::relative_l2(multiply(context(), w, x, rows), expected),
-                  Tolerance::kLinear)
-            << format_name(format) << " " << rows << "x" << s.columns << "x" << s.depth;
-      }
+  for (const auto& [format, s] :
+       cases_of({{32, 32}, {64, 256}, {100, 96}, {31, 70}, {40, 2080}, {1, 1}})) {
+    const PackedWeights w = random_weights(context(), format, s, 1);
+    const std::vector<float> plain = reference::unpack_weights(w);
+    for (const std::int64_t rows : {1, 2, 3, 8, 15, 16, 17, 33, 48, 61}) {
+      const std::vector<float> x = random_floats(rows, s.depth, 2);
+      PackedRows packed;
+      pack_rows(context(), format, x, s.depth, rows, s.depth, packed);
+      const std::vector<double> expected =
+          reference::linear(reference::unpack_rows(packed), plain, s.depth, {});
+      EXPECT_LE(reference::relative_l2(multiply(context(), w, x, rows), expected),
+                Tolerance::kLinear)
+          << format_name(format) << " " << rows << "x" << s.columns << "x" << s.depth;
     }
   }
 }
@@ -119,27 +142,23 @@ TEST_P(LinearTest, RoundingOfActivationsIsSmall) {
 TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
   ThreadPool one(1);
   ThreadPool three(3);
-  for (const WeightFormat format : test::kFormats) {
-    for (const Shape s : {Shape{160, 1056}, {75, 100}, {32, 2100}, {7, 33}}) {
-      const std::int64_t rows = 300;
-      const PackedWeights w = test::pack_plain(
-          context(), format, random_floats(s.columns * s.depth, 5), s.columns, s.depth);
-      const std::vector<float> x = random_floats(rows * s.depth, 6);
-      const std::vector<float> all = multiply(context(), w, x, rows);
-      for (const std::int64_t first : {0, 7, 16, 255}) {
-        for (const std::int64_t count : {1, 2, 3, 4, 5, 8, 11, 16, 17, 31, 32, 33, 40}) {
-          ThreadPool& pool = count % 2 == 0 ? one : three;
-          const std::vector<float> part =
-              multiply(on(pool), w,
-                       std::span(x).subspan(static_cast<std::size_t>(first * s.depth),
-                                            static_cast<std::size_t>(count * s.depth)),
-                       count);
-          ASSERT_TRUE(same_bits(
-              part,
-              std::span(all).subspan(static_cast<std::size_t>(first * s.columns), part.size())))
-              << format_name(format) << " " << s.columns << "x" << s.depth << " rows " << first
-              << "+" << count << " threads " << pool.threads();
-        }
+  for (const auto& [format, s] : cases_of({{160, 1056}, {75, 100}, {32, 2100}, {7, 33}})) {
+    const std::int64_t rows = 300;
+    const PackedWeights w = random_weights(context(), format, s, 5);
+    const std::vector<float> x = random_floats(rows, s.depth, 6);
+    const std::vector<float> all = multiply(context(), w, x, rows);
+    const auto same_part = [&](std::int64_t first, std::int64_t count, ThreadPool& pool) {
+      const auto x_part = std::span(x).subspan(static_cast<std::size_t>(first * s.depth),
+                                               static_cast<std::size_t>(count * s.depth));
+      const auto y_part = std::span(all).subspan(static_cast<std::size_t>(first * s.columns),
+                                                 static_cast<std::size_t>(count * s.columns));
+      return same_bits(multiply(on(pool), w, x_part, count), y_part);
+    };
+    for (const std::int64_t first : {0, 7, 16, 255}) {
+      for (const std::int64_t count : {1, 2, 3, 4, 5, 8, 11, 16, 17, 31, 32, 33, 40}) {
+        ASSERT_TRUE(same_part(first, count, count % 2 == 0 ? one : three))
+            << format_name(format) << " " << s.columns << "x" << s.depth << " rows " << first << "+"
+            << count;
       }
     }
   }
@@ -148,52 +167,49 @@ TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
 // Bias and residual are exact additions on top of the plain product, so their bits follow from its
 // bits; this is also what keeps them row-invariant.
 TEST_P(LinearTest, EpilogueAddsBiasThenResidual) {
-  for (const WeightFormat format : test::kFormats) {
-    for (const Shape s : {Shape{160, 2080}, {75, 100}, {20, 40}, {1100, 32}}) {
-      const PackedWeights w = test::pack_plain(
-          context(), format, random_floats(s.columns * s.depth, 7), s.columns, s.depth);
-      const std::vector<float> bias = random_floats(s.columns, 8);
-      for (const std::int64_t rows : {1, 2, 7, 40, 257}) {
-        const std::vector<float> x = random_floats(rows * s.depth, 9);
-        const std::vector<float> product = multiply(context(), w, x, rows);
-        std::vector<float> biased = product;
-        std::vector<float> summed = product;
-        std::vector<float> both = product;
-        for (std::size_t i = 0; i < product.size(); ++i) {
-          const float b = bias[i % static_cast<std::size_t>(s.columns)];
-          biased[i] = product[i] + b;
-          summed[i] = 0.25f + product[i];  // what multiply() leaves in `out` beforehand
-          both[i] = 0.25f + (product[i] + b);
-        }
-        EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, {.bias = bias}), biased));
-        EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, {.accumulate = true}), summed));
-        EXPECT_TRUE(
-            same_bits(multiply(context(), w, x, rows, {.bias = bias, .accumulate = true}), both));
+  for (const auto& [format, s] : cases_of({{160, 1056}, {75, 100}, {20, 40}, {1100, 32}})) {
+    const PackedWeights w = random_weights(context(), format, s, 7);
+    const std::vector<float> bias = random_floats(s.columns, 8);
+    for (const std::int64_t rows : {1, 2, 7, 40, 257}) {
+      const std::vector<float> x = random_floats(rows, s.depth, 9);
+      const std::vector<float> product = multiply(context(), w, x, rows);
+      std::vector<float> biased = product;
+      std::vector<float> summed = product;
+      std::vector<float> both = product;
+      for (std::size_t i = 0; i < product.size(); ++i) {
+        const float b = bias[i % static_cast<std::size_t>(s.columns)];
+        biased[i] = product[i] + b;
+        summed[i] = kBefore + product[i];
+        both[i] = kBefore + (product[i] + b);
       }
+      const Epilogue all = {.bias = bias, .accumulate = true};
+      EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, {.bias = bias}), biased));
+      EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, {.accumulate = true}), summed));
+      EXPECT_TRUE(same_bits(multiply(context(), w, x, rows, all), both));
     }
   }
 }
 
 // Rows of `out` further apart than the columns: what lies between and behind keeps its canaries.
 TEST_P(LinearTest, WritesNothingBesideTheOutput) {
-  for (const WeightFormat format : test::kFormats) {
-    for (const Shape s : {Shape{2049, 64}, {64, 64}, {33, 40}, {5, 8}}) {
-      const PackedWeights w = test::pack_plain(
-          context(), format, random_floats(s.columns * s.depth, 10), s.columns, s.depth);
-      for (const std::int64_t rows : {1, 3, 34}) {
-        for (const bool accumulate : {false, true}) {
-          const std::int64_t stride = s.columns + 7;
-          const std::vector<float> x = random_floats(rows * (s.depth + 3), 11);
-          PackedRows packed;
-          LinearScratch scratch;
-          pack_rows(context(), format, x, s.depth + 3, rows, s.depth, packed);
-          std::vector<float> out(static_cast<std::size_t>(rows * stride), -77.0f);
-          linear(context(), w, packed, out, stride, {.accumulate = accumulate}, scratch);
-          for (std::int64_t i = 0; i < rows * stride; ++i) {
-            const bool inside = i % stride < s.columns;
-            ASSERT_EQ(out[static_cast<std::size_t>(i)] == -77.0f, !inside) << i;
-          }
+  constexpr float kCanary = -77.0f;
+  for (const auto& [format, s] : cases_of({{2049, 64}, {64, 64}, {33, 40}, {5, 8}})) {
+    const PackedWeights w = random_weights(context(), format, s, 10);
+    const std::int64_t stride = s.columns + 7;
+    for (const std::int64_t rows : {1, 3, 34}) {
+      const std::vector<float> x = random_floats(rows, s.depth + 3, 11);
+      PackedRows packed;
+      LinearScratch scratch;
+      pack_rows(context(), format, x, s.depth + 3, rows, s.depth, packed);
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> out(static_cast<std::size_t>(rows * stride), kCanary);
+        linear(context(), w, packed, out, stride, {.accumulate = accumulate}, scratch);
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < rows * stride; ++i) {
+          const bool written = out[static_cast<std::size_t>(i)] != kCanary;
+          wrong += written == (i % stride < s.columns) ? 0 : 1;
         }
+        EXPECT_EQ(wrong, 0) << format_name(format) << " " << s.columns << " columns";
       }
     }
   }
@@ -201,7 +217,7 @@ TEST_P(LinearTest, WritesNothingBesideTheOutput) {
 
 TEST_P(LinearTest, NoRowsIsANoOp) {
   const PackedWeights w =
-      test::pack_plain(context(), WeightFormat::kBf16, random_floats(32 * 32, 12), 32, 32);
+      test::pack_plain(context(), WeightFormat::kBf16, random_floats(32, 32, 12), 32, 32);
   EXPECT_TRUE(multiply(context(), w, {}, 0).empty());
 }
 
@@ -235,8 +251,8 @@ TEST_P(LinearTest, BrokenRowsStayAlone) {
         test::pack_plain(context(), format, random_floats(columns * depth, 13), columns, depth);
     std::vector<float> x = random_floats(rows * depth, 14);
     const std::vector<float> healthy = multiply(context(), w, x, rows);
-    x[5 * 96 + 3] = std::numeric_limits<float>::quiet_NaN();
-    x[17 * 96 + 3] = std::numeric_limits<float>::infinity();
+    x[static_cast<std::size_t>(5 * depth + 3)] = std::numeric_limits<float>::quiet_NaN();
+    x[static_cast<std::size_t>(17 * depth + 3)] = std::numeric_limits<float>::infinity();
     const std::vector<float> mixed = multiply(context(), w, x, rows);
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto at = static_cast<std::size_t>(row * columns);
@@ -244,8 +260,9 @@ TEST_P(LinearTest, BrokenRowsStayAlone) {
           same_bits(std::span(healthy).subspan(at, 64), std::span(mixed).subspan(at, 64));
       EXPECT_EQ(same, row != 5 && row != 17) << format_name(format) << " row " << row;
     }
-    EXPECT_TRUE(std::isnan(mixed[5 * 64])) << format_name(format);
-    EXPECT_FALSE(std::isfinite(mixed[17 * 64])) << format_name(format);
+    EXPECT_TRUE(std::isnan(mixed[static_cast<std::size_t>(5 * columns)])) << format_name(format);
+    EXPECT_FALSE(std::isfinite(mixed[static_cast<std::size_t>(17 * columns)]))
+        << format_name(format);
   }
 }
 
@@ -258,8 +275,8 @@ TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
   ThreadPool one(1);
   for (const WeightFormat format : {WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
     const PackedWeights w =
-        test::pack_plain(context(), format, random_floats(96 * 1024, 7), 96, 1024);
-    const std::vector<float> x = random_floats(37 * 1024, 8);
+        test::pack_plain(context(), format, random_floats(96, 1024, 7), 96, 1024);
+    const std::vector<float> x = random_floats(37, 1024, 8);
     EXPECT_TRUE(same_bits(multiply(context(), w, x, 37),
                           multiply({&kernels_for(Isa::kAvx2), &one}, w, x, 37)))
         << format_name(format);
@@ -269,9 +286,9 @@ TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
 TEST_P(LinearTest, SteadyStateAllocatesNothing) {
   for (const WeightFormat format : test::kFormats) {
     const PackedWeights w =
-        test::pack_plain(context(), format, random_floats(320 * 512, 15), 320, 512);
-    const std::vector<float> x = random_floats(64 * 512, 16);
-    std::vector<float> out(64 * 320);
+        test::pack_plain(context(), format, random_floats(320, 512, 15), 320, 512);
+    const std::vector<float> x = random_floats(64, 512, 16);
+    std::vector<float> out(std::size_t{64} * 320);
     PackedRows packed;
     LinearScratch scratch;
     const auto step = [&](std::int64_t rows) {
@@ -294,12 +311,12 @@ TEST_P(LinearTest, SteadyStateAllocatesNothing) {
 TEST_P(LinearTest, OneScratchServesAllFormats) {
   PackedRows packed;
   LinearScratch scratch;
-  const std::vector<float> x = random_floats(20 * 64, 17);
+  const std::vector<float> x = random_floats(20, 64, 17);
   for (int round = 0; round < 2; ++round) {
     for (const WeightFormat format : test::kFormats) {
       const PackedWeights w =
-          test::pack_plain(context(), format, random_floats(64 * 64, 18), 64, 64);
-      std::vector<float> out(20 * 64);
+          test::pack_plain(context(), format, random_floats(64, 64, 18), 64, 64);
+      std::vector<float> out(std::size_t{20} * 64);
       pack_rows(context(), format, x, 64, 20, 64, packed);
       linear(context(), w, packed, out, 64, {}, scratch);
       EXPECT_TRUE(same_bits(out, multiply(context(), w, x, 20)));

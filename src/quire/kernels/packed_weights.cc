@@ -35,7 +35,7 @@ constexpr int q8_offset(int column, int k) {
 // The byte; inputs 16..31 are in the high nibbles.
 constexpr int q4_offset(int column, int k) {
   const int tile = column / kTileColumns;
-  return ((tile * 4 + k % 16 / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
+  return ((tile * 4 + k % (kStepDepth / 2) / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
 }
 
 template <class T>
@@ -130,33 +130,39 @@ void pack_panel(const KernelTable& table, WeightFormat format, const PlainPanel&
   }
 }
 
-// 32 inputs of one column of a step.
-void unpack_column(WeightFormat format, const std::byte* step, int column, float* w) {
-  switch (format) {
-    case WeightFormat::kF32:
-      for (int k = 0; k < kStepDepth; ++k) {
-        w[k] = get<float>(step + std::ptrdiff_t{4} * f32_offset(column, k));
-      }
-      return;
-    case WeightFormat::kBf16:
-      for (int k = 0; k < kStepDepth; ++k) {
-        w[k] = tensor::bf16_to_float(
-            get<std::uint16_t>(step + std::ptrdiff_t{2} * bf16_offset(column, k)));
-      }
-      return;
-    default:
-      break;
-  }
-  const float scale = tensor::fp16_to_float(get<std::uint16_t>(step + std::ptrdiff_t{2} * column));
-  const std::byte* tiles = step + kScaleBytes;
+void unpack_f32(const std::byte* step, int column, float* w) {
   for (int k = 0; k < kStepDepth; ++k) {
-    const int code =
-        format == WeightFormat::kQ8g32
-            ? std::to_integer<int>(tiles[q8_offset(column, k)]) - 128
-            : (std::to_integer<int>(tiles[q4_offset(column, k)]) >> k / 16 * 4 & 15) - 8;
-    w[k] = scale * static_cast<float>(code);
+    w[k] = get<float>(step + std::ptrdiff_t{4} * f32_offset(column, k));
   }
 }
+
+void unpack_bf16(const std::byte* step, int column, float* w) {
+  for (int k = 0; k < kStepDepth; ++k) {
+    const std::byte* from = step + std::ptrdiff_t{2} * bf16_offset(column, k);
+    w[k] = tensor::bf16_to_float(get<std::uint16_t>(from));
+  }
+}
+
+void unpack_q8(const std::byte* step, int column, float* w) {
+  const float scale = tensor::fp16_to_float(get<std::uint16_t>(step + std::ptrdiff_t{2} * column));
+  for (int k = 0; k < kStepDepth; ++k) {
+    const int byte = std::to_integer<int>(step[kScaleBytes + q8_offset(column, k)]);
+    w[k] = scale * static_cast<float>(byte - 128);
+  }
+}
+
+void unpack_q4(const std::byte* step, int column, float* w) {
+  const float scale = tensor::fp16_to_float(get<std::uint16_t>(step + std::ptrdiff_t{2} * column));
+  for (int k = 0; k < kStepDepth; ++k) {
+    const int byte = std::to_integer<int>(step[kScaleBytes + q4_offset(column, k)]);
+    const int nibble = k < kStepDepth / 2 ? byte & 15 : byte >> 4;
+    w[k] = scale * static_cast<float>(nibble - 8);
+  }
+}
+
+// 32 inputs of one column of a step, by WeightFormat.
+constexpr void (*kUnpackColumn[])(const std::byte* step, int column, float* w) = {
+    unpack_f32, unpack_bf16, unpack_q8, unpack_q4};
 
 }  // namespace
 
@@ -208,13 +214,14 @@ void PackedWeights::unpack_row(std::int64_t column, std::span<float> out) const 
   QUIRE_CHECK(static_cast<std::int64_t>(out.size()) >= depth_, "out is short");
   const int place = static_cast<int>(column % kPanelColumns);
   const std::byte* step = data() + panel_bytes() * static_cast<std::size_t>(column / kPanelColumns);
+  const auto unpack_column = kUnpackColumn[static_cast<std::uint8_t>(format_)];
   for (std::int64_t k = 0; k < depth_; k += kStepDepth, step += step_bytes(format_)) {
     if (depth_ - k >= kStepDepth) {
-      unpack_column(format_, step, place, out.data() + k);
+      unpack_column(step, place, out.data() + k);
       continue;
     }
     float last[kStepDepth];
-    unpack_column(format_, step, place, last);
+    unpack_column(step, place, last);
     std::copy_n(last, depth_ - k, out.data() + k);
   }
 }

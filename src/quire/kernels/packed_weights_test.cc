@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -31,13 +32,13 @@ class PackedWeightsTest : public testing::Test {
 };
 
 TEST_F(PackedWeightsTest, Float32KeepsEveryBit) {
-  const std::vector<float> w = test::random_floats(75 * 100, 1);
+  const std::vector<float> w = test::random_floats(75, 100, 1);
   const PackedWeights packed = test::pack_plain(context_, WeightFormat::kF32, w, 75, 100);
   EXPECT_EQ(reference::unpack_weights(packed), w);
 }
 
 TEST_F(PackedWeightsTest, Bf16KeepsRepresentableValues) {
-  std::vector<float> w = test::random_floats(48 * 96, 1);
+  std::vector<float> w = test::random_floats(48, 96, 1);
   for (float& v : w) {
     v = tensor::bf16_to_float(tensor::float_to_bf16(v));
   }
@@ -71,7 +72,7 @@ TEST_F(PackedWeightsTest, StepsAreLaidOutAsTheHeaderSays) {
 }
 
 TEST_F(PackedWeightsTest, QuantisedErrorIsWithinHalfAStep) {
-  const std::vector<float> w = test::random_floats(64 * 64, 2);
+  const std::vector<float> w = test::random_floats(64, 64, 2);
   for (const auto& [format, levels] :
        {std::pair{WeightFormat::kQ8g32, 127.0f}, {WeightFormat::kQ4g32, 8.0f}}) {
     const std::vector<float> seen =
@@ -97,7 +98,7 @@ TEST_F(PackedWeightsTest, GgufBlocksMoveOverLosslessly) {
        {std::tuple{WeightFormat::kQ8g32, -127, 127}, std::tuple{WeightFormat::kQ4g32, -8, 7}}) {
     std::mt19937 random(3);
     std::uniform_int_distribution<int> code(low, high);
-    std::vector<float> w(32 * 320);
+    std::vector<float> w(std::size_t{32} * 320);
     for (std::size_t g = 0; g < w.size(); g += 32) {
       const auto scale_bits = static_cast<std::uint16_t>(random() % 0x3000 + 0x0400);
       const float scale = tensor::fp16_to_float(scale_bits) * (random() % 2 == 0 ? 1.0f : -1.0f);
@@ -114,7 +115,7 @@ TEST_F(PackedWeightsTest, GgufBlocksMoveOverLosslessly) {
 }
 
 TEST_F(PackedWeightsTest, ShapesAreRoundedUpToPanelsAndSteps) {
-  const std::vector<float> w = test::random_floats(5 * 40, 3);
+  const std::vector<float> w = test::random_floats(5, 40, 3);
   const PackedWeights packed = test::pack_plain(context_, WeightFormat::kQ4g32, w, 5, 40);
   EXPECT_EQ(packed.panels(), 1);
   EXPECT_EQ(packed.steps(), 2);
@@ -124,7 +125,7 @@ TEST_F(PackedWeightsTest, ShapesAreRoundedUpToPanelsAndSteps) {
 
 // Every instruction set and number of threads writes the same bytes, padding included.
 TEST_F(PackedWeightsTest, BytesDependOnTheWeightsOnly) {
-  const std::vector<float> w = test::random_floats(75 * 100, 4);
+  const std::vector<float> w = test::random_floats(75, 100, 4);
   for (const WeightFormat format : test::kFormats) {
     const PackedWeights expected = test::pack_plain(context_, format, w, 75, 100);
     for (const device::Isa isa : device::supported_isas()) {

@@ -33,6 +33,10 @@ inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed) 
   return values;
 }
 
+inline std::vector<float> random_floats(std::int64_t rows, std::int64_t width, std::uint32_t seed) {
+  return random_floats(rows * width, seed);
+}
+
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }

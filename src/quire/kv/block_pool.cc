@@ -45,14 +45,16 @@ std::vector<BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) {
     return taken;
   }
   std::vector<Extent> extents = free_extents();
-  const auto longer = [](Extent a, Extent b) { return a.length > b.length; };
+  const auto longer = [](Extent a, Extent b) {
+    return a.length != b.length ? a.length > b.length : a.first < b.first;
+  };
   const Extent largest = *std::ranges::min_element(extents, longer);
   if (largest.length >= rest) {
     const std::int32_t gap = largest.first == 0 ? 0 : (largest.length - rest) / 2;
     take({largest.first + gap, rest}, taken);
     return taken;
   }
-  std::ranges::stable_sort(extents, longer);
+  std::ranges::sort(extents, longer);
   for (const Extent extent : extents) {
     const std::int32_t length = std::min(rest, extent.length);
     take({extent.first, length}, taken);

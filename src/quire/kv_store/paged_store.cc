@@ -1,6 +1,6 @@
 #include "quire/kv_store/paged_store.h"
 
-#include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -8,10 +8,9 @@
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <string>
-#include <utility>
 
 #include "quire/base/check.h"
+#include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kv/types.h"
@@ -70,11 +69,8 @@ std::optional<std::int64_t> total_bytes(const tensor::KVGeometry& geometry,
 }
 
 std::int64_t machine_bytes() {
-  struct sysinfo info = {};
-  if (::sysinfo(&info) != 0) {
-    return std::numeric_limits<std::int64_t>::max();
-  }
-  return static_cast<std::int64_t>(info.totalram) * info.mem_unit;
+  const std::int64_t pages = ::sysconf(_SC_PHYS_PAGES), page_bytes = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 ? pages * page_bytes : std::numeric_limits<std::int64_t>::max();
 }
 
 Error too_large(const tensor::KVGeometry& geometry, std::int32_t num_blocks, std::int64_t bytes,

@@ -222,6 +222,8 @@ Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig
   QUIRE_TRY(config.intermediate_size, get_count(json, "intermediate_size", kRequired));
   QUIRE_TRY(config.layers, get_count(json, "num_hidden_layers", kRequired));
   QUIRE_TRY(config.heads, get_count(json, "num_attention_heads", kRequired));
+  QUIRE_TRY(config.max_positions,
+            get_count(json, "max_position_embeddings", defaults.max_positions));
   const bool null_kv_heads = json.contains("num_key_value_heads");
   const std::int32_t kv_heads =
       defaults.kv_heads == 0 || null_kv_heads ? config.heads : defaults.kv_heads;
@@ -238,8 +240,6 @@ Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig
             base::str_cat("\"hidden_size\" ", config.hidden_size, " is not a multiple of the ",
                           config.heads, " heads and \"head_dim\" is not given")};
   }
-  QUIRE_TRY(config.max_positions,
-            get_count(json, "max_position_embeddings", defaults.max_positions));
   return {};
 }
 

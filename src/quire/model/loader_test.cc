@@ -3,12 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <string>
@@ -21,11 +18,11 @@
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/model/decoder.h"
 #include "quire/weights/checkpoint.h"
+#include "quire/weights/test_files.h"
 
 namespace quire::model {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 struct Values {
@@ -34,18 +31,8 @@ struct Values {
 };
 using Tensors = std::map<std::string, Values>;
 
-// A safetensors file in a folder of its own.
 class LoaderTest : public ::testing::Test {
  protected:
-  LoaderTest() {
-    std::string pattern = (fs::temp_directory_path() / "quire-loader-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~LoaderTest() override {
-    std::error_code failure;
-    fs::remove_all(folder_, failure);
-  }
-
   // All tensors of a one-layer Llama with hidden 4, 2 heads of 2, 1 KV head, inner 3, vocab 5.
   static Tensors llama_tensors() {
     const std::string layer = "model.layers.0.";
@@ -90,12 +77,8 @@ class LoaderTest : public ::testing::Test {
                         shape, R"(],"data_offsets":[)", begin, ",", data.size(), "]}");
     }
     header += "}";
-    const std::uint64_t length = header.size();
-    std::ofstream file(folder_ / "model.safetensors", std::ios::binary);
-    file.write(reinterpret_cast<const char*>(&length), sizeof length);
-    file << header << data;
-    file.close();
-    return weights::Checkpoint::open(folder_).value();
+    folder_.write("model.safetensors", weights::testing::safetensors(header) + data);
+    return weights::Checkpoint::open(folder_.path()).value();
   }
 
   Result<DecoderWeights> load(const ModelConfig& config, const Tensors& tensors) {
@@ -111,7 +94,7 @@ class LoaderTest : public ::testing::Test {
     return weights.error().message;
   }
 
-  fs::path folder_;
+  weights::testing::TempFolder folder_;
   device::ThreadPool pool_{2};
   kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
   LoadOptions options_{.format = kernels::WeightFormat::kF32};

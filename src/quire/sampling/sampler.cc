@@ -1,223 +1,306 @@
 #include "quire/sampling/sampler.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sampling/philox.h"
+#include "quire/sampling/weights.h"
+#include "quire/types.h"
 
 namespace quire::sampling {
 namespace {
 
-constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+// How many tokens top-p looks at first; most often the most likely few have all the mass.
+constexpr std::size_t kFirstTopP = 64;
 
-// Most likely first; equal logits by lower id.
-bool before(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+// More likely first; the lower id first among equals.
+bool before(const std::pair<float, TokenId>& a, const std::pair<float, TokenId>& b) {
+  return a.first > b.first || (a.first == b.first && a.second < b.second);
 }
 
-// Natural log of the sum of exponentials, in double and in id order.
-double log_sum_exp(std::span<const float> logits, float top) {
+std::size_t at(TokenId id) { return static_cast<std::size_t>(id); }
+
+Status check_ids(std::span<const TokenId> ids, std::string_view what, std::size_t vocab) {
+  for (const TokenId id : ids) {
+    if (id < 0 || at(id) >= vocab) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(what, " holds the token id ", id, ", the vocabulary has ", vocab)};
+    }
+  }
+  return {};
+}
+
+double log_sum_exp(std::span<const float> logits) {
+  const double peak = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) {
-    sum += std::exp(static_cast<double>(logit) - top);
+    sum += std::exp(static_cast<double>(logit) - peak);
   }
-  return top + std::log(sum);
+  return peak + std::log(sum);
 }
 
-Result<float> finite_maximum(std::span<const float> logits) {
-  float top = kForbidden;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()) {
-      return {ErrorCode::kInternal,
-              base::str_cat("the logit of token ", i, " is ", logits[i],
-                            "; the weights or the input make the model overflow")};
-    }
-    top = std::max(top, logits[i]);
-  }
-  if (top == kForbidden) {
-    return {ErrorCode::kInvalidArgument, "every token is forbidden; nothing can be chosen"};
-  }
-  return top;
+float logprob(float logit, double log_sum) {
+  return static_cast<float>(static_cast<double>(logit) - log_sum);
 }
 
-TokenId greedy(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-}  // namespace
-
-void Sampler::collect(std::span<const float> logits) {
-  candidates_.resize(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    candidates_[i] = {.logit = logits[i], .id = static_cast<TokenId>(i)};
-  }
-}
-
-std::vector<std::pair<TokenId, float>> Sampler::top_logprobs(std::span<const float> logits,
-                                                             float top, std::size_t count) {
-  collect(logits);
-  count = std::min(count, candidates_.size());
-  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::partial_sort(candidates_.begin(), end, candidates_.end(), before);
-  const double norm = log_sum_exp(logits, top);
-  std::vector<std::pair<TokenId, float>> logprobs;
-  for (auto it = candidates_.begin(); it != end; ++it) {
-    logprobs.emplace_back(it->id, static_cast<float>(it->logit - norm));
-  }
-  log_norm_ = norm;
-  return logprobs;
-}
-
-void Sampler::penalise(std::span<float> logits, const SampleContext& context) {
-  const SamplingParams& params = *context.params;
-  for (const auto& [id, bias] : params.logit_bias) {
-    logits[static_cast<std::size_t>(id)] += static_cast<float>(bias);
-  }
-  if (params.repetition_penalty != 1.0) {
-    seen_.assign(context.prompt.begin(), context.prompt.end());
-    seen_.insert(seen_.end(), context.output.begin(), context.output.end());
-    std::sort(seen_.begin(), seen_.end());
-    seen_.erase(std::unique(seen_.begin(), seen_.end()), seen_.end());
-    for (const TokenId id : seen_) {
-      float& logit = logits[static_cast<std::size_t>(id)];
-      const auto penalty = static_cast<float>(params.repetition_penalty);
-      logit = logit > 0 ? logit / penalty : logit * penalty;
-    }
-  }
-  if (params.presence_penalty != 0 || params.frequency_penalty != 0) {
-    seen_.assign(context.output.begin(), context.output.end());
-    std::sort(seen_.begin(), seen_.end());
-    for (auto it = seen_.begin(); it != seen_.end();) {
-      const auto next = std::upper_bound(it, seen_.end(), *it);
-      logits[static_cast<std::size_t>(*it)] -= static_cast<float>(
-          params.presence_penalty + params.frequency_penalty * static_cast<double>(next - it));
-      it = next;
-    }
-  }
-  if (context.index < params.min_tokens) {
-    for (const TokenId id : context.end_ids) {
-      logits[static_cast<std::size_t>(id)] = kForbidden;
-    }
-  }
-}
-
-// Keeps the smallest set of most likely candidates whose share reaches `top_p`. Sorts only as many
-// as it needs.
-void Sampler::keep_nucleus(double top_p, float top) {
-  double total = 0;
-  for (const Candidate& candidate : candidates_) {
-    total += std::exp(static_cast<double>(candidate.logit) - top);
-  }
-  const double wanted = top_p * total;
+double sum_of(std::span<const float> weights) {
   double sum = 0;
-  std::size_t kept = 0;
-  for (std::size_t sorted = 0; kept < candidates_.size();) {
-    const std::size_t end = std::min(candidates_.size(), std::max<std::size_t>(64, sorted * 4));
-    std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(sorted),
-                      candidates_.begin() + static_cast<std::ptrdiff_t>(end), candidates_.end(),
-                      before);
-    sorted = end;
-    while (kept < sorted && sum < wanted) {
-      sum += std::exp(static_cast<double>(candidates_[kept++].logit) - top);
-    }
-    if (sum >= wanted) {
-      break;
-    }
-  }
-  candidates_.resize(std::max<std::size_t>(kept, 1));
-}
-
-TokenId Sampler::draw(float top, double uniform) const {
-  double total = 0;
-  for (const Candidate& candidate : candidates_) {
-    total += std::exp(static_cast<double>(candidate.logit) - top);
-  }
-  const double target = uniform * total;
-  double sum = 0;
-  TokenId last = candidates_.front().id;
-  for (const Candidate& candidate : candidates_) {
-    const double weight = std::exp(static_cast<double>(candidate.logit) - top);
-    if (weight == 0) {
-      continue;
-    }
+  for (const float weight : weights) {
     sum += weight;
-    last = candidate.id;
-    if (sum > target) {
-      break;
+  }
+  return sum;
+}
+
+// Where the running sum of the weights that are at least `min_weight` first exceeds `uniform` of
+// their sum. Precondition: the largest weight is 1 and min_weight is at most 1.
+std::size_t pick(std::span<const float> weights, double min_weight, double uniform) {
+  double sum = 0;
+  for (const float weight : weights) {
+    sum += weight >= min_weight ? weight : 0.0F;
+  }
+  const double target = uniform * sum;
+  double reached = 0;
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0 && weights[i] >= min_weight) {
+      reached += weights[i];
+      last = i;
+      if (reached > target) {
+        break;
+      }
     }
   }
   return last;
 }
 
-Result<TokenId> Sampler::choose(std::span<float> logits, const SampleContext& context) {
+bool is_top_k(const SamplingParams& params, std::size_t vocab) {
+  return params.top_k > 0 && static_cast<std::size_t>(params.top_k) < vocab;
+}
+
+}  // namespace
+
+Status Sampler::check(std::span<const float> logits, const SampleContext& context) {
+  bool bad = logits.empty();
+  for (const float logit : logits) {
+    bad |= !(logit < -kNever);
+  }
+  if (bad) {
+    const auto first = std::find_if(logits.begin(), logits.end(),
+                                    [](float logit) { return !(logit < -kNever); });
+    return {ErrorCode::kInvalidArgument,
+            logits.empty() ? std::string("there are no logits to choose from")
+                           : base::str_cat("logit of token ", first - logits.begin(), " is ",
+                                           *first, ", no token can be chosen")};
+  }
+  const std::size_t vocab = logits.size();
   const SamplingParams& params = *context.params;
-  QUIRE_TRY(const float top_logit, finite_maximum(logits));
-  if (params.temperature == 0) {
-    return greedy(logits);
+  for (const auto& entry : params.logit_bias) {
+    QUIRE_TRY_STATUS(check_ids(std::span(&entry.first, 1), "logit_bias", vocab));
   }
-  const auto inverse = static_cast<float>(1.0 / params.temperature);
-  for (float& logit : logits) {
-    logit *= inverse;
+  QUIRE_TRY_STATUS(check_ids(context.end_ids, "list of stop ids", vocab));
+  if (params.repetition_penalty != 1) {
+    QUIRE_TRY_STATUS(check_ids(context.prompt, "prompt", vocab));
   }
-  const float top = top_logit * inverse;
-  collect(logits);
-  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + params.top_k - 1, candidates_.end(),
-                     before);
-    candidates_.resize(static_cast<std::size_t>(params.top_k));
+  return check_ids(context.output, "output", vocab);
+}
+
+// Values beyond the range of float forbid the token, or make it the most likely one.
+void Sampler::change(std::span<float> logits, TokenId id, double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  originals_.emplace_back(logits[at(id)], id);
+  logits[at(id)] = value < -kMax ? kNever : static_cast<float>(std::min(value, kMax));
+}
+
+void Sampler::penalize_repetition(std::span<float> logits, const SampleContext& context) {
+  const double penalty = context.params->repetition_penalty;
+  for (const auto& ids : {context.prompt, context.output}) {
+    for (const TokenId id : ids) {
+      if (counts_[at(id)]++ == 0) {
+        const double logit = logits[at(id)];
+        change(logits, id, logit > 0 ? logit / penalty : logit * penalty);
+      }
+    }
   }
-  if (params.top_p < 1) {
-    keep_nucleus(params.top_p, top);
+  for (const auto& ids : {context.prompt, context.output}) {
+    for (const TokenId id : ids) {
+      counts_[at(id)] = 0;
+    }
   }
-  if (params.min_p > 0) {
-    std::erase_if(candidates_, [&](const Candidate& candidate) {
-      return std::exp(static_cast<double>(candidate.logit) - top) < params.min_p;
-    });
+}
+
+void Sampler::adjust(std::span<float> logits, const SampleContext& context) {
+  const SamplingParams& params = *context.params;
+  originals_.clear();
+  counts_.resize(std::max(counts_.size(), logits.size()), 0);
+  for (const auto& [id, bias] : params.logit_bias) {
+    change(logits, id, static_cast<double>(logits[at(id)]) + bias);
   }
-  // One order for every way that candidates were selected in.
+  if (params.repetition_penalty != 1) {
+    penalize_repetition(logits, context);
+  }
+  if (params.presence_penalty != 0 || params.frequency_penalty != 0) {
+    for (const TokenId id : context.output) {
+      ++counts_[at(id)];
+    }
+    for (const TokenId id : context.output) {
+      if (const std::int32_t count = std::exchange(counts_[at(id)], 0); count > 0) {
+        const double penalty = params.presence_penalty + (params.frequency_penalty * count);
+        change(logits, id, static_cast<double>(logits[at(id)]) - penalty);
+      }
+    }
+  }
+  if (context.index < params.min_tokens) {
+    for (const TokenId id : context.end_ids) {
+      change(logits, id, kNever);
+    }
+  }
+}
+
+// Leaves the `count` most likely tokens in candidates_, most likely first. One pass keeps those
+// above the least of the best so far, and thins them out when there are twice too many. Later ids
+// do not displace equal ones, so that ties go to the lower id.
+void Sampler::select_largest(std::span<const float> logits, std::size_t count) {
+  const std::size_t room = (2 * count) + 64;
+  const auto thin_out = [&] {
+    const auto last = candidates_.begin() + static_cast<std::ptrdiff_t>(count - 1);
+    std::nth_element(candidates_.begin(), last, candidates_.end(), before);
+    candidates_.resize(count);
+  };
+  candidates_.clear();
+  float threshold = kNever;
+  bool full = false;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (full && !(logits[i] > threshold)) {
+      continue;
+    }
+    candidates_.emplace_back(logits[i], static_cast<TokenId>(i));
+    if (candidates_.size() >= room) {
+      thin_out();
+      threshold = candidates_.back().first;
+      full = true;
+    }
+  }
+  if (candidates_.size() > count) {
+    thin_out();
+  }
+  std::sort(candidates_.begin(), candidates_.end(), before);
+}
+
+void Sampler::weigh_candidates(float peak, double temperature) {
+  candidate_logits_.clear();
+  for (const auto& candidate : candidates_) {
+    candidate_logits_.push_back(candidate.first);
+  }
+  candidate_weights_.resize(candidates_.size());
+  softmax_weights(candidate_logits_, peak, temperature, candidate_weights_);
+}
+
+// Keeps the fewest of the most likely candidates whose weights reach `mass`; false, and nothing is
+// cut, when all together do not.
+bool Sampler::cut_candidates(double mass) {
+  double reached = 0;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    reached += candidate_weights_[i];
+    if (reached >= mass) {
+      candidates_.resize(i + 1);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Leaves in candidates_ what top-k and then top-p leave of the row. One of them is on.
+void Sampler::restrict(std::span<const float> logits, float peak, const SamplingParams& params) {
+  if (is_top_k(params, logits.size())) {
+    select_largest(logits, static_cast<std::size_t>(params.top_k));
+    if (params.top_p < 1) {
+      weigh_candidates(peak, params.temperature);
+      static_cast<void>(cut_candidates(params.top_p * sum_of(candidate_weights_)));
+    }
+    return;
+  }
+  row_weights_.resize(logits.size());
+  softmax_weights(logits, peak, params.temperature, row_weights_);
+  const double mass = params.top_p * sum_of(row_weights_);
+  for (std::size_t count = kFirstTopP;; count *= 8) {
+    select_largest(logits, std::min(count, logits.size()));
+    weigh_candidates(peak, params.temperature);
+    if (cut_candidates(mass) || count >= logits.size()) {
+      return;
+    }
+  }
+}
+
+TokenId Sampler::draw(std::span<const float> logits, float peak, const SampleContext& context) {
+  const SamplingParams& params = *context.params;
+  const double uniform = uniform_at(context.seed, static_cast<std::uint64_t>(context.index));
+  if (!is_top_k(params, logits.size()) && params.top_p >= 1) {
+    row_weights_.resize(logits.size());
+    softmax_weights(logits, peak, params.temperature, row_weights_);
+    return static_cast<TokenId>(pick(row_weights_, params.min_p, uniform));
+  }
+  restrict(logits, peak, params);
   std::sort(candidates_.begin(), candidates_.end(),
-            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  return draw(top, uniform_at(context.seed, static_cast<std::uint64_t>(context.index)));
+            [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
+  weigh_candidates(peak, params.temperature);
+  return candidates_[pick(candidate_weights_, params.min_p, uniform)].second;
+}
+
+void Sampler::add_chosen(std::span<const float> logits, double log_sum,
+                         SampledToken& token) const {
+  const auto is_chosen = [&](const auto& entry) { return entry.first == token.id; };
+  if (std::any_of(token.logprobs.begin(), token.logprobs.end(), is_chosen)) {
+    return;
+  }
+  // The oldest entry of a token is its logit before all changes.
+  const auto original = std::find_if(originals_.begin(), originals_.end(), [&](const auto& entry) {
+    return entry.second == token.id;
+  });
+  const float logit = original == originals_.end() ? logits[at(token.id)] : original->first;
+  token.logprobs.emplace_back(token.id, logprob(logit, log_sum));
 }
 
 Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContext& context) {
-  SampledToken sampled;
-  const auto& wanted = context.params->logprobs;
-  if (wanted) {
-    QUIRE_TRY(const float top, finite_maximum(logits));
-    sampled.logprobs = top_logprobs(logits, top, static_cast<std::size_t>(*wanted));
-    unmodified_.assign(logits.begin(), logits.end());
+  const SamplingParams& params = *context.params;
+  QUIRE_TRY_STATUS(check(logits, context));
+  SampledToken token;
+  double log_sum = 0;
+  if (params.logprobs) {
+    log_sum = log_sum_exp(logits);
+    const auto wanted = static_cast<std::size_t>(*params.logprobs);
+    if (wanted > 0) {
+      select_largest(logits, std::min(wanted, logits.size()));
+      for (const auto& [logit, id] : candidates_) {
+        token.logprobs.emplace_back(id, logprob(logit, log_sum));
+      }
+    }
   }
-  penalise(logits, context);
-  QUIRE_TRY(sampled.id, choose(logits, context));
-  const auto is_chosen = [&](const auto& entry) { return entry.first == sampled.id; };
-  if (wanted && std::none_of(sampled.logprobs.begin(), sampled.logprobs.end(), is_chosen)) {
-    const float logit = unmodified_[static_cast<std::size_t>(sampled.id)];
-    sampled.logprobs.emplace_back(sampled.id, static_cast<float>(logit - log_norm_));
+  adjust(logits, context);
+  const auto peak = std::max_element(logits.begin(), logits.end());
+  if (*peak == kNever) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("no token can be chosen: all ", logits.size(),
+                          " logits are -inf after logit_bias and min_tokens")};
   }
-  return sampled;
-}
-
-double uniform_at(std::uint64_t seed, std::uint64_t counter) {
-  constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-  constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  constexpr int kRounds = 10;
-  std::array<std::uint32_t, 4> x = {static_cast<std::uint32_t>(counter),
-                                    static_cast<std::uint32_t>(counter >> 32), 0, 0};
-  auto key0 = static_cast<std::uint32_t>(seed);
-  auto key1 = static_cast<std::uint32_t>(seed >> 32);
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t a = std::uint64_t{kMultiplier0} * x[0];
-    const std::uint64_t b = std::uint64_t{kMultiplier1} * x[2];
-    x = {static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ key0, static_cast<std::uint32_t>(b),
-         static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ key1, static_cast<std::uint32_t>(a)};
-    key0 += kWeyl0;
-    key1 += kWeyl1;
+  // max_element returns the first of equals: the lower id.
+  token.id = params.temperature == 0 ? static_cast<TokenId>(peak - logits.begin())
+                                     : draw(logits, *peak, context);
+  if (params.logprobs) {
+    add_chosen(logits, log_sum, token);
   }
-  const std::uint64_t bits = (std::uint64_t{x[1]} << 32 | x[0]) >> 11;  // 53 of them
-  return static_cast<double>(bits) * 0x1.0p-53;
+  return token;
 }
 
 }  // namespace quire::sampling

@@ -1,12 +1,15 @@
 // Logits to token, one row at a time, in the order that include/quire/sampling.h states.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sampling/philox.h"
 #include "quire/types.h"
 
 namespace quire::sampling {
@@ -14,9 +17,9 @@ namespace quire::sampling {
 // What a row's choice depends on besides its logits. `seed` and `index` key a counter-based
 // generator, so the choice does not depend on the batch.
 struct SampleContext {
-  const SamplingParams* params = nullptr;
-  std::uint64_t seed = 0;  // params->seed, or one drawn for the request
-  std::int32_t index = 0;  // number of tokens already generated
+  const SamplingParams* params = nullptr;  // valid
+  std::uint64_t seed = 0;                  // params->seed, or one drawn for the request
+  std::int32_t index = 0;                  // number of tokens already generated
   std::span<const TokenId> prompt;
   std::span<const TokenId> output;
   std::span<const TokenId> end_ids;  // EOS and stop ids: forbidden before min_tokens
@@ -29,37 +32,38 @@ struct SampledToken {
   std::vector<std::pair<TokenId, float>> logprobs;
 };
 
-// A token that may still be chosen.
-struct Candidate {
-  float logit = 0;
-  TokenId id = -1;
-};
-
-// Holds scratch between calls, so that a steady batch allocates nothing; one per thread.
+// Scratch that a sampler keeps between calls; one per thread. It grows to the vocabulary and to the
+// longest row; after that a call allocates nothing but the logprobs that it returns.
 class Sampler {
  public:
-  // logits: [vocab], overwritten. kInternal when a logit is NaN or +inf, kInvalidArgument when
-  // every token is forbidden. Cost: a few passes over the row; sorting only what top-k and top-p
-  // need.
+  // logits: [vocab], overwritten. The choice depends on the row and the context alone, bit for bit.
+  // Among the tokens that top-k, top-p and min-p leave, it is the first by id at which the running
+  // sum of probabilities exceeds uniform_at(seed, index). kInvalidArgument when a logit is NaN or
+  // +inf, an id is outside of the vocabulary, or all logits are -inf in the end. O(vocab), plus
+  // O(n log n) in the n tokens that top-k or top-p leave.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
  private:
-  void collect(std::span<const float> logits);
-  [[nodiscard]] std::vector<std::pair<TokenId, float>> top_logprobs(std::span<const float> logits,
-                                                                    float top, std::size_t count);
-  void penalise(std::span<float> logits, const SampleContext& context);
-  [[nodiscard]] Result<TokenId> choose(std::span<float> logits, const SampleContext& context);
-  void keep_nucleus(double top_p, float top);
-  [[nodiscard]] TokenId draw(float top, double uniform) const;
+  using Candidate = std::pair<float, TokenId>;  // logit, id
+
+  static Status check(std::span<const float> logits, const SampleContext& context);
+  void adjust(std::span<float> logits, const SampleContext& context);
+  void penalize_repetition(std::span<float> logits, const SampleContext& context);
+  void change(std::span<float> logits, TokenId id, double value);
+  [[nodiscard]] TokenId draw(std::span<const float> logits, float peak,
+                             const SampleContext& context);
+  void restrict(std::span<const float> logits, float peak, const SamplingParams& params);
+  void select_largest(std::span<const float> logits, std::size_t count);
+  void weigh_candidates(float peak, double temperature);
+  [[nodiscard]] bool cut_candidates(double mass);
+  void add_chosen(std::span<const float> logits, double log_sum, SampledToken& token) const;
 
   std::vector<Candidate> candidates_;
-  std::vector<TokenId> seen_;
-  std::vector<float> unmodified_;  // [vocab] logits before penalties, if logprobs are wanted
-  double log_norm_ = 0;            // of unmodified_
+  std::vector<float> candidate_logits_;   // of candidates_, contiguous
+  std::vector<float> candidate_weights_;  // of candidates_
+  std::vector<float> row_weights_;        // [vocab]
+  std::vector<std::int32_t> counts_;      // [vocab], zero between uses
+  std::vector<Candidate> originals_;      // logits that adjust changed, oldest first
 };
-
-// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a uniform
-// double in [0, 1) that depends on nothing but its two arguments.
-[[nodiscard]] double uniform_at(std::uint64_t seed, std::uint64_t counter);
 
 }  // namespace quire::sampling

@@ -1,60 +1,106 @@
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {
 
-constexpr double kMaxBias = 1e4;  // beyond any logit, far from overflow
-constexpr std::size_t kMaxStops = 256;
-constexpr std::int32_t kMaxLogprobs = 1000;
+constexpr std::size_t kMaxStops = 64;
+constexpr std::size_t kMaxStopBytes = 4096;
+constexpr std::size_t kMaxIds = 65'536;  // of stop_token_ids and logit_bias
+constexpr std::int32_t kMaxLogprobs = 1024;
 
-Error refuse(std::string_view field, std::string_view range, double value) {
-  return {.code = ErrorCode::kInvalidArgument,
-          .message = base::str_cat(field, " must be ", range, ", not ", value)};
+template <class T>
+Status out_of_range(std::string_view field, T value, std::string_view range) {
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(field, " must be ", range, ", got ", value)};
 }
 
-bool inside(double value, double low, double high) { return value >= low && value <= high; }
-
-Status check_numbers(const SamplingParams& p) {
-  constexpr double kMaxTemperature = 100;
-  if (!inside(p.temperature, 0, kMaxTemperature) ||
-      (p.temperature > 0 && p.temperature < 1e-4)) {  // its inverse would overflow the logits
-    return refuse("temperature", "0 (greedy) or in [0.0001, 100]", p.temperature);
+Status check_penalties(const SamplingParams& params) {
+  if (!(params.repetition_penalty > 0) || !std::isfinite(params.repetition_penalty)) {
+    return out_of_range("repetition_penalty", params.repetition_penalty, "finite and above 0");
   }
-  if (!(p.top_p > 0 && p.top_p <= 1)) {
-    return refuse("top_p", "in (0, 1]", p.top_p);
+  if (!std::isfinite(params.presence_penalty)) {
+    return out_of_range("presence_penalty", params.presence_penalty, "finite");
   }
-  if (p.top_k < 0) {
-    return refuse("top_k", "0 (off) or more", p.top_k);
-  }
-  if (!inside(p.min_p, 0, 1)) {
-    return refuse("min_p", "in [0, 1]", p.min_p);
-  }
-  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= kMaxBias)) {
-    return refuse("repetition_penalty", "in (0, 10000]", p.repetition_penalty);
-  }
-  if (!inside(p.presence_penalty, -kMaxBias, kMaxBias)) {
-    return refuse("presence_penalty", "in [-10000, 10000]", p.presence_penalty);
-  }
-  if (!inside(p.frequency_penalty, -kMaxBias, kMaxBias)) {
-    return refuse("frequency_penalty", "in [-10000, 10000]", p.frequency_penalty);
+  if (!std::isfinite(params.frequency_penalty)) {
+    return out_of_range("frequency_penalty", params.frequency_penalty, "finite");
   }
   return {};
 }
 
-Status check_counts(const SamplingParams& p) {
-  if (p.max_tokens < 0) {
-    return refuse("max_tokens", "0 or more", p.max_tokens);
+Status check_counts(const SamplingParams& params) {
+  if (params.max_tokens < 0) {
+    return out_of_range("max_tokens", params.max_tokens, "0 or more");
   }
-  if (p.min_tokens < 0 || p.min_tokens > p.max_tokens) {
-    return refuse("min_tokens", base::str_cat("in [0, max_tokens = ", p.max_tokens, "]"),
-                  p.min_tokens);
+  if (params.min_tokens < 0) {
+    return out_of_range("min_tokens", params.min_tokens, "0 or more");
   }
-  if (p.logprobs && (*p.logprobs < 0 || *p.logprobs > kMaxLogprobs)) {
-    return refuse("logprobs", base::str_cat("in [0, ", kMaxLogprobs, "]"), *p.logprobs);
+  if (params.min_tokens > params.max_tokens) {
+    return out_of_range("min_tokens", params.min_tokens,
+                        base::str_cat("at most max_tokens, which is ", params.max_tokens));
+  }
+  if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kMaxLogprobs)) {
+    return out_of_range("logprobs", *params.logprobs, base::str_cat("in [0, ", kMaxLogprobs, "]"));
+  }
+  return {};
+}
+
+Status check_stops(const SamplingParams& params) {
+  if (params.stop.size() > kMaxStops) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("stop has ", params.stop.size(),
+                                                       " strings, at most ", kMaxStops,
+                                                       " are allowed")};
+  }
+  for (const auto& stop : params.stop) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("stop holds a string of ", stop.size(), " bytes, 1 to ", kMaxStopBytes,
+                            " are allowed")};
+    }
+  }
+  if (params.stop_token_ids.size() > kMaxIds) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("stop_token_ids has ", params.stop_token_ids.size(), " ids, at most ",
+                          kMaxIds, " are allowed")};
+  }
+  for (const TokenId id : params.stop_token_ids) {
+    if (id < 0) {
+      return out_of_range("an id in stop_token_ids", id, "0 or more");
+    }
+  }
+  return {};
+}
+
+Status check_logit_bias(const SamplingParams& params) {
+  if (params.logit_bias.size() > kMaxIds) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("logit_bias has ", params.logit_bias.size(), " entries, at most ",
+                          kMaxIds, " are allowed")};
+  }
+  std::vector<TokenId> ids;
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (id < 0) {
+      return out_of_range("a token id in logit_bias", id, "0 or more");
+    }
+    if (!std::isfinite(bias)) {
+      return out_of_range(base::str_cat("logit_bias of token ", id), bias, "finite");
+    }
+    ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice != ids.end()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("logit_bias names token ", *twice, " more than once")};
   }
   return {};
 }
@@ -62,31 +108,23 @@ Status check_counts(const SamplingParams& p) {
 }  // namespace
 
 Status SamplingParams::validate() const {
-  QUIRE_TRY_STATUS(check_numbers(*this));
+  // Written so that NaN fails too.
+  if (!(temperature >= 0) || !std::isfinite(temperature)) {
+    return out_of_range("temperature", temperature, "finite and 0 or more");
+  }
+  if (!(top_p > 0 && top_p <= 1)) {
+    return out_of_range("top_p", top_p, "in (0, 1]");
+  }
+  if (top_k < 0) {
+    return out_of_range("top_k", top_k, "0 (off) or more");
+  }
+  if (!(min_p >= 0 && min_p <= 1)) {
+    return out_of_range("min_p", min_p, "in [0, 1]");
+  }
+  QUIRE_TRY_STATUS(check_penalties(*this));
   QUIRE_TRY_STATUS(check_counts(*this));
-  if (stop.size() > kMaxStops) {
-    return refuse("the number of stop strings", base::str_cat("at most ", kMaxStops),
-                  static_cast<double>(stop.size()));
-  }
-  for (const std::string& text : stop) {
-    if (text.empty()) {
-      return {ErrorCode::kInvalidArgument, "a stop string must not be empty"};
-    }
-  }
-  for (const TokenId id : stop_token_ids) {
-    if (id < 0) {
-      return refuse("an id in stop_token_ids", "0 or more", id);
-    }
-  }
-  for (const auto& [id, bias] : logit_bias) {
-    if (id < 0) {
-      return refuse("an id in logit_bias", "0 or more", id);
-    }
-    if (!inside(bias, -kMaxBias, kMaxBias)) {
-      return refuse(base::str_cat("logit_bias of token ", id), "in [-10000, 10000]", bias);
-    }
-  }
-  return {};
+  QUIRE_TRY_STATUS(check_stops(*this));
+  return check_logit_bias(*this);
 }
 
 }  // namespace quire

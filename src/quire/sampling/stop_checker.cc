@@ -1,40 +1,83 @@
 #include "quire/sampling/stop_checker.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
 
 namespace quire::sampling {
 
-StopChecker::StopChecker(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-
-// Where the longest end of held_ starts that is the beginning of a stop string.
-std::size_t StopChecker::possible_start() const {
-  const std::string_view held = held_;
-  std::size_t start = held.size();
-  for (const std::string& stop : stops_) {
-    const std::size_t longest = std::min(stop.size() - 1, held.size());
-    for (std::size_t length = longest; length > held.size() - start; --length) {
-      if (held.substr(held.size() - length) == std::string_view(stop).substr(0, length)) {
-        start = held.size() - length;
-      }
+StopChecker::StopChecker(std::vector<std::string> stops) {
+  for (auto& stop : stops) {
+    QUIRE_CHECK(!stop.empty(), "a stop string is empty");
+    Pattern pattern{.text = std::move(stop), .borders = {}, .matched = 0};
+    // The borders of a string are what the matching itself finds in it, one byte late.
+    for (const char next : std::string_view(pattern.text).substr(1)) {
+      pattern.borders.push_back(pattern.matched);
+      advance(pattern, next);
     }
+    pattern.borders.push_back(pattern.matched);
+    pattern.matched = 0;
+    patterns_.push_back(std::move(pattern));
   }
-  return start;
 }
 
-StopChecker::Piece StopChecker::push(std::string_view text) {
-  held_ += text;
-  std::size_t found = std::string::npos;
-  for (const std::string& stop : stops_) {
-    found = std::min(found, held_.find(stop));
+void StopChecker::advance(Pattern& pattern, char next) {
+  while (pattern.matched > 0 && pattern.text[pattern.matched] != next) {
+    pattern.matched = pattern.borders[pattern.matched - 1];
   }
-  const bool stopped = found != std::string::npos;
-  const std::size_t certain = stopped ? found : possible_start();
-  Piece piece{.text = held_.substr(0, certain), .stopped = stopped};
-  held_.erase(0, stopped ? std::string::npos : certain);
-  return piece;
+  pattern.matched += pattern.text[pattern.matched] == next ? 1 : 0;
 }
 
-std::string StopChecker::flush() { return std::exchange(held_, std::string()); }
+StopChecker::Piece StopChecker::push(std::string_view delta) {
+  std::size_t live = held_.size();  // where the earliest stop string that may still come begins
+  for (const char next : delta) {
+    if (stopped_) {
+      break;
+    }
+    held_.push_back(next);
+    std::size_t longest = 0;
+    for (auto& pattern : patterns_) {
+      advance(pattern, next);
+      if (pattern.matched == pattern.text.size()) {
+        found_ = std::min(found_, held_.size() - pattern.matched);
+        pattern.matched = pattern.borders.back();
+      }
+      longest = std::max(longest, pattern.matched);
+    }
+    live = held_.size() - longest;
+    stopped_ = found_ <= live;
+  }
+  if (stopped_) {
+    std::string text = held_.substr(0, found_);
+    held_.clear();
+    found_ = 0;
+    return {.text = std::move(text), .stopped = true};
+  }
+  return {.text = release(live), .stopped = false};
+}
+
+// Takes the first `count` bytes out of what is held back.
+std::string StopChecker::release(std::size_t count) {
+  std::string text = held_.substr(0, count);
+  held_.erase(0, count);
+  found_ -= found_ == kNotFound ? 0 : count;
+  return text;
+}
+
+std::string StopChecker::flush() {
+  std::string text = held_.substr(0, found_);
+  held_.clear();
+  found_ = kNotFound;
+  stopped_ = false;
+  for (auto& pattern : patterns_) {
+    pattern.matched = 0;
+  }
+  return text;
+}
 
 }  // namespace quire::sampling

@@ -1,34 +1,53 @@
-// Stop strings on streamed text: nothing is shown that may be the beginning of one.
+// Stop strings in text that arrives in pieces.
 //
 // Thread rule: one thread per object.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace quire::sampling {
 
+// Passes text through up to the first place where a stop string begins, however the text is cut
+// into pieces. A match is reported once no stop string that began before it can be completed.
+// Invariants: what was passed on holds no stop string and no beginning of one that what follows
+// could still complete; after a stop nothing is passed on.
 class StopChecker {
  public:
-  // `stops`: not empty strings.
+  struct Piece {
+    std::string text;      // may be passed on
+    bool stopped = false;  // a stop string was found; `text` ends before it
+  };
+
+  // Precondition: no stop string is empty.
   explicit StopChecker(std::vector<std::string> stops);
 
-  struct Piece {
-    std::string text;      // certain to stand before any stop string
-    bool stopped = false;  // a stop string was found; text ends before it, nothing may follow
-  };
-  // Pieces joined equal the whole text up to its earliest stop string, however it was split. Cost:
-  // O(number of stops * (text + longest stop)).
-  [[nodiscard]] Piece push(std::string_view text);
-  // What was held back because a stop string might have begun in it.
+  // Takes the next piece of text. Amortised O(bytes) per stop string.
+  [[nodiscard]] Piece push(std::string_view delta);
+
+  // What was held back, up to a stop string, when no more will come. The object starts afresh
+  // afterwards.
   [[nodiscard]] std::string flush();
 
  private:
-  [[nodiscard]] std::size_t possible_start() const;
+  // A stop string with its Knuth-Morris-Pratt borders: how much of it the text so far ends with.
+  struct Pattern {
+    std::string text;
+    std::vector<std::size_t> borders;
+    std::size_t matched = 0;
+  };
 
-  std::vector<std::string> stops_;
-  std::string held_;
+  static constexpr std::size_t kNotFound = std::string::npos;
+
+  static void advance(Pattern& pattern, char next);
+  [[nodiscard]] std::string release(std::size_t count);
+
+  std::vector<Pattern> patterns_;
+  std::string held_;  // the end of the text so far that may begin a stop string
+  std::size_t found_ = kNotFound;  // where the first stop string in held_ begins
+  bool stopped_ = false;
 };
 
 }  // namespace quire::sampling

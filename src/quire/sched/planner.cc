@@ -97,20 +97,17 @@ class Planner {
   bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
                   std::vector<PlannedRun>& runs) {
     const std::vector<std::int32_t> rows = share_rows(keep);
-    std::int32_t available = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(dropped);
+    blocks_left_ = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(dropped);
     runs.clear();
-    blocks_left_ = available;
     for (std::int32_t i = 0; i < keep; ++i) {
       const Entry& running = entry(i);
       const SeqId id = *running.sequence;
       const std::int32_t wanted = rows[static_cast<std::size_t>(i)];
-      const std::int32_t count = rows_that_fit(id, wanted, available);
+      const std::int32_t count = rows_that_fit(id, wanted);
       if (wanted > 0 && count == 0) {
         return false;
       }
-      const std::int32_t needed = ledger_.blocks_needed(id, count);
-      available -= needed;
-      blocks_left_ -= std::max(std::int64_t{needed}, blocks_missing(running));
+      blocks_left_ -= ledger_.blocks_needed(id, count);
       if (count > 0) {
         runs.push_back(make_run(running, ledger_.num_computed(id), count));
       }
@@ -118,22 +115,16 @@ class Planner {
     return true;
   }
 
-  [[nodiscard]] std::int32_t rows_that_fit(SeqId id, std::int32_t wanted,
-                                           std::int32_t available) const {
-    if (ledger_.blocks_needed(id, wanted) <= available) {
+  [[nodiscard]] std::int32_t rows_that_fit(SeqId id, std::int32_t wanted) const {
+    if (ledger_.blocks_needed(id, wanted) <= blocks_left_) {
       return wanted;
     }
     std::int32_t fits = 0;
     for (std::int32_t too_many = wanted; too_many - fits > 1;) {
       const std::int32_t middle = fits + (too_many - fits) / 2;
-      (ledger_.blocks_needed(id, middle) <= available ? fits : too_many) = middle;
+      (ledger_.blocks_needed(id, middle) <= blocks_left_ ? fits : too_many) = middle;
     }
     return fits;
-  }
-
-  // Blocks that a running request still has to get for the tokens that are known.
-  [[nodiscard]] std::int64_t blocks_missing(const Entry& running) const {
-    return ledger_.min_blocks(wanted_tokens(running)) - ledger_.num_blocks_held(*running.sequence);
   }
 
   [[nodiscard]] PlannedRun make_run(const Entry& entry, std::int32_t first,
@@ -159,8 +150,10 @@ class Planner {
     }
   }
 
-  // Cached blocks that it attaches are no longer evictable, so they count as taken. Two that attach
-  // the same ones pay twice here; at worst the second waits for the next step.
+  // All known tokens must fit, not only those of this step: a prompt takes all rows until it is
+  // done, so nobody else is admitted meanwhile and only decoding can take its blocks away. Cached
+  // blocks that it attaches are no longer evictable, so they count as taken. Two that attach the
+  // same ones pay twice here; at worst the second waits for the next step.
   bool admit_one(const Entry& waiting, StepPlan& plan) {
     const kv::PrefixMatch match =
         waiting.request.reuse ? ledger_.probe(known_tokens(waiting)) : kv::PrefixMatch{};
@@ -179,14 +172,14 @@ class Planner {
       rows_left_ -= count;
     }
     const std::int64_t needed = (count + block_tokens - 1) / block_tokens;
-    blocks_left_ = fresh - std::max(missing, needed);
+    blocks_left_ = fresh - needed;
     return true;
   }
 
   const State& state_;
   const kv::Ledger& ledger_;
-  std::int32_t rows_left_ = 0;    // of the step
-  std::int64_t blocks_left_ = 0;  // for admissions: what the known tokens of the running leave over
+  std::int32_t rows_left_ = 0;  // of the step
+  std::int64_t blocks_left_ = 0;
 };
 
 }  // namespace

@@ -93,7 +93,7 @@ class Scheduler {
   // Rows: sequences that want one token first, then prompts, oldest first, as far as
   // max_batch_tokens goes. Blocks: oldest first; a prompt takes fewer rows when blocks are short,
   // and when there is none for a sequence the youngest is preempted. Nobody is admitted in a step
-  // that preempts, or before all his known tokens fit beside those of the running. Cost: O(running)
+  // that preempts, or before blocks for all his known tokens are there. Cost: O(running)
   // plus the prefix match of what is admitted and of one more.
   [[nodiscard]] StepPlan plan() const;
 

@@ -147,7 +147,10 @@ void BpeModel::tokenize(std::string_view piece, ModelScratch& scratch,
   const TokenId whole = found < end_token_ ? found : -1;
   if (whole >= 0) {
     const Memo memo = memo_[static_cast<std::size_t>(whole)].load(std::memory_order_relaxed);
-    if (options_.ignore_merges || memo == Memo::kWhole) {
+    const bool stays_whole =
+        options_.ignore_merges || (options_.keep_newline_runs &&
+                                   piece.find_first_not_of('\n') == std::string_view::npos);
+    if (stays_whole || memo == Memo::kWhole) {
       out.push_back(whole);
       return;
     }

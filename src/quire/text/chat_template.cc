@@ -21,8 +21,8 @@
 #include "quire/text/jinja_parser.h"
 #include "quire/text/jinja_runtime.h"
 #include "quire/text/jinja_text.h"
-#include "quire/text/jinja_unicode.h"
 #include "quire/text/jinja_value.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text {
 namespace {
@@ -81,7 +81,7 @@ class Converter {
 
  private:
   Result<jinja::Value> text(std::string_view bytes) const {
-    if (const std::size_t bad = jinja::find_ill_formed(bytes); bad != std::string_view::npos) {
+    if (const std::size_t bad = valid_utf8_prefix(bytes); bad != bytes.size()) {
       return jinja::invalid("a string of the variables is no UTF-8 at byte ", bad, ": ",
                             base::quoted(bytes.substr(0, bad)));
     }
@@ -185,7 +185,10 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 
 Result<RenderedPrompt> ChatTemplate::render(const json::object& variables,
                                             const RenderOptions& options) const {
-  jinja::Runtime runtime(jinja::Limits{}, calendar_time(options));
+  const jinja::Limits limits{.steps = options.max_steps,
+                             .text_bytes = options.max_output_bytes,
+                             .memory_bytes = 4 * options.max_output_bytes};
+  jinja::Runtime runtime(limits, calendar_time(options));
   QUIRE_TRY(const auto scope, make_scopes(impl_->parsed, runtime, variables, options));
   QUIRE_TRY(const auto text, jinja::Interpreter(impl_->parsed, runtime).run(scope));
   RenderedPrompt out;

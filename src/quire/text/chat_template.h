@@ -6,6 +6,7 @@
 
 #include <boost/json/fwd.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -43,6 +44,10 @@ struct RenderOptions {
   // Variables whose text counts as the template's own, because they come with the model:
   // {"bos_token", "eos_token"}.
   std::vector<std::string_view> trusted_variables = {};
+  // Rendering ends with kInvalidArgument beyond these. A step is a node evaluated, or an item or 64
+  // bytes touched; live memory is bounded by four times the output.
+  std::int64_t max_steps = 20'000'000;
+  std::size_t max_output_bytes = std::size_t{64} << 20;
 };
 
 class ChatTemplate {
@@ -62,8 +67,7 @@ class ChatTemplate {
   // provenance, through every operation that moves, cuts or changes text; numbers keep it when
   // they are printed as they are. What operations add (quotes of |tojson, separators of |join) has
   // the provenance of where it was written. kInvalidArgument with the line and the text of
-  // raise_exception, or for ill-formed UTF-8; bounded in steps, output (64 MiB), live memory and
-  // depth.
+  // raise_exception, for ill-formed UTF-8, and beyond the bounds of `options`.
   [[nodiscard]] Result<RenderedPrompt> render(const boost::json::object& variables,
                                               const RenderOptions& options = {}) const;
 

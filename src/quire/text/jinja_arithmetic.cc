@@ -187,7 +187,7 @@ Value repeat(Meter& meter, const String& string, std::int64_t count) {
 // + and * of strings, lists and tuples; % of a string. An error when `op` is none of these.
 Result<Value> apply_other(Meter& meter, Operator op, const Value& left, const Value& right) {
   const auto* string = left.get<String>();
-  const auto* list = left.sequence();
+  const Sequence* list = left.sequence();
   if (op == Operator::kModulo && string != nullptr) {
     return format_percent(meter, *string, right);
   }
@@ -197,7 +197,7 @@ Result<Value> apply_other(Meter& meter, Operator op, const Value& left, const Va
   if (op == Operator::kAdd && is_list_or_tuple(list) && right.sequence() != nullptr &&
       right.sequence()->kind == list->kind) {
     SequenceBuilder out(&meter, list->kind);
-    for (const auto* part : {list, right.sequence()}) {
+    for (const Sequence* part : {list, static_cast<const Sequence*>(right.sequence())}) {
       for (const auto& item : part->items) {
         out.push(item);
       }

@@ -106,6 +106,14 @@ Result<Value> filter_float(Runtime& /*runtime*/, const Value& input, const Argum
   return bound[0] == nullptr ? Value::real(0.0) : *bound[0];
 }
 
+// The number that a value spells, if int() does not take it: "42.23"|int is 42.
+std::optional<double> spelled_number(const Value& input) {
+  const auto* text = input.text();
+  const auto number = text == nullptr ? input.as_number() : parse_real(text->view());
+  const bool usable = number && !std::isnan(*number) && (text == nullptr || !std::isinf(*number));
+  return usable ? number : std::nullopt;
+}
+
 Result<Value> filter_int(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
   QUIRE_TRY(const auto bound, BoundArguments::bind("|int", arguments, {"default", "base"}));
   QUIRE_TRY(const auto base, bound.integer(1, 10));
@@ -115,20 +123,13 @@ Result<Value> filter_int(Runtime& /*runtime*/, const Value& input, const Argumen
   if (const auto* undefined = input.get<Undefined>()) {
     return invalid(*undefined->message);
   }
-  std::optional<double> number;
   if (const auto* text = input.text()) {
     QUIRE_TRY(const auto integer, parse_integer(text->view(), base));
     if (integer) {
       return Value::integer(*integer);
     }
-    number = parse_real(text->view());
-    if (number && std::isinf(*number)) {
-      number.reset();
-    }
-  } else {
-    number = input.as_number();
   }
-  if (number && !std::isnan(*number)) {
+  if (const auto number = spelled_number(input)) {
     return truncate_to_integer(*number);
   }
   return bound[0] == nullptr ? Value::integer(0) : *bound[0];

@@ -18,6 +18,7 @@
 #include "quire/text/jinja_text.h"
 #include "quire/text/jinja_unicode.h"
 #include "quire/text/jinja_value.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
 namespace {
@@ -69,9 +70,11 @@ NumberText integer_text(std::int64_t value, const FormatSpec& spec) {
   const std::uint64_t magnitude =
       value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
   std::array<char, 64> buffer;
-  const auto* end =
+  const char* const end =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), magnitude, base).ptr;
-  NumberText out{.sign = sign_of(value < 0, spec), .digits = std::string(buffer.data(), end)};
+  NumberText out{
+      .sign = sign_of(value < 0, spec),
+      .digits = std::string(buffer.data(), static_cast<std::size_t>(end - buffer.data()))};
   if (spec.alternate && base != 10) {
     out.prefix = std::string{'0', spec.type};
   }

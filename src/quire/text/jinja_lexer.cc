@@ -15,6 +15,7 @@
 #include "quire/result.h"
 #include "quire/text/jinja_error.h"
 #include "quire/text/jinja_unicode.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
 namespace {
@@ -424,7 +425,7 @@ class Lexer {
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
       return fail("an escape in a string names no character");
     }
-    append_utf8(code, value);
+    append_code_point(value, code);
     at += skip + count;
     return {};
   }
@@ -440,7 +441,7 @@ class Lexer {
 }  // namespace
 
 Result<std::vector<Token>> tokenize(std::string_view source) {
-  if (const std::size_t bad = find_ill_formed(source); bad != kNone) {
+  if (const std::size_t bad = valid_utf8_prefix(source); bad != source.size()) {
     return invalid("the template is no UTF-8 at byte ", bad);
   }
   return Lexer(normalize(source)).run();

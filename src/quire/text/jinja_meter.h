@@ -14,7 +14,7 @@ namespace quire::text::jinja {
 inline constexpr int kMaxContainerDepth = 200;
 
 struct Limits {
-  std::int64_t steps = 50'000'000;                    // nodes evaluated, items or 64 bytes touched
+  std::int64_t steps = 20'000'000;                    // nodes evaluated, items or 64 bytes touched
   std::size_t text_bytes = std::size_t{64} << 20;     // of any one string, the output included
   std::size_t memory_bytes = std::size_t{256} << 20;  // of all values alive at one time
   int depth = 1000;  // nested statements, expressions and macro calls

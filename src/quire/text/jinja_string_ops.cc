@@ -13,6 +13,7 @@
 #include "quire/text/jinja_text.h"
 #include "quire/text/jinja_unicode.h"
 #include "quire/text/jinja_value.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
 namespace {

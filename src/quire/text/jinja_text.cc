@@ -9,6 +9,7 @@
 
 #include "quire/text/jinja_meter.h"
 #include "quire/text/jinja_unicode.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
 namespace {

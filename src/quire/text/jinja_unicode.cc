@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "quire/text/jinja_casing.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
 namespace {
@@ -60,7 +61,7 @@ const SpecialCasing* find_special(char32_t code) {
 
 void append_all(const char32_t* codes, std::string& out) {
   for (; *codes != 0; ++codes) {
-    append_utf8(*codes, out);
+    append_code_point(out, *codes);
   }
 }
 
@@ -108,76 +109,18 @@ bool is_final_sigma(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-std::size_t find_ill_formed(std::string_view text) {
-  const auto* bytes =
-      reinterpret_cast<const utf8proc_uint8_t*>(text.data());  // NOLINT: byte view for C
-  for (std::size_t at = 0; at < text.size();) {
-    if (static_cast<unsigned char>(text[at]) < 0x80) {
-      ++at;
-      continue;
-    }
-    utf8proc_int32_t code = 0;
-    const auto size = utf8proc_iterate(
-        bytes + at, static_cast<utf8proc_ssize_t>(std::min<std::size_t>(4, text.size() - at)),
-        &code);
-    if (size <= 0) {
-      return at;
-    }
-    at += static_cast<std::size_t>(size);
-  }
-  return std::string_view::npos;
-}
-
 Decoded decode_at(std::string_view text, std::size_t offset) {
-  const auto byte = [&](std::size_t i) -> char32_t {
-    return static_cast<unsigned char>(text[offset + i]);
-  };
-  const char32_t first = byte(0);
-  if (first < 0x80) {
-    return {first, 1};
-  }
-  if (first < 0xe0) {
-    return {((first & 0x1f) << 6) | (byte(1) & 0x3f), 2};
-  }
-  if (first < 0xf0) {
-    return {((first & 0x0f) << 12) | ((byte(1) & 0x3f) << 6) | (byte(2) & 0x3f), 3};
-  }
-  return {((first & 0x07) << 18) | ((byte(1) & 0x3f) << 12) | ((byte(2) & 0x3f) << 6) |
-              (byte(3) & 0x3f),
-          4};
+  std::size_t end = offset;
+  const char32_t code = next_code_point(text, end);
+  return {code, end - offset};
 }
 
 Decoded decode_before(std::string_view text, std::size_t offset) {
   std::size_t start = offset - 1;
-  while ((static_cast<unsigned char>(text[start]) & 0xc0) == 0x80) {
+  while (is_utf8_continuation(text[start])) {
     --start;
   }
   return decode_at(text, start);
-}
-
-void append_utf8(char32_t code, std::string& out) {
-  const auto put = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xc0 | (code >> 6));
-    put(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    put(0xe0 | (code >> 12));
-    put(0x80 | ((code >> 6) & 0x3f));
-    put(0x80 | (code & 0x3f));
-  } else {
-    put(0xf0 | (code >> 18));
-    put(0x80 | ((code >> 12) & 0x3f));
-    put(0x80 | ((code >> 6) & 0x3f));
-    put(0x80 | (code & 0x3f));
-  }
-}
-
-std::size_t count_code_points(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
 }
 
 bool is_space(char32_t code) {
@@ -262,7 +205,8 @@ void append_upper(std::string_view text, std::size_t at, std::string& out) {
     append_all(special->upper, out);
     return;
   }
-  append_utf8(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))), out);
+  append_code_point(out,
+                    static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
 }
 
 void append_lower(std::string_view text, std::size_t at, std::string& out) {
@@ -270,9 +214,10 @@ void append_lower(std::string_view text, std::size_t at, std::string& out) {
   if (code == kDottedCapitalI) {
     append_all(U"i\u0307", out);
   } else if (code == kSigma && is_final_sigma(text, at)) {
-    append_utf8(kFinalSigma, out);
+    append_code_point(out, kFinalSigma);
   } else {
-    append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))), out);
+    append_code_point(out,
+                      static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
   }
 }
 
@@ -282,7 +227,8 @@ void append_title(std::string_view text, std::size_t at, std::string& out) {
     append_all(special->title, out);
     return;
   }
-  append_utf8(static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(code))), out);
+  append_code_point(out,
+                    static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(code))));
 }
 
 }  // namespace quire::text::jinja

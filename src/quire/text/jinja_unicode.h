@@ -1,4 +1,5 @@
-// UTF-8 and Python's view of code points: what its str methods call space, letter or line break.
+// Python's view of code points: what its str methods call space, letter or line break. The sets are
+// not those of unicode.h, which follows Rust.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +13,10 @@ struct Decoded {
   std::size_t bytes = 0;
 };
 
-// Offset of the first ill-formed byte, or npos.
-[[nodiscard]] std::size_t find_ill_formed(std::string_view text);
-
 // The code point that starts at `offset`. Precondition: `text` is well-formed, offset < size.
 [[nodiscard]] Decoded decode_at(std::string_view text, std::size_t offset);
 // The code point that ends before `offset`. Precondition: `text` is well-formed, offset > 0.
 [[nodiscard]] Decoded decode_before(std::string_view text, std::size_t offset);
-
-// Precondition: `code` is a scalar value.
-void append_utf8(char32_t code, std::string& out);
-
-[[nodiscard]] std::size_t count_code_points(std::string_view text);
 
 [[nodiscard]] bool is_space(char32_t code);       // str.isspace, and \s in regular expressions
 [[nodiscard]] bool is_line_break(char32_t code);  // where str.splitlines cuts

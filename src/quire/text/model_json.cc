@@ -210,7 +210,8 @@ Result<BuiltModel> build_model(ModelSource source, const Vocabulary& vocabulary,
   } else if (auto* unigram = std::get_if<ModelSource::Unigram>(&source.what)) {
     built.unk = unigram->options.unk;
     const double min_score = *std::min_element(unigram->scores.begin(), unigram->scores.end());
-    unigram->scores.resize(static_cast<std::size_t>(vocabulary.end_id()));  // added tokens
+    unigram->scores.resize(static_cast<std::size_t>(vocabulary.end_id()),
+                           -std::numeric_limits<double>::infinity());  // tokens added later
     built.model = std::make_unique<UnigramModel>(vocabulary, std::move(unigram->scores), min_score,
                                                  unigram->options);
   } else if (const auto* words = std::get_if<WordPieceOptions>(&source.what)) {

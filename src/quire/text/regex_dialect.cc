@@ -10,8 +10,10 @@
 namespace quire::text {
 namespace {
 
-// Oniguruma's \w in Unicode; PCRE2 10.42 has letters, numbers and the underscore only.
-constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Oniguruma's \w in Unicode, with its six superscripts and fractions of Latin-1; PCRE2 10.42 has
+// letters, numbers and the underscore only.
+constexpr std::string_view kWordClass =
+    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 constexpr std::string_view kHexClass = "0-9a-fA-F";
 constexpr int kMaxDepth = 100;
 
@@ -198,6 +200,10 @@ class Translator {
       return {};
     }
     copy(2);
+    const std::size_t close = in_.find('}', at_);
+    if (c == 'x' && peek() == '{' && close != std::string_view::npos) {
+      copy(close + 1 - at_);
+    }
     return {};
   }
 

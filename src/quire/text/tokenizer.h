@@ -68,12 +68,12 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> eos_token_id() const;
   [[nodiscard]] std::optional<TokenId> pad_token_id() const;
   [[nodiscard]] std::optional<TokenId> unk_token_id() const;
-  // Bytes that `id` adds to a decoded text at that place, for streaming: see detokenizer.h.
   // Digest of everything that decides encode; equal for equal tokenizers in every process.
   [[nodiscard]] std::string fingerprint() const;
 
+  struct Impl;  // opaque: what the loaders fill in (tokenizer_impl.h)
+
  private:
-  struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
   friend class Detokenizer;

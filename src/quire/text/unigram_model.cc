@@ -1,5 +1,6 @@
 #include "quire/text/unigram_model.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,11 +11,12 @@ namespace {
 
 constexpr double kUnkPenalty = 10.0;  // sentencepiece's kUnkPenalty
 
-ByteTrie trie_of(const Vocabulary& vocabulary) {
+ByteTrie trie_of(const Vocabulary& vocabulary, const std::vector<double>& scores) {
   std::vector<std::pair<std::string, std::int32_t>> entries;
   entries.reserve(vocabulary.size());
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
-    if (vocabulary.has(id) && !vocabulary.is_special(id)) {
+    if (vocabulary.has(id) && !vocabulary.is_special(id) &&
+        scores[static_cast<std::size_t>(id)] > -std::numeric_limits<double>::infinity()) {
       entries.emplace_back(vocabulary.token(id), id);
     }
   }
@@ -28,7 +30,7 @@ UnigramModel::UnigramModel(const Vocabulary& vocabulary, std::vector<double> sco
     : options_(options),
       scores_(std::move(scores)),
       unk_score_(min_score - kUnkPenalty),
-      trie_(trie_of(vocabulary)),
+      trie_(trie_of(vocabulary, scores_)),
       byte_tokens_(byte_tokens_of(vocabulary)) {}
 
 void UnigramModel::find_best_path(std::string_view piece, ModelScratch& scratch) const {

@@ -11,7 +11,7 @@ namespace quire::text {
 
 // Fields are the tokenizer.ggml.* keys. Ids of -1 mean that the file names none.
 struct VocabSpec {
-  std::string model;  // "gpt2" (byte-level BPE), "llama" (SPM), "bert", "t5"
+  std::string model;  // "gpt2" (byte-level BPE), "gemma4" (BPE), "llama" (SPM), "bert", "t5"
   std::string pre;    // tokenizer.ggml.pre, e.g. "llama-bpe", "smollm"; may be empty
   std::vector<std::string> tokens;
   std::vector<float> scores;  // empty or one per token
@@ -23,6 +23,11 @@ struct VocabSpec {
   bool remove_extra_whitespaces = false;
   bool escape_whitespaces = true;
   std::string precompiled_charsmap;  // bytes, for "t5"
+  int normalizer_lowercase = -1;     // "bert": -1 not stated (on), 0, 1
+  int normalizer_strip_accents = -1;
+  // White space behind special tokens is dropped. GGUF has no key for it: llama.cpp goes by
+  // general.name, which holds "phi-3" or "phi3".
+  bool specials_strip_right = false;
 };
 
 }  // namespace quire::text

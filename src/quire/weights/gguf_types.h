@@ -1,4 +1,5 @@
-// The element types of ggml by number. Source: ggml.h and ggml-common.h of llama.cpp, May 2026.
+// The element types of ggml by number. Source: ggml.h and ggml-common.h of llama.cpp (commit
+// 0c1e57098).
 #pragma once
 
 #include <cstdint>

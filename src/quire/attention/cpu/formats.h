@@ -73,7 +73,7 @@ struct Fp32 {
 
   static Columns load(const Word* words) { return V::load(reinterpret_cast<const float*>(words)); }
   static typename V::F dot(typename V::F acc, Columns columns, const Word* x) {
-    float value;
+    float value = 0;
     __builtin_memcpy(&value, x, sizeof value);
     return V::fma(columns, V::set(value), acc);
   }

@@ -1,6 +1,10 @@
 // The amx attention kernels: tile products for bf16, AVX-512 for everything around them and for
 // fp32.
 #include "quire/attention/cpu/amx_products.h"
+#include "quire/attention/cpu/attend.h"
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/cpu/vec_avx512.h"
 
 namespace quire::attention {
 namespace {

@@ -1,5 +1,7 @@
 // The avx2 attention kernels (compiled with its own flags).
 #include "quire/attention/cpu/attend.h"
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/device/cpu/isa.h"
 #include "quire/kernels/cpu/vec_avx2.h"
 
 namespace quire::attention {

@@ -1,5 +1,7 @@
 // The avx512 attention kernels (compiled with its own flags).
 #include "quire/attention/cpu/attend.h"
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/device/cpu/isa.h"
 #include "quire/kernels/cpu/vec_avx512.h"
 
 namespace quire::attention {

@@ -1,5 +1,7 @@
-// The portable attention kernels (the compiler's baseline: any target).
+// The portable attention kernels (the compiler's baseline flags: any target).
 #include "quire/attention/cpu/attend.h"
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/device/cpu/isa.h"
 #include "quire/kernels/cpu/vec_portable.h"
 
 namespace quire::attention {

@@ -69,8 +69,8 @@ void for_each_stretch(const AttentionTask& t, int begin, int end, Fn fn) {
   }
 }
 
-inline void copy_words(Word* __restrict to, const Word* __restrict from, int count) {
-  for (int i = 0; i < count; ++i) {
+inline void copy_words(Word* __restrict to, const Word* __restrict from, std::ptrdiff_t count) {
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
     to[i] = from[i];
   }
 }
@@ -85,15 +85,17 @@ void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out
                      const Word* from = reinterpret_cast<const Word*>(block) + slot;
                      Word* to = out + (token - first);
                      for (int step = 0; step < t.padded_dim / E::kPack; ++step) {
-                       copy_words(to + step * kUnitTokens, from + step * stored_slots, count);
+                       copy_words(to, from, count);
+                       to += kUnitTokens;
+                       from += stored_slots;
                      }
                    });
 }
 
 // One token of a pair of bf16 rows, which holds zeros there so far.
 inline void add_half(Word* __restrict to, int to_half, const Word* __restrict from, int from_half,
-                     int count) {
-  for (int i = 0; i < count; ++i) {
+                     std::ptrdiff_t count) {
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
     to[i] |= (from[i] >> (16 * from_half) & 0xffffu) << (16 * to_half);
   }
 }
@@ -101,7 +103,7 @@ inline void add_half(Word* __restrict to, int to_half, const Word* __restrict fr
 // `count` tokens of V from `slot` of a block to place `at` of a unit.
 template <class E>
 void copy_values(const AttentionTask& t, const Word* v, int slot, Word* unit, int at, int count) {
-  const int dim = t.padded_dim;
+  const std::ptrdiff_t dim = t.padded_dim;
   if constexpr (E::kPack == 1) {
     copy_words(unit + at * dim, v + slot * dim, count * dim);
   } else {
@@ -136,7 +138,7 @@ void gather_values(const AttentionTask& t, int first, TokenRange tokens, Word* o
 template <class E>
 void gather_all_values(const AttentionTask& t, int piece, TokenRange seen, PieceView& view) {
   const int unit_words = kUnitTokens / E::kPack * t.padded_dim;
-  Word* out = reinterpret_cast<Word*>(t.scratch) + kPieceUnits * unit_words;
+  Word* out = reinterpret_cast<Word*>(t.scratch) + std::ptrdiff_t{kPieceUnits} * unit_words;
   for (int i = 0; i < view.units; ++i, out += unit_words) {
     const int in_piece = view.unit[i] * kUnitTokens, first = piece * kPieceTokens + in_piece;
     const TokenRange wanted = {first + max_int(seen.begin - in_piece, 0),

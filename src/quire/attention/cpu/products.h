@@ -34,11 +34,11 @@ struct VectorProducts {
 
   // sums += word of `x` (one per row, `x_stride` words apart) times words of the columns.
   template <int R>
-  static void add_word(Sums<R>& sums, const Word* columns, const Word* x, int x_stride) {
+  static void add_word(Sums<R>& sums, const Word* columns, const Word* x, std::ptrdiff_t x_stride) {
     typename E::Columns words[kRegisters];
 #pragma GCC unroll 8
     for (int n = 0; n < kRegisters; ++n) {
-      words[n] = E::load(columns + n * V::kLanes);
+      words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -50,26 +50,24 @@ struct VectorProducts {
   }
 
   template <int R>
-  static void store(const Sums<R>& sums, float* out, int stride) {
+  static void store(const Sums<R>& sums, float* out, std::ptrdiff_t stride) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < kRegisters; ++n) {
-        V::store(out + r * stride + n * V::kLanes, sums.acc[r][n]);
+        V::store(out + r * stride + std::ptrdiff_t{n} * V::kLanes, sums.acc[r][n]);
       }
     }
   }
 
   // b.scores[row][32 * i + token] for all units of the view.
   static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
-    for (int i = 0; i < view.units; ++i) {
-      for (int column = 0; column < kUnitTokens; column += kColumns) {
-        for (int row = 0; row < t.rows; row += kRows) {
-          kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
-            score_tile<rows.value>(t, row, view.k[i] + column, view.k_stride,
-                                   &b.scores[row][i * kUnitTokens + column]);
-          });
-        }
+    for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
+      const Word* k = view.k[column / kUnitTokens] + column % kUnitTokens;
+      for (int row = 0; row < t.rows; row += kRows) {
+        kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
+          score_tile<rows.value>(t, row, k, view.k_stride, &b.scores[row][column]);
+        });
       }
     }
   }
@@ -79,9 +77,10 @@ struct VectorProducts {
                          float* out) {
     Sums<R> sums;
     clear(sums);
-    const Word* q = reinterpret_cast<const Word*>(t.q) + row * kChunkWords;
+    const Word* q = reinterpret_cast<const Word*>(t.q) + std::ptrdiff_t{row} * kChunkWords;
+    const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords;
     const int chunks = t.padded_dim / E::kPack / kChunkWords;
-    for (int chunk = 0; chunk < chunks; ++chunk, q += t.rows * kChunkWords) {
+    for (int chunk = 0; chunk < chunks; ++chunk, q += q_step) {
       for (int word = 0; word < kChunkWords; ++word, k += k_stride) {
         add_word(sums, k, q + word, kChunkWords);
       }
@@ -94,9 +93,9 @@ struct VectorProducts {
                      float* out) {
     for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
       for (int row = 0; row < t.rows; row += kRows) {
-        kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
-          value_tile<rows.value>(t, view, b, {row, dim}, out + row * t.padded_dim + dim);
-        });
+        float* to = out + std::ptrdiff_t{row} * t.padded_dim + dim;
+        kernels::with_row_count<kRows>(
+            t.rows - row, [&](auto rows) { value_tile<rows.value>(t, view, b, {row, dim}, to); });
       }
     }
   }

@@ -50,33 +50,42 @@ void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
   }
 }
 
+// Lanes of columns [i, i + kLanes) as probabilities of R rows, added to their sums.
+template <class V, class E, int R>
+void exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, float scale,
+                  typename V::F (&sums)[R]) {
+  const bool whole = seen.begin <= i && i + V::kLanes <= seen.end;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const typename V::F score = V::load(&b.scores[row + r][i]);
+    typename V::F p = E::exp2(V::fma(score, V::set(scale), V::set(-b.max[row + r])));
+    if (!whole) {
+      p = keep_seen<V>(p, i, seen, V::zero());
+    }
+    sums[r] = V::add(sums[r], p);
+    E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, p);
+  }
+}
+
 // Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`;
 // the other columns become exact zeros, and a lane sums its tokens in ascending order, so the bits
 // do not depend on how many columns there are.
 template <class V, class E, int R>
 void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, float scale) {
   row_maxima<V, E, R>(b, row, seen, scale);
-  const typename V::F factor = V::set(scale);
   typename V::F sums[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     sums[r] = V::zero();
   }
   for (int i = 0; i < columns; i += V::kLanes) {
-    const bool none = i + V::kLanes <= seen.begin || seen.end <= i;
-    const bool whole = seen.begin <= i && i + V::kLanes <= seen.end;
+    if (seen.begin < i + V::kLanes && i < seen.end) {
+      exponentials<V, E, R>(b, row, i, seen, scale, sums);
+      continue;
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      typename V::F p = V::zero();
-      if (!none) {
-        const typename V::F score = V::load(&b.scores[row + r][i]);
-        p = E::exp2(V::fma(score, factor, V::set(-b.max[row + r])));
-        if (!whole) {
-          p = keep_seen<V>(p, i, seen, V::zero());
-        }
-        sums[r] = V::add(sums[r], p);
-      }
-      E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, p);
+      E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, V::zero());
     }
   }
 #pragma GCC unroll 4
@@ -167,8 +176,8 @@ void merge(const MergeTask& t) {
       t.state.sum[row] = t.state.sum[row] * keep[i] + t.piece.sum[row] * take[i];
       t.state.max[row] = top[i];
       const typename V::F old_factor = V::set(keep[i]), new_factor = V::set(take[i]);
-      float* to = t.state.acc + row * t.padded_dim;
-      const float* from = t.piece.acc + row * t.padded_dim;
+      float* to = t.state.acc + std::ptrdiff_t{row} * t.padded_dim;
+      const float* from = t.piece.acc + std::ptrdiff_t{row} * t.padded_dim;
       for (int d = 0; d < t.padded_dim; d += V::kLanes) {
         V::store(to + d,
                  V::fma(V::load(to + d), old_factor, V::mul(V::load(from + d), new_factor)));

@@ -1,6 +1,7 @@
 // Which instruction sets the kernels are built for, and which of them this machine can run.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -8,7 +9,7 @@
 namespace quire::device {
 
 // Ordered from slowest to fastest. Each has its own translation unit compiled with its own flags.
-enum class Isa {
+enum class Isa : std::uint8_t {
   kPortable,  // GCC/Clang vector extensions at the compiler's baseline (SSE2, NEON)
   kAvx2,      // AVX2 + FMA + F16C; bf16 widened to fp32
   kAvx512,    // AVX-512 F/BW/DQ/VL + BF16 + VNNI

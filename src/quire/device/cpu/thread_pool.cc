@@ -35,7 +35,8 @@ ThreadPool::ThreadPool(int threads) {
     for (int t = 1; t < threads; ++t) {
       workers_.emplace_back([this, t] { work(t); });
     }
-  } catch (const std::system_error&) {  // no more threads: the ones that started do the work
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+    // No more threads: the ones that started do the work.
   }
 }
 

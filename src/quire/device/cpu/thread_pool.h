@@ -20,7 +20,7 @@
 
 namespace quire::device {
 
-class ThreadPool {
+class ThreadPool {  // NOLINT(*-Padding): a cache line per shared word is the point
  public:
   // The caller of run() is one of the threads. Where the system grants fewer, the pool is smaller.
   explicit ThreadPool(int threads);

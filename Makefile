@@ -1,0 +1,54 @@
+# The two commands: `make demo` shows Quire at work, `make check` proves it. Both set up what is
+# missing first (tools/setup.sh) and start from a clean clone.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-chat check build clean format tidy asan tsan fuzz
+
+export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
+# Seconds that `make check` may spend on clang-tidy; files that were clean before cost nothing.
+TIDY_SECONDS ?= 120
+DEMO_CONTEXT := build/demo/context.jsonl
+
+help:
+	@echo 'make demo       a long context, several questions: what is reused, what it saves'
+	@echo 'make demo-chat  talk with a real small model over a shared document'
+	@echo 'make check      set up, build, run every test and check; closes with one line'
+	@echo 'make build      the library and the programs, for use (build/release)'
+	@echo 'make asan       the tests under address and undefined-behaviour sanitizers'
+	@echo 'make tsan       the tests of threads under the thread sanitizer'
+	@echo 'make fuzz       30 seconds of each fuzzer'
+	@echo 'make tidy       clang-tidy over everything'
+	@echo 'make format     clang-format over everything'
+	@echo 'make clean      forget what was built'
+
+build:
+	@tools/setup.sh build
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release --target quire_cli quire_demo
+
+# The cards and questions are made by the demo model's own generator; same seed, same cards.
+$(DEMO_CONTEXT): models/cardfile/cardfile.py Makefile
+	@mkdir -p $(@D)
+	@python3 models/cardfile/cardfile.py write --seed 24 --contexts 1 --chunks 52 --questions 8 --out $@
+
+demo: build $(DEMO_CONTEXT)
+	@build/release/apps/demo/quire_demo models/cardfile/model $(DEMO_CONTEXT)
+
+demo-chat: build
+	@tools/demo_chat.sh
+
+check:
+	@tools/setup.sh test
+	@.venv/bin/python tools/check.py --tidy-seconds $(TIDY_SECONDS)
+
+asan tsan fuzz tidy:
+	@tools/setup.sh test
+	@.venv/bin/python tools/check.py --only $@
+
+format:
+	@tools/setup.sh test
+	@git ls-files -co --exclude-standard -- '*.cc' '*.h' | xargs clang-format-19 -i
+
+clean:
+	rm -rf build

@@ -1,0 +1,126 @@
+// quire bench: speed beside what this machine could do at most, measured in the same run.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "options.h"
+#include "output.h"
+#include "quire/result.h"
+#include "quire/tools.h"
+
+namespace quire::cli {
+namespace {
+
+namespace json = boost::json;
+
+struct BenchCommand {
+  std::string model;
+  bool verbose = false;
+  Format format = Format::kText;
+  BenchOptions bench;
+};
+
+json::object to_json(const BenchRecord& record) {
+  json::object object;
+  object["metric"] = record.metric;
+  object["prompt_tokens"] = record.prompt_tokens;
+  object["depth_tokens"] = record.depth_tokens;
+  object["batch"] = record.batch;
+  object["shared_tokens"] = record.shared_tokens;
+  object["weights"] = record.weights;
+  object["kv"] = record.kv;
+  object["device"] = record.device;
+  object["threads"] = record.threads;
+  object["seconds"] = record.seconds;
+  if (record.tokens_per_second > 0) {
+    object["tokens_per_second"] = record.tokens_per_second;
+  }
+  object["bytes_per_second"] = record.bytes_per_second;
+  object["floor_seconds"] = record.floor_seconds;
+  object["of_floor"] = record.of_floor;
+  if (record.overhead_seconds > 0) {
+    object["overhead_seconds"] = record.overhead_seconds;
+  }
+  return object;
+}
+
+std::string table(const std::vector<BenchRecord>& records) {
+  std::string text =
+      "metric            prompt   depth  batch  shared  weights   kv              ms     tok/s"
+      "    GB/s  of floor\n";
+  for (const BenchRecord& record : records) {
+    char line[200];
+    std::snprintf(line, sizeof line,
+                  "%-16s %7lld %7lld %6lld %7lld  %-9s %-9s %8.2f %9.1f %7.2f  %8.3f\n",
+                  record.metric.c_str(), static_cast<long long>(record.prompt_tokens),
+                  static_cast<long long>(record.depth_tokens), static_cast<long long>(record.batch),
+                  static_cast<long long>(record.shared_tokens), record.weights.c_str(),
+                  record.kv.c_str(), record.seconds * 1e3, record.tokens_per_second,
+                  record.bytes_per_second / 1e9, record.of_floor);
+    text += line;
+  }
+  return text;
+}
+
+int bench(const BenchCommand& command) {
+  if (const Status valid = command.bench.validate(); !valid.ok()) {
+    return fail_options(valid.error());
+  }
+  std::function<void(const std::string&)> progress;
+  if (command.verbose || isatty(STDERR_FILENO) == 1) {
+    progress = [](const std::string& line) { note(line); };
+  } else {
+    progress = [](const std::string&) {};
+  }
+  const auto records = run_bench(command.model, command.bench, progress);
+  if (!records.ok()) {
+    return fail(records.error());
+  }
+  if (command.format == Format::kText) {
+    const Status done = print(table(records.value()));
+    return done.ok() ? kExitOk : fail(done.error());
+  }
+  json::array list;
+  for (const BenchRecord& record : records.value()) {
+    list.push_back(to_json(record));
+  }
+  const Status done = print_json(std::move(list));
+  return done.ok() ? kExitOk : fail(done.error());
+}
+
+void add_list(CLI::App& command, const char* name, std::vector<std::int32_t>& values,
+              const char* text) {
+  command.add_option(name, values, text)->delimiter(',')->allow_extra_args(false);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Measure prefill, decode and reuse against the machine's limits");
+  auto options = std::make_shared<BenchCommand>();
+  BenchOptions& bench_options = options->bench;
+  add_model(*command, options->model);
+  add_list(*command, "--prompt", bench_options.prompt, "prompt lengths, as 32,128,512");
+  add_list(*command, "--depth", bench_options.depth, "tokens already in the cache");
+  command->add_option("--generate", bench_options.generate, "tokens to decode");
+  add_list(*command, "--batch", bench_options.batch, "requests at a time");
+  command->add_option("--shared-prefix", bench_options.shared_prefix,
+                      "tokens that the requests of a batch share");
+  command->add_option("--repeat", bench_options.repeat, "runs of each measurement");
+  command->add_flag("--verbose", options->verbose, "name each measurement on stderr");
+  add_format(*command, options->format);
+  add_engine_options(*command, bench_options.llm);
+  command->callback([options, &action] { action = [options] { return bench(*options); }; });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,26 @@
+// The commands of the `quire` program. Each add_x declares its arguments on `app` and, when the
+// command line names it, leaves what is to be done in `action`; main runs it after parsing.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace quire::cli {
+
+// Exit codes of every command.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;
+
+// Does the command and returns the exit code.
+using Action = std::function<int()>;
+
+void add_run(CLI::App& app, Action& action);
+void add_chat(CLI::App& app, Action& action);
+void add_tokenize(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
+
+}  // namespace quire::cli

@@ -1,0 +1,95 @@
+#include "generate.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "interrupts.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kQuietSeconds = 1.0;  // loads shorter than this show nothing
+constexpr int kInterruptPollMs = 50;   // how late a Ctrl-C may be seen
+constexpr const char* kClearLine = "\r\x1b[K";
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
+  const auto start = Clock::now();
+  int shown_percent = -1;
+  if (isatty(STDERR_FILENO) == 1) {
+    options.progress = [&shown_percent, start](double share) {
+      const int percent = static_cast<int>(share * 100);
+      if (percent != shown_percent && seconds_since(start) > kQuietSeconds) {
+        shown_percent = percent;
+        std::fprintf(stderr, "%sloading %d %%", kClearLine, percent);
+      }
+    };
+  }
+  auto llm = LLM::open(model, options);
+  if (shown_percent >= 0) {
+    std::fputs(kClearLine, stderr);
+  }
+  if (verbose && llm.ok()) {
+    std::fprintf(stderr, "loaded %s in %.2f s\n", model.c_str(), seconds_since(start));
+  }
+  return llm;
+}
+
+Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
+                          const std::function<Status(std::string_view)>& sink) {
+  Generation generation;
+  while (true) {
+    const bool ready = stream.wait(kInterruptPollMs);
+    if (interrupts.pending() && !generation.interrupted) {
+      generation.interrupted = true;
+      QUIRE_TRY_STATUS(llm.abort(stream.request_id()));
+    }
+    if (!ready) {
+      continue;
+    }
+    QUIRE_TRY(const std::optional<Delta> delta, stream.next());
+    if (!delta.has_value()) {
+      break;
+    }
+    QUIRE_TRY_STATUS(sink(delta->text));
+  }
+  generation.output = stream.output();
+  return generation;
+}
+
+Result<std::string> read_text(const std::string& path) {
+  const auto close = [](std::FILE* file) { return file == stdin ? 0 : std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(
+      path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
+  std::string text;
+  char buffer[1 << 16];
+  while (file != nullptr && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0) {
+    text.append(buffer, std::fread(buffer, 1, sizeof buffer, file.get()));
+  }
+  if (file == nullptr || std::ferror(file.get()) != 0) {
+    return {ErrorCode::kIo, "cannot read \"" + path + "\": " + std::strerror(errno)};
+  }
+  return text;
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,32 @@
+// Loading a model and pulling a request to its end, as `run` and `chat` do it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "interrupts.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+
+// Opens `model`. On a terminal, a load of more than a second shows its progress on stderr; with
+// `verbose` its time is reported there.
+[[nodiscard]] Result<LLM> load(const std::string& model, LLMOptions options, bool verbose);
+
+struct Generation {
+  GenerationOutput output;
+  bool interrupted = false;  // by Ctrl-C; output is what there was until then
+};
+
+// Hands each piece of text to `sink` as it comes. The first Ctrl-C aborts the request. An error of
+// `sink` ends it too and is returned.
+[[nodiscard]] Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
+                                        const std::function<Status(std::string_view)>& sink);
+
+// All of the file `path`, or of stdin for "-".
+[[nodiscard]] Result<std::string> read_text(const std::string& path);
+
+}  // namespace quire::cli

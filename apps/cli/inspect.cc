@@ -1,0 +1,53 @@
+// quire inspect and quire doctor: what a model needs, what a machine has.
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <memory>
+#include <string>
+
+#include "command.h"
+#include "options.h"
+#include "output.h"
+#include "quire/result.h"
+#include "quire/tools.h"
+
+namespace quire::cli {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  Format format = Format::kText;
+};
+
+// `text` is JSON that the library made.
+int show(const std::string& text, Format format) {
+  const Status done = format == Format::kJson ? print(text + "\n")
+                                              : print(format_listing(boost::json::parse(text)));
+  return done.ok() ? kExitOk : fail(done.error());
+}
+
+int inspect(const InspectOptions& options) {
+  const auto text = inspect_json(options.model);
+  return text.ok() ? show(text.value(), options.format) : fail(text.error());
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Show what a model holds, needs in memory, and what of it is unsupported");
+  auto options = std::make_shared<InspectOptions>();
+  add_model(*command, options->model);
+  add_format(*command, options->format);
+  command->callback([options, &action] { action = [options] { return inspect(*options); }; });
+}
+
+void add_doctor(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("doctor", "Show processor, devices and libraries; test the kernels");
+  auto format = std::make_shared<Format>(Format::kText);
+  add_format(*command, *format);
+  command->callback(
+      [format, &action] { action = [format] { return show(doctor_json(), *format); }; });
+}
+
+}  // namespace quire::cli

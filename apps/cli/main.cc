@@ -1,0 +1,85 @@
+// The program `quire`. Exit codes: 0 ok, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cctype>
+#include <clocale>
+#include <csignal>
+#include <exception>
+#include <string>
+
+#include "command.h"
+#include "output.h"
+#include "quire/result.h"
+#include "quire/tools.h"
+
+namespace {
+
+using quire::cli::Action;
+
+// Descriptors 0 to 2 must be taken, or the first files opened become them and get our output.
+void occupy_standard_descriptors() {
+  int descriptor = 0;
+  do {
+    descriptor = open("/dev/null", O_RDONLY);
+  } while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  close(descriptor);
+}
+
+int print_or_fail(const std::string& text) {
+  const quire::Status done = quire::cli::print(text);
+  return done.ok() ? quire::cli::kExitOk : quire::cli::fail(done.error());
+}
+
+// CLI11's message as one of ours: lower case, naming what was written, with the way out.
+std::string usage_message(const CLI::ParseError& error, const char* first_argument) {
+  std::string message = error.what();
+  if (first_argument == nullptr) {
+    message = "no command";
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+             message.find("subcommand") != std::string::npos) {
+    const char* kind = first_argument[0] == '-' ? "option" : "command";
+    message = std::string("unknown ") + kind + " \"" + first_argument + "\"";
+  } else if (message.size() > 1 && std::islower(static_cast<unsigned char>(message[1])) != 0) {
+    message[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(message[0])));
+  }
+  return message + "; see quire --help";
+}
+
+int run(int argc, const char* const* argv) {
+  CLI::App app("Quire: language models whose KV cache is yours", "quire");
+  app.set_version_flag("--version", std::string("quire ") + quire::version());
+  app.require_subcommand(1);
+  Action action;
+  quire::cli::add_run(app, action);
+  quire::cli::add_chat(app, action);
+  quire::cli::add_tokenize(app, action);
+  quire::cli::add_inspect(app, action);
+  quire::cli::add_doctor(app, action);
+  quire::cli::add_bench(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const auto chosen = app.get_subcommands();
+    return print_or_fail(chosen.empty() ? app.help() : chosen.front()->help("quire"));
+  } catch (const CLI::CallForVersion& version) {
+    return print_or_fail(std::string(version.what()) + "\n");
+  } catch (const CLI::ParseError& error) {
+    return quire::cli::fail_usage(usage_message(error, argc > 1 ? argv[1] : nullptr));
+  }
+  return action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  occupy_standard_descriptors();
+  std::signal(SIGPIPE, SIG_DFL);  // whose reader left ends quietly, whatever our parent ignored
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    return quire::cli::fail({quire::ErrorCode::kInternal, error.what()});
+  }
+}

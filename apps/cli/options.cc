@@ -1,0 +1,141 @@
+#include "options.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/llm.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::cli {
+namespace {
+
+// "ID=VALUE" of --logit-bias.
+std::pair<TokenId, double> parse_bias(const std::string& text) {
+  const char* begin = text.c_str();
+  char* end = nullptr;
+  const std::int64_t id = std::strtoll(begin, &end, 10);
+  const bool has_id = end != begin && *end == '=' && id >= 0 && id <= INT32_MAX;
+  const char* value_begin = has_id ? end + 1 : begin;
+  const double value = std::strtod(value_begin, &end);
+  if (!has_id || end == value_begin || *end != '\0') {
+    throw CLI::ValidationError("--logit-bias", "want ID=VALUE, got \"" + text + "\"");
+  }
+  return {static_cast<TokenId>(id), value};
+}
+
+}  // namespace
+
+void add_format(CLI::App& command, Format& format) {
+  command
+      .add_option_function<std::string>(
+          "--format",
+          [&format](const std::string& name) {
+            if (name != "text" && name != "json") {
+              throw CLI::ValidationError("--format", "want text or json, got \"" + name + "\"");
+            }
+            format = name == "json" ? Format::kJson : Format::kText;
+          },
+          "text (default) or json")
+      ->option_text("text|json");
+}
+
+void add_model(CLI::App& command, std::string& model) {
+  command
+      .add_option("MODEL", model,
+                  "Hugging Face folder, .gguf file, or preset:NAME (random weights)")
+      ->required();
+}
+
+void add_engine_options(CLI::App& command, LLMOptions& options) {
+  const std::string group = "Engine";
+  command.add_option("--device", options.device, "cpu, cuda or cuda:N")->group(group);
+  command.add_option("--dtype", options.dtype, "compute type: auto, float32, bfloat16")
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--quantize",
+          [&options](const std::string& name) { options.quantize = name == "none" ? "" : name; },
+          "weights, while loading: none, q8g32, q4g32")
+      ->group(group);
+  command.add_option("--kv-dtype", options.kv_dtype, "auto (= dtype), float32, bfloat16")
+      ->group(group);
+  command.add_option("--block-tokens", options.block_tokens, "tokens of a KV block, 1..256")
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--kv-budget",
+          [&options](const std::string& text) {
+            auto bytes = parse_bytes(text);
+            if (!bytes.ok()) {
+              throw CLI::ValidationError("--kv-budget", bytes.error().message);
+            }
+            options.kv_budget_bytes = bytes.value();
+          },
+          "memory of KV blocks, such as 512MiB (default 1GiB)")
+      ->group(group);
+  command.add_option("--max-batch-tokens", options.max_batch_tokens, "rows of one step")
+      ->group(group);
+  command.add_option("--threads", options.threads, "0 = one for each core")->group(group);
+  command
+      .add_flag_callback(
+          "--no-prefix-cache", [&options] { options.prefix_cache = false; },
+          "compute every prompt from its first token")
+      ->group(group);
+}
+
+void add_sampling_options(CLI::App& command, SamplingParams& params) {
+  const std::string group = "Sampling";
+  const auto add = [&](const char* name, auto& field, const char* text) {
+    command.add_option(name, field, text)->group(group);
+  };
+  add("--max-tokens", params.max_tokens, "most tokens to generate (default 256)");
+  add("--min-tokens", params.min_tokens, "tokens before an end is allowed");
+  add("--temperature", params.temperature, "0 is greedy (default 1)");
+  add("--top-p", params.top_p, "share of probability kept, (0, 1]");
+  add("--top-k", params.top_k, "tokens kept, 0 = all");
+  add("--min-p", params.min_p, "kept: at least so much of the likeliest, [0, 1]");
+  add("--repetition-penalty", params.repetition_penalty, "of tokens in prompt and output, > 0");
+  add("--presence-penalty", params.presence_penalty, "of tokens in the output");
+  add("--frequency-penalty", params.frequency_penalty, "of tokens in the output, per occurrence");
+  command.add_option("--seed", params.seed, "makes the answer repeatable")
+      ->check([](const std::string& text) {
+        return text.starts_with('-') ? "must not be negative, got " + text : std::string();
+      })
+      ->group(group);
+  add("--logprobs", params.logprobs, "report the K likeliest tokens of each step (json)");
+  command.add_option("--stop", params.stop, "text that ends the output; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
+  command.add_option("--stop-token-ids", params.stop_token_ids, "ids that end it, as 2,7")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(group);
+  command.add_flag("--ignore-eos", params.ignore_eos, "go on after the end token")->group(group);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--logit-bias",
+          [&params](const std::vector<std::string>& entries) {
+            for (const std::string& entry : entries) {
+              params.logit_bias.push_back(parse_bias(entry));
+            }
+          },
+          "ID=VALUE added to a logit; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+void add_chat_options(CLI::App& command, ChatOptions& options) {
+  const std::string group = "Conversation";
+  command.add_option("--system", options.system, "system message")->group(group);
+  command
+      .add_option("--document", options.document_files,
+                  "text file that every question shares; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,36 @@
+// Options that several commands share, each declared once: of the engine, of sampling, of a
+// conversation.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "quire/llm.h"
+#include "quire/sampling.h"
+
+namespace quire::cli {
+
+enum class Format : std::uint8_t { kText, kJson };
+
+// --format text|json.
+void add_format(CLI::App& command, Format& format);
+
+// The positional MODEL.
+void add_model(CLI::App& command, std::string& model);
+
+// One option for each field of LLMOptions but `seed`: --seed belongs to the request.
+void add_engine_options(CLI::App& command, LLMOptions& options);
+
+// One option for each field of SamplingParams.
+void add_sampling_options(CLI::App& command, SamplingParams& params);
+
+// How a conversation begins.
+struct ChatOptions {
+  std::string system;
+  std::vector<std::string> document_files;
+};
+void add_chat_options(CLI::App& command, ChatOptions& options);
+
+}  // namespace quire::cli

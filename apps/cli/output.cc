@@ -1,0 +1,184 @@
+#include "output.h"
+
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "command.h"
+#include "quire/output.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+namespace {
+
+namespace json = boost::json;
+
+void append_scalar(const json::value& value, std::string& out) {
+  if (const json::string* text = value.if_string()) {
+    out.append(text->data(), text->size());
+  } else if (const double* number = value.if_double()) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "%.6g", *number);
+    out += digits;
+  } else {
+    out += json::serialize(value);
+  }
+}
+
+bool is_scalar(const json::value& value) { return !value.is_object() && !value.is_array(); }
+
+bool is_flat(const json::array& items) {
+  for (const json::value& item : items) {
+    if (!is_scalar(item)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void append_listing(const json::value& value, std::size_t indent, std::string& out);
+
+// The part of a member or item behind its name: on the same line when it fits there.
+void append_nested(const json::value& value, std::size_t indent, std::string& out) {
+  const json::array* items = value.if_array();
+  if (is_scalar(value) || (items != nullptr && is_flat(*items))) {
+    out += ' ';
+    append_listing(value, 0, out);
+    return;
+  }
+  out += '\n';
+  append_listing(value, indent + 2, out);
+}
+
+void append_listing(const json::value& value, std::size_t indent, std::string& out) {
+  if (const json::object* object = value.if_object()) {
+    for (const auto& member : *object) {
+      out.append(indent, ' ');
+      out.append(member.key().data(), member.key().size());
+      out += ':';
+      append_nested(member.value(), indent, out);
+    }
+    return;
+  }
+  const json::array* items = value.if_array();
+  if (items == nullptr) {
+    append_scalar(value, out);
+    out += '\n';
+    return;
+  }
+  if (!is_flat(*items)) {
+    for (const json::value& item : *items) {
+      out.append(indent, ' ');
+      out += '-';
+      append_nested(item, indent, out);
+    }
+    return;
+  }
+  const char* separator = "";
+  for (const json::value& item : *items) {
+    out += separator;
+    append_scalar(item, out);
+    separator = ", ";
+  }
+  out += items->empty() ? "none\n" : "\n";
+}
+
+void print_error_line(std::string_view message) {
+  std::string line = "error: ";
+  for (const char c : message) {
+    line += c == '\n' || c == '\r' ? ' ' : c;
+  }
+  line += '\n';
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace
+
+Status print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      return {ErrorCode::kIo,
+              std::string("cannot write to standard output: ") + std::strerror(errno)};
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+Status print_json(const json::value& value) { return print(json::serialize(value) + "\n"); }
+
+std::string format_listing(const json::value& value) {
+  std::string out;
+  append_listing(value, 0, out);
+  return out;
+}
+
+int fail(const Error& error) {
+  print_error_line(error.message);
+  return kExitFailed;
+}
+
+int fail_usage(std::string_view message) {
+  print_error_line(message);
+  return kExitUsage;
+}
+
+int fail_options(const Error& error) {
+  return error.code == ErrorCode::kInvalidArgument ? fail_usage(error.message) : fail(error);
+}
+
+json::object to_json(const GenerationOutput& output) {
+  json::object object;
+  object["text"] = output.text;
+  object["token_ids"] = json::value_from(output.token_ids);
+  object["finish_reason"] = finish_reason_name(output.finish_reason);
+  object["usage"] = {{"prompt_tokens", output.usage.prompt_tokens},
+                     {"cached_tokens", output.usage.cached_tokens},
+                     {"completion_tokens", output.usage.completion_tokens}};
+  object["reuse"] = {{"grade", reuse_grade_name(output.reuse.grade)},
+                     {"sources", json::value_from(output.reuse.sources)},
+                     {"recompute_share", output.reuse.recompute_share}};
+  object["timing"] = {{"queue_seconds", output.timing.queue_seconds},
+                      {"first_token_seconds", output.timing.first_token_seconds},
+                      {"total_seconds", output.timing.total_seconds}};
+  if (!output.logprobs.empty()) {
+    json::array tokens;
+    for (const TokenLogprobs& token : output.logprobs) {
+      json::object entries;
+      for (const auto& [id, logprob] : token) {
+        entries[std::to_string(id)] = logprob;
+      }
+      tokens.emplace_back(std::move(entries));
+    }
+    object["logprobs"] = std::move(tokens);
+  }
+  return object;
+}
+
+void note(std::string_view line) {
+  std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+}
+
+std::string summary(const GenerationOutput& output) {
+  char line[200];
+  std::snprintf(line, sizeof line,
+                "prompt %lld tokens (%lld reused), %lld generated, first token %.0f ms, "
+                "total %.0f ms",
+                static_cast<long long>(output.usage.prompt_tokens),
+                static_cast<long long>(output.usage.cached_tokens),
+                static_cast<long long>(output.usage.completion_tokens),
+                output.timing.first_token_seconds * 1e3, output.timing.total_seconds * 1e3);
+  return line;
+}
+
+}  // namespace quire::cli

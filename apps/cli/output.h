@@ -1,0 +1,39 @@
+// What the program prints: results to stdout, everything else to stderr, errors as one line.
+#pragma once
+
+#include <boost/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "quire/output.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+
+// Writes all of `text` to stdout at once, unbuffered, so that a reader sees each delta. kIo when
+// the system refuses (a full disk, a closed descriptor).
+[[nodiscard]] Status print(std::string_view text);
+
+// `value` and a newline to stdout.
+[[nodiscard]] Status print_json(const boost::json::value& value);
+
+// JSON as an indented "key: value" listing for people.
+[[nodiscard]] std::string format_listing(const boost::json::value& value);
+
+// "error: <message>" as one line on stderr; returns kExitFailed.
+int fail(const Error& error);
+// The same for wrong usage; returns kExitUsage.
+int fail_usage(std::string_view message);
+// The same for what a validate() refused: wrong usage if it is an invalid argument.
+int fail_options(const Error& error);
+
+// The object that `--format json` prints for a request.
+[[nodiscard]] boost::json::object to_json(const GenerationOutput& output);
+
+// One line for people on stderr.
+void note(std::string_view line);
+
+// "prompt 96 tokens (64 reused), 12 generated, first token 18 ms, total 120 ms"
+[[nodiscard]] std::string summary(const GenerationOutput& output);
+
+}  // namespace quire::cli

@@ -1,0 +1,146 @@
+// quire run: one prompt, one answer.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "conversation.h"
+#include "generate.h"
+#include "interrupts.h"
+#include "options.h"
+#include "output.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/tokenizer.h"
+#include "quire/types.h"
+
+namespace quire::cli {
+namespace {
+
+struct RunOptions {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::optional<std::string> prompt_file;
+  std::vector<TokenId> prompt_ids;
+  bool chat = false;
+  bool verbose = false;
+  Format format = Format::kText;
+  LLMOptions engine;
+  SamplingParams sampling;
+  ChatOptions conversation;
+};
+
+Status validate(const RunOptions& options) {
+  const auto refuse = [](const char* message) {
+    return Status(ErrorCode::kInvalidArgument, message);
+  };
+  const int sources = static_cast<int>(options.prompt.has_value()) +
+                      static_cast<int>(options.prompt_file.has_value()) +
+                      static_cast<int>(!options.prompt_ids.empty());
+  if (sources > 1) {
+    return refuse("give only one of PROMPT, --prompt-file and --prompt-ids");
+  }
+  if (sources == 0 && isatty(STDIN_FILENO) == 1) {
+    return refuse("no prompt: give PROMPT, --prompt-file or --prompt-ids, or pipe text in");
+  }
+  const ChatOptions& conversation = options.conversation;
+  if (!options.chat && !(conversation.system.empty() && conversation.document_files.empty())) {
+    return refuse("--system and --document need --chat");
+  }
+  if (options.chat && !options.prompt_ids.empty()) {
+    return refuse("--chat takes text, not --prompt-ids");
+  }
+  QUIRE_TRY_STATUS(options.engine.validate());
+  return options.sampling.validate();
+}
+
+// The text of the prompt. Files and pipes end in a newline that nobody meant.
+Result<std::string> prompt_text(const RunOptions& options) {
+  if (options.prompt.has_value()) {
+    return *options.prompt;
+  }
+  QUIRE_TRY(std::string text, read_text(options.prompt_file.value_or("-")));
+  if (text.ends_with('\n')) {
+    text.pop_back();
+  }
+  return text;
+}
+
+Result<Stream> start(LLM& llm, const RunOptions& options, const std::string& text) {
+  if (!options.prompt_ids.empty()) {
+    return llm.stream(options.prompt_ids, options.sampling);
+  }
+  if (!options.chat) {
+    return llm.stream(text, options.sampling);
+  }
+  QUIRE_TRY(const Tokenizer tokenizer, llm.tokenizer());
+  QUIRE_TRY(Conversation conversation, Conversation::open(options.conversation, tokenizer));
+  conversation.add_user(text);
+  return llm.stream_chat(conversation.messages_json(), options.sampling,
+                         conversation.variables_json());
+}
+
+Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
+  std::string text;
+  if (options.prompt_ids.empty()) {
+    QUIRE_TRY(text, prompt_text(options));
+  }
+  QUIRE_TRY(LLM llm, load(options.model, options.engine, options.verbose));
+  QUIRE_TRY(Stream stream, start(llm, options, text));
+  interrupts.arm();
+  const bool streaming = options.format == Format::kText;
+  return follow(llm, std::move(stream), interrupts, [streaming](std::string_view delta) {
+    return streaming ? print(delta) : Status();
+  });
+}
+
+int run(const RunOptions& options) {
+  if (const Status valid = validate(options); !valid.ok()) {
+    return fail_options(valid.error());
+  }
+  Interrupts interrupts;
+  const auto generation = generate(options, interrupts);
+  if (!generation.ok()) {
+    return fail(generation.error());
+  }
+  const GenerationOutput& output = generation.value().output;
+  const Status written =
+      options.format == Format::kJson ? print_json(to_json(output)) : print("\n");
+  if (!written.ok()) {
+    return fail(written.error());
+  }
+  if (options.verbose) {
+    note(summary(output));
+  }
+  return generation.value().interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("run", "Answer one prompt");
+  auto options = std::make_shared<RunOptions>();
+  add_model(*command, options->model);
+  command->add_option("PROMPT", options->prompt, "text; without it stdin is read");
+  command->add_option("--prompt-file", options->prompt_file, "file with the prompt, - for stdin");
+  command->add_option("--prompt-ids", options->prompt_ids, "token ids instead of text, as 1,15,7")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command->add_flag("--chat", options->chat, "put the prompt through the model's chat template");
+  command->add_flag("--verbose", options->verbose, "report times and reuse on stderr");
+  add_format(*command, options->format);
+  add_chat_options(*command, options->conversation);
+  add_sampling_options(*command, options->sampling);
+  add_engine_options(*command, options->engine);
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace quire::cli

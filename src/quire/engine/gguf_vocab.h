@@ -1,0 +1,14 @@
+// The vocabulary of a GGUF file as plain data: metadata keys tokenizer.ggml.* to VocabSpec.
+#pragma once
+
+#include "quire/result.h"
+#include "quire/text/vocab_spec.h"
+#include "quire/weights/gguf.h"
+
+namespace quire::engine {
+
+// kCorrupt naming a key of the wrong type, an id outside the vocabulary, or lists of unequal length;
+// kUnsupported when the file holds no vocabulary.
+[[nodiscard]] Result<text::VocabSpec> vocab_from_gguf(const weights::GgufFile& file);
+
+}  // namespace quire::engine

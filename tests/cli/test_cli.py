@@ -1,0 +1,293 @@
+"""The command line as a user meets it: pipes, exit codes, JSON, Ctrl-C, bad input.
+
+Run by CTest as `test_cli.py PROGRAM MODEL`; standard library only.
+"""
+import json
+import os
+import pathlib
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM, MODEL = "", ""
+SECONDS = 120  # a limit for a hanging program, not a bar for speed
+LONG = ["--max-tokens", "1500", "--ignore-eos", "--temperature", "0"]
+
+
+def quire(*arguments, text=None, **options):
+    """Runs the program with `text` on stdin (nothing without)."""
+    return subprocess.run([PROGRAM, *map(str, arguments)], input=text if text is not None else "", text=True,
+                          capture_output=True, timeout=SECONDS, **options)
+
+
+def greedy(*arguments):
+    return ["run", MODEL, "--temperature", "0", "--max-tokens", "8", *arguments]
+
+
+class CommandLineTest(unittest.TestCase):
+    def assert_refused(self, done, code, *parts):
+        """One `error: ` line on stderr that names the thing; nothing on stdout."""
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, r"\Aerror: [^\n]+\n\Z")
+        for part in parts:
+            self.assertIn(part, done.stderr)
+
+    def assert_json(self, done):
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        return json.loads(done.stdout)
+
+
+class UsageTest(CommandLineTest):
+    def test_version_and_help_go_to_stdout(self):
+        self.assertRegex(quire("--version").stdout, r"\Aquire \d+\.\d+\.\d+\n\Z")
+        for arguments in (["--help"], ["run", "--help"], ["chat", "--help"], ["bench", "--help"]):
+            done = quire(*arguments)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("Usage: quire", done.stdout)
+
+    def test_wrong_usage_is_code_2_and_names_what_is_wrong(self):
+        for arguments, part in ((["fly"], '"fly"'), ([], "no command"), (["--fly"], "--fly"), (["run"], "MODEL"),
+                                (["run", MODEL, "x", "--fly"], "--fly"), (["run", MODEL, "x", "--format", "xml"], '"xml"'),
+                                (["run", MODEL, "x", "--temperature", "nan"], "temperature"),
+                                (["run", MODEL, "x", "--max-tokens", "many"], "many"),
+                                (["run", MODEL, "x", "--block-tokens", "0"], "block_tokens"),
+                                (["run", MODEL, "x", "--kv-budget", "big"], "big"),
+                                (["run", MODEL, "x", "--prompt-file", "f"], "--prompt-file"),
+                                (["run", MODEL, "x", "--system", "s"], "--chat"),
+                                (["chat", MODEL, "--top-p", "2"], "top_p"), (["bench", MODEL, "--repeat", "0"], "repeat")):
+            with self.subTest(arguments):
+                self.assert_refused(quire(*arguments), 2, part)
+
+    def test_missing_models_are_code_1_in_every_command(self):
+        for arguments in (["run", "no/such", "x"], ["chat", "no/such"], ["tokenize", "no/such", "x"],
+                          ["inspect", "no/such"], ["bench", "no/such"]):
+            for extra in ([], ["--format", "json"]):
+                with self.subTest(arguments + extra):
+                    self.assert_refused(quire(*arguments, *extra), 1, "no/such")
+
+
+class RunTest(CommandLineTest):
+    PROMPT = "<bos><sys> You are the keeper of a card file. Answer from the cards.<doc> Card 7. Ada trades in apples.<q> What does Ada trade in?<a>"
+
+    def test_prompt_comes_from_argument_file_or_stdin(self):
+        by_argument = quire(*greedy(self.PROMPT))
+        self.assertEqual((by_argument.returncode, by_argument.stderr), (0, ""))
+        self.assertEqual(by_argument.stdout.strip(), "apples.")
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(self.PROMPT + "\n")
+            file.flush()
+            self.assertEqual(quire(*greedy("--prompt-file", file.name)).stdout, by_argument.stdout)
+        self.assertEqual(quire(*greedy(), text=self.PROMPT + "\n").stdout, by_argument.stdout)
+        self.assertEqual(quire(*greedy("--prompt-file", "-"), text=self.PROMPT).stdout, by_argument.stdout)
+
+    def test_prompt_ids_are_taken_as_they_are(self):
+        ids = self.assert_json(quire("tokenize", MODEL, self.PROMPT, "--format", "json"))["token_ids"]
+        done = quire(*greedy("--prompt-ids", ",".join(map(str, ids))))
+        self.assertEqual(done.stdout, quire(*greedy(self.PROMPT)).stdout)
+
+    def test_chat_puts_the_prompt_through_the_template(self):
+        with tempfile.NamedTemporaryFile("w") as card:
+            card.write("Card 7. Ada trades in apples.")
+            card.flush()
+            done = quire(*greedy("--chat", "--document", card.name, "What does Ada trade in?"))
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "apples."))
+
+    def test_json_is_one_object_with_all_that_is_known(self):
+        result = self.assert_json(quire(*greedy("--format", "json", "--logprobs", "2", self.PROMPT)))
+        self.assertEqual(result["text"].strip(), "apples.")
+        self.assertEqual(result["finish_reason"], "stop")
+        self.assertEqual(result["usage"]["completion_tokens"], len(result["token_ids"]))
+        self.assertEqual(result["usage"]["cached_tokens"], 0)
+        self.assertEqual(result["reuse"]["grade"], "exact")
+        self.assertGreater(result["timing"]["total_seconds"], 0)
+        self.assertEqual(len(result["logprobs"]), len(result["token_ids"]))
+
+    def test_a_seed_repeats_the_answer(self):
+        arguments = ["run", MODEL, "<bos>", "--max-tokens", "16", "--seed", "5"]
+        self.assertEqual(quire(*arguments).stdout, quire(*arguments).stdout)
+
+    def test_verbose_reports_on_stderr_only(self):
+        done = quire(*greedy("--verbose", self.PROMPT))
+        self.assertEqual(done.stdout.strip(), "apples.")
+        self.assertRegex(done.stderr, r"loaded .*\nprompt \d+ tokens \(0 reused\)")
+
+    def test_refused_requests_are_code_1(self):
+        self.assert_refused(quire(*greedy("--prompt-ids", "1,99999999")), 1, "99999999")
+        self.assert_refused(quire(*greedy("--prompt-file", "no/such.txt")), 1, "no/such.txt")
+        self.assert_refused(quire("run", MODEL, "--kv-budget", "256KiB", "--max-tokens", "1500", "--format", "json", self.PROMPT), 1)
+        self.assert_refused(quire(*greedy("--device", "cuda:99", self.PROMPT)), 1, "cuda")
+
+    def test_ctrl_c_prints_what_is_there_and_is_code_130(self):
+        for format in ("text", "json"):
+            with self.subTest(format):
+                child = subprocess.Popen([PROGRAM, "run", MODEL, "<bos>", "--verbose", "--format", format, *LONG],
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.assertIn("loaded", child.stderr.readline())
+                time.sleep(0.1)
+                child.send_signal(signal.SIGINT)
+                out, err = child.communicate(timeout=SECONDS)
+                self.assertEqual(child.returncode, 130, err)
+                if format == "json":
+                    result = json.loads(out)
+                    self.assertEqual(result["finish_reason"], "cancelled")
+                    self.assertEqual(result["usage"]["completion_tokens"], len(result["token_ids"]))
+                else:
+                    self.assertTrue(out.endswith("\n"))
+
+    def test_a_reader_that_leaves_ends_the_program_quietly(self):
+        child = subprocess.Popen([PROGRAM, "run", MODEL, "<bos>", *LONG], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child.stdout.read(1)
+        child.stdout.close()
+        self.assertEqual(child.stderr.read(), b"")
+        self.assertEqual(child.wait(SECONDS), -signal.SIGPIPE)
+        child.stderr.close()
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            for arguments in (greedy(self.PROMPT), greedy(self.PROMPT, "--format", "json"), ["--version"], ["doctor"]):
+                done = subprocess.run([PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("No space left", done.stderr)
+        closed = subprocess.run(f'"{PROGRAM}" --version >&-', shell=True, capture_output=True, text=True)
+        self.assertEqual(closed.returncode, 1)
+        self.assertIn("cannot write", closed.stderr)
+
+
+class ChatTest(CommandLineTest):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.card = pathlib.Path(self.folder.name, "card.txt")
+        self.card.write_text("Card 7. Ada trades in apples. They live in Foxley. They own a coat of felt.")
+        self.arguments = ["chat", MODEL, "--temperature", "0", "--max-tokens", "16", "--document", self.card]
+
+    def test_lines_of_a_pipe_are_turns_of_one_conversation(self):
+        done = quire(*self.arguments, text="What does Ada trade in?\n\nWhere does Ada live?\n/exit\nnot read\n")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([line.strip() for line in done.stdout.splitlines()], ["apples.", "Foxley."])
+
+    def test_json_is_one_object_a_turn_and_later_turns_reuse_earlier_ones(self):
+        done = quire(*self.arguments, "--format", "json", text="What does Ada trade in?\nWhere does Ada live?\n")
+        first, second = map(json.loads, done.stdout.splitlines())
+        self.assertEqual(first["usage"]["cached_tokens"], 0)
+        self.assertGreater(second["usage"]["cached_tokens"], 0)
+        self.assertGreater(second["usage"]["prompt_tokens"], first["usage"]["prompt_tokens"])
+
+    def test_unknown_commands_are_named_and_change_nothing(self):
+        question = "What does Ada trade in?\n"
+        done = quire(*self.arguments, "--format", "json", text="/frobnicate now\n" + question)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r'\Aerror: [^\n]*"/frobnicate now"[^\n]*\n\Z')
+        plain = quire(*self.arguments, "--format", "json", text=question)
+        self.assertEqual(json.loads(done.stdout)["token_ids"], json.loads(plain.stdout)["token_ids"])
+        self.assertEqual(json.loads(done.stdout)["usage"], json.loads(plain.stdout)["usage"])
+
+    def test_help_lists_the_commands(self):
+        self.assertIn("/exit", quire(*self.arguments, text="/help\n").stdout)
+
+    def test_a_missing_document_is_an_error(self):
+        self.assert_refused(quire("chat", MODEL, "--document", "no/such.txt"), 1, "no/such.txt")
+
+
+class TerminalTest(unittest.TestCase):
+    """quire chat on a terminal of its own."""
+
+    def setUp(self):
+        pid, self.terminal = pty.fork()
+        if pid == 0:
+            os.environ["TERM"] = "xterm"
+            os.execv(PROGRAM, [PROGRAM, "chat", MODEL, *LONG])
+        self.pid, self.seen = pid, ""
+        self.addCleanup(os.close, self.terminal)
+
+    def wait_for(self, text):
+        """Reads the screen until `text` comes, and forgets what came up to it."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.seen:
+            if not select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0]:
+                self.fail(f"waited for {text!r}, saw {self.seen!r}")
+            self.seen += os.read(self.terminal, 4096).decode(errors="replace")
+        self.seen = self.seen[self.seen.index(text) + len(text):]
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def exit_code(self):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if select.select([self.terminal], [], [], 0.05)[0]:
+                try:
+                    os.read(self.terminal, 4096)
+                except OSError:  # the other end is closed
+                    time.sleep(0.05)
+        self.fail("does not end")
+
+    def test_ctrl_c_ends_the_answer_and_a_second_one_at_the_prompt_leaves(self):
+        self.wait_for("> ")
+        self.type("hello\r")
+        self.wait_for("hello\r\n")
+        time.sleep(0.2)
+        self.type("\x03")
+        self.wait_for("> ")
+        self.type("/frobnicate\r")
+        self.wait_for("error: ")
+        self.wait_for("> ")
+        self.type("\x03")
+        self.wait_for("again")
+        self.wait_for("> ")
+        self.type("\x03")
+        self.assertEqual(self.exit_code(), 130)
+
+    def test_end_of_input_leaves_with_code_0(self):
+        self.wait_for("> ")
+        self.type("\x04")
+        self.assertEqual(self.exit_code(), 0)
+
+
+class ToolsTest(CommandLineTest):
+    def test_tokenize_shows_ids_and_pieces(self):
+        result = self.assert_json(quire("tokenize", MODEL, "Ada trades in apples.", "--format", "json"))
+        self.assertEqual(len(result["token_ids"]), len(result["pieces"]))
+        self.assertEqual(result["num_tokens"], len(result["token_ids"]))
+        rows = quire("tokenize", MODEL, "Ada trades in apples.").stdout.splitlines()
+        self.assertEqual([int(row.split("\t")[0]) for row in rows], result["token_ids"])
+        self.assertEqual([json.loads(row.split("\t")[1]) for row in rows], result["pieces"])
+        self.assertEqual(self.assert_json(quire("tokenize", MODEL, "--format", "json", text="Ada trades in apples.")), result)
+
+    def test_inspect_tells_shape_memory_and_what_is_unsupported(self):
+        result = self.assert_json(quire("inspect", MODEL, "--format", "json"))
+        self.assertEqual(result["unsupported"], [])
+        self.assertEqual(result["parameters"], 6426880)
+        self.assertIn("kv_bytes_per_token", result)
+        self.assertIn("unsupported: none", quire("inspect", MODEL).stdout)
+
+    def test_doctor_tells_processor_and_self_test(self):
+        result = self.assert_json(quire("doctor", "--format", "json"))
+        self.assertGreaterEqual(result["cores"], 1)
+        self.assertIn("self_test", result["isa"])
+        self.assertIn("isa:", quire("doctor").stdout)
+
+    def test_bench_prints_a_list_of_records(self):
+        records = self.assert_json(quire("bench", MODEL, "--prompt", "32", "--generate", "4", "--batch", "1,2", "--format", "json"))
+        self.assertLessEqual({"prefill", "decode"}, {record["metric"] for record in records})
+        for record in records:
+            self.assertLessEqual({"metric", "prompt_tokens", "depth_tokens", "batch", "shared_tokens", "weights", "kv", "device",
+                                  "threads", "seconds", "bytes_per_second", "floor_seconds", "of_floor"}, record.keys())
+            self.assertGreater(record["seconds"], 0)
+
+
+if __name__ == "__main__":
+    PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()

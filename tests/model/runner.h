@@ -1,0 +1,189 @@
+// Runs a decoder over hand-made batches: sequences with blocks of their own, no ledger, no engine.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/model/decoder.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::model::testing {
+
+using Ids = std::vector<TokenId>;
+
+inline device::ThreadPool& pool() {
+  static device::ThreadPool threads(2);
+  return threads;
+}
+
+inline kernels::Context context_of(device::Isa isa) {
+  return {.table = &kernels::kernels_for(isa), .pool = &pool()};
+}
+
+inline std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The decoder of a model folder or .gguf file.
+inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
+                                    kernels::WeightFormat format) {
+  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
+  auto config = checkpoint.gguf() != nullptr
+                    ? config_from_gguf(*checkpoint.gguf())
+                    : config_from_hf(read_text(path / "config.json"),
+                                     read_text(path / "generation_config.json"));
+  if (!config.ok()) {
+    return config.error();
+  }
+  return Decoder::load(context_of(isa), *config, checkpoint, {.format = format});
+}
+
+struct Sequence {
+  std::vector<std::int32_t> blocks;
+  std::int32_t num_tokens = 0;
+};
+
+// New tokens of one sequence in a step.
+struct Piece {
+  Sequence* sequence = nullptr;
+  std::span<const TokenId> ids;
+};
+
+enum class Rows { kAll, kLast };
+
+class Runner {
+ public:
+  Runner(Decoder& decoder, tensor::DType kv_dtype, std::int32_t block_tokens,
+         std::int32_t num_blocks)
+      : decoder_(decoder),
+        store_(kv_store::PagedStore::create(decoder.config().kv_geometry(kv_dtype, block_tokens),
+                                            num_blocks)
+                   .value()),
+        block_tokens_(block_tokens) {
+    for (int layer = 0; layer < decoder.config().layers; ++layer) {
+      views_.push_back(store_.view(layer));
+    }
+    shuffle_blocks(num_blocks);
+  }
+
+  // Feeds all pieces in one batch; logits of their rows (or of the last row of each), in order.
+  std::vector<float> step(std::span<const Piece> pieces, Rows rows) {
+    clear();
+    for (const Piece& piece : pieces) {
+      add(piece, rows);
+    }
+    std::vector<attention::Entry> entries;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto [first, count] = row_ranges_[i];
+      entries.push_back({.blocks = pieces[i].sequence->blocks,
+                         .num_tokens = pieces[i].sequence->num_tokens,
+                         .rows = std::span(entry_rows_).subspan(first, count)});
+    }
+    const auto logits = decoder_.forward({.token_ids = ids_,
+                                          .positions = positions_,
+                                          .slots = slots_,
+                                          .entries = entries,
+                                          .logit_rows = logit_rows_},
+                                         views_);
+    return {logits.begin(), logits.end()};
+  }
+
+  std::vector<float> feed(Sequence& sequence, std::span<const TokenId> ids,
+                          Rows rows = Rows::kAll) {
+    const Piece piece{&sequence, ids};
+    return step({&piece, 1}, rows);
+  }
+
+ private:
+  // A fixed shuffle, so that consecutive blocks of a sequence are not consecutive in memory.
+  void shuffle_blocks(std::int32_t num_blocks) {
+    for (std::int32_t block = 0; block < num_blocks; ++block) {
+      free_.push_back(block);
+    }
+    std::uint32_t state = 12345;
+    for (std::size_t i = free_.size(); i > 1; --i) {
+      state = state * 1664525U + 1013904223U;
+      std::swap(free_[i - 1], free_[(state >> 8U) % i]);
+    }
+  }
+
+  void clear() {
+    ids_.clear();
+    positions_.clear();
+    slots_.clear();
+    entry_rows_.clear();
+    row_ranges_.clear();
+    logit_rows_.clear();
+  }
+
+  void add(const Piece& piece, Rows rows) {
+    Sequence& sequence = *piece.sequence;
+    row_ranges_.emplace_back(entry_rows_.size(), piece.ids.size());
+    for (std::size_t i = 0; i < piece.ids.size(); ++i) {
+      const std::int32_t position = sequence.num_tokens++;
+      if (position % block_tokens_ == 0) {
+        sequence.blocks.push_back(free_.back());
+        free_.pop_back();
+      }
+      const auto row = static_cast<std::int32_t>(ids_.size());
+      ids_.push_back(piece.ids[i]);
+      positions_.push_back(position);
+      slots_.push_back({sequence.blocks.back(), position % block_tokens_});
+      entry_rows_.push_back({row, position, position + 1});
+      if (rows == Rows::kAll || i + 1 == piece.ids.size()) {
+        logit_rows_.push_back(row);
+      }
+    }
+  }
+
+  Decoder& decoder_;
+  kv_store::PagedStore store_;
+  std::int32_t block_tokens_;
+  std::vector<tensor::PagedKVView> views_;
+  std::vector<std::int32_t> free_;
+  Ids ids_;
+  std::vector<std::int32_t> positions_;
+  std::vector<tensor::KVSlot> slots_;
+  std::vector<attention::EntryRow> entry_rows_;
+  std::vector<std::pair<std::size_t, std::size_t>> row_ranges_;  // first, count per piece
+  std::vector<std::int32_t> logit_rows_;
+};
+
+inline TokenId argmax(std::span<const float> logits) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < logits.size(); ++i) {
+    best = logits[i] > logits[best] ? i : best;
+  }
+  return static_cast<TokenId>(best);
+}
+
+// `count` greedy ids after `prompt`; stops after `stop` (-1: never).
+inline Ids greedy(Runner& runner, const Ids& prompt, std::size_t count, TokenId stop = -1) {
+  Sequence sequence;
+  Ids out;
+  Ids next = prompt;
+  while (out.size() < count) {
+    out.push_back(argmax(runner.feed(sequence, next, Rows::kLast)));
+    if (out.back() == stop) {
+      break;
+    }
+    next = {out.back()};
+  }
+  return out;
+}
+
+}  // namespace quire::model::testing

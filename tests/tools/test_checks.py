@@ -1,0 +1,209 @@
+"""The repository checks on small trees: each passes a clean one and names what is planted, with file and line."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+import check_layers
+import check_rules
+import check_sizes
+import cpp_functions
+import source_text
+
+LAYERS = '[may_use]\nbase = []\nkv = ["base"]\ndevice = ["base"]\nmodel = ["base", "device"]\n'
+CLEAN = {
+    "tools/layers.toml": LAYERS,
+    "tools/size_waivers.txt": "# none\n",
+    "include/quire/result.h": "#pragma once\n#include <string>\n",
+    "src/quire/base/str.h": '#pragma once\n#include "quire/result.h"\n',
+    "src/quire/kv/ledger.cc": '#include "quire/kv/ledger.h"\n#include "quire/base/str.h"\n',
+    "apps/cli/main.cc": '#include "options.h"\n#include "quire/result.h"\n',
+}
+
+
+class CheckTest(unittest.TestCase):
+    """Writes trees and compares what a check says about them."""
+
+    def tree(self, changes):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        root = pathlib.Path(folder.name)
+        for name, text in {**CLEAN, **changes}.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return root
+
+    def assert_finds(self, check, name, text, expected):
+        """`check` finds exactly one thing in the clean tree plus this file, and its message begins so."""
+        errors = check(self.tree({name: text}))
+        self.assertEqual(len(errors), 1, errors)
+        self.assertTrue(errors[0].startswith(expected), errors[0])
+
+    def assert_clean(self, check, changes):
+        self.assertEqual(check(self.tree(changes)), [])
+
+
+class Layers(CheckTest):
+    def test_clean_tree_passes(self):
+        self.assert_clean(check_layers.check, {})
+
+    def test_include_of_a_forbidden_module_is_found(self):
+        self.assert_finds(check_layers.check, "src/quire/kv/pool.h", '#pragma once\n#include "quire/model/decoder.h"\n',
+                          "src/quire/kv/pool.h:2: kv must not include model (allowed: base)")
+        self.assert_finds(check_layers.check, "src/quire/kv/pool.h", "#  include <quire/device/stream.h>\n",
+                          "src/quire/kv/pool.h:1: kv must not include device")
+
+    def test_undeclared_module_is_found(self):
+        self.assert_finds(check_layers.check, "src/quire/extra/a.cc", "", "src/quire/extra/a.cc: module 'extra' is not in")
+
+    def test_cycle_in_the_declarations_is_found(self):
+        self.assert_finds(check_layers.check, "tools/layers.toml", LAYERS.replace('kv = ["base"]', 'kv = ["base", "model"]'),
+                          "tools/layers.toml: kv uses model, which is not declared above it")
+
+    def test_include_by_relative_path_is_found(self):
+        self.assert_finds(check_layers.check, "src/quire/kv/a.cc", '#include "../model/decoder.h"\n',
+                          "src/quire/kv/a.cc:1: include \"../model/decoder.h\" as")
+
+    def test_internal_header_in_a_program_is_found(self):
+        for name in ("apps/cli/a.cc", "bindings/python/a.cc", "integrations/x/a.h", "include/quire/llm.h"):
+            self.assert_finds(check_layers.check, name, '\n#include "quire/kv/ledger.h"\n', f"{name}:2: ")
+        self.assert_finds(check_layers.check, "apps/cli/a.cc", '#include "quire/absent.h"\n', "apps/cli/a.cc:1: apps may include only")
+
+    def test_cuda_header_outside_its_folders_is_found(self):
+        self.assert_finds(check_layers.check, "src/quire/model/a.cc", "#include <cuda_runtime.h>\n",
+                          "src/quire/model/a.cc:1: CUDA header cuda_runtime.h")
+        self.assert_clean(check_layers.check, {"src/quire/model/cuda/a.cu": "#include <cuda_bf16.h>\n",
+                                               "src/quire/device/a.cc": "#include <cuda_runtime.h>\n"})
+
+
+class Rules(CheckTest):
+    def test_clean_tree_passes(self):
+        self.assert_clean(check_rules.check, {})
+
+    def test_forbidden_calls_are_found(self):
+        for line in ('  printf("x");', '  std::fprintf(file, "x");', "  std::cout << 1;", "  fwrite(p, 1, 1, stderr);", "  exit(1);",
+                     "  std::abort();", "  ::_exit(0);", '  const char* home = std::getenv("HOME");'):
+            with self.subTest(line=line):
+                self.assert_finds(check_rules.check, "src/quire/kv/a.cc", f"void f() {{\n{line}\n}}\n",
+                                  "src/quire/kv/a.cc:2: library code never ")
+
+    def test_words_that_only_look_like_them_pass(self):
+        self.assert_clean(check_rules.check, {"src/quire/kv/a.cc": '\n'.join([
+            '  std::snprintf(buffer, size, "%d", 1);', "  // printf(1); exit(1);", '  fail("exit(1); getenv()");', "  engine.abort(id);",
+            "bool Engine::abort(RequestId id) {", "  bool abort(RequestId id);", "  return abort(id);", '  R"(std::cout)";', ""])})
+
+    def test_tests_programs_and_the_failed_check_may_print(self):
+        text = 'int x = 0;\nvoid f() {\n  printf("x");\n  std::abort();\n}\n'
+        self.assert_clean(check_rules.check, {name: text for name in (
+            "src/quire/kv/a_test.cc", "apps/cli/a.cc", "src/quire/base/check.cc")})
+
+    def test_mutable_state_is_found(self):
+        for line in ("int counter = 0;", "std::mutex lock;", "static Pool pool;", "Table* table{};", "thread_local int depth;",
+                     "std::map<int, int> names = {", "  static int calls = 0;", "  static Registry registry;", "  thread_local Buffer buffer;"):
+            with self.subTest(line=line):
+                self.assert_finds(check_rules.check, "src/quire/kv/a.cc", f"\n{line}\n", "src/quire/kv/a.cc:2: library code has no mutable")
+
+    def test_constants_functions_and_types_pass(self):
+        self.assert_clean(check_rules.check, {"src/quire/kv/a.cc": '\n'.join([
+            "constexpr int kSize = 3;", "const std::string kName = f();", "inline constexpr int kTwo = 2;", "static const int kThree = 3;",
+            "  static const Table table = make();", "  static constexpr int kLocal = 1;", "  static Result<Pool> open(int size);", "struct Pool;",
+            "Pool& Pool::operator=(Pool&&) noexcept = default;", "int next(int x) {", "using A = int;", "namespace json = boost::json;",
+            "template <class T>", "  int member_ = 0;", "#define QUIRE_X 1", "static_assert(true);", ""])})
+
+    def test_todo_needs_an_issue(self):
+        self.assert_finds(check_rules.check, "apps/cli/a.cc", "// TODO: later\n", "apps/cli/a.cc:1: name the issue")
+        self.assert_clean(check_rules.check, {"apps/cli/a.cc": "// TODO(#12): later\n"})
+
+
+def function(name, lines):
+    return f"void {name}() {{\n" + "  g();\n" * (lines - 1) + "}\n"
+
+
+class Sizes(CheckTest):
+    def test_clean_tree_passes(self):
+        self.assert_clean(check_sizes.check, {})
+
+    def test_files_at_the_limit_pass_and_above_it_are_found(self):
+        for name, limit in (("src/quire/kv/a.cc", 600), ("src/quire/kv/a_test.cc", 800), ("src/quire/model/cuda/a.cu", 800)):
+            self.assert_clean(check_sizes.check, {name: "\n" * limit})
+            self.assert_finds(check_sizes.check, name, "\n" * (limit + 1), f"{name}:1: has {limit + 1} lines, at most {limit}")
+
+    def test_functions_at_the_limit_pass_and_above_it_are_found(self):
+        for name, limit in (("src/quire/kv/a.cc", 60), ("src/quire/model/cpu/a.cc", 120), ("tests/a/b_test.cc", 120)):
+            self.assert_clean(check_sizes.check, {name: function("f", limit)})
+            self.assert_finds(check_sizes.check, name, "\n" + function("f", limit + 1), f"{name}:2: f: has {limit + 1} lines")
+
+    def test_seven_parameters_are_found_in_definitions_and_declarations(self):
+        self.assert_clean(check_sizes.check, {"src/quire/kv/a.h": "void f(int, int, int, int, int, std::map<int, int> m = {1, 2});\n"})
+        for end in (";", " {\n}"):
+            self.assert_finds(check_sizes.check, "src/quire/kv/a.h", f"void f(int, int, int, int, int, int, int){end}\n",
+                              "src/quire/kv/a.h:1: f: has 7 parameters, at most 6")
+
+    def test_a_waiver_allows_its_value_and_no_more(self):
+        waiver = {"tools/size_waivers.txt": "src/quire/kv/a.cc:f | 70 lines | one table, read as a whole | 2026-05-01\n"}
+        self.assert_clean(check_sizes.check, {**waiver, "src/quire/kv/a.cc": function("f", 70)})
+        errors = check_sizes.check(self.tree({**waiver, "src/quire/kv/a.cc": function("f", 71)}))
+        self.assertEqual(errors, ["src/quire/kv/a.cc:1: f: has 71 lines, at most 70 are allowed"])
+
+    def test_waivers_are_read_strictly(self):
+        good = "src/quire/kv/a.cc | 700 lines | generated, see its script | 2026-05-01\n"
+        self.assert_finds(check_sizes.check, "tools/size_waivers.txt", good, "tools/size_waivers.txt: the waiver for src/quire/kv/a.cc")
+        for bad in ("src/quire/kv/a.cc 700\n", good.replace("2026-05-01", "soon"), good.replace("generated, see its script", "big"),
+                    good.replace("lines", "bytes")):
+            self.assert_finds(check_sizes.check, "tools/size_waivers.txt", bad, "tools/size_waivers.txt:1: write")
+        errors = check_sizes.check(self.tree({"tools/size_waivers.txt": good + good, "src/quire/kv/a.cc": "\n" * 650}))
+        self.assertEqual(errors, ["tools/size_waivers.txt:2: src/quire/kv/a.cc is waived twice"])
+
+
+SAMPLE = r"""
+#define MACRO(x) \
+  do { x; } while (0)
+namespace quire {
+template <class T = int>
+Result<T> Foo<T>::get(int a = 3, std::map<int, int> m = {}) const noexcept {
+  if (a) {
+    f(1, 2, 3, 4, 5, 6, 7, 8);
+  }
+}
+Foo::Foo(int a) : a_{a}, b_(2) {
+  g();
+}
+const int kTable[] = {1, 2};
+auto kLambda = [](int a) { return a; };
+bool operator()(int a, int b) const { return a < b; }
+bool operator==(const A& a, const A& b) { return "}" == '}'; }
+struct Foo : Bar {
+  Foo& operator=(Foo&&) noexcept = default;
+  virtual void pure(int a, int b) = 0;
+  std::function<void(int, int, int, int, int, int, int)> f_;
+  int x = f(1, 2, 3, 4, 5, 6, 7);
+  auto trailing(int a) -> std::vector<int> {
+    return {};
+  }
+};
+enum class E { kA, kB };
+extern "C" int entry(const std::uint8_t* data, std::size_t size) {
+}
+TEST(A, B) {
+}
+}
+"""
+
+
+class Functions(unittest.TestCase):
+    def test_every_form_of_function_is_found(self):
+        found = [(f.name, f.line, f.lines, f.parameters) for f in cpp_functions.functions(source_text.code_only(SAMPLE))]
+        self.assertEqual(found, [
+            ("get", 5, 4, 2), ("Foo", 11, 2, 1), ("operator()", 16, 0, 2), ("operator==", 17, 0, 2), ("operator=", 19, 0, 1),
+            ("pure", 20, 0, 2), ("trailing", 23, 2, 1), ("entry", 28, 1, 2), ("TEST", 30, 1, 2)])
+
+    def test_literals_and_comments_are_no_code(self):
+        text = 'a = "{ \\" }"; // {\nb = \'{\'; /* {\n{ */ c = R"x({\n)" {)x"; d = 1\'000\'000;\n'
+        self.assertEqual(source_text.code_only(text), 'a = ""; \nb = \'\'; \n c = ""\n; d = 1\'000\'000;\n')
+
+
+if __name__ == "__main__":
+    unittest.main()

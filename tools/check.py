@@ -1,0 +1,195 @@
+"""`make check`: builds and runs every test and check, stage by stage.
+
+Each stage writes build/logs/<stage>.log. The first failing output is shown, later stages still run
+where they can, and the last line is `N passed, M failed`: test cases, plus one failure for each
+stage that failed otherwise.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from dataclasses import dataclass
+
+import tidy
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "logs"
+JOBS = os.cpu_count() or 2
+FUZZ_SECONDS = 30
+SHOWN_LINES = 60
+THREADED_MODULES = ("kv", "sched", "engine", "api")
+
+
+@dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+
+
+class Failure(Exception):
+    """A command of a stage failed; the log has its output."""
+
+
+class Log:
+    """The output of one stage, and how its commands are run."""
+
+    def __init__(self, stage):
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self.path = LOGS / f"{stage}.log"
+        self.path.write_text("")
+
+    def run(self, *command, env=None, check=True):
+        with self.path.open("a") as out:
+            print("$", *command, file=out, flush=True)
+            code = subprocess.run([str(c) for c in command], cwd=ROOT, stdout=out, stderr=out,
+                                  stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}).returncode
+        if check and code != 0:
+            raise Failure(f"{command[0]} exited with {code}")
+        return code
+
+    def write(self, text):
+        with self.path.open("a") as out:
+            out.write(text + "\n")
+
+    def tail(self):
+        lines = self.path.read_text(errors="replace").splitlines()
+        first = next((i for i, line in enumerate(lines) if re.search(r"FAILED|error:|ERROR:|Failed", line)), 0)
+        start = max(0, min(first - 5, len(lines) - SHOWN_LINES))
+        return "\n".join(lines[start:start + SHOWN_LINES])
+
+
+def build(log, preset, *targets):
+    log.run("cmake", "--preset", preset)
+    log.run("cmake", "--build", "--preset", preset, "-j", JOBS, *(["--target", *targets] if targets else []))
+
+
+def count_cases(cases):
+    """GoogleTest's reports in the folder `cases`: one test a case, skipped ones left out."""
+    count = Count()
+    for file in cases.glob("*.json"):
+        for suite in json.loads(file.read_text())["testsuites"]:
+            ran = [case for case in suite["testsuite"] if case["result"] == "COMPLETED"]
+            failed = sum("failures" in case for case in ran)
+            count.add(Count(len(ran) - failed, failed))
+    return count
+
+
+def count_programs(report):
+    """What CTest's report adds to that: unittest's tests, other programs as one, GoogleTest programs only when they crashed."""
+    count = Count()
+    for test in xml.parse(report).getroot().iter("testcase"):
+        output, failed = test.findtext("system-out") or "", test.get("status") == "fail"
+        ran = re.search(r"^Ran (\d+) tests?", output, re.M)
+        if "[==========] " in output:
+            count.failed += failed and "[  FAILED  ]" not in output
+        elif ran:
+            bad = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output)) or int(failed)
+            skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", output))
+            count.add(Count(int(ran[1]) - skipped - bad, bad))
+        elif test.get("status") != "notrun":
+            count.add(Count(int(not failed), int(failed)))
+    return count
+
+
+def ctest(log, preset, *arguments):
+    cases = ROOT / "build" / preset / "cases"
+    shutil.rmtree(cases, ignore_errors=True)
+    report = ROOT / "build" / preset / "ctest.xml"
+    log.run("ctest", "--preset", preset, "-j", JOBS, "--output-junit", report, *arguments,
+            env={"GTEST_OUTPUT": f"json:{cases}/"}, check=False)
+    count = count_cases(cases)
+    count.add(count_programs(report))
+    return count
+
+
+def stage_dev(log):
+    build(log, "dev")
+    return ctest(log, "dev")
+
+
+def stage_python(log):
+    """`pip install .` as a user does it, but with the dev build's objects through ccache."""
+    report = ROOT / "build" / "pytest.xml"
+    log.run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall", ".")
+    log.run(sys.executable, "-m", "pytest", "-q", "bindings/python/tests", "tests/python", f"--junitxml={report}", check=False)
+    suite = xml.parse(report).getroot().find("testsuite")
+    bad = int(suite.get("failures")) + int(suite.get("errors"))
+    return Count(int(suite.get("tests")) - int(suite.get("skipped")) - bad, bad)
+
+
+def stage_asan(log):
+    build(log, "asan")
+    return ctest(log, "asan")
+
+
+def stage_tsan(log):
+    build(log, "tsan", *(f"{module}_test" for module in THREADED_MODULES))
+    return ctest(log, "tsan", "-R", f"^({'|'.join(THREADED_MODULES)})$")
+
+
+def stage_fuzz(log):
+    log.run("tools/run_fuzz.sh", FUZZ_SECONDS, check=False)
+    results = re.findall(r"^fuzz_\w+: (.*)$", log.path.read_text(), re.M)
+    if not results:
+        raise Failure("no fuzzer ran")
+    findings = sum("FINDING" in result for result in results)
+    return Count(len(results) - findings, findings)
+
+
+def stage_style(log):
+    sources = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", "*.cc", "*.h"], cwd=ROOT,
+                             capture_output=True, text=True, check=True).stdout.split()
+    log.run("clang-format-19", "--dry-run", "-Werror", *(s for s in sources if (ROOT / s).exists()))
+    return Count()
+
+
+def stage_tidy(log, seconds):
+    if not (ROOT / "build" / "dev" / "compile_commands.json").exists():
+        build(log, "dev")
+    report = tidy.run(ROOT, JOBS, seconds)
+    log.write(report.text)
+    if report.failed:
+        raise Failure(f"{report.failed} files are not clean")
+    if report.left:
+        print(f"  tidy: {report.left} of {report.total} files left for the next run (make tidy does all)")
+    return Count()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=["dev", "python", "asan", "tsan", "fuzz", "style", "tidy"])
+    parser.add_argument("--tidy-seconds", type=float, default=float("inf"))
+    args = parser.parse_args()
+    os.environ.update(CCACHE_NOHASHDIR="true", CMAKE_CXX_COMPILER_LAUNCHER="ccache")  # the wheel's build finds the dev build's objects
+    stages = {"style": stage_style, "dev": stage_dev, "python": stage_python, "asan": stage_asan, "tsan": stage_tsan,
+              "fuzz": stage_fuzz, "tidy": lambda log: stage_tidy(log, args.tidy_seconds)}
+    total, shown = Count(), False
+    for name, stage in stages.items():
+        if args.only not in (None, name):
+            continue
+        start, log, note = time.monotonic(), Log(name), ""
+        try:
+            count = stage(log)
+        except Failure as failure:
+            count, note = Count(0, 1), f"  {failure}"
+        total.add(count)
+        print(f"{name:7} {time.monotonic() - start:6.1f} s  {count.passed} passed, {count.failed} failed{note}", flush=True)
+        if count.failed and not shown:
+            shown = True
+            print(f"--- {log.path.relative_to(ROOT)}\n{log.tail()}\n---", flush=True)
+    print(f"{total.passed} passed, {total.failed} failed")
+    return 1 if total.failed or not total.passed and not args.only else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Installs what is missing, and nothing else: `setup.sh build` the Debian packages that build Quire,
+# `setup.sh test` those of the tests too, and the Python environment .venv. Does nothing, quickly,
+# when all is there. The lists: packaging/apt-*.txt, requirements/*.txt.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stage=${1:-}
+case $stage in
+  build) lists=(packaging/apt-build.txt) ;;
+  test) lists=(packaging/apt-build.txt packaging/apt-test.txt) ;;
+  *) echo "usage: tools/setup.sh build|test" >&2; exit 2 ;;
+esac
+
+fail() { echo "error: $*" >&2; exit 1; }
+
+# The packages of the lists that dpkg does not know as installed, one a line.
+missing_packages() {
+  local wanted
+  wanted=$(cat "${lists[@]}" | grep -v '^#')
+  comm -23 <(sort -u <<< "$wanted") \
+    <(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' | awk '$1 == "ii" { print $2 }' | sort -u)
+}
+
+install_packages() {
+  local missing line as_root=()
+  command -v dpkg-query > /dev/null ||
+    fail "this is no Debian system; install by hand what stands in: ${lists[*]}"
+  missing=$(missing_packages | xargs)
+  [ -n "$missing" ] || return 0
+  line="apt-get update && apt-get install -y --no-install-recommends $missing"
+  if [ "$(id -u)" != 0 ]; then
+    if ! sudo -n true 2> /dev/null; then
+      printf 'Debian packages are missing. Run this as root, then try again:\n\n  %s\n\n' "$line" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+  fi
+  echo "installing: $missing"
+  # shellcheck disable=SC2086 # a list of words
+  "${as_root[@]}" apt-get update -q || fail "cannot fetch Debian's package lists (network?)"
+  # shellcheck disable=SC2086
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends $missing ||
+    fail "apt-get could not install: $missing"
+}
+
+# A python3 of at least 3.11, whether it is Debian's or another that comes first on PATH.
+find_python() {
+  local candidate
+  for candidate in python3 /usr/bin/python3; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+      2> /dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  fail "no python3 of at least 3.11 with venv"
+}
+
+# .venv is right when it was made from exactly these requirements.
+make_venv() {
+  local python stamp=.venv/requirements.sum sum
+  sum=$(cat requirements/build.txt requirements/test.txt | cksum)
+  [ "$(cat "$stamp" 2> /dev/null)" != "$sum" ] || return 0
+  python=$(find_python)
+  echo "making .venv with $("$python" --version)"
+  "$python" -m venv --clear .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    -r requirements/build.txt -r requirements/test.txt ||
+    fail "pip could not install requirements/*.txt into .venv (network?)"
+  echo "$sum" > "$stamp"
+}
+
+install_packages
+if [ "$stage" = test ]; then
+  make_venv
+fi

@@ -1,0 +1,92 @@
+"""clang-tidy over the product's sources, changed files first, each file only when something that it sees has changed.
+
+A file is known to be clean when .cache/tidy holds the hash of its compile command, the configuration, and itself with every
+header of ours that it includes.
+"""
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+TOOL = "clang-tidy-19"
+INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.M)
+
+
+@dataclass
+class Report:
+    total: int = 0
+    failed: int = 0
+    left: int = 0
+    text: str = ""
+
+
+def seen_files(root, source, known):
+    """`source` and the files of the tree that it includes, directly or not."""
+    found, queue = set(), [source]
+    while queue:
+        path = queue.pop()
+        if path in found:
+            continue
+        found.add(path)
+        if path not in known:
+            content = path.read_bytes()
+            bases = (path.parent, root / "src", root / "include")
+            names = [name.decode() for name in INCLUDE.findall(content)]
+            hits = [next((b / n for b in bases if (b / n).is_file()), None) for n in names]
+            known[path] = (hashlib.sha256(content).digest(), [h.resolve() for h in hits if h])
+        queue += known[path][1]
+    return found
+
+
+def key_of(root, entry, known, configuration):
+    digest = hashlib.sha256(configuration)
+    digest.update(entry["command"].encode())
+    for path in sorted(seen_files(root, pathlib.Path(entry["file"]), known)):
+        digest.update(known[path][0])
+    return digest.hexdigest()
+
+
+def changed_files(root):
+    status = subprocess.run(["git", "status", "--porcelain", "--untracked-files=all"], cwd=root, capture_output=True, text=True)
+    return {str(root / line[3:]) for line in status.stdout.splitlines()}
+
+
+def run(root, jobs, seconds):
+    """Checks until `seconds` have passed; says how many files are left."""
+    folder = root / ".cache" / "tidy"
+    folder.mkdir(parents=True, exist_ok=True)
+    build = root / "build" / "dev"
+    product = tuple(str(root / part) + "/" for part in ("src", "apps", "bindings", "bench", "examples"))
+    entries = {e["file"]: e for e in json.loads((build / "compile_commands.json").read_text())
+               if e["file"].startswith(product) and not e["file"].endswith("_test.cc")}
+    configuration = (root / ".clang-tidy").read_bytes()
+    known, keys = {}, {}
+    for name, entry in entries.items():
+        key = key_of(root, entry, known, configuration)
+        if not (folder / key).exists():
+            keys[name] = key
+    changed = changed_files(root)
+    order = sorted(keys, key=lambda name: (name not in changed, name))
+    deadline = time.monotonic() + seconds
+
+    def check(name):
+        if time.monotonic() > deadline:
+            return None
+        done = subprocess.run([TOOL, "--quiet", "-p", str(build), name], capture_output=True, text=True, errors="replace")
+        if done.returncode == 0:
+            (folder / keys[name]).touch()
+        return done
+
+    report = Report(total=len(entries))
+    with ThreadPoolExecutor(jobs) as pool:
+        for name, done in zip(order, pool.map(check, order)):
+            if done is None:
+                report.left += 1
+            elif done.returncode != 0:
+                report.failed += 1
+                report.text += f"{name}: not clean\n{done.stdout}\n"
+    return report
