@@ -47,6 +47,9 @@ json::object to_json(const BenchRecord& record) {
   object["bytes_per_second"] = record.bytes_per_second;
   object["floor_seconds"] = record.floor_seconds;
   object["of_floor"] = record.of_floor;
+  if (record.linear_seconds > 0) {
+    object["linear_seconds"] = record.linear_seconds;
+  }
   if (record.overhead_seconds > 0) {
     object["overhead_seconds"] = record.overhead_seconds;
   }

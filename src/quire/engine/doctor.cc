@@ -9,7 +9,7 @@
 
 #include "quire/base/json.h"
 #include "quire/device/cpu/isa.h"
-#include "quire/kernels/self_test.h"
+#include "quire/kernels/self_check.h"
 #include "quire/tools.h"
 
 namespace quire {

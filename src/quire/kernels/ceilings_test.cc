@@ -8,7 +8,7 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/self_test.h"
+#include "quire/kernels/self_check.h"
 #include "quire/kernels/test_util.h"
 #include "quire/result.h"
 

@@ -97,8 +97,8 @@ Status Sampler::check(std::span<const float> logits, const SampleContext& contex
     bad |= !(logit < -kNever);
   }
   if (bad) {
-    const auto first = std::find_if(logits.begin(), logits.end(),
-                                    [](float logit) { return !(logit < -kNever); });
+    const auto first =
+        std::find_if(logits.begin(), logits.end(), [](float logit) { return !(logit < -kNever); });
     return {ErrorCode::kInvalidArgument,
             logits.empty() ? std::string("there are no logits to choose from")
                            : base::str_cat("logit of token ", first - logits.begin(), " is ",
@@ -258,16 +258,14 @@ TokenId Sampler::draw(std::span<const float> logits, float peak, const SampleCon
   return candidates_[pick(candidate_weights_, params.min_p, uniform)].second;
 }
 
-void Sampler::add_chosen(std::span<const float> logits, double log_sum,
-                         SampledToken& token) const {
+void Sampler::add_chosen(std::span<const float> logits, double log_sum, SampledToken& token) const {
   const auto is_chosen = [&](const auto& entry) { return entry.first == token.id; };
   if (std::any_of(token.logprobs.begin(), token.logprobs.end(), is_chosen)) {
     return;
   }
   // The oldest entry of a token is its logit before all changes.
-  const auto original = std::find_if(originals_.begin(), originals_.end(), [&](const auto& entry) {
-    return entry.second == token.id;
-  });
+  const auto original = std::find_if(originals_.begin(), originals_.end(),
+                                     [&](const auto& entry) { return entry.second == token.id; });
   const float logit = original == originals_.end() ? logits[at(token.id)] : original->first;
   token.logprobs.emplace_back(token.id, logprob(logit, log_sum));
 }

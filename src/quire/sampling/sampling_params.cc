@@ -20,8 +20,7 @@ constexpr std::int32_t kMaxLogprobs = 1024;
 
 template <class T>
 Status out_of_range(std::string_view field, T value, std::string_view range) {
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat(field, " must be ", range, ", got ", value)};
+  return {ErrorCode::kInvalidArgument, base::str_cat(field, " must be ", range, ", got ", value)};
 }
 
 Status check_penalties(const SamplingParams& params) {
@@ -56,9 +55,9 @@ Status check_counts(const SamplingParams& params) {
 
 Status check_stops(const SamplingParams& params) {
   if (params.stop.size() > kMaxStops) {
-    return {ErrorCode::kInvalidArgument, base::str_cat("stop has ", params.stop.size(),
-                                                       " strings, at most ", kMaxStops,
-                                                       " are allowed")};
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("stop has ", params.stop.size(), " strings, at most ", kMaxStops,
+                          " are allowed")};
   }
   for (const auto& stop : params.stop) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {

@@ -33,24 +33,29 @@ void StopChecker::advance(Pattern& pattern, char next) {
   pattern.matched += pattern.text[pattern.matched] == next ? 1 : 0;
 }
 
+// Where the earliest stop string that may still be completed begins in held_.
+std::size_t StopChecker::live_begin() const {
+  std::size_t longest = 0;
+  for (const auto& pattern : patterns_) {
+    longest = std::max(longest, pattern.matched);
+  }
+  return held_.size() - longest;
+}
+
 StopChecker::Piece StopChecker::push(std::string_view delta) {
-  std::size_t live = held_.size();  // where the earliest stop string that may still come begins
   for (const char next : delta) {
     if (stopped_) {
       break;
     }
     held_.push_back(next);
-    std::size_t longest = 0;
     for (auto& pattern : patterns_) {
       advance(pattern, next);
       if (pattern.matched == pattern.text.size()) {
         found_ = std::min(found_, held_.size() - pattern.matched);
         pattern.matched = pattern.borders.back();
       }
-      longest = std::max(longest, pattern.matched);
     }
-    live = held_.size() - longest;
-    stopped_ = found_ <= live;
+    stopped_ = found_ <= live_begin();
   }
   if (stopped_) {
     std::string text = held_.substr(0, found_);
@@ -58,7 +63,7 @@ StopChecker::Piece StopChecker::push(std::string_view delta) {
     found_ = 0;
     return {.text = std::move(text), .stopped = true};
   }
-  return {.text = release(live), .stopped = false};
+  return {.text = release(live_begin()), .stopped = false};
 }
 
 // Takes the first `count` bytes out of what is held back.

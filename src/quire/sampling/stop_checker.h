@@ -42,10 +42,11 @@ class StopChecker {
   static constexpr std::size_t kNotFound = std::string::npos;
 
   static void advance(Pattern& pattern, char next);
+  [[nodiscard]] std::size_t live_begin() const;
   [[nodiscard]] std::string release(std::size_t count);
 
   std::vector<Pattern> patterns_;
-  std::string held_;  // the end of the text so far that may begin a stop string
+  std::string held_;               // the end of the text so far that may begin a stop string
   std::size_t found_ = kNotFound;  // where the first stop string in held_ begins
   bool stopped_ = false;
 };

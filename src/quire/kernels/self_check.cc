@@ -1,4 +1,4 @@
-#include "quire/kernels/self_test.h"
+#include "quire/kernels/self_check.h"
 
 #include <cstddef>
 #include <cstdint>
