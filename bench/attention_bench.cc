@@ -26,7 +26,6 @@
 #include "quire/tensor/kv_geometry.h"
 
 namespace {
-
 using namespace quire;  // NOLINT: a program, not a header
 
 constexpr attention::AttentionShape kShape = {
@@ -128,6 +127,7 @@ void bench(device::Isa isa, int threads, tensor::DType dtype) {
     std::printf("%-9s %s %-18s %9.3f ms %9.2f %s  %5.2f\n", device::isa_name(isa).data(),
                 tensor::dtype_name(dtype), c.name, seconds * 1e3, work / seconds / 1e9,
                 decode ? "GB/s" : "GF/s", work / seconds / ceiling);
+    std::fflush(stdout);
   }
 }
 

@@ -241,6 +241,18 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
   }
 }
 
+// Subnormal activations have no finite inverse scale; their products are as good as zero.
+TEST_P(LinearTest, SubnormalRowsAreNegligible) {
+  const std::int64_t depth = 64;
+  for (const WeightFormat format : test::kFormats) {
+    const PackedWeights w = random_weights(context(), format, {32, depth}, 19);
+    const std::vector<float> x(static_cast<std::size_t>(depth), 1e-40f);
+    for (const float value : multiply(context(), w, x, 1)) {
+      EXPECT_LE(std::fabs(value), 1e-36f) << format_name(format);
+    }
+  }
+}
+
 // A row with NaN or infinity spoils itself only.
 TEST_P(LinearTest, BrokenRowsStayAlone) {
   const std::int64_t depth = 96;

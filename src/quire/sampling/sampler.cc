@@ -1,10 +1,12 @@
 #include "quire/sampling/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,8 +24,6 @@ namespace quire::sampling {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// How many tokens top-p looks at first; most often the most likely few have all the mass.
-constexpr std::size_t kFirstTopP = 64;
 
 // More likely first; the lower id first among equals.
 bool before(const std::pair<float, TokenId>& a, const std::pair<float, TokenId>& b) {
@@ -55,13 +55,11 @@ float logprob(float logit, double log_sum) {
   return static_cast<float>(static_cast<double>(logit) - log_sum);
 }
 
-double sum_of(std::span<const float> weights) {
-  double sum = 0;
-  for (const float weight : weights) {
-    sum += weight;
-  }
-  return sum;
-}
+// Bins of weights by sign, exponent and the first five bits of the fraction. Weights are in [0, 1].
+constexpr int kBinShift = 18;
+constexpr std::size_t kBins = (std::bit_cast<std::uint32_t>(1.0F) >> kBinShift) + 1;
+
+std::size_t bin_of(float weight) { return std::bit_cast<std::uint32_t>(weight) >> kBinShift; }
 
 // Where the running sum of the weights that are at least `min_weight` first exceeds `uniform` of
 // their sum. Precondition: the largest weight is 1 and min_weight is at most 1.
@@ -83,10 +81,6 @@ std::size_t pick(std::span<const float> weights, double min_weight, double unifo
     }
   }
   return last;
-}
-
-bool is_top_k(const SamplingParams& params, std::size_t vocab) {
-  return params.top_k > 0 && static_cast<std::size_t>(params.top_k) < vocab;
 }
 
 }  // namespace
@@ -207,38 +201,51 @@ void Sampler::weigh_candidates(float peak, double temperature) {
   softmax_weights(candidate_logits_, peak, temperature, candidate_weights_);
 }
 
-// Keeps the fewest of the most likely candidates whose weights reach `mass`; false, and nothing is
-// cut, when all together do not.
-bool Sampler::cut_candidates(double mass) {
+// Keeps the fewest of the most likely candidates that have `top_p` of the sum of all candidates.
+void Sampler::cut_candidates(double top_p) {
+  const double mass =
+      top_p * std::accumulate(candidate_weights_.begin(), candidate_weights_.end(), 0.0);
   double reached = 0;
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     reached += candidate_weights_[i];
     if (reached >= mass) {
       candidates_.resize(i + 1);
-      return true;
+      return;
     }
   }
-  return false;
 }
 
-// Leaves in candidates_ what top-k and then top-p leave of the row. One of them is on.
-void Sampler::restrict(std::span<const float> logits, float peak, const SamplingParams& params) {
-  if (is_top_k(params, logits.size())) {
-    select_largest(logits, static_cast<std::size_t>(params.top_k));
-    if (params.top_p < 1) {
-      weigh_candidates(peak, params.temperature);
-      static_cast<void>(cut_candidates(params.top_p * sum_of(candidate_weights_)));
+// Zeroes the row's weights but for the fewest of the most likely tokens that have `top_p` of their
+// sum. A histogram over the leading bits of the weights says where the border lies, so that only
+// the tokens near to it are sorted.
+void Sampler::cut_row(std::span<const float> logits, double top_p) {
+  bin_weights_.assign(kBins, 0.0);
+  for (const float weight : row_weights_) {
+    bin_weights_[bin_of(weight)] += weight;
+  }
+  const double mass = top_p * std::accumulate(bin_weights_.begin(), bin_weights_.end(), 0.0);
+  double reached = 0;
+  std::size_t border = kBins - 1;
+  for (; border > 0 && reached + bin_weights_[border] < mass; --border) {
+    reached += bin_weights_[border];
+  }
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (bin_of(row_weights_[i]) == border) {
+      candidates_.emplace_back(logits[i], static_cast<TokenId>(i));
     }
+  }
+  std::sort(candidates_.begin(), candidates_.end(), before);
+  const auto last = std::find_if(candidates_.begin(), candidates_.end(), [&](const auto& each) {
+    reached += row_weights_[at(each.second)];
+    return reached >= mass;
+  });
+  if (last == candidates_.end()) {
     return;
   }
-  row_weights_.resize(logits.size());
-  softmax_weights(logits, peak, params.temperature, row_weights_);
-  const double mass = params.top_p * sum_of(row_weights_);
-  for (std::size_t count = kFirstTopP;; count *= 8) {
-    select_largest(logits, std::min(count, logits.size()));
-    weigh_candidates(peak, params.temperature);
-    if (cut_candidates(mass) || count >= logits.size()) {
-      return;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (before(*last, {logits[i], static_cast<TokenId>(i)})) {
+      row_weights_[i] = 0;
     }
   }
 }
@@ -246,12 +253,20 @@ void Sampler::restrict(std::span<const float> logits, float peak, const Sampling
 TokenId Sampler::draw(std::span<const float> logits, float peak, const SampleContext& context) {
   const SamplingParams& params = *context.params;
   const double uniform = uniform_at(context.seed, static_cast<std::uint64_t>(context.index));
-  if (!is_top_k(params, logits.size()) && params.top_p >= 1) {
+  const auto top_k = static_cast<std::size_t>(params.top_k);
+  if (top_k == 0 || top_k >= logits.size()) {
     row_weights_.resize(logits.size());
     softmax_weights(logits, peak, params.temperature, row_weights_);
+    if (params.top_p < 1) {
+      cut_row(logits, params.top_p);
+    }
     return static_cast<TokenId>(pick(row_weights_, params.min_p, uniform));
   }
-  restrict(logits, peak, params);
+  select_largest(logits, top_k);
+  if (params.top_p < 1) {
+    weigh_candidates(peak, params.temperature);
+    cut_candidates(params.top_p);
+  }
   std::sort(candidates_.begin(), candidates_.end(),
             [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
   weigh_candidates(peak, params.temperature);

@@ -40,7 +40,7 @@ class Sampler {
   // Among the tokens that top-k, top-p and min-p leave, it is the first by id at which the running
   // sum of probabilities exceeds uniform_at(seed, index). kInvalidArgument when a logit is NaN or
   // +inf, an id is outside of the vocabulary, or all logits are -inf in the end. O(vocab), plus
-  // O(n log n) in the n tokens that top-k or top-p leave.
+  // O(n log n) in the n tokens that top-k leaves or that stand at the border of top-p.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
  private:
@@ -52,16 +52,17 @@ class Sampler {
   void change(std::span<float> logits, TokenId id, double value);
   [[nodiscard]] TokenId draw(std::span<const float> logits, float peak,
                              const SampleContext& context);
-  void restrict(std::span<const float> logits, float peak, const SamplingParams& params);
   void select_largest(std::span<const float> logits, std::size_t count);
   void weigh_candidates(float peak, double temperature);
-  [[nodiscard]] bool cut_candidates(double mass);
+  void cut_candidates(double top_p);
+  void cut_row(std::span<const float> logits, double top_p);
   void add_chosen(std::span<const float> logits, double log_sum, SampledToken& token) const;
 
   std::vector<Candidate> candidates_;
   std::vector<float> candidate_logits_;   // of candidates_, contiguous
   std::vector<float> candidate_weights_;  // of candidates_
   std::vector<float> row_weights_;        // [vocab]
+  std::vector<double> bin_weights_;       // sums of row_weights_ by size
   std::vector<std::int32_t> counts_;      // [vocab], zero between uses
   std::vector<Candidate> originals_;      // logits that adjust changed, oldest first
 };

@@ -1,11 +1,13 @@
-// Tokenizer::from_sentencepiece: a tokenizer.model through libsentencepiece, which segments; ids,
-// special tokens and decoding are ours.
+// Tokenizer::from_sentencepiece: a tokenizer.model through libsentencepiece, which normalizes and
+// segments; special tokens and decoding are ours. As in transformers' LlamaTokenizer, text between
+// special tokens is encoded on its own, and BOS is added unless tokenizer_config.json says otherwise.
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
-#include "quire/base/json.h"
+#include "quire/base/check.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
@@ -17,36 +19,132 @@
 namespace quire::text {
 namespace {
 
+using sentencepiece::SentencePieceProcessor;
+
+constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
+constexpr TokenId kMaxAddedId = 1 << 24;
+
 class SentencePieceModel final : public Model {
  public:
-  explicit SentencePieceModel(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor)
+  explicit SentencePieceModel(std::unique_ptr<const SentencePieceProcessor> processor)
       : processor_(std::move(processor)) {}
   void tokenize(std::string_view piece, ModelScratch& /*scratch*/,
                 std::vector<TokenId>& out) const override {
     std::vector<int> ids;
-    if (processor_->Encode(piece, &ids).ok()) {
-      out.insert(out.end(), ids.begin(), ids.end());
-    }
+    QUIRE_CHECK(processor_->Encode(piece, &ids).ok(), "sentencepiece refused well-formed text");
+    out.insert(out.end(), ids.begin(), ids.end());
   }
 
  private:
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::unique_ptr<const SentencePieceProcessor> processor_;
 };
+
+// The library does not tell its settings; decoding two pieces does.
+std::size_t spaces_cut_at_start(const SentencePieceProcessor& processor) {
+  const std::string space(kMetaspace);
+  const std::string text = processor.DecodePieces(std::vector<std::string>{space, space + "x"});
+  return text == "x" ? std::string::npos : text == " x" ? 1 : 0;
+}
+
+Decoder make_decoder(const SentencePieceProcessor& processor) {
+  Decoder decoder;
+  decoder.emplace_back(decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)),
+                                       .content = " "});
+  decoder.emplace_back(decode::ByteFallback{.per_character = true});
+  decoder.emplace_back(decode::Fuse{});
+  decoder.emplace_back(
+      decode::Strip{.content = " ", .start = spaces_cut_at_start(processor), .stop = 0});
+  return decoder;
+}
+
+// The model's pieces; control and unknown pieces are special and returned as added tokens.
+Result<std::vector<AddedToken>> add_pieces(const SentencePieceProcessor& processor,
+                                           Vocabulary& vocabulary) {
+  std::vector<AddedToken> added;
+  for (TokenId id = 0; id < processor.GetPieceSize(); ++id) {
+    const std::string& piece = processor.IdToPiece(id);
+    if (valid_utf8_prefix(piece) != piece.size() || vocabulary.find(piece)) {
+      return {ErrorCode::kCorrupt, base::str_cat("tokenizer.model: piece ", id, " ",
+                                                 base::quoted(piece), " is not UTF-8 or twice")};
+    }
+    vocabulary.add(piece, id);
+    if (processor.IsControl(id) || processor.IsUnknown(id)) {
+      vocabulary.mark_special(id);
+      added.push_back({.content = piece, .id = id, .special = true});
+    }
+  }
+  return added;
+}
+
+Status add_from_config(const TokenizerConfig& config, Vocabulary& vocabulary,
+                       std::vector<AddedToken>& added) {
+  for (const AddedToken& token : config.added_tokens) {
+    const auto known = vocabulary.find(token.content);
+    if ((known && *known != token.id) || (!known && vocabulary.has(token.id)) ||
+        token.id > kMaxAddedId) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("added_tokens_decoder: token ", base::quoted(token.content),
+                            " cannot have id ", token.id)};
+    }
+    if (!known) {
+      vocabulary.add(token.content, token.id);
+    }
+    if (token.special) {
+      vocabulary.mark_special(token.id);
+    }
+    std::erase_if(added, [&](const AddedToken& other) { return other.id == token.id; });
+    added.push_back(token);
+    added.back().normalized = false;  // the model's normalization is not applied to added tokens
+  }
+  return {};
+}
+
+SpecialIds special_ids(const TokenizerConfig& config, const SentencePieceProcessor& processor,
+                       const Vocabulary& vocabulary) {
+  const auto id_of = [&](const std::optional<std::string>& token, int own) {
+    const auto named = token ? vocabulary.find(*token) : std::nullopt;
+    return named || own < 0 ? named : std::optional<TokenId>(own);
+  };
+  return {.bos = id_of(config.bos_token, processor.bos_id()),
+          .eos = id_of(config.eos_token, processor.eos_id()),
+          .pad = id_of(config.pad_token, processor.pad_id()),
+          .unk = id_of(config.unk_token, processor.unk_id())};
+}
 
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_sentencepiece(const std::filesystem::path& path,
                                                 std::string_view config_json) {
   QUIRE_TRY(const std::string bytes, base::read_file(path));
-  QUIRE_TRY(TokenizerConfig config, parse_tokenizer_config(config_json));
-  auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  QUIRE_TRY(const TokenizerConfig config, parse_tokenizer_config(config_json));
+  auto processor = std::make_unique<SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto(bytes);
-  if (!status.ok()) {
-    return {ErrorCode::kCorrupt, base::str_cat(path.string(), ": not a sentencepiece model: ",
+  if (!status.ok() || processor->GetPieceSize() == 0) {
+    return {ErrorCode::kCorrupt, base::str_cat(base::quoted(path.string(), 200),
+                                               " is not a sentencepiece model: ",
                                                status.ToString())};
   }
-  (void)config;
-  return {ErrorCode::kUnsupported, "in work"};
+  auto impl = std::make_unique<Impl>();
+  QUIRE_TRY(std::vector<AddedToken> added, add_pieces(*processor, impl->vocabulary));
+  QUIRE_TRY_STATUS(add_from_config(config, impl->vocabulary, added));
+  impl->set_added_tokens(std::move(added));
+  impl->ids = special_ids(config, *processor, impl->vocabulary);
+  impl->decoder = make_decoder(*processor);
+  impl->decoded_as[processor->unk_id()] =
+      processor->DecodeIds(std::vector<int>{processor->unk_id()});
+  PostTemplate around;
+  if (config.add_bos_token.value_or(true) && impl->ids.bos) {
+    around.emplace_back(impl->ids.bos);
+  }
+  around.emplace_back(std::nullopt);
+  if (config.add_eos_token.value_or(false) && impl->ids.eos) {
+    around.emplace_back(impl->ids.eos);
+  }
+  impl->post_processor = PostProcessor(std::move(around));
+  impl->model = std::make_unique<SentencePieceModel>(std::move(processor));
+  impl->fingerprint =
+      base::to_hex(base::FieldHasher().add("sentencepiece").add(bytes).add(config_json).finish());
+  return Tokenizer(std::move(impl));
 }
 
 }  // namespace quire::text

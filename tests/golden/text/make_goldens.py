@@ -1,17 +1,22 @@
 """Writes the golden files of this folder: small tokenizers of every kind, and what Hugging Face
 `tokenizers` makes of awkward texts with them.
 
-    pip install tokenizers==0.23.3
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3
     python make_goldens.py            # rewrites tokenizers/*.json beside this file
 
 Each golden is {"name", "tokenizer": <tokenizer.json>, "cases": [[text, ids, ids without special
 tokens, ids with specials as text, decode, decode skipping specials], ...]}; the last two decode the
-first ids. Deterministic: training is on the text below, and vocabularies stay under 500 tokens.
+first ids. Training is on the text below, and vocabularies stay under 500 tokens. The trainers break ties in
+random order, so that each run writes other, equally good files.
 """
+import base64
+import io
 import json
 import pathlib
 import random
+import tempfile
 
+import sentencepiece
 import tokenizers
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
                         processors, trainers)
@@ -182,6 +187,49 @@ def unigram(fallback: bool) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(spec))
 
 
+def protobuf_field(message: bytes, wanted: int) -> bytes:
+    """The first length-delimited field `wanted` of a serialized message."""
+    def varint(at: int) -> tuple[int, int]:
+        value = shift = 0
+        while message[at] & 0x80:
+            value |= (message[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+        return value | message[at] << shift, at + 1
+
+    at = 0
+    while at < len(message):
+        key, at = varint(at)
+        if key & 7 == 2:
+            length, at = varint(at)
+            if key >> 3 == wanted:
+                return message[at:at + length]
+            at += length
+        else:
+            at = varint(at)[1] if key & 7 == 0 else at + (4 if key & 7 == 5 else 8)
+    raise KeyError(wanted)
+
+
+def charsmap() -> str:
+    """A small precompiled character map, which only sentencepiece's trainer writes."""
+    rules = {"\ufb01": "fi", "\uff21": "A", "\uff22": "BB", "\u00bd": "1/2", "e\u0301": "\u00e9", "\t": " ", "\u3000": " ",
+             "\u00df": "ss", "\u1e9e": "SS", "ab": "q", "abc": "z", "\u200d": "", "\U0001f600": ":)", "\u2003": " "}
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as table:
+        for what, by in rules.items():
+            table.write(" ".join(f"{ord(c):X}" for c in what) + "\t" + " ".join(f"{ord(c):X}" for c in by) + "\n")
+        table.flush()
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(LINES), model_writer=model, vocab_size=120,
+                                                 normalization_rule_tsv=table.name, minloglevel=2, hard_vocab_limit=False)
+    normalizer_spec = protobuf_field(model.getvalue(), 3)
+    return base64.b64encode(protobuf_field(normalizer_spec, 2)).decode()
+
+
+def precompiled() -> Tokenizer:
+    spec = json.loads(unigram(False).to_str())
+    spec["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap()}
+    return Tokenizer.from_str(json.dumps(spec))
+
+
 def bert(**options) -> Tokenizer:
     tok = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=40))
     tok.normalizer = normalizers.BertNormalizer(**options)
@@ -245,6 +293,7 @@ KINDS = {
     "metaspace_never": lambda: metaspace("never", True),
     "end_of_word": end_of_word, "continuing_prefix": continuing_prefix,
     "unigram": lambda: unigram(False), "unigram_byte_fallback": lambda: unigram(True),
+    "precompiled": precompiled,
     "bert_uncased": lambda: bert(lowercase=True), "bert_cased": lambda: bert(lowercase=False, handle_chinese_chars=False),
     "word_level": word_level,
     "split_removed": lambda: splits("removed", False), "split_previous": lambda: splits("merged_with_previous", False),

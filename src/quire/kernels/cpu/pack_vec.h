@@ -49,6 +49,9 @@ void pack_bf16(const PackTask& t) {
   });
 }
 
+constexpr float kNegligible =
+    0x1p-100f;  // groups below it get zero codes: 127 / amax must be finite
+
 // scale = amax / 127, value = round(x * (127 / amax)). Same bits on every instruction set. NaN and
 // infinity have no code: they make the scale NaN, so that the row's products are NaN too.
 template <class V>
@@ -63,10 +66,12 @@ void pack_int8(const PackTask& t) {
       broken = V::fma(value, V::zero(), broken);
     }
     const float amax = V::reduce_max(peak);
-    const typename V::F inverse = V::set(amax > 0 ? 127.0f / amax : 0.0f);
+    const typename V::F inverse = V::set(amax > kNegligible ? 127.0f / amax : 0.0f);
     std::int32_t sum = 0;
     for (int i = 0; i < 32; i += V::kLanes) {
-      const typename V::I code = V::to_int(V::mul(V::load(x + i), inverse));
+      // NaN, which max() drops, must not reach the conversion: sets disagree about it.
+      const typename V::F scaled = V::max(V::mul(V::load(x + i), inverse), V::set(-127.0f));
+      const typename V::I code = V::to_int(scaled);
       V::store_int8(values + group * 32 + i, code);
       sum += V::reduce_add_int(code);
     }
