@@ -157,7 +157,8 @@ Result<const Family*> family_of(const object& json) {
                                                    ", which is not implemented; known: ", known)};
   }
   const auto* classes = base::find(json, "architectures");
-  if (classes != nullptr && *classes != value({base::json::string(family->architecture)})) {
+  if (classes != nullptr &&
+      *classes != value(base::json::array(1, value(base::json::string(family->architecture))))) {
     return {ErrorCode::kUnsupported,
             base::str_cat("\"architectures\" is ", shown(*classes), "; a ", name,
                           " model here must be [\"", family->architecture, "\"]")};
