@@ -116,7 +116,7 @@ void bench_row_ops(const Bench& bench, std::int64_t rows) {
   std::vector<float> out(count * kFfn);
   const std::vector<float> weight(kWidth, 1.0f);
   bench_row_op(bench, "rms_norm", rows, values * 8 * kWidth,
-               seconds_per_call([&] { rms_norm(context, x, weight, 1e-5, rows, kWidth, out); }));
+               seconds_per_call([&] { rms_norm(context, x, weight, 1e-5, rows, out); }));
   bench_row_op(bench, "silu_mul", rows, values * 12 * kFfn,
                seconds_per_call([&] { silu_mul(context, x, rows, kFfn, out); }));
   const PackedWeights table(WeightFormat::kBf16, 32000, kWidth);

@@ -62,8 +62,7 @@ int measure(const Tokenizer& tokenizer, const std::string& text) {
     begin = end + 1;
   }
   std::vector<TokenId> ids;
-  const double whole =
-      megabytes_per_second(text.size(), [&] { ids = tokenizer.encode(text); });
+  const double whole = megabytes_per_second(text.size(), [&] { ids = tokenizer.encode(text); });
   std::size_t num_line_ids = 0;
   const double by_line = megabytes_per_second(text.size(), [&] {
     num_line_ids = 0;
@@ -72,9 +71,8 @@ int measure(const Tokenizer& tokenizer, const std::string& text) {
     }
   });
   std::size_t num_bytes = 0;
-  const double decode = megabytes_per_second(text.size(), [&] {
-    num_bytes = tokenizer.decode(ids, false).value().size();
-  });
+  const double decode = megabytes_per_second(
+      text.size(), [&] { num_bytes = tokenizer.decode(ids, false).value().size(); });
   std::cout << json::serialize(json::object{{"bytes", text.size()},
                                             {"tokens", ids.size()},
                                             {"tokens_by_line", num_line_ids},
@@ -88,10 +86,9 @@ int measure(const Tokenizer& tokenizer, const std::string& text) {
 
 json::object answer_one(const Tokenizer& tokenizer, const json::object& query) {
   const json::string& text = query.at("text").as_string();
-  const std::vector<TokenId> ids =
-      tokenizer.encode({text.data(), text.size()},
-                       {.add_special_tokens = query.at("add").as_bool(),
-                        .parse_special = query.at("special").as_bool()});
+  const std::vector<TokenId> ids = tokenizer.encode(
+      {text.data(), text.size()}, {.add_special_tokens = query.at("add").as_bool(),
+                                   .parse_special = query.at("special").as_bool()});
   Detokenizer stream(tokenizer, false);
   std::string streamed;
   for (const TokenId id : ids) {

@@ -1,5 +1,7 @@
 // llama.cpp's own test vocabularies: the ids of its *.out files, and every file loads.
 // Needs tools/fetch_vocabs.py. Skipped where it has not run, unless QUIRE_REQUIRE_FETCHED=1.
+#include "quire/engine/gguf_vocab.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "quire/base/mapped_file.h"
-#include "quire/engine/gguf_vocab.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
 #include "quire/weights/gguf.h"
@@ -92,9 +93,9 @@ TEST_P(GgufVocab, GivesTheIdsOfLlamaCpp) {
   ASSERT_EQ(inputs.size(), outputs.size());
   ASSERT_GT(inputs.size(), 40U);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_EQ(tokenizer.value().encode(inputs[i],
-                                       {.add_special_tokens = false, .parse_special = false}),
-              outputs[i])
+    EXPECT_EQ(
+        tokenizer.value().encode(inputs[i], {.add_special_tokens = false, .parse_special = false}),
+        outputs[i])
         << inputs[i];
   }
 }

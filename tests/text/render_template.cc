@@ -23,8 +23,8 @@ json::object failure(const quire::Error& error) {
 
 json::object render(const ChatTemplate& parsed, const json::object& request) {
   quire::text::RenderOptions options;
-  options.now = std::chrono::local_seconds(
-      std::chrono::seconds(request.at("now").to_number<std::int64_t>()));
+  options.now =
+      std::chrono::local_seconds(std::chrono::seconds(request.at("now").to_number<std::int64_t>()));
   const auto prompt = parsed.render(request.at("variables").as_object(), options);
   if (!prompt.ok()) {
     return failure(prompt.error());

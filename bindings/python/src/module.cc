@@ -139,8 +139,7 @@ void bind_llm(nb::module_& module) {
            [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows) {
              return to_dict(unwrap(without_gil([&] {
                return llm.forward(ids, reuse ? ForwardReuse::kExact : ForwardReuse::kNone,
-                                  all_rows ? ForwardRows::kAll : ForwardRows::kLast,
-                                  &interrupted);
+                                  all_rows ? ForwardRows::kAll : ForwardRows::kLast, &interrupted);
              })));
            })
       .def("tokenizer", [](const LLM& llm) { return unwrap(llm.tokenizer()); })
@@ -153,9 +152,7 @@ void bind_llm(nb::module_& module) {
              return dict;
            })
       .def("clear_prefix_cache",
-           [](LLM& llm) {
-             return unwrap(without_gil([&] { return llm.clear_prefix_cache(); }));
-           })
+           [](LLM& llm) { return unwrap(without_gil([&] { return llm.clear_prefix_cache(); })); })
       .def("abort",
            [](LLM& llm, std::uint64_t id) {
              return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));

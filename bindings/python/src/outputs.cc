@@ -14,8 +14,8 @@ namespace {
 
 // Decoding never gives ill-formed UTF-8, so this cannot fail on text of ours.
 nb::object to_text(const std::string& text) {
-  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                        "replace"));
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
 nb::list to_list(const std::vector<TokenLogprobs>& logprobs) {
@@ -70,14 +70,14 @@ nb::dict to_dict(const Delta& delta) {
 
 nb::dict to_dict(ForwardOutput output) {
   auto* logits = new std::vector<float>(std::move(output.logits));
-  const nb::capsule owner(logits,
-                          [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
+  const nb::capsule owner(
+      logits, [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
   const auto rows = static_cast<std::size_t>(output.rows);
   const auto vocab = static_cast<std::size_t>(output.vocab_size);
   nb::dict dict;
   dict["request_id"] = output.request_id.value;
-  dict["logits"] = nb::cast(
-      nb::ndarray<nb::numpy, float, nb::ndim<2>>(logits->data(), {rows, vocab}, owner));
+  dict["logits"] =
+      nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(logits->data(), {rows, vocab}, owner));
   dict["cached_tokens"] = output.cached_tokens;
   return dict;
 }

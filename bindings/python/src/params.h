@@ -1,4 +1,5 @@
-// SamplingParams between Python and C++: one list of fields serves constructor, dict and attributes.
+// SamplingParams between Python and C++: one list of fields serves constructor, dict and
+// attributes.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "quire/attention/entry.h"
+#include "quire/attention/tile.h"
 
 namespace quire::attention {
 namespace {
@@ -25,6 +28,7 @@ std::vector<std::int32_t> ids(int count) {
 
 std::vector<EntryRow> causal_rows(int first_row, int first_position, int count) {
   std::vector<EntryRow> rows;
+  rows.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     rows.push_back({first_row + i, first_position + i, first_position + i + 1});
   }
@@ -84,8 +88,8 @@ TEST(Plan, WavesKeepTheListOrderOfARowAndRunOtherRowsBeside) {
   for (const Plan::Wave& wave : plan.waves) {
     EXPECT_FALSE(wave.split);
     waves.emplace_back();
-    for (int i = 0; i < wave.num_items; ++i) {
-      waves.back().push_back(plan.items[static_cast<std::size_t>(wave.first_item + i)].entry);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(wave.num_items); ++i) {
+      waves.back().push_back(plan.items[static_cast<std::size_t>(wave.first_item) + i].entry);
     }
   }
   EXPECT_EQ(waves, (std::vector<std::vector<int>>{{0, 2}, {1}, {3}}));

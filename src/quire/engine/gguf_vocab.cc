@@ -33,14 +33,11 @@ Result<std::vector<T>> list_of(const GgufFile& file, const char* name, std::size
 Status read_ids(const GgufFile& file, VocabSpec& spec) {
   const struct {
     const char* name;
-    TokenId VocabSpec::*field;
-  } kIds[] = {{"bos_token_id", &VocabSpec::bos},
-              {"eos_token_id", &VocabSpec::eos},
-              {"eot_token_id", &VocabSpec::eot},
-              {"unknown_token_id", &VocabSpec::unk},
+    TokenId VocabSpec::* field;
+  } kIds[] = {{"bos_token_id", &VocabSpec::bos},       {"eos_token_id", &VocabSpec::eos},
+              {"eot_token_id", &VocabSpec::eot},       {"unknown_token_id", &VocabSpec::unk},
               {"seperator_token_id", &VocabSpec::sep},  // spelled so in the format
-              {"padding_token_id", &VocabSpec::pad},
-              {"mask_token_id", &VocabSpec::mask},
+              {"padding_token_id", &VocabSpec::pad},   {"mask_token_id", &VocabSpec::mask},
               {"cls_token_id", &VocabSpec::cls}};
   for (const auto& [name, field] : kIds) {
     QUIRE_TRY(const std::int64_t id, file.get_int(full_key(name), -1));

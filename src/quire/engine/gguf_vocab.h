@@ -7,8 +7,8 @@
 
 namespace quire::engine {
 
-// kCorrupt naming a key of the wrong type, an id outside the vocabulary, or lists of unequal length;
-// kUnsupported when the file holds no vocabulary.
+// kCorrupt naming a key of the wrong type, an id outside the vocabulary, or lists of unequal
+// length; kUnsupported when the file holds no vocabulary.
 [[nodiscard]] Result<text::VocabSpec> vocab_from_gguf(const weights::GgufFile& file);
 
 }  // namespace quire::engine

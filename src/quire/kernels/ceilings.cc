@@ -127,10 +127,10 @@ double measure_linear_rate(const Context& context, WeightFormat format, std::int
   std::vector<float> out(static_cast<std::size_t>(rows * columns));
   PackedRows packed;
   LinearScratch scratch;
-  pack_rows(context, format, x, depth, rows, depth, packed);
+  pack_rows(context, format, {x, depth, rows, depth}, packed);
   std::size_t call = 0;
   const auto run = [&] {
-    linear(context, weights[call++ % weights.size()], packed, out, columns, {}, scratch);
+    linear(context, weights[call++ % weights.size()], packed, {out, columns}, {}, scratch);
   };
   run();
   std::vector<double> times;

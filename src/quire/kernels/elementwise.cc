@@ -22,11 +22,10 @@ bool holds(std::size_t size, std::int64_t rows, std::int64_t width) {
 
 }  // namespace
 
-// NOLINTNEXTLINE(readability-function-size): six operands and the context
 void rms_norm(const Context& context, std::span<const float> x, std::span<const float> weight,
-              double epsilon, std::int64_t rows, std::int64_t width, std::span<float> out) {
+              double epsilon, std::int64_t rows, std::span<float> out) {
+  const auto width = static_cast<std::int64_t>(weight.size());
   QUIRE_CHECK(holds(x.size(), rows, width) && holds(out.size(), rows, width), "rows are short");
-  QUIRE_CHECK(holds(weight.size(), 1, width), "one weight per element of a row");
   parallel_ranges(context, rows, width, [&](std::int64_t first, std::int64_t last) {
     context.table->rms_norm({.x = x.data() + first * width,
                              .x_stride = width,
@@ -39,21 +38,20 @@ void rms_norm(const Context& context, std::span<const float> x, std::span<const 
   });
 }
 
-// NOLINTNEXTLINE(readability-function-size): six operands and the context
-void rms_norm_heads(const Context& context, std::span<float> x, std::ptrdiff_t stride,
-                    std::int64_t rows, std::int64_t heads, std::int64_t head_dim,
-                    std::span<const float> weight, double epsilon) {
-  QUIRE_CHECK(rows == 0 || holds(x.size(), 1, (rows - 1) * stride + heads * head_dim),
+void rms_norm_heads(const Context& context, const HeadRows& x, std::span<const float> weight,
+                    double epsilon) {
+  const auto head_dim = static_cast<std::int64_t>(weight.size());
+  const std::int64_t width = x.heads * head_dim;
+  QUIRE_CHECK(x.rows == 0 || holds(x.values.size(), 1, (x.rows - 1) * x.stride + width),
               "rows are short");
-  QUIRE_CHECK(holds(weight.size(), 1, head_dim), "one weight per element of a head");
-  parallel_ranges(context, rows, heads * head_dim, [&](std::int64_t first, std::int64_t last) {
+  parallel_ranges(context, x.rows, width, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t row = first; row < last; ++row) {
-      float* head = x.data() + row * stride;
+      float* head = x.values.data() + row * x.stride;
       context.table->rms_norm({.x = head,
                                .x_stride = head_dim,
                                .weight = weight.data(),
                                .epsilon = epsilon,
-                               .rows = heads,
+                               .rows = x.heads,
                                .width = head_dim,
                                .out = head,
                                .out_stride = head_dim});

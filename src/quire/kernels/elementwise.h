@@ -15,13 +15,19 @@ namespace quire::kernels {
 // out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x, out: [rows, width] (may be the same);
 // weight [width]. Zhang & Sennrich 2019. Bytes: 8 * rows * width.
 void rms_norm(const Context& context, std::span<const float> x, std::span<const float> weight,
-              double epsilon, std::int64_t rows, std::int64_t width, std::span<float> out);
+              double epsilon, std::int64_t rows, std::span<float> out);
 
-// The same over each head of each row: x [rows, stride], heads of `head_dim` from the row's start,
-// in place (QK norm of Qwen3).
-void rms_norm_heads(const Context& context, std::span<float> x, std::ptrdiff_t stride,
-                    std::int64_t rows, std::int64_t heads, std::int64_t head_dim,
-                    std::span<const float> weight, double epsilon);
+// Heads inside rows: row r begins at values[r * stride] with `heads` heads, one after the other.
+struct HeadRows {
+  std::span<float> values;
+  std::ptrdiff_t stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t heads = 0;
+};
+
+// The same over each head of each row, in place (QK norm of Qwen3); weight [head_dim].
+void rms_norm_heads(const Context& context, const HeadRows& x, std::span<const float> weight,
+                    double epsilon);
 
 // out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i]; gate_up [rows, 2 * width].
 void silu_mul(const Context& context, std::span<const float> gate_up, std::int64_t rows,

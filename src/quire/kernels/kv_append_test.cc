@@ -82,7 +82,7 @@ void put(std::vector<std::byte>& bytes, std::size_t at, DType dtype, float value
 
 class KVAppendTest : public test::OnEveryIsa {
  protected:
-  device::ThreadPool pool_{3};
+  device::ThreadPool pool_{2};
   Context context() { return on(pool_); }
 
   // Appends `tokens` random tokens to random distinct slots and compares all bytes of the cache
@@ -146,8 +146,8 @@ class KVAppendTest : public test::OnEveryIsa {
 
 TEST_P(KVAppendTest, WritesEveryElementToItsPlaceAndNothingElse) {
   for (const int block_tokens : {1, 2, 3, 16, 31, 32, 33, 256}) {
-    for (const int head_dim : {32, 64, 80, 128, 256}) {
-      for (const int tokens : {1, 2, 70}) {
+    for (const int head_dim : {32, 80, 256}) {
+      for (const int tokens : {1, 70}) {
         check(DType::kFloat32, block_tokens, head_dim, tokens);
         check(DType::kBFloat16, block_tokens, head_dim, tokens);
       }

@@ -136,21 +136,23 @@ void LinearScratch::reserve(int threads, std::size_t bytes) {
   }
 }
 
-// NOLINTNEXTLINE(readability-function-size): six operands and the context
-void pack_rows(const Context& context, WeightFormat format, std::span<const float> x,
-               std::ptrdiff_t x_stride, std::int64_t rows, std::int64_t depth, PackedRows& packed) {
+void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
+               PackedRows& packed) {
+  const std::int64_t rows = x.rows;
+  const std::int64_t depth = x.depth;
   packed.reshape(row_format_for(format), rows, depth);
   if (rows == 0) {
     return;
   }
-  QUIRE_CHECK(x_stride >= depth, "rows of x overlap");
-  QUIRE_CHECK(static_cast<std::int64_t>(x.size()) >= (rows - 1) * x_stride + depth, "x is short");
+  QUIRE_CHECK(x.stride >= depth, "rows of x overlap");
+  QUIRE_CHECK(static_cast<std::int64_t>(x.values.size()) >= (rows - 1) * x.stride + depth,
+              "x is short");
   const auto pack = context.table->pack_rows[static_cast<std::uint8_t>(packed.format())];
   const auto pack_blocks = [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t row = first * kBlockRows; row < std::min(rows, last * kBlockRows);
          row += kBlockRows) {
-      pack({.x = x.data() + row * x_stride,
-            .x_stride = x_stride,
+      pack({.x = x.values.data() + row * x.stride,
+            .x_stride = x.stride,
             .rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows - row)),
             .depth = depth,
             .steps = static_cast<int>(packed.steps()),
@@ -162,10 +164,8 @@ void pack_rows(const Context& context, WeightFormat format, std::span<const floa
   parallel_ranges(context, packed.blocks(), kBlockRows * depth, pack_blocks);
 }
 
-// NOLINTNEXTLINE(readability-function-size): six operands and the context
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
-            std::span<float> out, std::ptrdiff_t out_stride, const Epilogue& epilogue,
-            LinearScratch& scratch) {
+            const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch) {
   const std::int64_t rows = packed.rows();
   if (rows == 0 || weights.columns() == 0) {
     return;
@@ -173,9 +173,10 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
   QUIRE_CHECK(packed.format() == row_format_for(weights.format()),
               "rows packed for another format");
   QUIRE_CHECK(packed.depth() == weights.depth(), "rows packed for another depth");
-  QUIRE_CHECK(out_stride >= weights.columns(), "rows of out overlap");
-  QUIRE_CHECK(static_cast<std::int64_t>(out.size()) >= (rows - 1) * out_stride + weights.columns(),
-              "out is short");
+  QUIRE_CHECK(out.stride >= weights.columns(), "rows of out overlap");
+  QUIRE_CHECK(
+      static_cast<std::int64_t>(out.values.size()) >= (rows - 1) * out.stride + weights.columns(),
+      "out is short");
   QUIRE_CHECK(
       epilogue.bias.empty() || static_cast<std::int64_t>(epilogue.bias.size()) == weights.columns(),
       "bias must have one value per column");
@@ -183,7 +184,7 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
   scratch.reserve(context.pool->threads(),
                   kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
-  const Call call = {*context.table, weights, packed, out, out_stride, epilogue};
+  const Call call = {*context.table, weights, packed, out.values, out.stride, epilogue};
   const auto tasks = static_cast<int>(grid.row_tasks * grid.panel_tasks);
   context.pool->run(tasks, [&](int task, int thread) {
     const std::int64_t row = task / grid.panel_tasks * grid.rows_per_task;

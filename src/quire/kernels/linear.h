@@ -30,10 +30,17 @@ class LinearScratch {
   std::vector<device::AlignedBuffer<std::byte>> buffers_;  // [threads]
 };
 
-// Rounds or quantises x [rows, x_stride >= depth] into `packed` (reshaped to rows x depth in the
-// row format of `format`). 0 rows: nothing to do.
-void pack_rows(const Context& context, WeightFormat format, std::span<const float> x,
-               std::ptrdiff_t x_stride, std::int64_t rows, std::int64_t depth, PackedRows& packed);
+// fp32 rows to multiply: row r begins at values[r * stride] and has `depth` values.
+struct InputRows {
+  std::span<const float> values;
+  std::ptrdiff_t stride = 0;  // >= depth
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;
+};
+
+// Rounds or quantises x into `packed` (reshaped to rows x depth in the row format of `format`). 0
+// rows: nothing to do.
+void pack_rows(const Context& context, WeightFormat format, const InputRows& x, PackedRows& packed);
 
 // What happens to a finished output row, in this order: out = product + bias[column]; then, if
 // `accumulate`, out is added to what `out` held before (residual).
@@ -42,11 +49,16 @@ struct Epilogue {
   bool accumulate = false;
 };
 
-// out [rows, out_stride >= columns]; all columns overwritten (or added to), nothing beyond them
+// Where products go: row r begins at values[r * stride].
+struct OutputRows {
+  std::span<float> values;
+  std::ptrdiff_t stride = 0;  // >= columns
+};
+
+// out [rows, columns]; all columns overwritten (or added to), nothing beyond them
 // touched. packed must have been filled for weights.format() and weights.depth(). Bytes: the
 // weights once per 256 rows; FLOPs: 2 * rows * columns * depth.
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
-            std::span<float> out, std::ptrdiff_t out_stride, const Epilogue& epilogue,
-            LinearScratch& scratch);
+            const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch);
 
 }  // namespace quire::kernels

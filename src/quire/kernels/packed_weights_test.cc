@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,25 +50,24 @@ TEST_F(PackedWeightsTest, Bf16KeepsRepresentableValues) {
 
 // The header's picture, element by element.
 TEST_F(PackedWeightsTest, StepsAreLaidOutAsTheHeaderSays) {
-  std::vector<float> w(64 * 64);
+  std::vector<float> w(std::size_t{64} * 64);
   for (std::size_t i = 0; i < w.size(); ++i) {
     w[i] = static_cast<float>(static_cast<int>(i % 251) - 125);  // exact in bf16
   }
-  const auto at = [&](int column, int k) { return w[static_cast<std::size_t>(column * 64 + k)]; };
   const PackedWeights f32 = test::pack_plain(context_, WeightFormat::kF32, w, 64, 64);
   const PackedWeights bf16 = test::pack_plain(context_, WeightFormat::kBf16, w, 64, 64);
-  for (int column = 0; column < 64; ++column) {
-    for (int k = 0; k < 64; ++k) {
-      const std::size_t step = static_cast<std::size_t>(column / 32 * 2 + k / 32);
-      const int c = column % 32;
-      const int i = k % 32;
+  for (std::size_t column = 0; column < 64; ++column) {
+    for (std::size_t k = 0; k < 64; ++k) {
+      const std::size_t step = column / 32 * 2 + k / 32;
+      const std::size_t c = column % 32;
+      const std::size_t i = k % 32;
       float plain = 0;
-      std::memcpy(&plain, f32.data() + step * 4096 + static_cast<std::size_t>(i * 32 + c) * 4, 4);
-      EXPECT_EQ(plain, at(column, k));
-      const int element = c / 16 * 512 + i / 2 * 32 + c % 16 * 2 + i % 2;
+      std::memcpy(&plain, f32.data() + step * 4096 + (i * 32 + c) * 4, 4);
+      EXPECT_EQ(plain, w[column * 64 + k]);
+      const std::size_t element = c / 16 * 512 + i / 2 * 32 + c % 16 * 2 + i % 2;
       std::uint16_t half = 0;
-      std::memcpy(&half, bf16.data() + step * 2048 + static_cast<std::size_t>(element) * 2, 2);
-      EXPECT_EQ(tensor::bf16_to_float(half), at(column, k));
+      std::memcpy(&half, bf16.data() + step * 2048 + element * 2, 2);
+      EXPECT_EQ(tensor::bf16_to_float(half), w[column * 64 + k]);
     }
   }
 }
@@ -173,7 +174,7 @@ TEST_F(PackedWeightsTest, MemoryThatIsNotThereIsReportedNotUsed) {
 }
 
 TEST_F(PackedWeightsTest, NotANumberDoesNotBecomeANumberInFloats) {
-  std::vector<float> w(32 * 32, 1.0f);
+  std::vector<float> w(1024, 1.0f);
   w[5] = std::numeric_limits<float>::quiet_NaN();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
     const std::vector<float> seen =

@@ -90,19 +90,19 @@ std::vector<double> rms_norm(std::span<const float> x, std::span<const float> we
     sum += double{value} * double{value};
   }
   const double scale = 1.0 / std::sqrt(sum / static_cast<double>(x.size()) + epsilon);
-  std::vector<double> out;
+  std::vector<double> out(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    out.push_back(double{x[i]} * scale * double{weight[i]});
+    out[i] = double{x[i]} * scale * double{weight[i]};
   }
   return out;
 }
 
 std::vector<double> silu_mul(std::span<const float> gate_up) {
   const std::size_t width = gate_up.size() / 2;
-  std::vector<double> out;
+  std::vector<double> out(width);
   for (std::size_t i = 0; i < width; ++i) {
     const double gate = gate_up[i];
-    out.push_back(gate / (1.0 + std::exp(-gate)) * double{gate_up[width + i]});
+    out[i] = gate / (1.0 + std::exp(-gate)) * double{gate_up[width + i]};
   }
   return out;
 }

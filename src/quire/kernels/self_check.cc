@@ -69,8 +69,8 @@ Status test_linear(const Context& context, WeightFormat format) {
   PackedRows packed;
   LinearScratch scratch;
   std::vector<float> all(kRows * kColumns);
-  pack_rows(context, format, x, kDepth, kRows, kDepth, packed);
-  linear(context, weights, packed, all, kColumns, {.bias = bias}, scratch);
+  pack_rows(context, format, {x, kDepth, kRows, kDepth}, packed);
+  linear(context, weights, packed, {all, kColumns}, {.bias = bias}, scratch);
   const std::string name = base::str_cat("linear ", format_name(format));
   QUIRE_TRY_STATUS(
       within(name, isa,
@@ -79,8 +79,8 @@ Status test_linear(const Context& context, WeightFormat format) {
                                         reference::unpack_weights(weights), kDepth, bias)),
              Tolerance::kLinear));
   std::vector<float> alone(kColumns);
-  pack_rows(context, format, x, kDepth, 1, kDepth, packed);
-  linear(context, weights, packed, alone, kColumns, {.bias = bias}, scratch);
+  pack_rows(context, format, {x, kDepth, 1, kDepth}, packed);
+  linear(context, weights, packed, {alone, kColumns}, {.bias = bias}, scratch);
   const bool same = std::memcmp(alone.data(), all.data(), alone.size() * sizeof(float)) == 0;
   return within(name + " (a row alone and in a batch)", isa, same ? 0 : 1, 0);
 }
@@ -90,7 +90,7 @@ Status test_row_operations(const Context& context) {
   const std::vector<float> x = numbers(2 * kDepth, 4);
   const std::vector<float> weight = numbers(2 * kDepth, 5);
   std::vector<float> out(2 * kDepth);
-  rms_norm(context, x, weight, 1e-5, 1, 2 * kDepth, out);
+  rms_norm(context, x, weight, 1e-5, 1, out);
   QUIRE_TRY_STATUS(within("rms_norm", isa,
                           reference::relative_l2(out, reference::rms_norm(x, weight, 1e-5)),
                           Tolerance::kRmsNorm));

@@ -1,6 +1,5 @@
 // config.json and generation_config.json of Hugging Face model folders.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -11,6 +10,7 @@
 #include "quire/model/config.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
+#include "quire/model/hf_fields.h"
 #include "quire/model/rope.h"
 
 namespace quire::model {
@@ -18,124 +18,6 @@ namespace {
 
 using base::json::object;
 using base::json::value;
-
-// Read below for every family.
-constexpr std::array<std::string_view, 20> kCommonFields = {"architectures",
-                                                            "dtype",
-                                                            "eos_token_id",
-                                                            "head_dim",
-                                                            "hidden_act",
-                                                            "hidden_size",
-                                                            "intermediate_size",
-                                                            "max_position_embeddings",
-                                                            "model_type",
-                                                            "num_attention_heads",
-                                                            "num_hidden_layers",
-                                                            "num_key_value_heads",
-                                                            "partial_rotary_factor",
-                                                            "rms_norm_eps",
-                                                            "rope_parameters",
-                                                            "rope_scaling",
-                                                            "rope_theta",
-                                                            "tie_word_embeddings",
-                                                            "torch_dtype",
-                                                            "vocab_size"};
-
-// What transformers and the tools around it write into configs without any effect on the logits:
-// bookkeeping, training, other ids, defaults of sampling, shapes of outputs.
-constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementation",
-                                                              "_attn_implementation_autoset",
-                                                              "_commit_hash",
-                                                              "_name_or_path",
-                                                              "attention_dropout",
-                                                              "attn_implementation",
-                                                              "auto_map",
-                                                              "bad_words_ids",
-                                                              "begin_suppress_tokens",
-                                                              "bos_token_id",
-                                                              "decoder_start_token_id",
-                                                              "diversity_penalty",
-                                                              "do_sample",
-                                                              "early_stopping",
-                                                              "embd_pdrop",
-                                                              "exponential_decay_length_penalty",
-                                                              "finetuning_task",
-                                                              "forced_bos_token_id",
-                                                              "forced_eos_token_id",
-                                                              "hidden_dropout",
-                                                              "id2label",
-                                                              "initializer_range",
-                                                              "is_decoder",
-                                                              "is_llama_config",
-                                                              "keys_to_ignore_at_inference",
-                                                              "label2id",
-                                                              "length_penalty",
-                                                              "license",
-                                                              "max_length",
-                                                              "max_sequence_length",
-                                                              "min_length",
-                                                              "no_repeat_ngram_size",
-                                                              "num_beam_groups",
-                                                              "num_beams",
-                                                              "num_return_sequences",
-                                                              "output_attentions",
-                                                              "output_hidden_states",
-                                                              "output_scores",
-                                                              "pad_token_id",
-                                                              "prefix",
-                                                              "problem_type",
-                                                              "remove_invalid_values",
-                                                              "repetition_penalty",
-                                                              "resid_pdrop",
-                                                              "return_dict",
-                                                              "return_dict_in_generate",
-                                                              "sep_token_id",
-                                                              "suppress_tokens",
-                                                              "task_specific_params",
-                                                              "temperature",
-                                                              "tf_legacy_loss",
-                                                              "tokenizer_class",
-                                                              "top_k",
-                                                              "top_p",
-                                                              "torchscript",
-                                                              "transformers.js_config",
-                                                              "transformers_version",
-                                                              "typical_p",
-                                                              "unsloth_version",
-                                                              "use_bfloat16",
-                                                              "use_cache"};
-
-// Parts of transformers' base class that would change the result in any family.
-constexpr std::array<FixedField, 6> kFixedFields = {{{"add_cross_attention", "false"},
-                                                     {"chunk_size_feed_forward", "0"},
-                                                     {"encoder_no_repeat_ngram_size", "0"},
-                                                     {"is_encoder_decoder", "false"},
-                                                     {"pruned_heads", "{}"},
-                                                     {"tie_encoder_decoder", "false"}}};
-
-constexpr std::array<std::string_view, 17> kRopeFields = {"attention_factor",
-                                                          "beta_fast",
-                                                          "beta_slow",
-                                                          "factor",
-                                                          "finetuned",
-                                                          "high_freq_factor",
-                                                          "long_factor",
-                                                          "low_freq_factor",
-                                                          "mscale",
-                                                          "mscale_all_dim",
-                                                          "original_max_position_embeddings",
-                                                          "partial_rotary_factor",
-                                                          "rope_theta",
-                                                          "rope_type",
-                                                          "short_factor",
-                                                          "truncate",
-                                                          "type"};
-
-bool contains(const auto& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-std::string shown(const value& json) { return base::quoted(base::json::serialize(json), 40); }
 
 Result<object> parse_object(std::string_view text, std::string_view what) {
   QUIRE_TRY(auto json, base::parse_json(text, what));
@@ -160,47 +42,10 @@ Result<const Family*> family_of(const object& json) {
   if (classes != nullptr &&
       *classes != value(base::json::array(1, value(base::json::string(family->architecture))))) {
     return {ErrorCode::kUnsupported,
-            base::str_cat("\"architectures\" is ", shown(*classes), "; a ", name,
+            base::str_cat("\"architectures\" is ", shown_json(*classes), "; a ", name,
                           " model here must be [\"", family->architecture, "\"]")};
   }
   return family;
-}
-
-// Accepts `name` if some list of fixed values has it with this value.
-Status check_fixed(const auto& fixed, std::string_view name, const value& json, bool& found) {
-  for (const FixedField& field : fixed) {
-    if (field.name != name) {
-      continue;
-    }
-    found = true;
-    if (json != base::json::parse({field.value.data(), field.value.size()})) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat(base::quoted(name), " is ", shown(json),
-                            ", which changes the result and is not implemented; only ", field.value,
-                            " is")};
-    }
-  }
-  return {};
-}
-
-Status check_fields(const object& json, const Family& family) {
-  for (const auto& member : json) {
-    const std::string_view name(member.key().data(), member.key().size());
-    if (member.value().is_null() || contains(kCommonFields, name) ||
-        contains(kHarmlessFields, name) || contains(family.fields, name)) {
-      continue;
-    }
-    bool found = false;
-    QUIRE_TRY_STATUS(check_fixed(family.fixed, name, member.value(), found));
-    QUIRE_TRY_STATUS(check_fixed(kFixedFields, name, member.value(), found));
-    if (!found) {
-      return {
-          ErrorCode::kUnsupported,
-          base::str_cat("field ", base::quoted(name), " = ", shown(member.value()),
-                        " is not known for ", family.name, " models and may change the result")};
-    }
-  }
-  return {};
 }
 
 // A 32-bit integer; `fallback` for an absent field, an error when that is negative.
@@ -284,8 +129,8 @@ Result<std::vector<double>> get_doubles(const object& json, std::string_view key
   }
   for (const value& item : list->get_array()) {
     if (!item.is_number()) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat(base::quoted(key), " holds ", shown(item), ", which is no number")};
+      return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(key), " holds ",
+                                                         shown_json(item), ", which is no number")};
     }
     numbers.push_back(item.to_number<double>());
   }
@@ -302,14 +147,7 @@ Result<object> rope_block(const object& json) {
     if (!block->is_object()) {
       return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(name), " must be an object")};
     }
-    for (const auto& member : block->get_object()) {
-      const std::string_view key(member.key().data(), member.key().size());
-      if (!member.value().is_null() && !contains(kRopeFields, key)) {
-        return {ErrorCode::kUnsupported,
-                base::str_cat("field ", base::quoted(base::str_cat(name, ".", key)), " = ",
-                              shown(member.value()), " is not known and may change the result")};
-      }
-    }
+    QUIRE_TRY_STATUS(check_rope_fields(block->get_object(), name));
     if (!block->get_object().empty()) {
       return block->get_object();
     }
@@ -380,7 +218,7 @@ Status add_eos_ids(const object& json, std::vector<TokenId>& ids) {
     if (!id.is_int64() || id.get_int64() < 0 ||
         id.get_int64() > std::numeric_limits<TokenId>::max()) {
       return {ErrorCode::kInvalidArgument,
-              base::str_cat("\"eos_token_id\" holds ", shown(id), ", which is no token id")};
+              base::str_cat("\"eos_token_id\" holds ", shown_json(id), ", which is no token id")};
     }
     const auto token = static_cast<TokenId>(id.get_int64());
     if (std::find(ids.begin(), ids.end(), token) == ids.end()) {

@@ -190,8 +190,8 @@ void Decoder::Impl::linear(const kernels::PackedWeights& matrix, std::span<const
                            std::int64_t rows, std::span<float> out,
                            const kernels::Epilogue& epilogue, Stopwatch& watch) {
   watch.lap(timing.other);
-  kernels::pack_rows(context, matrix.format(), x, matrix.depth(), rows, matrix.depth(), packed);
-  kernels::linear(context, matrix, packed, out, matrix.columns(), epilogue, linear_scratch);
+  kernels::pack_rows(context, matrix.format(), {x, matrix.depth(), rows, matrix.depth()}, packed);
+  kernels::linear(context, matrix, packed, {out, matrix.columns()}, epilogue, linear_scratch);
   watch.lap(timing.linear);
 }
 
@@ -206,17 +206,16 @@ void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView
 
   // normed [T, H] -> qkv [T, Q + 2 K]
   const auto h = rows_of(normed, rows, config.hidden_size);
-  kernels::rms_norm(context, x, layer.attention_norm, config.norm_epsilon, rows, config.hidden_size,
-                    h);
+  kernels::rms_norm(context, x, layer.attention_norm, config.norm_epsilon, rows, h);
   const auto fused = rows_of(qkv, rows, width);
   linear(layer.qkv.weights, h, rows, fused, {.bias = layer.qkv.bias}, watch);
   const auto k = fused.subspan(static_cast<std::size_t>(q_width));
   const auto v = k.subspan(static_cast<std::size_t>(kv_width));
 
   if (config.qk_norm) {
-    kernels::rms_norm_heads(context, fused, width, rows, config.heads, config.head_dim,
-                            layer.q_norm, config.norm_epsilon);
-    kernels::rms_norm_heads(context, k, width, rows, config.kv_heads, config.head_dim, layer.k_norm,
+    kernels::rms_norm_heads(context, {fused, width, rows, config.heads}, layer.q_norm,
+                            config.norm_epsilon);
+    kernels::rms_norm_heads(context, {k, width, rows, config.kv_heads}, layer.k_norm,
                             config.norm_epsilon);
   }
 
@@ -255,7 +254,7 @@ void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView
 void Decoder::Impl::mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
                               Stopwatch& watch) {
   const auto h = rows_of(normed, rows, config.hidden_size);
-  kernels::rms_norm(context, x, layer.mlp_norm, config.norm_epsilon, rows, config.hidden_size, h);
+  kernels::rms_norm(context, x, layer.mlp_norm, config.norm_epsilon, rows, h);
   const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
   linear(layer.gate_up.weights, h, rows, both, {.bias = layer.gate_up.bias}, watch);
   const auto inner = rows_of(gated, rows, config.intermediate_size);
@@ -291,8 +290,7 @@ std::span<float> Decoder::forward(const ForwardBatch& batch, std::span<const Pag
   }
 
   // x [S, H] -> logits [S, V]
-  kernels::rms_norm(model.context, x, model.weights.final_norm, model.config.norm_epsilon, rows,
-                    hidden, x);
+  kernels::rms_norm(model.context, x, model.weights.final_norm, model.config.norm_epsilon, rows, x);
   const auto logits = rows_of(model.logits, rows, model.config.vocab_size);
   model.linear(model.weights.head, x, rows, logits, {}, watch);
   watch.lap(model.timing.other);

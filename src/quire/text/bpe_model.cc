@@ -33,8 +33,7 @@ Result<std::unique_ptr<BpeModel>> BpeModel::create(const Vocabulary& vocabulary,
   std::unique_ptr<BpeModel> model(new BpeModel(options));
   model->add_tokens(vocabulary);
   QUIRE_TRY_STATUS(model->add_merges(vocabulary, merges, lenient));
-  model->memo_ =
-      std::make_unique<std::atomic<Memo>[]>(static_cast<std::size_t>(model->end_token_));
+  model->memo_ = std::make_unique<std::atomic<Memo>[]>(static_cast<std::size_t>(model->end_token_));
   return model;
 }
 
@@ -80,10 +79,9 @@ Status BpeModel::add_merges(const Vocabulary& vocabulary, const std::vector<BpeM
     capacity *= 2;
   }
   pairs_.resize(capacity);
-  cuts_at_metaspace_ = !options_.byte_level && !options_.ignore_merges &&
-                       symbols_.find(kMetaspace) >= 0 &&
-                       options_.continuing_subword_prefix.empty() &&
-                       options_.end_of_word_suffix.empty();
+  cuts_at_metaspace_ =
+      !options_.byte_level && !options_.ignore_merges && symbols_.find(kMetaspace) >= 0 &&
+      options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
   const std::size_t prefix = options_.continuing_subword_prefix.size();
   for (const BpeMerge& merge : merges) {
     const std::int32_t left = symbol_of(vocabulary, merge.left, lenient);
@@ -148,8 +146,8 @@ void BpeModel::tokenize(std::string_view piece, ModelScratch& scratch,
   if (whole >= 0) {
     const Memo memo = memo_[static_cast<std::size_t>(whole)].load(std::memory_order_relaxed);
     const bool stays_whole =
-        options_.ignore_merges || (options_.keep_newline_runs &&
-                                   piece.find_first_not_of('\n') == std::string_view::npos);
+        options_.ignore_merges ||
+        (options_.keep_newline_runs && piece.find_first_not_of('\n') == std::string_view::npos);
     if (stays_whole || memo == Memo::kWhole) {
       out.push_back(whole);
       return;

@@ -20,12 +20,12 @@
 namespace quire::text {
 
 struct BpeOptions {
-  bool byte_level = false;     // pieces are raw bytes, tokens are spelled in the byte alphabet
-  bool byte_fallback = false;  // unknown characters become <0xAB> tokens if all of them exist
-  bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
+  bool byte_level = false;         // pieces are raw bytes, tokens are spelled in the byte alphabet
+  bool byte_fallback = false;      // unknown characters become <0xAB> tokens if all of them exist
+  bool ignore_merges = false;      // a piece that is a token is that token, whatever the merges say
   bool keep_newline_runs = false;  // like ignore_merges, for pieces of newlines only
-  bool fuse_unk = false;       // neighbouring unknown characters become one unknown token
-  std::optional<TokenId> unk;  // without it unknown characters vanish
+  bool fuse_unk = false;           // neighbouring unknown characters become one unknown token
+  std::optional<TokenId> unk;      // without it unknown characters vanish
   std::string continuing_subword_prefix;  // of every character but a piece's first
   std::string end_of_word_suffix;         // of a piece's last character
 };

@@ -1,5 +1,6 @@
 // The alphabet of byte-level BPE: every byte stands as one printable character, so that a
-// vocabulary of arbitrary bytes can be written as text. Source: GPT-2's encoder.py, bytes_to_unicode.
+// vocabulary of arbitrary bytes can be written as text. Source: GPT-2's encoder.py,
+// bytes_to_unicode.
 #pragma once
 
 #include <optional>

@@ -51,11 +51,10 @@ std::uint32_t ByteTrie::child(std::uint32_t node, char byte) const {
   const auto wanted = static_cast<unsigned char>(byte);
   const auto begin = nodes_.begin() + parent.first_child;
   const auto end = begin + parent.num_children;
-  const auto found =
-      std::lower_bound(begin, end, wanted, [](const Node& n, unsigned char b) { return n.byte < b; });
-  return found != end && found->byte == wanted
-             ? static_cast<std::uint32_t>(found - nodes_.begin())
-             : kNoNode;
+  const auto found = std::lower_bound(begin, end, wanted,
+                                      [](const Node& n, unsigned char b) { return n.byte < b; });
+  return found != end && found->byte == wanted ? static_cast<std::uint32_t>(found - nodes_.begin())
+                                               : kNoNode;
 }
 
 ByteTrie::Match ByteTrie::longest_prefix(std::string_view text) const {

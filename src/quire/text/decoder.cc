@@ -39,9 +39,9 @@ std::string replaced(std::string_view text, std::string_view what, std::string_v
 // wordpiece.rs, cleanup: the English clean-up of BERT.
 std::string cleaned(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},     {" ?", "?"},   {" !", "!"},        {" ,", ","},      {" ' ", "'"},
-      {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
-      {" 're", "'re"}};
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [what, by] : kRules) {
     text = replaced(text, what, by);
   }
@@ -389,8 +389,8 @@ DecodeStream::DecodeStream(const Decoder& decoder) : text_(std::make_unique<std:
     return std::visit([]<class T>(const T&) { return kFuses<T>; }, step);
   };
   for (std::size_t i = decoder.size(); i-- > 0;) {
-    const bool fused = std::any_of(decoder.begin(),
-                                   decoder.begin() + static_cast<std::ptrdiff_t>(i), is_fusing);
+    const bool fused =
+        std::any_of(decoder.begin(), decoder.begin() + static_cast<std::ptrdiff_t>(i), is_fusing);
     std::visit(
         [&]<class T>(const T& step) {
           DecodeStage* next = stages_.back().get();

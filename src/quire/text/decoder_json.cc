@@ -20,9 +20,8 @@ Made strip(const base::json::object& object) {
   QUIRE_TRY(const std::int64_t start, base::get_int(object, "start", 0));
   QUIRE_TRY(const std::int64_t stop, base::get_int(object, "stop", 0));
   if (start < 0 || stop < 0) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("decoder Strip: start ", start, " and stop ", stop,
-                          " must not be negative")};
+    return {ErrorCode::kInvalidArgument, base::str_cat("decoder Strip: start ", start, " and stop ",
+                                                       stop, " must not be negative")};
   }
   step.start = static_cast<std::size_t>(start);
   step.stop = static_cast<std::size_t>(stop);

@@ -1,5 +1,6 @@
-// The split patterns behind tokenizer.ggml.pre, as llama.cpp pairs them (src/llama-vocab.cpp), in the
-// dialect of regex.h. They are data of the models: the split patterns of their tokenizer.json files.
+// The split patterns behind tokenizer.ggml.pre, as llama.cpp pairs them (src/llama-vocab.cpp), in
+// the dialect of regex.h. They are data of the models: the split patterns of their tokenizer.json
+// files.
 #include "quire/text/gguf_pre.h"
 
 #include <algorithm>
@@ -38,11 +39,13 @@ constexpr std::string_view kDeepseekLetters =  // cased letters of Unicode 12
     R"re(]+)re";
 constexpr std::string_view kDeepseekPunctuation =
     R"re(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)re";
-constexpr std::string_view kDeepseekCjk = R"re([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)re";
+constexpr std::string_view kDeepseekCjk =
+    R"re([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)re";
 constexpr std::string_view kDeepseek3 =
     R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)re"
     R"re( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
-constexpr std::string_view kDeepseek3Cjk = R"re([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)re";
+constexpr std::string_view kDeepseek3Cjk =
+    R"re([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)re";
 constexpr std::string_view kBloom =
     R"re( ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+)re";
 constexpr std::string_view kBailing =
@@ -56,7 +59,8 @@ constexpr std::string_view kNewlineRuns = R"re([^\n]+|[\n]+)re";
 // One row per name; a name that is not here is not supported.
 constexpr auto kKinds = std::to_array<std::pair<std::string_view, GgufPre>>({
     {"", {.patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
-    {"default", {.patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
+    {"default",
+     {.patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
     {"llama3", {.patterns = {kLlama3}, .ignore_merges = true, .add_bos = true}},
     {"llama-v3", {.patterns = {kLlama3}, .ignore_merges = true, .add_bos = true}},
     {"llama-bpe", {.patterns = {kLlama3}, .ignore_merges = true, .add_bos = true}},
@@ -109,8 +113,11 @@ constexpr auto kKinds = std::to_array<std::pair<std::string_view, GgufPre>>({
     {"grok-2", {.patterns = {kQwen2}}},
     {"qwen35", {.patterns = {kQwen35}}},
     {"falcon", {.patterns = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}}},
-    {"deepseek-llm", {.patterns = {R"([\r\n])", kDeepseekLetters, kDeepseekPunctuation, R"(\s+$)", kDeepseekCjk, R"(\p{N}+)"}}},
-    {"deepseek-coder", {.patterns = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekCjk, R"(\p{N})"}}},
+    {"deepseek-llm",
+     {.patterns = {R"([\r\n])", kDeepseekLetters, kDeepseekPunctuation, R"(\s+$)", kDeepseekCjk,
+                   R"(\p{N}+)"}}},
+    {"deepseek-coder",
+     {.patterns = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekCjk, R"(\p{N})"}}},
     {"deepseek-v3", {.patterns = {R"(\p{N}{1,3})", kDeepseek3Cjk, kDeepseek3}}},
     {"hunyuan-dense", {.patterns = {R"(\p{N}{1,3})", kDeepseek3Cjk, kDeepseek3}}},
     {"joyai-llm", {.patterns = {R"(\p{N}{1,3})", kDeepseek3Cjk, kDeepseek3}}},
@@ -131,8 +138,10 @@ constexpr auto kKinds = std::to_array<std::pair<std::string_view, GgufPre>>({
     {"llada-moe", {.patterns = {kBailing}}},
     {"seed-coder", {.patterns = {kSeedCoder}}},
     {"laguna", {.patterns = {kNewlineRuns, kQwen2}}},
-    {"gemma4", {.patterns = {kNewlineRuns}, .add_bos = true, .metaspace = true, .keep_newline_runs = true}},
-    {"granite-embed-multi-311m", {.patterns = {kNewlineRuns}, .add_bos = true, .metaspace = true, .keep_newline_runs = true}},
+    {"gemma4",
+     {.patterns = {kNewlineRuns}, .add_bos = true, .metaspace = true, .keep_newline_runs = true}},
+    {"granite-embed-multi-311m",
+     {.patterns = {kNewlineRuns}, .add_bos = true, .metaspace = true, .keep_newline_runs = true}},
     {"sarvam-moe", {.patterns = {kNewlineRuns}, .metaspace = true}},
 });
 

@@ -40,10 +40,9 @@ Status read_vocab(const base::json::object& model, Vocabulary& vocabulary) {
     }
     const auto token_id = static_cast<TokenId>(*id);
     if (vocabulary.has(token_id)) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("model: id ", token_id, " is given to ",
-                            base::quoted(vocabulary.token(token_id)), " and to ",
-                            base::quoted(token))};
+      return {ErrorCode::kInvalidArgument, base::str_cat("model: id ", token_id, " is given to ",
+                                                         base::quoted(vocabulary.token(token_id)),
+                                                         " and to ", base::quoted(token))};
     }
     vocabulary.add(token, token_id);
   }
@@ -108,8 +107,8 @@ Result<ModelSource> read_unigram(const base::json::object& model, Vocabulary& vo
     const base::json::array* pair = piece.if_array();
     if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() ||
         !(*pair)[1].is_number()) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("model: piece ", unigram.scores.size(), " must be a token and a score")};
+      return {ErrorCode::kInvalidArgument, base::str_cat("model: piece ", unigram.scores.size(),
+                                                         " must be a token and a score")};
     }
     const std::string_view token((*pair)[0].get_string());
     if (vocabulary.find(token)) {
@@ -121,9 +120,8 @@ Result<ModelSource> read_unigram(const base::json::object& model, Vocabulary& vo
   }
   QUIRE_TRY(const std::int64_t unk, base::get_int(model, "unk_id", -1));
   if (unk < 0 || unk >= vocabulary.end_id()) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("model: a Unigram model needs an unk_id below ", vocabulary.end_id(),
-                          ", not ", unk)};
+    return {ErrorCode::kUnsupported, base::str_cat("model: a Unigram model needs an unk_id below ",
+                                                   vocabulary.end_id(), ", not ", unk)};
   }
   unigram.options.unk = static_cast<TokenId>(unk);
   QUIRE_TRY(unigram.options.byte_fallback, base::get_bool(model, "byte_fallback", false));
@@ -135,8 +133,8 @@ Result<TokenId> require_unk(const base::json::object& model, const Vocabulary& v
   QUIRE_TRY(const std::string unk, base::get_string(model, "unk_token", fallback));
   const auto id = vocabulary.find(unk);
   if (!id) {
-    return {ErrorCode::kUnsupported, base::str_cat("model: unk_token ", base::quoted(unk),
-                                                   " is not in the vocabulary")};
+    return {ErrorCode::kUnsupported,
+            base::str_cat("model: unk_token ", base::quoted(unk), " is not in the vocabulary")};
   }
   return *id;
 }

@@ -211,8 +211,7 @@ class Precompiled final : public Normalizer {
       }
     }
     for (std::size_t position = 0; position < grapheme.size();) {
-      const std::string_view part =
-          grapheme.substr(position, utf8_length(grapheme[position]));
+      const std::string_view part = grapheme.substr(position, utf8_length(grapheme[position]));
       const auto match = map_.shortest_prefix(part);
       out += match ? match->replacement : part;
       position += part.size();

@@ -169,8 +169,7 @@ Result<PostProcessor> PostProcessor::from_json(const boost::json::object& root,
   return made;
 }
 
-std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids,
-                                          bool add_special_tokens) const {
+std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids, bool add_special_tokens) const {
   truncate(ids, add_special_tokens);
   if (add_special_tokens) {
     for (const PostTemplate& pattern : templates_) {

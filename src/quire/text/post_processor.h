@@ -39,8 +39,7 @@ class PostProcessor {
   PostProcessor() = default;
   explicit PostProcessor(PostTemplate around) { templates_.push_back(std::move(around)); }
 
-  [[nodiscard]] std::vector<TokenId> apply(std::vector<TokenId> ids,
-                                           bool add_special_tokens) const;
+  [[nodiscard]] std::vector<TokenId> apply(std::vector<TokenId> ids, bool add_special_tokens) const;
 
  private:
   void truncate(std::vector<TokenId>& ids, bool add_special_tokens) const;

@@ -18,8 +18,7 @@ template <class Write>
 void rewrite(Pieces& pieces, Write&& write) {
   std::string out;
   out.reserve(pieces.text.size() + pieces.ranges.size());
-  pieces.at_origin =
-      pieces.at_origin && !pieces.ranges.empty() && pieces.ranges.front().begin == 0;
+  pieces.at_origin = pieces.at_origin && !pieces.ranges.empty() && pieces.ranges.front().begin == 0;
   for (Pieces::Range& range : pieces.ranges) {
     const std::size_t begin = out.size();
     write(out, range);

@@ -51,8 +51,7 @@ Status add_byte_level(const base::json::object& object, PreTokenizers& steps) {
   }
   if (use_regex) {
     QUIRE_TRY(Regex regex, Regex::compile(kGpt2Pattern));
-    steps.push_back(
-        make_split(Pattern::regex(std::move(regex)), SplitBehavior::kIsolated, false));
+    steps.push_back(make_split(Pattern::regex(std::move(regex)), SplitBehavior::kIsolated, false));
   }
   return {};
 }

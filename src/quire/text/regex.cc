@@ -61,7 +61,8 @@ Result<Regex> Regex::compile(std::string_view pattern) {
             base::str_cat("regex ", base::quoted(pattern), ": ",
                           reinterpret_cast<const char*>(message.data()), " at byte ", offset)};
   }
-  // Without JIT (or when it cannot compile the pattern) pcre2_match interprets: slower, same result.
+  // Without JIT (or when it cannot compile the pattern) pcre2_match interprets: slower, same
+  // result.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   auto impl = std::make_unique<Impl>();
   impl->code = std::move(code);
@@ -93,8 +94,8 @@ Matcher::~Matcher() = default;
 
 std::optional<Matcher::Match> Matcher::find(std::string_view text, std::size_t from) {
   const auto match = [&](std::uint32_t options) {
-    return pcre2_match(impl_->code, bytes_of(text), text.size(), from,
-                       PCRE2_NO_UTF_CHECK | options, impl_->data.get(), impl_->context.get());
+    return pcre2_match(impl_->code, bytes_of(text), text.size(), from, PCRE2_NO_UTF_CHECK | options,
+                       impl_->data.get(), impl_->context.get());
   };
   int result = match(0);  // on 32 KiB of the machine's stack, enough for nearly all patterns
   if (result == PCRE2_ERROR_JIT_STACKLIMIT && impl_->stack == nullptr) {

@@ -178,9 +178,11 @@ class Translator {
       case 'H':
         return emit(base::str_cat("[^", kHexClass, "]"));
       case 'b':
-        return emit(base::str_cat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))"));
+        return emit(
+            base::str_cat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))"));
       case 'B':
-        return emit(base::str_cat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))"));
+        return emit(
+            base::str_cat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))"));
       default:
         return plain_escape();
     }
@@ -190,8 +192,8 @@ class Translator {
   Status plain_escape() {
     const char c = peek(1);
     const bool letter_or_digit = std::isalnum(static_cast<unsigned char>(c)) != 0;
-    if (c == '\0' || (letter_or_digit && std::string_view("adDefnrtvxAZzGR").find(c) ==
-                                             std::string_view::npos)) {
+    if (c == '\0' || (letter_or_digit &&
+                      std::string_view("adDefnrtvxAZzGR").find(c) == std::string_view::npos)) {
       return unsupported("this escape");
     }
     if (c == 'v') {  // Oniguruma: vertical tab; PCRE2: any vertical space

@@ -1,7 +1,7 @@
 // Tokenizer::from_vocab: the vocabularies of GGUF files. The reference for ids is llama.cpp
-// (src/llama-vocab.cpp); its pipelines are put together here from the same parts that tokenizer.json
-// uses. Decoding follows Hugging Face for the same models: one leading space that the tokenizer added
-// is dropped again, and there is no clean-up of spaces.
+// (src/llama-vocab.cpp); its pipelines are put together here from the same parts that
+// tokenizer.json uses. Decoding follows Hugging Face for the same models: one leading space that
+// the tokenizer added is dropped again, and there is no clean-up of spaces.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -48,8 +48,8 @@ Status check(const VocabSpec& spec) {
     return invalid(base::str_cat("vocabulary of ", count, " tokens; 1 to ", kMaxTokens));
   }
   if (!spec.scores.empty() && spec.scores.size() != count) {
-    return invalid(base::str_cat("vocabulary: ", spec.scores.size(), " scores for ", count,
-                                 " tokens"));
+    return invalid(
+        base::str_cat("vocabulary: ", spec.scores.size(), " scores for ", count, " tokens"));
   }
   if (!spec.token_types.empty() && spec.token_types.size() != count) {
     return invalid(base::str_cat("vocabulary: ", spec.token_types.size(), " token types for ",
@@ -59,11 +59,11 @@ Status check(const VocabSpec& spec) {
                    [](float score) { return std::isfinite(score); })) {
     return invalid("vocabulary: a score is not a finite number");
   }
-  for (const TokenId id : {spec.bos, spec.eos, spec.eot, spec.unk, spec.sep, spec.pad, spec.mask,
-                           spec.cls}) {
+  for (const TokenId id :
+       {spec.bos, spec.eos, spec.eot, spec.unk, spec.sep, spec.pad, spec.mask, spec.cls}) {
     if (id < -1 || id >= static_cast<TokenId>(count)) {
-      return invalid(base::str_cat("vocabulary: special token id ", id, " is outside the ", count,
-                                   " tokens"));
+      return invalid(
+          base::str_cat("vocabulary: special token id ", id, " is outside the ", count, " tokens"));
     }
   }
   return {};
@@ -105,9 +105,8 @@ Status add_tokens(const VocabSpec& spec, Vocabulary& vocabulary) {
               base::str_cat("vocabulary: token ", id, " is not UTF-8: ", base::quoted(token))};
     }
     if (const auto known = vocabulary.find(token)) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("vocabulary: tokens ", *known, " and ", id, " are both ",
-                            base::quoted(token))};
+      return {ErrorCode::kInvalidArgument, base::str_cat("vocabulary: tokens ", *known, " and ", id,
+                                                         " are both ", base::quoted(token))};
     }
     vocabulary.add(token, id);
     const std::int32_t type = type_of(spec, id);
@@ -164,8 +163,8 @@ std::unique_ptr<const Normalizer> escape_spaces() {
 // Text of models that write spaces as U+2581; a space that encoding put in front is dropped.
 Decoder metaspace_decoder(bool drops_leading_space) {
   Decoder decoder;
-  decoder.emplace_back(decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)),
-                                       .content = " "});
+  decoder.emplace_back(
+      decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)), .content = " "});
   decoder.emplace_back(decode::ByteFallback{});
   decoder.emplace_back(decode::Fuse{});
   if (drops_leading_space) {
@@ -241,8 +240,7 @@ Status build_spm(const VocabSpec& spec, Tokenizer::Impl& impl) {
                         (type == kNormal || type == kUserDefined || type == kUnused));
   }
   QUIRE_TRY(auto model,
-            BpeModel::create(impl.vocabulary,
-                             {.byte_fallback = true, .unk = optional_id(spec.unk)},
+            BpeModel::create(impl.vocabulary, {.byte_fallback = true, .unk = optional_id(spec.unk)},
                              merges_from_scores(impl.vocabulary, spec.scores, mergeable), true));
   if (model->never_merges_into_metaspace()) {
     impl.pre_tokenizers.push_back(make_metaspace_cut());
@@ -340,14 +338,16 @@ std::string fingerprint_of(const VocabSpec& spec) {
 
 Result<Tokenizer> Tokenizer::from_vocab(VocabSpec spec) {
   using Build = Status (*)(const VocabSpec&, Impl&);
-  constexpr std::pair<std::string_view, Build> kModels[] = {
-      {"gpt2", build_bpe}, {"gemma4", build_bpe}, {"llama", build_spm},
-      {"bert", build_wpm}, {"t5", build_ugm}};
+  constexpr std::pair<std::string_view, Build> kModels[] = {{"gpt2", build_bpe},
+                                                            {"gemma4", build_bpe},
+                                                            {"llama", build_spm},
+                                                            {"bert", build_wpm},
+                                                            {"t5", build_ugm}};
   const auto* const found = std::find_if(std::begin(kModels), std::end(kModels),
                                          [&](const auto& row) { return row.first == spec.model; });
   if (found == std::end(kModels)) {
-    return {ErrorCode::kUnsupported, base::str_cat("tokenizer.ggml.model ",
-                                                   base::quoted(spec.model), " is not supported")};
+    return {ErrorCode::kUnsupported,
+            base::str_cat("tokenizer.ggml.model ", base::quoted(spec.model), " is not supported")};
   }
   QUIRE_TRY_STATUS(check(spec));
   auto impl = std::make_unique<Impl>();

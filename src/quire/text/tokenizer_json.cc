@@ -33,8 +33,8 @@ class AddedTokenList {
     const TokenId id = known ? *known : std::max(model_size_, max_added_ + 1);
     if (token.id != id) {
       return {ErrorCode::kInvalidArgument,
-              base::str_cat(where, ": token ", base::quoted(token.content), " states id ",
-                            token.id, ", the vocabulary gives it ", id)};
+              base::str_cat(where, ": token ", base::quoted(token.content), " states id ", token.id,
+                            ", the vocabulary gives it ", id)};
     }
     if (!known && vocabulary_->has(id)) {
       return {ErrorCode::kInvalidArgument,
@@ -87,8 +87,9 @@ Status add_from_json(const base::json::object& root, AddedTokenList& list) {
     QUIRE_TRY(AddedToken token, added_token_from_json(value.get_object()));
     QUIRE_TRY(const std::int64_t id, base::get_int(value.get_object(), "id", -1));
     if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
-      return {ErrorCode::kInvalidArgument, base::str_cat("added token ", base::quoted(token.content),
-                                                         ": id ", id, " is out of range")};
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("added token ", base::quoted(token.content), ": id ", id,
+                            " is out of range")};
     }
     token.id = static_cast<TokenId>(id);
     QUIRE_TRY_STATUS(list.add(std::move(token), "added_tokens"));

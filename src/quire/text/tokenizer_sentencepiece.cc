@@ -1,6 +1,7 @@
 // Tokenizer::from_sentencepiece: a tokenizer.model through libsentencepiece, which normalizes and
 // segments; special tokens and decoding are ours. As in transformers' LlamaTokenizer, text between
-// special tokens is encoded on its own, and BOS is added unless tokenizer_config.json says otherwise.
+// special tokens is encoded on its own, and BOS is added unless tokenizer_config.json says
+// otherwise.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -48,8 +49,8 @@ std::size_t spaces_cut_at_start(const SentencePieceProcessor& processor) {
 
 Decoder make_decoder(const SentencePieceProcessor& processor) {
   Decoder decoder;
-  decoder.emplace_back(decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)),
-                                       .content = " "});
+  decoder.emplace_back(
+      decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)), .content = " "});
   decoder.emplace_back(decode::ByteFallback{.per_character = true});
   decoder.emplace_back(decode::Fuse{});
   decoder.emplace_back(
@@ -120,9 +121,9 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::filesystem::path& pat
   auto processor = std::make_unique<SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto(bytes);
   if (!status.ok() || processor->GetPieceSize() == 0) {
-    return {ErrorCode::kCorrupt, base::str_cat(base::quoted(path.string(), 200),
-                                               " is not a sentencepiece model: ",
-                                               status.ToString())};
+    return {ErrorCode::kCorrupt,
+            base::str_cat(base::quoted(path.string(), 200),
+                          " is not a sentencepiece model: ", status.ToString())};
   }
   auto impl = std::make_unique<Impl>();
   QUIRE_TRY(std::vector<AddedToken> added, add_pieces(*processor, impl->vocabulary));

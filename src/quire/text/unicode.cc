@@ -46,8 +46,7 @@ utf8proc_option_t options_of(NormalForm form) {
     case NormalForm::kNfkc:
       return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
     case NormalForm::kNfkd:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
-                                            UTF8PROC_COMPAT);
+      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
   }
   return UTF8PROC_STABLE;
 }
@@ -127,8 +126,7 @@ void append_lower(std::string& out, char32_t c) {
     append_code_point(out, 0x307);
     return;
   }
-  append_code_point(
-      out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  append_code_point(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
 }
 
 std::string to_normal_form(std::string_view text, NormalForm form) {

@@ -9,11 +9,11 @@
 
 namespace quire::text {
 
-[[nodiscard]] bool is_whitespace(char32_t c);   // White_Space
-[[nodiscard]] bool is_word(char32_t c);         // \w: Alphabetic, M, Nd, Pc, Join_Control
-[[nodiscard]] bool is_numeric(char32_t c);      // N
-[[nodiscard]] bool is_punctuation(char32_t c);  // P, or ASCII punctuation and symbols
-[[nodiscard]] bool is_mark(char32_t c);         // M
+[[nodiscard]] bool is_whitespace(char32_t c);       // White_Space
+[[nodiscard]] bool is_word(char32_t c);             // \w: Alphabetic, M, Nd, Pc, Join_Control
+[[nodiscard]] bool is_numeric(char32_t c);          // N
+[[nodiscard]] bool is_punctuation(char32_t c);      // P, or ASCII punctuation and symbols
+[[nodiscard]] bool is_mark(char32_t c);             // M
 [[nodiscard]] bool is_nonspacing_mark(char32_t c);  // Mn
 [[nodiscard]] bool is_other(char32_t c);            // Cc, Cf, Co
 [[nodiscard]] bool is_cjk(char32_t c);              // the blocks that BERT calls Chinese

@@ -19,8 +19,9 @@ struct UnigramOptions {
 
 class UnigramModel final : public Model {
  public:
-  // `scores`: one per token id; minus infinity, like being special, keeps a token from being matched
-  // in text. `min_score` is the lowest score that counts for the penalty of unknown characters.
+  // `scores`: one per token id; minus infinity, like being special, keeps a token from being
+  // matched in text. `min_score` is the lowest score that counts for the penalty of unknown
+  // characters.
   UnigramModel(const Vocabulary& vocabulary, std::vector<double> scores, double min_score,
                const UnigramOptions& options);
 

@@ -97,8 +97,8 @@ void append_code_point(std::string& out, char32_t code_point) {
 }
 
 std::size_t count_code_points(std::string_view well_formed) {
-  return static_cast<std::size_t>(std::count_if(
-      well_formed.begin(), well_formed.end(), [](char c) { return !is_utf8_continuation(c); }));
+  return static_cast<std::size_t>(std::count_if(well_formed.begin(), well_formed.end(),
+                                                [](char c) { return !is_utf8_continuation(c); }));
 }
 
 std::size_t valid_utf8_prefix(std::string_view bytes) {

@@ -69,7 +69,7 @@ OPERATORS = r"""
 {{ 1 in undefined_thing }} {{ undefined_thing in [1] }} {{ 'b' in d.keys() }} {{ [] in [[]] }}
 {{ [] in d }}
 {{ 1 and 2 }} {{ 0 and 2 }} {{ 1 or 2 }} {{ 0 or '' }} {{ '' or none }} {{ not [] }} {{ not {} }} {{ not 0.0 }} {{ not '' }} {{ not undefined_thing }}
-{{ true and not false }} {{ not true or true }} {{ 1 + 2 * 3 - 4 // 3 }} {{ (1 + 2) * 3 }} {{ 2 * 3 ~ 4 + 5 }} {{ 1 ~ 2 + 3 }} {{ -2 ** 2 }} {{ 2 ** -2 }}
+{{ true and not false }} {{ not true or true }} {{ 1 + 2 * 3 - 4 // 3 }} {{ (1 + 2) * 3 }} {{ 2 * 3 ~ 4 + 5 }} {{ -2 ** 2 }} {{ 2 ** -2 }}
 {{ 9223372036854775807 }} {{ -9223372036854775807 - 1 }}
 {{ 'x: %s, %d, %5.2f, %-5s|, %05d, %x, %%, %r, %i, %e, %g' % ('s', 4.9, f, 'ab', 42, 255, 'q', 3, 12345.678, 0.00001) }}
 {{ '%s' % 'one' }} {{ '%s' % [1, 2] }} {{ '%(a)s-%(b)05.1f' % {'a': 1, 'b': 2} }} {{ '%s' % none }} {{ '%5s|%-5s|%.2s' % ('ab', 'cd', 'efg') }} {{ '%+d % d' % (5, 5) }} {{ '%#x %X %o' % (255, 255, 8) }}
@@ -81,13 +81,12 @@ OPERATORS = r"""
 {{ l[1:] }} {{ l[:-1] }} {{ l[::-1] }} {{ l[::2] }} {{ s[7:] }} {{ s[:5] }} {{ s[::-1] }} {{ s[-5:-1] }} {{ s[100:] }}| {{ s[-100:3] }} {{ u[::3] }} {{ u[::-2] }} {{ (1, 2, 3)[:2] }} {{ range(10)[2:8:3] | list }} {{ l[5:1] }} {{ s[none:3] }} {{ s[3:1:-1] }} {{ s[:1:-2] }} {{ l[-2:] }}
 {{ l[::0] }}
 {{ l['a':] }}
-{{ none[1:] }}
+{{ z[1:] }}
 {{ undefined_thing.x }}
 {{ undefined_thing['x'] }}
 {{ undefined_thing[1:] }}
 {{ d.nothing.more }}
 {{ none.x }}|{{ n.x }}|{{ l.x }}|{{ s.x }}
-{{ d.items }}
 {{ d[[]] }}|
 """
 
@@ -115,7 +114,6 @@ METHODS = r"""
 {{ '{0}{}'.format(1, 2) }}
 {{ '{:d}'.format('x') }}
 {{ '{:d}'.format(1.5) }}
-{{ '{}'.format }}
 {{ d.get('b') }} {{ d.get('x') }} {{ d.get('x', 'dflt') }} {{ d.get('x', default=1) if false else 1 }} {{ d.keys() | list }} {{ d.values() | list }} {{ d.items() | list }} {{ d.copy() }} {{ d.items() | length }}
 {{ l.count(1) }} {{ l.index(2) }} {{ (1, 1).count(1) }} {{ l.copy() }}
 {{ l.index(99) }}
@@ -202,7 +200,7 @@ TESTS = r"""
 
 STATEMENTS = r"""
 {% for x in l %}{{ x }}{% endfor %}|{% for x in e %}{{ x }}{% else %}none{% endfor %}|{% for x in l if x > 1 %}{{ x }}{% endfor %}|{% for x in l if x > 9 %}{% else %}none{% endfor %}
-{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% for k in d %}{{ k }}{% endfor %}{% for c in 'abc' %}{{ c }}.{% endfor %}{% for x in undefined_thing %}never{% endfor %}{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% for a, in [[1]] %}{{ a }}{% endfor %}
+{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% for k in d %}{{ k }}{% endfor %}{% for c in 'abc' %}{{ c }}.{% endfor %}{% for x in undefined_thing %}never{% endfor %}{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}
 {% for x in none %}{% endfor %}
 {% for x in 5 %}{% endfor %}
 {% for a, b in [[1, 2, 3]] %}{% endfor %}
@@ -215,7 +213,8 @@ STATEMENTS = r"""
 {% break %}
 {% for x in l %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}
 {% set x = 1 %}{% for i in l %}{{ x }}{% set x = i %}{{ x }}{% endfor %}{{ x }}|{% if true %}{% set x = 5 %}{% endif %}{{ x }}|{% if false %}{% set n = 0 %}{% endif %}{{ n }}
-{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (a, b) = [b, a] %}{{ a }}{{ b }}{% set c = 1, 2 %}{{ c }}{% set a = b = 1 %}
+{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (a, b) = [b, a] %}{{ a }}{{ b }}{% set c = 1, 2 %}{{ c }}
+{% set a = b = 1 %}
 {% set a, b = [1] %}
 {% set x %}block {{ n }}{% set inner = 1 %}{% endset %}{{ x }}|{{ inner }}|{% set y | upper | replace('B', 'c') %}abc{% endset %}{{ y }}|{% set z2 | length %}abc{% endset %}{{ z2 + 1 }}
 {% set ns = namespace(x=1) %}{% set ns.x = ns.x + 1 %}{% set ns.y = 'new' %}{{ ns.x }}{{ ns.y }}{{ ns.zz }}|{{ ns['x'] }}|{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}|{% set ns.a, ns.b = 1, 2 %}{{ ns.a }}{{ ns.b }}|{% set ns2 = namespace({'k': 1}, j=2) %}{{ ns2.k }}{{ ns2.j }}{% set ns.blk %}text{% endset %}{{ ns.blk }}
@@ -258,7 +257,6 @@ STATEMENTS = r"""
 {{ strftime_now('%d %b %Y') }} {{ strftime_now('%Y-%m-%d %H:%M:%S %A %B %j %y %p %I %a %e %-d %% %f%z%Z') }}
 {% include 'x' %}
 {% extends 'x' %}
-{% block x %}{% endblock %}
 {% unknown %}
 {% if true %}
 {% endif %}
@@ -293,9 +291,6 @@ STATEMENTS = r"""
 {{ loop is defined }}{% for x in [1] %}{{ loop is defined }}{% endfor %}
 {{ none is none }}{{ None }}{{ True and False }}{{ (none) }}{{ {'none': none}.none }}
 {%- set x = 1 -%}{{- x -}} y {{- x }} {{ x -}} z
-{{ lipsum() }}
-{{ cycler(1, 2) }}
-{% for item in tree recursive %}{{ loop(item.children) }}{% endfor %}
 {{ d | tojson | length }}{{ (d | tojson).replace('"', "'") }}{{ (s | tojson)[1:-1] }}
 """
 

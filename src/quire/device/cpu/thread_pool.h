@@ -20,7 +20,8 @@
 
 namespace quire::device {
 
-class ThreadPool {  // NOLINT(*-Padding): a cache line per shared word is the point
+// A cache line per shared word is the point of the padding.
+class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
   // The caller of run() is one of the threads. Where the system grants fewer, the pool is smaller.
   explicit ThreadPool(int threads);
