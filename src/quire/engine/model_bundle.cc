@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 using base::json::object;
 
 constexpr std::string_view kPresetPrefix = "preset:";
+constexpr std::int32_t kPresetPositions = 1 << 20;
 
 bool is_preset(std::string_view model) { return model.starts_with(kPresetPrefix); }
 
@@ -185,7 +186,8 @@ Result<Formats> choose_formats(const BundleOptions& options, tensor::DType check
 
 Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
                                 const BundleOptions& options) {
-  QUIRE_TRY(const auto config, model::config_from_preset(name));
+  QUIRE_TRY(auto config, model::config_from_preset(name));
+  config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
   QUIRE_TRY(const auto formats, choose_formats(options, config.checkpoint_dtype));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed));
   ModelBundle bundle;

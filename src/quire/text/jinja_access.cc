@@ -26,17 +26,18 @@
 namespace quire::text::jinja {
 namespace {
 
-Value no_attribute(const Value& value, std::string_view name) {
+Value no_attribute(Meter& meter, const Value& value, std::string_view name) {
   return Value::undefined(
-      base::str_cat("'", object_name(value), "' has no attribute '", name, "'"));
+      meter, base::str_cat(object_name(value), " has no attribute ", base::quoted(name)));
 }
 
 // What Python's getattr gives; nullopt for AttributeError.
 Result<std::optional<Value>> own_attribute(Meter& meter, const Value& value,
                                            std::string_view name) {
   if (name.starts_with("__")) {
-    return std::optional<Value>(Value::undefined(
-        base::str_cat("access to attribute '", name, "' of ", object_name(value), " is unsafe")));
+    return std::optional<Value>(
+        Value::undefined(meter, base::str_cat("access to attribute ", base::quoted(name), " of ",
+                                              object_name(value), " is unsafe")));
   }
   if (const auto* space = value.get<std::shared_ptr<Namespace>>()) {
     const auto* found = (*space)->find(name);
@@ -46,7 +47,7 @@ Result<std::optional<Value>> own_attribute(Meter& meter, const Value& value,
     QUIRE_TRY(auto found, LoopContext::attribute(meter, *loop, name));
     return std::optional<Value>(std::move(found));
   }
-  return find_method(value, name);
+  return find_method(meter, value, name);
 }
 
 // The item of an integer index or a dict's key; nullopt for TypeError and LookupError.
@@ -144,8 +145,9 @@ TextPtr slice_text(Meter& meter, const TextPtr& text, const Slice& slice) {
 }  // namespace
 
 Result<Value> get_attribute(Meter& meter, const Value& value, std::string_view name) {
+  meter.step();
   if (const auto* undefined = value.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   QUIRE_TRY(auto attribute, own_attribute(meter, value, name));
   if (attribute) {
@@ -156,27 +158,29 @@ Result<Value> get_attribute(Meter& meter, const Value& value, std::string_view n
       return *found;
     }
   }
-  return no_attribute(value, name);
+  return no_attribute(meter, value, name);
 }
 
 Result<Value> get_item(Meter& meter, const Value& value, const Value& key) {
+  meter.step();
   if (const auto* undefined = value.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   if (auto item = own_item(meter, value, key)) {
     return *std::move(item);
   }
   if (const auto* name = key.text()) {
     QUIRE_TRY(auto attribute, own_attribute(meter, value, name->view()));
-    return attribute ? *std::move(attribute) : no_attribute(value, name->view());
+    return attribute ? *std::move(attribute) : no_attribute(meter, value, name->view());
   }
   QUIRE_TRY(const auto shown, to_text(meter, key));
-  return Value::undefined(base::str_cat(object_name(value), " has no element ", shown->view()));
+  return Value::undefined(
+      meter, base::str_cat(object_name(value), " has no element ", base::quoted(shown->view())));
 }
 
 Result<Value> get_slice(Meter& meter, const Value& value, const std::array<Value, 3>& bounds) {
   if (const auto* undefined = value.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   if (const auto* string = value.get<String>()) {
     meter.step_bytes(string->text->size_bytes());

@@ -75,7 +75,7 @@ bool BoundArguments::boolean(std::size_t index, bool fallback) const {
 
 Error BoundArguments::wrong_type(std::size_t index, std::string_view wanted) const {
   if (const auto* undefined = values_[index]->get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   return invalid(function_, " needs ", wanted, " as '", names_[index], "', got ",
                  type_name(*values_[index]));

@@ -228,7 +228,7 @@ Result<Value> apply(Meter& meter, Operator op, const Value& left, const Value& r
   const bool formats = op == Operator::kModulo && left.text() != nullptr;
   for (const auto* side : {&left, &right}) {
     if (const auto* undefined = side->get<Undefined>(); undefined != nullptr && !formats) {
-      return invalid(*undefined->message);
+      return invalid(undefined->message());
     }
   }
   const auto int_left = left.as_integer();
@@ -252,7 +252,7 @@ Result<Value> negate(const Value& value) {
     return Value::real(-*real);
   }
   if (const auto* undefined = value.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   return invalid("bad operand type for unary -: ", type_name(value));
 }
@@ -265,7 +265,7 @@ Result<Value> plus(const Value& value) {
     return value;
   }
   if (const auto* undefined = value.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   return invalid("bad operand type for unary +: ", type_name(value));
 }

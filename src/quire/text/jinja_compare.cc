@@ -151,7 +151,7 @@ bool equal(Meter* meter, const Value& a, const Value& b) {
 
 Result<bool> compare_order(Meter& meter, std::string_view op, const Value& a, const Value& b) {
   if (a.is_undefined() || b.is_undefined()) {
-    return invalid(*(a.is_undefined() ? a : b).get<Undefined>()->message);
+    return invalid((a.is_undefined() ? a : b).get<Undefined>()->message());
   }
   const auto ordering = order(meter, a, b);
   if (!ordering) {

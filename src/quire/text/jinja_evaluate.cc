@@ -22,6 +22,9 @@
 namespace quire::text::jinja {
 namespace {
 
+// Of * and ** each; arguments are the one list that the meter does not see.
+constexpr std::size_t kMaxArguments = 1000;
+
 Result<bool> compare_values(Meter& meter, Comparison comparison, const Value& left,
                             const Value& right) {
   constexpr std::array<std::string_view, 6> kSigns = {"==", "!=", "<", "<=", ">", ">="};
@@ -99,7 +102,7 @@ Result<Value> Interpreter::evaluate_name(const Expr& expr, const ScopePtr& scope
   if (const auto* found = scope->find(expr.symbol)) {
     return *found;
   }
-  return Value::undefined(base::str_cat("'", expr.name, "' is undefined"));
+  return Value::undefined(meter(), base::str_cat("'", expr.name, "' is undefined"));
 }
 
 Result<Value> Interpreter::evaluate_operator(const Expr& expr, const ScopePtr& scope) {
@@ -116,9 +119,9 @@ Result<Value> Interpreter::evaluate_logical(const Expr& expr, const ScopePtr& sc
     QUIRE_TRY(const auto condition, evaluate(*expr.operands[1], scope));
     const Expr* chosen = expr.operands[truth(condition) ? 0 : 2].get();
     return chosen != nullptr ? evaluate(*chosen, scope)
-                             : Value::undefined(
-                                   "the inline if-expression evaluated to false and "
-                                   "no else section was defined.");
+                             : Value::undefined(meter(),
+                                                "the inline if-expression evaluated to false and "
+                                                "no else section was defined.");
   }
   QUIRE_TRY(auto left, evaluate(*expr.operands[0], scope));
   if (expr.kind == ExprKind::kNot) {
@@ -192,6 +195,7 @@ Result<Value> Interpreter::evaluate_literal(const Expr& expr, const ScopePtr& sc
 
 Result<Arguments> Interpreter::evaluate_arguments(const ArgumentExprs& exprs,
                                                   const ScopePtr& scope) {
+  const Error too_many = invalid("* and ** can spread at most ", kMaxArguments, " arguments");
   Arguments out;
   for (const auto& expr : exprs.positional) {
     QUIRE_TRY(auto value, evaluate(*expr, scope));
@@ -200,6 +204,9 @@ Result<Arguments> Interpreter::evaluate_arguments(const ArgumentExprs& exprs,
   if (exprs.spread != nullptr) {
     QUIRE_TRY(const auto value, evaluate(*exprs.spread, scope));
     QUIRE_TRY(const auto items, iterate(meter(), value));
+    if (items->items.size() > kMaxArguments) {
+      return too_many;
+    }
     out.positional.insert(out.positional.end(), items->items.begin(), items->items.end());
   }
   for (const auto& [name, expr] : exprs.named) {
@@ -210,6 +217,9 @@ Result<Arguments> Interpreter::evaluate_arguments(const ArgumentExprs& exprs,
     QUIRE_TRY(const auto value, evaluate(*exprs.spread_named, scope));
     if (value.dict() == nullptr) {
       return invalid("the argument after ** must be a dict, not ", type_name(value));
+    }
+    if (value.dict()->items.size() > kMaxArguments) {
+      return too_many;
     }
     for (const auto& [key, item] : value.dict()->items) {
       if (key.text() == nullptr) {
@@ -236,7 +246,7 @@ Result<Value> Interpreter::evaluate_call(const Expr& expr, const ScopePtr& scope
     return unsupported("function '", called.name, "' is not defined");
   }
   if (const auto* undefined = callee.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   return invalid("'", type_name(callee), "' object is not callable");
 }

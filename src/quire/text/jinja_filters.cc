@@ -101,7 +101,7 @@ Result<Value> filter_float(Runtime& /*runtime*/, const Value& input, const Argum
     }
   }
   if (const auto* undefined = input.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   return bound[0] == nullptr ? Value::real(0.0) : *bound[0];
 }
@@ -121,7 +121,7 @@ Result<Value> filter_int(Runtime& /*runtime*/, const Value& input, const Argumen
     return Value::integer(*integer);
   }
   if (const auto* undefined = input.get<Undefined>()) {
-    return invalid(*undefined->message);
+    return invalid(undefined->message());
   }
   if (const auto* text = input.text()) {
     QUIRE_TRY(const auto integer, parse_integer(text->view(), base));

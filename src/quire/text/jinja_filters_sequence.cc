@@ -81,6 +81,12 @@ Value list_of(Meter& meter, const std::vector<Value>& items,
   return std::move(list).build();
 }
 
+// Adds an item, or fails as soon as the meter has.
+Status push(Meter& meter, SequenceBuilder& out, Value item) {
+  out.push(std::move(item));
+  return meter.failed() ? Status(meter.error()) : Status();
+}
+
 // Items with what they are sorted or compared by.
 struct Keyed {
   Value key;
@@ -162,8 +168,9 @@ Result<Value> filter_first(Runtime& runtime, const Value& input, const Arguments
     return sequence->items[sequence->next++];
   }
   QUIRE_TRY(const auto items, iterate(runtime.meter(), input));
-  return items->items.empty() ? Value::undefined("No first item, sequence was empty.")
-                              : items->items.front();
+  return items->items.empty()
+             ? Value::undefined(runtime.meter(), "No first item, sequence was empty.")
+             : items->items.front();
 }
 
 Result<Value> filter_last(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -174,8 +181,9 @@ Result<Value> filter_last(Runtime& runtime, const Value& input, const Arguments&
   if (!reversible) {
     return invalid("a generator has no last item; use |list before |last");
   }
-  return items->items.empty() ? Value::undefined("No last item, sequence was empty.")
-                              : items->items.back();
+  return items->items.empty()
+             ? Value::undefined(runtime.meter(), "No last item, sequence was empty.")
+             : items->items.back();
 }
 
 Result<Value> filter_items(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -232,15 +240,18 @@ Result<Value> filter_list(Runtime& runtime, const Value& input, const Arguments&
 
 Result<Value> filter_map(Runtime& runtime, const Value& input, const Arguments& arguments) {
   Meter& meter = runtime.meter();
-  QUIRE_TRY(const auto items, iterate(meter, input));
   SequenceBuilder out(&meter, SequenceKind::kGenerator);
+  if (!truth(input)) {
+    return std::move(out).build();
+  }
+  QUIRE_TRY(const auto items, iterate(meter, input));
   if (arguments.positional.empty()) {
     QUIRE_TRY(const auto bound,
               BoundArguments::bind("|map", arguments, {"attribute", "default"}, 1));
     QUIRE_TRY(const auto path, AttributePath::parse(meter, bound[0]));
     for (const auto& item : items->items) {
       QUIRE_TRY(auto mapped, path.get(meter, item, bound.optional(1)));
-      out.push(std::move(mapped));
+      QUIRE_TRY_STATUS(push(meter, out, std::move(mapped)));
     }
     return std::move(out).build();
   }
@@ -254,7 +265,7 @@ Result<Value> filter_map(Runtime& runtime, const Value& input, const Arguments& 
                        arguments.named};
   for (const auto& item : items->items) {
     QUIRE_TRY(auto mapped, filter(runtime, item, rest));
-    out.push(std::move(mapped));
+    QUIRE_TRY_STATUS(push(meter, out, std::move(mapped)));
   }
   return std::move(out).build();
 }
@@ -293,6 +304,9 @@ Result<Value> filter_select(Runtime& runtime, const Value& input, const Argument
       if (passed == kSelect) {
         out.push(item);
       }
+      if (meter.failed()) {
+        return meter.error();
+      }
     }
   }
   return std::move(out).build();
@@ -319,8 +333,11 @@ Result<Value> filter_extreme(Runtime& runtime, const Value& input, const Argumen
     if (better) {
       best = Keyed{std::move(key), item};
     }
+    if (meter.failed()) {
+      return meter.error();
+    }
   }
-  return best ? best->item : Value::undefined("No aggregated item, sequence was empty.");
+  return best ? best->item : Value::undefined(meter, "No aggregated item, sequence was empty.");
 }
 
 Result<Value> filter_reverse(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -419,7 +436,7 @@ Result<Value> filter_unique(Runtime& runtime, const Value& input, const Argument
       key = lower_case(meter, key);
     }
     if (seen.set(key, Value())) {
-      out.push(item);
+      QUIRE_TRY_STATUS(push(meter, out, item));
     }
   }
   return std::move(out).build();

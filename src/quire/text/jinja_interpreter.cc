@@ -216,15 +216,13 @@ Status Interpreter::assign(const Target& target, const Value& value, Scope& scop
 
 Value Interpreter::make_macro(const Macro& macro, const ScopePtr& scope) {
   runtime_.keep(scope);
-  return {std::make_shared<const Callable>(
-              Callable{.description = base::str_cat("macro '", macro.name, "'"),
-                       .printed = macro.name.empty() ? "<Macro anonymous>"
-                                                     : base::str_cat("<Macro '", macro.name, "'>"),
-                       .call =
-                           [this, &macro, scope](Runtime&, const Arguments& arguments) {
-                             return call_macro(macro, scope, arguments);
-                           }}),
-          kFromTemplate};
+  return Value::callable(
+      meter(), {.description = base::str_cat("macro '", macro.name, "'"),
+                .printed = macro.name.empty() ? "<Macro anonymous>"
+                                              : base::str_cat("<Macro '", macro.name, "'>"),
+                .call = [this, &macro, scope](Runtime&, const Arguments& arguments) {
+                  return call_macro(macro, scope, arguments);
+                }});
 }
 
 Result<Value> Interpreter::call_macro(const Macro& macro, const ScopePtr& outer,
@@ -242,6 +240,7 @@ Status Interpreter::bind_parameters(const Macro& macro, Arguments arguments,
                                     const ScopePtr& scope) {
   auto& named = arguments.named;
   const auto take = [&](const std::string& name) -> std::optional<Value> {
+    meter().step(named.size() + 1);
     const auto found = std::find_if(named.begin(), named.end(),
                                     [&](const auto& each) { return each.first == name; });
     if (found == named.end()) {
@@ -264,14 +263,16 @@ Status Interpreter::bind_parameters(const Macro& macro, Arguments arguments,
     if (!value && parameter.fallback != nullptr) {
       QUIRE_TRY(value, evaluate(*parameter.fallback, scope));
     }
-    scope->set(parameter.symbol, value ? *std::move(value)
-                                       : Value::undefined(base::str_cat(
-                                             "parameter '", parameter.name, "' was not provided")));
+    scope->set(parameter.symbol,
+               value ? *std::move(value)
+                     : Value::undefined(meter(), base::str_cat("parameter '", parameter.name,
+                                                               "' was not provided")));
   }
   if (macro.uses_caller && !has_caller_parameter) {
     auto caller = take("caller");
-    scope->set(kCallerSymbol, caller && !caller->is_none() ? *std::move(caller)
-                                                           : Value::undefined("No caller defined"));
+    scope->set(kCallerSymbol, caller && !caller->is_none()
+                                  ? *std::move(caller)
+                                  : Value::undefined(meter(), "No caller defined"));
   }
   if (macro.uses_kwargs) {
     DictBuilder rest(&meter());

@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
 
+constexpr std::size_t kMaxNameBytes = 256;
+
 // Longest first, so that the first match is the longest.
 constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
@@ -248,8 +250,7 @@ class Lexer {
       return take_string(c);
     }
     if (is_word(decode_at(view_, at_).code)) {
-      take_name();
-      return {};
+      return take_name();
     }
     for (const auto op : kOperators) {
       if (starts(at_, op)) {
@@ -278,13 +279,17 @@ class Lexer {
     return {};
   }
 
-  void take_name() {
+  Status take_name() {
     std::size_t end = at_;
     while (end < view_.size() && is_word(decode_at(view_, end).code)) {
       end += decode_at(view_, end).bytes;
     }
+    if (end - at_ > kMaxNameBytes) {
+      return fail("a name is longer than ", kMaxNameBytes, " bytes");
+    }
     emit(TokenKind::kName, view_.substr(at_, end - at_));
     advance(end);
+    return {};
   }
 
   // Digits of `allowed` with single underscores between them; returns the end.

@@ -18,19 +18,17 @@
 namespace quire::text::jinja {
 namespace {
 
-Value method(std::string name, std::function<Result<Value>(Runtime&, const Arguments&)> call) {
-  return {std::make_shared<const Callable>(
-              Callable{.description = std::move(name), .printed = "", .call = std::move(call)}),
-          kFromTemplate};
-}
-
-Value cycle_method(std::int64_t index0) {
-  return method("loop.cycle", [index0](Runtime&, const Arguments& arguments) -> Result<Value> {
-    if (arguments.positional.empty()) {
-      return invalid("loop.cycle needs at least one item");
-    }
-    return arguments.positional[static_cast<std::size_t>(index0) % arguments.positional.size()];
-  });
+Value cycle_method(Meter& meter, std::int64_t index0) {
+  return Value::callable(
+      meter, {.description = "loop.cycle",
+              .printed = "",
+              .call = [index0](Runtime&, const Arguments& arguments) -> Result<Value> {
+                if (arguments.positional.empty()) {
+                  return invalid("loop.cycle needs at least one item");
+                }
+                return arguments
+                    .positional[static_cast<std::size_t>(index0) % arguments.positional.size()];
+              }});
 }
 
 }  // namespace
@@ -122,10 +120,10 @@ Result<Value> LoopContext::attribute(Meter& meter, const std::shared_ptr<LoopCon
     if (name == "last") {
       return Value::boolean(!after);
     }
-    return after ? *std::move(after) : Value::undefined("there is no next item");
+    return after ? *std::move(after) : Value::undefined(meter, "there is no next item");
   }
   if (name == "previtem") {
-    return self.before_ ? *self.before_ : Value::undefined("there is no previous item");
+    return self.before_ ? *self.before_ : Value::undefined(meter, "there is no previous item");
   }
   if (name == "length" || name == "revindex" || name == "revindex0") {
     QUIRE_TRY(const auto count, self.length());
@@ -138,18 +136,21 @@ Result<Value> LoopContext::attribute(Meter& meter, const std::shared_ptr<LoopCon
     return Value::integer(name == "depth" ? 1 : 0);
   }
   if (name == "cycle") {
-    return cycle_method(self.index0_);
+    return cycle_method(meter, self.index0_);
   }
   if (name == "changed") {
-    return method("loop.changed", [loop, &meter](Runtime&, const Arguments& arguments) {
-      SequenceBuilder tuple(&meter, SequenceKind::kTuple);
-      for (const auto& argument : arguments.positional) {
-        tuple.push(argument);
-      }
-      return Result<Value>(Value::boolean(loop->changed(meter, std::move(tuple).build())));
-    });
+    return Value::callable(meter, {.description = "loop.changed",
+                                   .printed = "",
+                                   .call = [loop, &meter](Runtime&, const Arguments& arguments) {
+                                     SequenceBuilder tuple(&meter, SequenceKind::kTuple);
+                                     for (const auto& argument : arguments.positional) {
+                                       tuple.push(argument);
+                                     }
+                                     return Result<Value>(Value::boolean(
+                                         loop->changed(meter, std::move(tuple).build())));
+                                   }});
   }
-  return Value::undefined(base::str_cat("'loop' has no attribute '", name, "'"));
+  return Value::undefined(meter, base::str_cat("'loop' has no attribute '", name, "'"));
 }
 
 }  // namespace quire::text::jinja

@@ -158,7 +158,7 @@ bool has(Names names, std::string_view name) {
 
 }  // namespace
 
-Result<std::optional<Value>> find_method(const Value& value, std::string_view name) {
+Result<std::optional<Value>> find_method(Meter& meter, const Value& value, std::string_view name) {
   const TypeAttributes attributes = attributes_of(value);
   const auto* string = value.get<String>();
   const bool markup = string != nullptr && string->markup;
@@ -166,19 +166,17 @@ Result<std::optional<Value>> find_method(const Value& value, std::string_view na
                                   [&](const Method& method) { return method.name == name; });
   if (found != attributes.methods.end() && (!markup || found->on_markup)) {
     const Method& method = *found;
-    return std::optional<Value>(
-        Value(std::make_shared<const Callable>(Callable{
-                  .description = base::str_cat("method '", name, "' of ", type_name(value)),
-                  .printed = "",
-                  .call =
-                      [self = value, &method](Runtime& runtime, const Arguments& arguments) {
-                        return method.call(runtime, self, arguments);
-                      }}),
-              kFromTemplate));
+    return std::optional<Value>(Value::callable(
+        meter, {.description = base::str_cat("method '", name, "' of ", type_name(value)),
+                .printed = "",
+                .call = [self = value, &method](Runtime& runtime, const Arguments& arguments) {
+                  return method.call(runtime, self, arguments);
+                }}));
   }
   if (has(attributes.forbidden, name)) {
-    return std::optional<Value>(Value::undefined(base::str_cat(
-        "access to attribute '", name, "' of '", type_name(value), "' object is unsafe.")));
+    return std::optional<Value>(
+        Value::undefined(meter, base::str_cat("access to attribute '", name, "' of '",
+                                              type_name(value), "' object is unsafe.")));
   }
   if (found != attributes.methods.end() || has(attributes.unsupported, name) ||
       (markup && has(kMarkupAttributes, name))) {

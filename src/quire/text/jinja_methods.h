@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "quire/result.h"
+#include "quire/text/jinja_meter.h"
 #include "quire/text/jinja_value.h"
 
 namespace quire::text::jinja {
@@ -13,7 +14,8 @@ namespace quire::text::jinja {
 // The bound method `name` of `value`; nullopt when Python's type has no such attribute; an
 // undefined value when the sandbox forbids it (list.append); kUnsupported when Python has it and
 // this subset has not.
-[[nodiscard]] Result<std::optional<Value>> find_method(const Value& value, std::string_view name);
+[[nodiscard]] Result<std::optional<Value>> find_method(Meter& meter, const Value& value,
+ std::string_view name);
 
 // One method: called with the value that it is bound to.
 struct Method {

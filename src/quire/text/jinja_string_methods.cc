@@ -151,6 +151,7 @@ Result<Value> has_affix(Runtime& runtime, const Value& self, const Arguments& ar
     if (item.text() == nullptr) {
       return invalid(kName, " needs a tuple of strings, got ", type_name(item));
     }
+    runtime.meter().step_bytes(item.text()->size_bytes());
     if (matches_at_end(where, item.text()->view(), kPrefix)) {
       return Value::boolean(true);
     }

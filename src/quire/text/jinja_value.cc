@@ -45,8 +45,16 @@ bool admit(const Value& value, std::size_t bytes, Charge& charge, int& depth) {
 
 }  // namespace
 
-Value Value::undefined(std::string message) {
-  return {Undefined{std::make_shared<const std::string>(std::move(message))}, kFromTemplate};
+Value Value::undefined(Meter& meter, std::string message) {
+  Undefined::Reason reason{std::move(message), Charge(&meter)};
+  reason.charge.add(sizeof(reason) + reason.message.size());
+  return {Undefined{std::make_shared<const Undefined::Reason>(std::move(reason))}, kFromTemplate};
+}
+
+Value Value::callable(Meter& meter, Callable callable) {
+  callable.charge = Charge(&meter);
+  callable.charge.add(sizeof(callable) + callable.description.size() + callable.printed.size());
+  return {std::make_shared<const Callable>(std::move(callable)), kFromTemplate};
 }
 
 const Text* Value::text() const {
@@ -128,6 +136,9 @@ void DictBuilder::push(Value key, Value value) {
 }
 
 bool DictBuilder::set(const Value& key, Value value) {
+  if (dict_.charge.meter() != nullptr && dict_.charge.meter()->failed()) {
+    return false;
+  }
   for (auto& item : dict_.items) {
     if (equal(dict_.charge.meter(), item.first, key)) {
       if (admit(value, 0, dict_.charge, dict_.depth)) {

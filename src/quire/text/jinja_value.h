@@ -31,7 +31,13 @@ struct Namespace;
 struct Sequence;
 
 struct Undefined {
-  std::shared_ptr<const std::string> message;  // of the error that using it raises
+  struct Reason {
+    std::string message;  // of the error that using it raises
+    Charge charge = {};
+  };
+  std::shared_ptr<const Reason> reason;
+
+  [[nodiscard]] const std::string& message() const { return reason->message; }
 };
 struct None {};
 struct String {
@@ -49,10 +55,11 @@ class Value {
   Value() : data_(None{}) {}
   Value(Data data, std::int32_t source) : data_(std::move(data)), source_(source) {}
 
-  static Value undefined(std::string message);
+  static Value undefined(Meter& meter, std::string message);
   static Value boolean(bool value) { return {value, kFromTemplate}; }
   static Value integer(std::int64_t value) { return {value, kFromTemplate}; }
   static Value real(double value) { return {value, kFromTemplate}; }
+  static Value callable(Meter& meter, Callable callable);
   static Value string(TextPtr text, bool markup = false) {
     return {String{std::move(text), markup}, kFromTemplate};
   }
@@ -127,6 +134,7 @@ struct Callable {
   std::string description;  // "macro 'f'", "method 'split' of str"
   std::string printed;      // what print shows; empty when Python shows an address
   std::function<Result<Value>(Runtime&, const Arguments&)> call;
+  Charge charge = {};
 };
 
 // Make containers item by item. Beyond the meter's bounds, and beyond kMaxContainerDepth, they drop
