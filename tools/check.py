@@ -120,7 +120,8 @@ def stage_dev(log):
 def stage_python(log):
     """`pip install .` as a user does it, but with the dev build's objects through ccache."""
     report = ROOT / "build" / "pytest.xml"
-    log.run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall", ".")
+    log.run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall", ".",
+            env={"CXX": shutil.which("c++")})  # by the name that the dev build uses: ccache tells names apart
     log.run(sys.executable, "-m", "pytest", "-q", "bindings/python/tests", "tests/python", f"--junitxml={report}", check=False)
     suite = xml.parse(report).getroot().find("testsuite")
     bad = int(suite.get("failures")) + int(suite.get("errors"))

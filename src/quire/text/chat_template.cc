@@ -136,11 +136,11 @@ Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtim
     const std::string& name = parsed.symbols[i];
     for (const auto& function : jinja::global_functions()) {
       if (function.name == name) {
-        functions->set(symbol, jinja::Value::callable(
-                                   runtime.meter(),
-                                   {.description = base::str_cat("function '", name, "'"),
-                                    .printed = "",
-                                    .call = function.call}));
+        functions->set(
+            symbol, jinja::Value::callable(runtime.meter(),
+                                           {.description = base::str_cat("function '", name, "'"),
+                                            .printed = "",
+                                            .call = function.call}));
       }
     }
     const auto* variable = variables.if_contains(name);

@@ -15,7 +15,7 @@ namespace quire::text::jinja {
 // undefined value when the sandbox forbids it (list.append); kUnsupported when Python has it and
 // this subset has not.
 [[nodiscard]] Result<std::optional<Value>> find_method(Meter& meter, const Value& value,
- std::string_view name);
+                                                       std::string_view name);
 
 // One method: called with the value that it is bound to.
 struct Method {
