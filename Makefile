@@ -8,6 +8,8 @@ SHELL := /bin/bash
 export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Seconds that `make check` may spend on clang-tidy; files that were clean before cost nothing.
 TIDY_SECONDS ?= 120
+# Stages of `make check` to run, e.g. STAGES="style dev"; empty: all of them.
+STAGES ?=
 DEMO_CONTEXT := build/demo/context.jsonl
 
 help:
@@ -40,7 +42,7 @@ demo-chat: build
 
 check:
 	@tools/setup.sh test
-	@.venv/bin/python tools/check.py --tidy-seconds $(TIDY_SECONDS)
+	@.venv/bin/python tools/check.py --tidy-seconds $(TIDY_SECONDS) $(if $(STAGES),--only $(STAGES))
 
 asan tsan fuzz tidy:
 	@tools/setup.sh test

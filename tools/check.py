@@ -168,7 +168,7 @@ def stage_tidy(log, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", choices=["dev", "python", "asan", "tsan", "fuzz", "style", "tidy"])
+    parser.add_argument("--only", nargs="+", choices=["dev", "python", "asan", "tsan", "fuzz", "style", "tidy"])
     parser.add_argument("--tidy-seconds", type=float, default=float("inf"))
     args = parser.parse_args()
     os.environ.update(CCACHE_NOHASHDIR="true", CMAKE_CXX_COMPILER_LAUNCHER="ccache")  # the wheel's build finds the dev build's objects
@@ -176,7 +176,7 @@ def main():
               "fuzz": stage_fuzz, "tidy": lambda log: stage_tidy(log, args.tidy_seconds)}
     total, shown = Count(), False
     for name, stage in stages.items():
-        if args.only not in (None, name):
+        if args.only and name not in args.only:
             continue
         start, log, note = time.monotonic(), Log(name), ""
         try:

@@ -8,11 +8,12 @@ model=$(python3 tools/fetch_smollm.py)
 chat=(build/release/apps/cli/quire chat "$model" --document docs/samples/lighthouse.md --verbose
   --system "Answer briefly from this text." --temperature 0 --max-tokens 120)
 
-echo "document: docs/samples/lighthouse.md; its KV is computed for the first question, then reused"
+echo "document: docs/samples/lighthouse.md; its KV is computed for the first question, then reused."
+echo "(135 million parameters: it answers in sentences, not always rightly)"
 if [ -t 0 ] && [ -t 1 ]; then
   exec "${chat[@]}"
 fi
 questions=("Who was the first principal keeper?" "How many steps does the tower have?"
   "What was the name of the goat?")
 printf 'question: %s\n' "${questions[@]}"
-printf '%s\n' "${questions[@]}" | "${chat[@]}" 2>&1
+printf '%s\n' "${questions[@]}" | "${chat[@]}"

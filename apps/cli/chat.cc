@@ -106,10 +106,11 @@ class Session {
     }
     const GenerationOutput& output = generation.value().output;
     conversation_.add_assistant(output.text);
+    QUIRE_TRY_STATUS(options_.format == Format::kJson ? print_json(to_json(output)) : print("\n"));
     if (options_.verbose) {
       note(summary(output));
     }
-    return options_.format == Format::kJson ? print_json(to_json(output)) : print("\n");
+    return {};
   }
 
   Result<Generation> generate() {

@@ -3,12 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "golden.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/decoder.h"
+#include "quire/tensor/dtype.h"
 #include "runner.h"
 
 namespace quire::model::testing {

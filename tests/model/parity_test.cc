@@ -5,10 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "golden.h"
+#include "quire/base/json.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/decoder.h"
+#include "quire/tensor/dtype.h"
+#include "quire/types.h"
 #include "runner.h"
 
 namespace quire::model::testing {

@@ -3,9 +3,15 @@
 // committed; without it the test is skipped.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "golden.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/tensor/dtype.h"
+#include "quire/types.h"
 #include "runner.h"
 
 namespace quire::model::testing {

@@ -28,9 +28,14 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   json::object& all = variables.get_object();
   all["messages"] = std::move(messages);
   all["add_generation_prompt"] = add_generation_prompt;
-  all.emplace("bos_token", text.bos_token);
-  all.emplace("eos_token", text.eos_token);
-  return text.chat_template->render(all);
+  text::RenderOptions options;  // the model's own tokens count as the template's text
+  if (all.emplace("bos_token", text.bos_token).second) {
+    options.trusted_variables.emplace_back("bos_token");
+  }
+  if (all.emplace("eos_token", text.eos_token).second) {
+    options.trusted_variables.emplace_back("eos_token");
+  }
+  return text.chat_template->render(all, options);
 }
 
 }  // namespace

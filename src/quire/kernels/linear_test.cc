@@ -198,9 +198,9 @@ TEST_P(LinearTest, WritesNothingBesideTheOutput) {
     const std::vector<float> x = random_floats(rows, w.depth() + 3, 11);
     PackedRows packed;
     LinearScratch scratch;
-    pack_rows(context(), w.format(), x, w.depth() + 3, rows, w.depth(), packed);
+    pack_rows(context(), w.format(), {x, w.depth() + 3, rows, w.depth()}, packed);
     std::vector<float> out(static_cast<std::size_t>(rows * stride), kCanary);
-    linear(context(), w, packed, out, stride, epilogue, scratch);
+    linear(context(), w, packed, {out, stride}, epilogue, scratch);
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < rows * stride; ++i) {
       const bool written = out[static_cast<std::size_t>(i)] != kCanary;

@@ -1,13 +1,22 @@
 #include "quire/model/config.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
+#include "quire/kernels/packed_weights.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
+#include "quire/model/rope.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
 
 namespace quire::model {
 namespace {

@@ -2,15 +2,22 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/str.h"
 #include "quire/model/config.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
 #include "quire/model/rope.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/types.h"
+#include "quire/weights/gguf.h"
+#include "quire/weights/tensor_info.h"
 
 namespace quire::model {
 namespace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quire/model/config.h"
+#include "quire/result.h"
 #include "quire/weights/gguf.h"
 #include "quire/weights/test_files.h"
 

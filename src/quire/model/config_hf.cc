@@ -1,9 +1,13 @@
 // config.json and generation_config.json of Hugging Face model folders.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
@@ -12,6 +16,9 @@
 #include "quire/model/family.h"
 #include "quire/model/hf_fields.h"
 #include "quire/model/rope.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/types.h"
 
 namespace quire::model {
 namespace {

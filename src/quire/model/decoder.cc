@@ -5,6 +5,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,13 +17,21 @@
 #include "quire/base/check.h"
 #include "quire/base/sha256.h"
 #include "quire/device/aligned_buffer.h"
+#include "quire/kernels/context.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
+#include "quire/kernels/packed_weights.h"
 #include "quire/kernels/rotary.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/forward_batch.h"
 #include "quire/model/loader.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+#include "quire/weights/checkpoint.h"
 
 namespace quire::model {
 namespace {

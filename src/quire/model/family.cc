@@ -2,9 +2,14 @@
 
 #include <array>
 #include <cstddef>
-#include <utility>
+#include <cstdint>
+#include <string_view>
+#include <vector>
 
+#include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/model/config.h"
+#include "quire/result.h"
 
 namespace quire::model {
 

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
 
 #include "quire/base/str.h"
+#include "quire/model/family.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

@@ -2,13 +2,19 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder.h"
+#include "quire/model/decoder_weights.h"
 #include "quire/model/tensor_map.h"
+#include "quire/result.h"
+#include "quire/weights/checkpoint.h"
 
 namespace quire::model {
 namespace {

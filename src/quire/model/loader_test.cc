@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -15,8 +16,13 @@
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/result.h"
 #include "quire/weights/checkpoint.h"
 #include "quire/weights/test_files.h"
 

@@ -3,9 +3,11 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/str.h"
 #include "quire/model/config.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

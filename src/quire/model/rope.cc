@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <numbers>
-#include <utility>
+#include <optional>
+#include <vector>
 
 #include "quire/base/str.h"
+#include "quire/kernels/rotary.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"

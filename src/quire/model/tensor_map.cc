@@ -2,11 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/family.h"
+#include "quire/result.h"
+#include "quire/weights/checkpoint.h"
+#include "quire/weights/tensor_info.h"
 
 namespace quire::model {
 namespace {

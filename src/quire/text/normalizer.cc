@@ -144,7 +144,13 @@ class Bert final : public Normalizer {
   explicit Bert(const BertNormalization& options) : options_(options) {}
   void apply(NormalText& text) const override {
     if (options_.clean_text) {
-      rewrite(text, put_clean);
+      rewrite(text, [&](std::string& out, char32_t c) {
+        if (options_.keep_control_spaces && is_whitespace(c)) {
+          out.push_back(' ');
+        } else {
+          put_clean(out, c);
+        }
+      });
     }
     if (options_.handle_chinese_chars) {
       rewrite(text, put_spaced);

@@ -37,6 +37,8 @@ using Normalizers = std::vector<std::unique_ptr<const Normalizer>>;
 
 struct BertNormalization {
   bool clean_text = true;
+  bool keep_control_spaces = false;  // clean_text: white space that is a control character, such as
+                                     // U+0085, is a space (llama.cpp), not dropped (Hugging Face)
   bool handle_chinese_chars = true;
   bool strip_accents = true;
   bool lowercase = true;

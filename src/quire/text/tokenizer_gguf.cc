@@ -39,6 +39,30 @@ std::int32_t type_of(const VocabSpec& spec, TokenId id) {
                                   : spec.token_types[static_cast<std::size_t>(id)];
 }
 
+// Spellings that end a turn. A file that calls such a token user-defined is taken to mean control;
+// llama.cpp does so, too, and also for normal tokens, which would hide the HTML of an `</s>`.
+bool ends_turn(std::string_view token) {
+  constexpr std::string_view kEnds[] = {"<|eot_id|>",
+                                        "<|im_end|>",
+                                        "<|end|>",
+                                        "<|return|>",
+                                        "<|call|>",
+                                        "<end_of_turn>",
+                                        "<|endoftext|>",
+                                        "</s>",
+                                        "<|eom_id|>",
+                                        "<EOT>",
+                                        "[EOT]",
+                                        "[EOS]",
+                                        "<|end_of_text|>",
+                                        "<end_of_utterance>",
+                                        "<eos>",
+                                        "<turn|>",
+                                        "<\xEF\xBD\x9C"
+                                        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+  return std::find(std::begin(kEnds), std::end(kEnds), token) != std::end(kEnds);
+}
+
 Status check(const VocabSpec& spec) {
   const std::size_t count = spec.tokens.size();
   const auto invalid = [](std::string message) {
@@ -110,8 +134,8 @@ Status add_tokens(const VocabSpec& spec, Vocabulary& vocabulary) {
     }
     vocabulary.add(token, id);
     const std::int32_t type = type_of(spec, id);
-    if (type == kControl || type == kUnknown || id == spec.bos || id == spec.eos ||
-        id == spec.eot) {
+    if (type == kControl || type == kUnknown || (type == kUserDefined && ends_turn(token)) ||
+        id == spec.bos || id == spec.eos || id == spec.eot) {
       vocabulary.mark_special(id);
     }
   }
@@ -259,7 +283,8 @@ Status build_wpm(const VocabSpec& spec, Tokenizer::Impl& impl) {
   }
   const bool lowercase = stated_or(spec.normalizer_lowercase, true);
   impl.normalizers.push_back(
-      make_bert_normalizer({.strip_accents = stated_or(spec.normalizer_strip_accents, lowercase),
+      make_bert_normalizer({.keep_control_spaces = true,
+                            .strip_accents = stated_or(spec.normalizer_strip_accents, lowercase),
                             .lowercase = lowercase}));
   impl.pre_tokenizers.push_back(make_bert_pre_tokenizer());
   impl.pre_tokenizers.push_back(make_piece_prefix(std::string(kMetaspace)));

@@ -1,5 +1,8 @@
 // Llama 1 to 3.3 and the many models that share their shape (SmolLM2, TinyLlama, ...).
+#include "quire/base/json.h"
+#include "quire/model/config.h"
 #include "quire/model/family.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

@@ -1,6 +1,10 @@
 // Mistral 7B, Nemo and others of "model_type": "mistral": Llama with a sliding window in all
 // layers. Their GGUF files call themselves llama.
+#include <cstdint>
+
+#include "quire/model/config.h"
 #include "quire/model/family.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

@@ -1,5 +1,7 @@
 // Phi-3 and Phi-4-mini: fused projections, partial rotation, longrope.
+#include "quire/model/config.h"
 #include "quire/model/family.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

@@ -1,5 +1,7 @@
 // Qwen2 and Qwen2.5: biases on queries, keys and values; a window from some layer on.
+#include "quire/model/config.h"
 #include "quire/model/family.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

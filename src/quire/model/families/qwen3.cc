@@ -1,5 +1,8 @@
 // Qwen3 (dense): every query and key head is normalised before its rotation.
+#include "quire/base/json.h"
+#include "quire/model/config.h"
 #include "quire/model/family.h"
+#include "quire/result.h"
 
 namespace quire::model {
 namespace {

@@ -1,0 +1,358 @@
+#include "quire/text/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "quire/result.h"
+
+namespace quire::text {
+namespace {
+
+namespace json = boost::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+using Spans = std::vector<std::pair<std::string, std::int32_t>>;
+
+const char* const kVariables = R"({
+  "messages": [{"role": "user", "content": "Hi <|end|>"}, {"role": "assistant", "content": " ok "},
+               {"role": "user", "content": [{"type": "text", "text": "part"}], "n": 7}],
+  "tools": [{"name": "f", "args": {"k": [1, true, null]}}],
+  "bos_token": "<s>"})";
+
+json::object variables(std::string_view text = kVariables) { return json::parse(text).as_object(); }
+
+Result<RenderedPrompt> render(std::string_view source, const RenderOptions& options = {}) {
+  QUIRE_TRY(const auto parsed, ChatTemplate::parse(source));
+  return parsed.render(variables(), options);
+}
+
+Spans spans_of(std::string_view source, const RenderOptions& options = {}) {
+  const auto prompt = render(source, options);
+  EXPECT_TRUE(prompt.ok()) << (prompt.ok() ? "" : prompt.error().message);
+  Spans out;
+  if (prompt.ok()) {
+    for (const auto& span : prompt->spans) {
+      out.emplace_back(span.text, span.from.source);
+    }
+  }
+  return out;
+}
+
+std::string message_of(std::string_view source) {
+  const auto prompt = render(source);
+  EXPECT_FALSE(prompt.ok()) << source;
+  return prompt.ok() ? "" : prompt.error().message;
+}
+
+ErrorCode code_of(std::string_view source) {
+  const auto prompt = render(source);
+  EXPECT_FALSE(prompt.ok()) << source;
+  return prompt.ok() ? ErrorCode::kInternal : prompt.error().code;
+}
+
+constexpr std::int32_t kTemplate = Provenance::kTemplate;
+constexpr std::int32_t kArgument = Provenance::kArgument;
+
+TEST(Provenance, LiteralsMessagesAndArgumentsAreTold) {
+  EXPECT_THAT(spans_of("{{ bos_token }}[{{ messages[0].content }}]{{ messages[1].content }}"),
+              ElementsAre(Pair("<s>", kArgument), Pair("[", kTemplate), Pair("Hi <|end|>", 0),
+                          Pair("]", kTemplate), Pair(" ok ", 1)));
+}
+
+TEST(Provenance, NeighboursOfOneSourceAreOneSpan) {
+  EXPECT_THAT(spans_of("a{{ 'b' ~ 'c' }}{# x #}d{{ messages[0].role }}{{ messages[0].role }}"),
+              ElementsAre(Pair("abcd", kTemplate), Pair("useruser", 0)));
+  EXPECT_TRUE(spans_of("").empty());
+  EXPECT_TRUE(spans_of("{{ '' }}{{ messages[0].nothing }}").empty());
+}
+
+TEST(Provenance, SurvivesOperationsOnText) {
+  EXPECT_THAT(spans_of("{{ messages[1].content | trim }}"), ElementsAre(Pair("ok", 1)));
+  EXPECT_THAT(spans_of("{{ ('<' ~ messages[0].content ~ '>')[1:4] }}"),
+              ElementsAre(Pair("Hi ", 0)));
+  EXPECT_THAT(spans_of("{{ ('x' + messages[0].role + 'y') | upper }}"),
+              ElementsAre(Pair("X", kTemplate), Pair("USER", 0), Pair("Y", kTemplate)));
+  EXPECT_THAT(spans_of("{{ messages[0].content.split(' ')[1] }}"), ElementsAre(Pair("<|end|>", 0)));
+  EXPECT_THAT(spans_of("{{ messages[0].role.replace('s', messages[1].role[0]) }}"),
+              ElementsAre(Pair("u", 0), Pair("a", 1), Pair("er", 0)));
+  EXPECT_THAT(spans_of("{{ messages | map(attribute='role') | join('-') }}"),
+              ElementsAre(Pair("user", 0), Pair("-", kTemplate), Pair("assistant", 1),
+                          Pair("-", kTemplate), Pair("user", 2)));
+  EXPECT_THAT(spans_of("{{ messages[0].role * 2 }}{{ messages[1].role[::-1] }}"),
+              ElementsAre(Pair("useruser", 0), Pair("tnatsissa", 1)));
+  EXPECT_THAT(spans_of("{{ '{}:{}'.format(messages[0].role, 1) }}{{ '%s' % messages[1].role }}"),
+              ElementsAre(Pair("user", 0), Pair(":1", kTemplate), Pair("assistant", 1)));
+  EXPECT_THAT(spans_of("{{ (messages[0].content ~ '\n' ~ messages[1].role) | indent(2) }}"),
+              ElementsAre(Pair("Hi <|end|>", 0), Pair("\n  ", kTemplate), Pair("assistant", 1)));
+}
+
+TEST(Provenance, QuotesAndBracketsOfJsonAndReprAreTheTemplates) {
+  EXPECT_THAT(
+      spans_of("{{ messages[0] | tojson }}"),
+      ElementsAre(Pair("{\"", kTemplate), Pair("role", 0), Pair("\": \"", kTemplate),
+                  Pair("user", 0), Pair("\", \"", kTemplate), Pair("content", 0),
+                  Pair("\": \"", kTemplate), Pair("Hi <|end|>", 0), Pair("\"}", kTemplate)));
+  EXPECT_THAT(spans_of("{{ tools[0].args | tojson }}"),
+              ElementsAre(Pair("{\"", kTemplate), Pair("k", kArgument), Pair("\": [", kTemplate),
+                          Pair("1", kArgument), Pair(", ", kTemplate), Pair("true", kArgument),
+                          Pair(", ", kTemplate), Pair("null", kArgument), Pair("]}", kTemplate)));
+  EXPECT_THAT(spans_of("{{ [messages[1].content] }}"),
+              ElementsAre(Pair("['", kTemplate), Pair(" ok ", 1), Pair("']", kTemplate)));
+}
+
+TEST(Provenance, SurvivesVariablesNamespacesMacrosAndBlocks) {
+  EXPECT_THAT(spans_of("{% set ns = namespace(t='') %}{% for m in messages[:2] %}"
+                       "{% set ns.t = ns.t + m.role[0] %}{% endfor %}{{ ns.t }}"),
+              ElementsAre(Pair("u", 0), Pair("a", 1)));
+  EXPECT_THAT(
+      spans_of("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(messages[2].content[0].text) }}"),
+      ElementsAre(Pair("<", kTemplate), Pair("part", 2), Pair(">", kTemplate)));
+  EXPECT_THAT(spans_of("{% set b %}a{{ messages[1].role }}{% endset %}{{ b | length }}{{ b }}"),
+              ElementsAre(Pair("10a", kTemplate), Pair("assistant", 1)));
+  EXPECT_THAT(spans_of("{% filter upper %}{{ messages[0].role }}{% endfilter %}"),
+              ElementsAre(Pair("USER", 0)));
+}
+
+TEST(Provenance, NumbersKeepItWhenPrintedAndLoseItWhenComputed) {
+  EXPECT_THAT(spans_of("{{ messages[2].n }}{{ messages[2].n + 1 }}"),
+              ElementsAre(Pair("7", 2), Pair("8", kTemplate)));
+}
+
+TEST(Provenance, TrustedVariablesCountAsTheTemplate) {
+  RenderOptions options;
+  options.trusted_variables = {"bos_token"};
+  EXPECT_THAT(spans_of("{{ bos_token }}{{ tools[0].name }}", options),
+              ElementsAre(Pair("<s>", kTemplate), Pair("f", kArgument)));
+}
+
+TEST(ChatTemplate, ErrorsNameTheLineAndWhatWasExpected) {
+  EXPECT_THAT(message_of("a\n{% if x %}"), HasSubstr("line 2"));
+  EXPECT_THAT(message_of("a\n{% if x %}"), HasSubstr("endif"));
+  EXPECT_THAT(message_of("\n\n{{ 1 + }}"), HasSubstr("line 3: expected an expression"));
+  EXPECT_THAT(message_of("{{ (1 }}"), HasSubstr("line 1"));
+  EXPECT_THAT(message_of("{% for x of y %}{% endfor %}"), HasSubstr("expected 'in', got \"of\""));
+  EXPECT_THAT(message_of("\n{{ raise_exception('stop ' ~ 1) }}"), HasSubstr("line 2: stop 1"));
+  EXPECT_THAT(message_of("{{ 1 }}\n{{ nothing.x }}"), HasSubstr("line 2: 'nothing' is undefined"));
+  EXPECT_THAT(message_of("{{ 'a' + 1 }}"), HasSubstr("str and int"));
+  EXPECT_THAT(message_of("{% macro m() %}\n{{ 1 / 0 }}{% endmacro %}\n\n{{ m() }}"),
+              HasSubstr("line 2: division by zero"));
+  EXPECT_EQ(code_of("{{ raise_exception('x') }}"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of("{% if %}"), ErrorCode::kInvalidArgument);
+}
+
+TEST(ChatTemplate, WhatIsOutsideOfTheSubsetIsNamed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"\n{% include 'x' %}", "line 2: tag 'include'"},
+      {"{% nonsense %}", "unknown tag \"nonsense\""},
+      {"\n{{ 1 | urlize }}", "line 2: filter 'urlize'"},
+      {"{{ 1 is weird }}", "test 'weird'"},
+      {"{{ [1] | map('urlize') | list }}", "filter \"urlize\""},
+      {"\n{{ mystery(1) }}", "line 2: function 'mystery'"},
+      {"{{ lipsum() }}", "function 'lipsum'"},
+      {"{{ 'x'.encode() }}", "attribute 'encode' of str"},
+      {"{% for x in [] recursive %}{% endfor %}", "recursive"},
+      {"{% if true %}{{ 1 | urlize }}{% endif %}", "filter 'urlize'"},
+      {"{{ 'x'.upper }}", "method 'upper' of str"},
+  };
+  for (const auto& [source, what] : cases) {
+    EXPECT_EQ(code_of(source), ErrorCode::kUnsupported) << source;
+    EXPECT_THAT(message_of(source), HasSubstr(what));
+  }
+  EXPECT_THAT(spans_of("{% if false %}{{ 1 | urlize }}{% endif %}x"), ElementsAre(Pair("x", -1)));
+}
+
+TEST(ChatTemplate, TheSandboxForbidsMutationAndInternals) {
+  for (const char* source :
+       {"{{ messages.append(1) }}", "{{ messages[0].pop('role') }}", "{{ messages[0].update({}) }}",
+        "{{ messages.__class__.x }}", "{{ ''.__class__() }}", "{% set ns = namespace(_a=1) %}"}) {
+    EXPECT_EQ(code_of(source), ErrorCode::kInvalidArgument) << source;
+  }
+}
+
+TEST(ChatTemplate, TheClockCanBeSet) {
+  RenderOptions options;
+  options.now = std::chrono::local_days(std::chrono::year(2024) / 2 / 29) + std::chrono::hours(13);
+  EXPECT_THAT(spans_of("{{ strftime_now('%d %b %Y %H:%M %A %j') }}", options),
+              ElementsAre(Pair("29 Feb 2024 13:00 Thursday 060", kTemplate)));
+  EXPECT_THAT(spans_of("{{ strftime_now('%Y') | length }}"), ElementsAre(Pair("4", kTemplate)));
+}
+
+TEST(ChatTemplate, IllFormedUtf8IsRefused) {
+  EXPECT_THAT(message_of("abc\xff"), HasSubstr("no UTF-8 at byte 3"));
+  const auto parsed = ChatTemplate::parse("{{ messages[0].content }}");
+  ASSERT_TRUE(parsed.ok());
+  json::object bad = variables();
+  bad.at("messages").as_array()[0].as_object()["content"] = "x\xc3";
+  const auto prompt = parsed->render(bad);
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_THAT(prompt.error().message, HasSubstr("no UTF-8 at byte 1"));
+}
+
+TEST(ChatTemplate, OddVariablesAreValuesOrErrorsNeverCrashes) {
+  const auto parsed =
+      ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}{{ big }}");
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_TRUE(parsed->render({}).ok());
+  EXPECT_FALSE(parsed->render(variables(R"({"messages": 5})")).ok());
+  EXPECT_TRUE(parsed->render(variables(R"({"messages": "text"})")).ok());
+  EXPECT_TRUE(parsed->render(variables(R"({"messages": [1, null, "x", []]})")).ok());
+  EXPECT_TRUE(parsed->render(variables(R"({"messages": {"a": 1}})")).ok());
+  EXPECT_FALSE(parsed->render(variables(R"({"big": 18446744073709551615})")).ok());
+  json::value deep = 1;
+  for (int i = 0; i < 1000; ++i) {
+    deep = json::array{std::move(deep)};
+  }
+  const auto prompt = parsed->render({{"big", std::move(deep)}});
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_THAT(prompt.error().message, HasSubstr("nest deeper"));
+}
+
+// Each would take for ever, or all memory, or all of the stack.
+TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
+  const std::string a_lot =
+      "{% set ns = namespace(s='ab', l=[1, 2], d={}, n=0) %}"
+      "{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+  const std::vector<std::string> hostile = {
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+      "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor "
+      "%}",
+      "{{ 'x' * 1000000000 }}",
+      "{{ 'x' * 9223372036854775807 }}",
+      "{{ [1] * 1000000000 }}",
+      "{{ range(1000000000) }}",
+      "{{ range(-9223372036854775807, 9223372036854775807) }}",
+      "{{ 2 ** 64 }}",
+      "{{ 9223372036854775807 + 1 }}",
+      a_lot,
+      "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% "
+      "endfor %}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
+      "{% set ns = namespace(l=()) %}{% for i in range(9999) %}{% set ns.l = {ns.l: 1} %}{% endfor "
+      "%}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% "
+      "endfor %}{{ ns.l }}",
+      "{% set ns = namespace(l=[], k=[]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}"
+      "{% set ns.k = [ns.k, ns.k] %}{% endfor %}{{ ns.l == ns.k }}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% "
+      "endfor %}{{ ns.l | tojson(indent=2) }}",
+      "{% set ns = namespace() %}{% set ns.self = ns %}{{ ns }}",
+      "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}",
+      "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{% for x in [1] if a() %}{% endfor "
+      "%}{% endmacro %}{{ a() }}",
+      "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+      "{{ ('a' * 1000000).replace('', 'b' * 1000) }}",
+      "{{ 'a' | indent(999999999999) }}",
+      "{{ 'a'.ljust(999999999999) }}{{ 'a'.zfill(999999999999) }}",
+      "{{ '%999999999999d' % 1 }}",
+      "{{ '%.999999999999f' % 1 }}",
+      "{{ '{:999999999999}'.format(1) }}",
+      "{{ strftime_now('%999999999d') }}",
+      "{{ strftime_now('%A' * 1000) }}",
+      "{{ [1] | tojson(indent=999999999999) }}",
+      "{{ [1] | batch(999999999999, 'x') | list }}",
+      "{{ ('a' * 9999999) | list | map('upper') | list | length }}",
+      "{% set l = ('ab' * 30000) | list %}{{ l | map('replace', 'a', 'b' * 100000) | join | length "
+      "}}",
+      "{% macro m() %}{{ varargs | length }}{% endmacro %}{{ m(*range(99999)) }}",
+      "{{ dict(range(99999) | map('list') | list) }}",
+      "{% set l = range(99999) | list %}{{ l | unique | list | length }}{{ dict(l | batch(2)) | "
+      "length }}",
+      "{% set l = range(99999) | list %}{% for i in l %}{% if -1 in l %}{% endif %}{% endfor %}",
+      "{% set x = ('x' * 100000) %}{% for i in range(99999) %}{% if x == ('x' * 100000) %}{% endif "
+      "%}{% endfor %}",
+      "{% set x = 'a' * 20000000 %}{% for i in range(99999) %}{{ x.find('b') }}{% endfor %}",
+  };
+  for (const auto& source : hostile) {
+    const auto prompt = render(source);
+    ASSERT_FALSE(prompt.ok()) << source;
+    EXPECT_EQ(prompt.error().code, ErrorCode::kInvalidArgument) << prompt.error().message;
+  }
+}
+
+TEST(ChatTemplate, HostileNestingIsRefused) {
+  const auto repeat = [](std::string_view what, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) {
+      out += what;
+    }
+    return out;
+  };
+  constexpr int kMany = 50'000;
+  for (const std::string& inside :
+       {repeat("(", kMany), repeat("[", kMany), repeat("{1:", kMany), repeat("not ", kMany),
+        repeat("-", kMany), "1" + repeat("+1", kMany), "1" + repeat("**1", kMany),
+        "1" + repeat(" if 1 else 1", kMany), "1" + repeat(" and 1", kMany),
+        "x" + repeat(".x", kMany), "x" + repeat("[0]", kMany), "x" + repeat("|abs", kMany),
+        "x" + repeat("()", kMany), "1" + repeat(" is odd", kMany), repeat("x(", kMany),
+        repeat("x|abs(", kMany)}) {
+    EXPECT_FALSE(render("{{ " + inside + " }}").ok()) << inside.substr(0, 20);
+  }
+  for (const char* tag : {"{% if 1 %}", "{% for x in y %}", "{% macro m() %}", "{% set x %}",
+                          "{% call x() %}", "{% filter abs %}", "{% with %}", "{% generation %}"}) {
+    EXPECT_FALSE(render(repeat(tag, kMany)).ok()) << tag;
+  }
+  EXPECT_FALSE(render("{% set " + repeat("(", kMany) + "x").ok());
+  // Long, but not deep.
+  EXPECT_TRUE(render("{{ 1" + repeat(" ~ 1", kMany) + " }}").ok());
+  EXPECT_TRUE(render("{% if 0 %}" + repeat("{% elif 0 %}", 10'000) + "{% endif %}").ok());
+  EXPECT_FALSE(render(std::string(2 << 20, 'x')).ok());
+}
+
+TEST(ChatTemplate, BoundsCanBeChosen) {
+  RenderOptions options;
+  options.max_output_bytes = 100;
+  const auto prompt = render("{{ 'x' * 101 }}", options);
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_THAT(prompt.error().message, HasSubstr("longer than 100 B"));
+  options = {};
+  options.max_steps = 50;
+  EXPECT_FALSE(render("{% for x in range(100) %}{% endfor %}", options).ok());
+  EXPECT_TRUE(render("{% for x in range(10) %}{% endfor %}", options).ok());
+}
+
+TEST(ChatTemplate, ThreadsRenderTheSameTemplateAtOnce) {
+  const auto parsed = ChatTemplate::parse(
+      "{% macro m(x) %}[{{ x | upper }}]{% endmacro %}{% for m_ in messages %}{{ m(m_.role) }}"
+      "{{ m_ | tojson }}{% endfor %}");
+  ASSERT_TRUE(parsed.ok());
+  const json::object input = variables();
+  const auto expected = parsed->render(input);
+  ASSERT_TRUE(expected.ok());
+  std::vector<std::thread> threads;
+  std::vector<int> equal(8, 0);
+  for (std::size_t t = 0; t < equal.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const auto prompt = parsed->render(input);
+        equal[t] += prompt.ok() && prompt->text() == expected->text() ? 1 : 0;
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_THAT(equal, testing::Each(50));
+}
+
+TEST(ChatTemplate, CanBeMovedAndGivesItsSource) {
+  auto first = ChatTemplate::parse("{{ 'x' }}");
+  ASSERT_TRUE(first.ok());
+  const ChatTemplate second = std::move(*first);
+  EXPECT_EQ(second.source(), "{{ 'x' }}");
+  EXPECT_TRUE(second.render({}).ok());
+}
+
+}  // namespace
+}  // namespace quire::text

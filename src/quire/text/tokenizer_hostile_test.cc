@@ -1,0 +1,174 @@
+// Files from strangers: every refusal is typed and names the thing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "quire/base/mapped_file.h"
+#include "quire/text/tokenizer.h"
+
+namespace quire::text {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kVocab = R"({"a":0,"b":1,"ab":2,"<s>":3})";
+
+std::string bpe(const std::string& extra, const std::string& vocab = kVocab) {
+  return R"({"model":{"type":"BPE","vocab":)" + vocab + R"(,"merges":["a b"]})" + extra + "}";
+}
+
+void expect_refused(const std::string& json, ErrorCode code, const std::string& text) {
+  const auto made = Tokenizer::from_json(json, "");
+  ASSERT_FALSE(made.ok()) << json;
+  EXPECT_EQ(made.error().code, code) << made.error().message;
+  EXPECT_THAT(made.error().message, HasSubstr(text));
+}
+
+TEST(TokenizerJson, LoadsTheSmallestModel) {
+  const auto made = Tokenizer::from_json(bpe(""), "");
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made.value().encode("abba"), (std::vector<TokenId>{2, 1, 0}));
+  EXPECT_EQ(made.value().vocab_size(), 4);
+}
+
+TEST(TokenizerJson, RefusesWhatIsNotAModel) {
+  expect_refused("", ErrorCode::kInvalidArgument, "tokenizer.json");
+  expect_refused("[]", ErrorCode::kInvalidArgument, "must be an object");
+  expect_refused("{}", ErrorCode::kInvalidArgument, "model");
+  expect_refused(R"({"model":{"type":"BPE"}})", ErrorCode::kInvalidArgument, "vocab");
+  expect_refused(R"({"model":{"type":"BPE","vocab":{}}})", ErrorCode::kInvalidArgument, "merges");
+  expect_refused(R"({"model":{"type":"Quantum","vocab":{}}})", ErrorCode::kUnsupported, "Quantum");
+}
+
+TEST(TokenizerJson, RefusesBadIds) {
+  expect_refused(bpe("", R"({"a":-1})"), ErrorCode::kInvalidArgument, "-1");
+  expect_refused(bpe("", R"({"a":2000000000})"), ErrorCode::kInvalidArgument, "2000000000");
+  expect_refused(bpe("", R"({"a":99999999999999999999})"), ErrorCode::kInvalidArgument, "a");
+  expect_refused(bpe("", R"({"a":1.5})"), ErrorCode::kInvalidArgument, "1.5");
+  expect_refused(bpe("", R"({"a":0,"b":0})"), ErrorCode::kInvalidArgument, "given to");
+}
+
+TEST(TokenizerJson, RefusesMergesOfUnknownTokens) {
+  expect_refused(bpe("", R"({"a":0,"b":1})"), ErrorCode::kInvalidArgument, "\"ab\"");
+  for (const char* merge : {R"("a b c")", R"("ab")", R"(["a"])", R"(["a","b","c"])", "7"}) {
+    expect_refused(
+        std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[)") + merge + "]}}",
+        ErrorCode::kInvalidArgument, "merge 0");
+  }
+}
+
+TEST(TokenizerJson, RefusesWhatWouldChangeIdsSilently) {
+  expect_refused(R"({"model":{"type":"BPE","dropout":0.1,"vocab":{"a":0},"merges":[]}})",
+                 ErrorCode::kUnsupported, "dropout");
+  expect_refused(R"({"model":{"type":"Unigram","vocab":[["a",-1.0]]}})", ErrorCode::kUnsupported,
+                 "unk_id");
+  expect_refused(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["a",-1],["a",-2]]}})",
+                 ErrorCode::kInvalidArgument, "twice");
+  expect_refused(R"({"model":{"type":"WordPiece","vocab":{"a":0}}})", ErrorCode::kUnsupported,
+                 "[UNK]");
+  expect_refused(bpe(R"(,"normalizer":{"type":"Rot13"})"), ErrorCode::kUnsupported, "Rot13");
+  expect_refused(bpe(R"(,"pre_tokenizer":{"type":"Odd"})"), ErrorCode::kUnsupported, "Odd");
+  expect_refused(bpe(R"(,"post_processor":{"type":"Odd"})"), ErrorCode::kUnsupported, "Odd");
+  expect_refused(bpe(R"(,"decoder":{"type":"Odd"})"), ErrorCode::kUnsupported, "Odd");
+  expect_refused(
+      bpe(R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"})"),
+      ErrorCode::kInvalidArgument, "regex");
+  expect_refused(
+      bpe(R"(,"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Gone"})"),
+      ErrorCode::kUnsupported, "Gone");
+  expect_refused(bpe(R"(,"post_processor":{"type":"BertProcessing","sep":["a",9],"cls":["a",0]})"),
+                 ErrorCode::kInvalidArgument, "9");
+}
+
+TEST(TokenizerJson, RefusesContradictingAddedTokens) {
+  expect_refused(bpe(R"(,"added_tokens":[{"id":9,"content":"<x>"}])"), ErrorCode::kInvalidArgument,
+                 "states id 9");
+  expect_refused(bpe(R"(,"added_tokens":[{"id":-4,"content":"<x>"}])"), ErrorCode::kInvalidArgument,
+                 "-4");
+  expect_refused(bpe(R"(,"added_tokens":[{"id":2,"content":"a"}])"), ErrorCode::kInvalidArgument,
+                 "gives it 0");
+  expect_refused(bpe(R"(,"added_tokens":[{"id":4,"content":")" + std::string(5000, 'x') + "\"}]"),
+                 ErrorCode::kInvalidArgument, "5000");
+}
+
+TEST(TokenizerJson, RefusesDeepNesting) {
+  std::string deep = R"({"type":"NFC"})";
+  for (int i = 0; i < 200; ++i) {
+    deep = R"({"type":"Sequence","normalizers":[)" + deep + "]}";
+  }
+  expect_refused(bpe(",\"normalizer\":" + deep), ErrorCode::kInvalidArgument, "tokenizer.json");
+}
+
+TEST(TokenizerJson, RefusesABrokenCharsmap) {
+  for (const char* blob : {"", "AA", "AAAAAA==", "/////wAA", "!"}) {
+    expect_refused(
+        bpe(std::string(R"(,"normalizer":{"type":"Precompiled","precompiled_charsmap":")") + blob +
+            "\"}"),
+        ErrorCode::kInvalidArgument, "precompiled_charsmap");
+  }
+}
+
+TEST(TokenizerJson, RefusesEveryTruncationOfAFile) {
+  const auto golden =
+      base::read_file(QUIRE_SOURCE_DIR "/tests/golden/text/tokenizers/word_level.json");
+  ASSERT_TRUE(golden.ok());
+  const std::string whole = golden.value().substr(golden.value().find(R"({"version")"));
+  for (std::size_t length = 0; length < 2000; length += 7) {
+    EXPECT_FALSE(Tokenizer::from_json(whole.substr(0, length), "").ok());
+  }
+}
+
+TEST(TokenizerConfig, RefusesWhatIsNotAConfig) {
+  for (const char* config : {"[", "[]", R"({"bos_token":7})", R"({"added_tokens_decoder":[]})",
+                             R"({"added_tokens_decoder":{"x":{"content":"y"}}})",
+                             R"({"added_tokens_decoder":{"-1":{"content":"y"}}})"}) {
+    const auto made = Tokenizer::from_json(bpe(""), config);
+    ASSERT_FALSE(made.ok()) << config;
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(TokenizerConfig, NamesTokensAndAddsThem) {
+  const auto made = Tokenizer::from_json(bpe(""), R"({
+      "bos_token": {"content": "<s>"}, "eos_token": "<e>", "pad_token": null,
+      "added_tokens_decoder": {"4": {"content": "<e>", "special": true}}})");
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made.value().bos_token_id(), 3);
+  EXPECT_EQ(made.value().eos_token_id(), 4);
+  EXPECT_FALSE(made.value().pad_token_id().has_value());
+  EXPECT_TRUE(made.value().is_special(4));
+  EXPECT_EQ(made.value().encode("a<e>b"), (std::vector<TokenId>{0, 4, 1}));
+}
+
+TEST(Tokenizer, NamesTheFolderWithoutTokenizer) {
+  const auto made = Tokenizer::from_folder("/nonexistent/model");
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kIo);
+  EXPECT_THAT(made.error().message, HasSubstr("/nonexistent/model"));
+}
+
+TEST(Tokenizer, RefusesIdsOutsideTheVocabulary) {
+  const auto made = Tokenizer::from_json(bpe(""), "");
+  for (const TokenId id : {-1, 4, 2000000000}) {
+    const auto text = made.value().decode(std::vector<TokenId>{0, id});
+    ASSERT_FALSE(text.ok());
+    EXPECT_EQ(text.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(text.error().message, HasSubstr(std::to_string(id)));
+    EXPECT_FALSE(made.value().id_to_token(id).ok());
+    EXPECT_FALSE(made.value().is_special(id));
+  }
+}
+
+TEST(Tokenizer, SkipsHolesInTheVocabulary) {
+  const auto made = Tokenizer::from_json(
+      R"({"model":{"type":"BPE","vocab":{"a":0,"b":5},"merges":[]},"decoder":{"type":"Fuse"}})",
+      "");
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made.value().vocab_size(), 6);
+  EXPECT_EQ(made.value().decode(std::vector<TokenId>{0, 3, 5}).value(), "ab");
+  EXPECT_EQ(made.value().id_to_token(3).error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace quire::text

@@ -1,0 +1,209 @@
+// Who may write special tokens, ill-formed text, streaming, and many threads.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/mapped_file.h"
+#include "quire/text/detokenizer.h"
+#include "quire/text/tokenizer.h"
+
+namespace quire::text {
+namespace {
+
+Tokenizer golden(const std::string& name) {
+  const auto text = base::read_file(std::filesystem::path(QUIRE_SOURCE_DIR) /
+                                    "tests/golden/text/tokenizers" / (name + ".json"));
+  const auto json = base::json::parse(text.value());
+  return Tokenizer::from_json(base::json::serialize(json.at("tokenizer")), "").value();
+}
+
+std::vector<TokenId> plain(const Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.encode(text, {.add_special_tokens = false});
+}
+
+const char* const kKinds[] = {"gpt2",       "llama3",          "llama2",
+                              "qwen",       "metaspace_first", "llama2_normalized_specials",
+                              "word_level", "unigram",         "bert_uncased"};
+
+TEST(EncodeSpans, OneTemplateSpanIsOrdinaryEncoding) {
+  for (const std::string name :
+       {"gpt2", "llama3", "llama2", "qwen", "metaspace_first", "unigram"}) {
+    const Tokenizer tokenizer = golden(name);
+    const std::string text = "Hi <s> there<|endoftext|> 12 <unk>x";
+    const TextSpan span{.text = text, .parse_special = true};
+    EXPECT_EQ(tokenizer.encode_spans({&span, 1}), plain(tokenizer, text)) << name;
+  }
+}
+
+TEST(EncodeSpans, BordersOfOrdinarySpansDoNotShow) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const std::string text = "The quick brown fox jumps over <|endoftext|> the lazy dog.";
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+    const TextSpan spans[] = {{.text = std::string_view(text).substr(0, cut)},
+                              {.text = std::string_view(text).substr(cut)}};
+    EXPECT_EQ(tokenizer.encode_spans(spans), plain(tokenizer, text)) << cut;
+  }
+}
+
+TEST(EncodeSpans, UserTextNeverBecomesASpecialToken) {
+  for (const std::string name : kKinds) {
+    const Tokenizer tokenizer = golden(name);
+    for (const std::string special : {"<s>", "</s>", "<unk>", "<|endoftext|>", "[CLS]", "<pad>"}) {
+      const std::string user = "a " + special + " b" + special + special;
+      const TextSpan spans[] = {{.text = "x "}, {.text = user, .parse_special = false}};
+      for (const TokenId id : tokenizer.encode_spans(spans)) {
+        EXPECT_TRUE(!tokenizer.is_special(id) || id == tokenizer.unk_token_id() ||
+                    tokenizer.id_to_token(id).value() == "[PAD]")
+            << name << " " << user;
+      }
+    }
+  }
+}
+
+TEST(EncodeSpans, ASpecialTokenMayNotReachIntoUserText) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const TokenId end = tokenizer.token_to_id("<|endoftext|>").value();
+  const auto has_end = [&](std::vector<TextSpan> spans) {
+    const auto ids = tokenizer.encode_spans(spans);
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  EXPECT_EQ(has_end({{"<|endof", true}, {"text|>", false}}), 0);
+  EXPECT_EQ(has_end({{"<|endof", false}, {"text|>", true}}), 0);
+  EXPECT_EQ(has_end({{"<|endof", true}, {"", false}, {"text|>", true}}), 0);
+  EXPECT_EQ(has_end({{"<|endof", true}, {"text|>", true}}), 1);
+  EXPECT_EQ(has_end({{"<|endo", false}, {"<|endoftext|>", true}, {"<|endoftext|>", false}}), 1);
+}
+
+TEST(EncodeSpans, TemplatesKeepTheirTokensBesideUserText) {
+  // Special tokens that are matched in normalized text, where positions move.
+  const Tokenizer tokenizer = golden("llama2_normalized_specials");
+  const TextSpan spans[] = {
+      {.text = "<s>"}, {.text = " evil </s>", .parse_special = false}, {.text = "</s>"}};
+  const auto ids = tokenizer.encode_spans(spans);
+  ASSERT_GE(ids.size(), 3U);
+  EXPECT_EQ(ids.front(), 1);
+  EXPECT_EQ(ids.back(), 2);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 1);
+}
+
+TEST(Encode, ReadsIllFormedBytesAsReplacementCharacters) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const std::string r = "\uFFFD";
+  const std::pair<std::string, std::string> kPairs[] = {{"\xFF", r},
+                                                        {"a\x80z", "a" + r + "z"},
+                                                        {"\xE4\xBD", r},
+                                                        {"\xE4\xBDx", r + "x"},
+                                                        {"\xC0\xAF", r + r},
+                                                        {"\xED\xA0\x80", r + r + r},
+                                                        {"\xF0\x9F\x98", r},
+                                                        {"\xF4\x90\x80\x80", r + r + r + r},
+                                                        {"\xF0\x9F\x98\x80", "\U0001F600"}};
+  for (const auto& [bytes, text] : kPairs) {
+    EXPECT_EQ(tokenizer.encode(bytes), tokenizer.encode(text));
+  }
+  const TextSpan spans[] = {{.text = "\xE4"}, {.text = "\xBD\xA0"}};
+  EXPECT_EQ(tokenizer.encode_spans(spans), plain(tokenizer, r + r + r));
+}
+
+TEST(Detokenizer, NeverEmitsABrokenCharacter) {
+  std::mt19937 random(7);
+  for (const std::string name : kKinds) {
+    const Tokenizer tokenizer = golden(name);
+    std::uniform_int_distribution<TokenId> any(0, tokenizer.vocab_size() - 1);
+    for (int round = 0; round < 50; ++round) {
+      Detokenizer stream(tokenizer, round % 2 == 0);
+      std::vector<TokenId> ids;
+      std::string streamed;
+      const auto take = [&](const std::string& piece) {
+        // The reference for well-formedness: encoding would repair nothing.
+        EXPECT_EQ(tokenizer.encode(piece).size(), tokenizer.encode(piece).size());
+        for (std::size_t i = 0; i < piece.size(); ++i) {
+          const auto byte = static_cast<unsigned char>(piece[i]);
+          const std::size_t length = byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+          EXPECT_NE(byte & 0xC0, 0x80);
+          EXPECT_LE(i + length, piece.size());
+          i += length - 1;
+        }
+        streamed += piece;
+      };
+      for (int i = 0; i < 30; ++i) {
+        ids.push_back(any(random));
+        take(stream.push(ids.back()));
+      }
+      take(stream.flush());
+      EXPECT_EQ(streamed, tokenizer.decode(ids, round % 2 == 0).value());
+    }
+  }
+}
+
+TEST(Detokenizer, EmitsTextAsSoonAsItIsCertain) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const auto ids = tokenizer.encode("\U0001F600!");
+  Detokenizer stream(tokenizer);
+  std::vector<std::string> pieces;
+  for (const TokenId id : ids) {
+    pieces.push_back(stream.push(id));
+  }
+  ASSERT_GE(pieces.size(), 2U);
+  EXPECT_EQ(pieces.back(), "!");
+  EXPECT_EQ(pieces[pieces.size() - 2], "\U0001F600");
+  EXPECT_EQ(stream.flush(), "");
+}
+
+TEST(Detokenizer, FlushClosesAnUnfinishedCharacterAndStartsAfresh) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const auto ids = tokenizer.encode("\U0001F600");
+  ASSERT_GT(ids.size(), 1U);
+  Detokenizer stream(tokenizer);
+  EXPECT_EQ(stream.push(ids[0]), "");
+  EXPECT_EQ(stream.flush(), "\uFFFD");
+  EXPECT_EQ(stream.push(tokenizer.encode("a")[0]), "a");
+}
+
+TEST(Tokenizer, GivesEqualIdsOnManyThreads) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const std::string text = "The quick brown fox jumps over the lazy dog. It's 2024!";
+  std::vector<std::vector<TokenId>> results(8);
+  std::vector<std::thread> threads;
+  for (auto& result : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        result = tokenizer.encode(text);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const auto& result : results) {
+    EXPECT_EQ(result, tokenizer.encode(text));
+  }
+}
+
+TEST(Tokenizer, LongTextsEqualTheirPieces) {
+  // The memo of pieces and the heap of long words change nothing.
+  const Tokenizer tokenizer = golden("gpt2");
+  std::string text;
+  std::vector<TokenId> expected;
+  for (int i = 0; i < 400; ++i) {
+    const std::string word = " word" + std::string(static_cast<std::size_t>(i % 90), 'a' + i % 5);
+    text += word;
+    const auto ids = tokenizer.encode(word);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+  }
+  EXPECT_EQ(tokenizer.encode(text), expected);
+}
+
+TEST(Tokenizer, FingerprintsTellTokenizersApart) {
+  EXPECT_EQ(golden("gpt2").fingerprint(), golden("gpt2").fingerprint());
+  EXPECT_NE(golden("gpt2").fingerprint(), golden("qwen").fingerprint());
+  EXPECT_EQ(golden("gpt2").fingerprint().size(), 64U);
+}
+
+}  // namespace
+}  // namespace quire::text
