@@ -252,6 +252,7 @@ class TerminalTest(unittest.TestCase):
 
     def test_end_of_input_leaves_with_code_0(self):
         self.wait_for("> ")
+        time.sleep(0.5)  # the prompt shows before the line editor has the terminal
         self.type("\x04")
         self.assertEqual(self.exit_code(), 0)
 
