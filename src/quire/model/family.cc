@@ -114,6 +114,7 @@ const Family* find_gguf_family(std::string_view architecture) {
 
 std::vector<std::string_view> family_names() {
   std::vector<std::string_view> names;
+  names.reserve(kFamilies.size());
   for (const auto& family : kFamilies) {
     names.push_back(family().name);
   }

@@ -85,6 +85,7 @@ Result<ModelConfig> config_from_preset(std::string_view name) {
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
+  names.reserve(kPresets.size());
   for (const Preset& preset : kPresets) {
     names.emplace_back(preset.name);
   }

@@ -182,6 +182,7 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
   }
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
+  full.reserve(stems.size());
   for (const std::string_view stem : stems) {
     full.push_back(base::str_cat(prefix, stem, id.bias ? ".bias" : ".weight"));
   }
@@ -193,6 +194,7 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
   const std::vector<std::string> tensors = names(id);
   const auto shares = row_shares(config_, id.part, columns, tensors.size());
   std::vector<TensorPart> parts;
+  parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, checkpoint_.require(tensors[i]));
     QUIRE_TRY_STATUS(check_shape(*tensor, shares[i], depth));

@@ -112,7 +112,7 @@ Status Sampler::check(std::span<const float> logits, const SampleContext& contex
 
 // Values beyond the range of float forbid the token, or make it the most likely one.
 void Sampler::change(std::span<float> logits, TokenId id, double value) {
-  constexpr double kMax = std::numeric_limits<float>::max();
+  constexpr auto kMax = static_cast<double>(std::numeric_limits<float>::max());
   originals_.emplace_back(logits[at(id)], id);
   logits[at(id)] = value < -kMax ? kNever : static_cast<float>(std::min(value, kMax));
 }

@@ -85,6 +85,7 @@ std::vector<double> naive_probabilities(const std::vector<float>& logits, const 
   const SamplingParams& params = row.params;
   const double peak = *std::max_element(adjusted.begin(), adjusted.end());
   std::vector<std::pair<double, std::size_t>> sorted;
+  sorted.reserve(adjusted.size());
   for (std::size_t i = 0; i < adjusted.size(); ++i) {
     sorted.emplace_back(-std::exp((adjusted[i] - peak) / params.temperature), i);
   }

@@ -114,9 +114,9 @@ TEST(StopChecker, RandomLongTextsEqualTheWholeText) {
     return out;
   };
   for (int round = 0; round < 300; ++round) {
-    std::vector<std::string> stops;
-    for (std::size_t i = 0; i < 1 + (random() % 4); ++i) {
-      stops.push_back(random_text(1 + (random() % 12)));
+    std::vector<std::string> stops(1 + (random() % 4));
+    for (auto& stop : stops) {
+      stop = random_text(1 + (random() % 12));
     }
     const std::string text = random_text(200);
     StopChecker checker(stops);
