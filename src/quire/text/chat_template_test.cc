@@ -274,8 +274,10 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
       "%}{% endfor %}",
       "{% set x = 'a' * 20000000 %}{% for i in range(99999) %}{{ x.find('b') }}{% endfor %}",
   };
+  RenderOptions options;
+  options.max_steps = 2'000'000;
   for (const auto& source : hostile) {
-    const auto prompt = render(source);
+    const auto prompt = render(source, options);
     ASSERT_FALSE(prompt.ok()) << source;
     EXPECT_EQ(prompt.error().code, ErrorCode::kInvalidArgument) << prompt.error().message;
   }
@@ -308,6 +310,12 @@ TEST(ChatTemplate, HostileNestingIsRefused) {
   EXPECT_TRUE(render("{{ 1" + repeat(" ~ 1", kMany) + " }}").ok());
   EXPECT_TRUE(render("{% if 0 %}" + repeat("{% elif 0 %}", 10'000) + "{% endif %}").ok());
   EXPECT_FALSE(render(std::string(2 << 20, 'x')).ok());
+}
+
+TEST(ChatTemplate, TheDefaultBoundsEndAnEndlessTemplateToo) {
+  EXPECT_THAT(
+      message_of("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+      HasSubstr("more than 20000000 steps"));
 }
 
 TEST(ChatTemplate, BoundsCanBeChosen) {

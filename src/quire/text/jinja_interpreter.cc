@@ -21,6 +21,12 @@
 #include "quire/text/jinja_value.h"
 
 namespace quire::text::jinja {
+namespace {
+
+// What an iteration or a macro call costs besides its nodes.
+constexpr std::size_t kScopeSteps = 8;
+
+}  // namespace
 
 Result<TextPtr> Interpreter::run(const ScopePtr& variables) {
   TextBuilder out(&meter());
@@ -143,6 +149,7 @@ Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, const ScopePtr&
     if (!item) {
       break;
     }
+    meter().step(kScopeSteps);
     const ScopePtr inner = inner_scope(scope);
     inner->set(kLoopSymbol, Value(loop, kFromTemplate));
     QUIRE_TRY_STATUS(assign(stmt.target, *item, *inner));
@@ -227,6 +234,7 @@ Value Interpreter::make_macro(const Macro& macro, const ScopePtr& scope) {
 
 Result<Value> Interpreter::call_macro(const Macro& macro, const ScopePtr& outer,
                                       const Arguments& arguments) {
+  meter().step(kScopeSteps);
   const ScopePtr scope = inner_scope(outer);
   QUIRE_TRY_STATUS(bind_parameters(macro, arguments, scope));
   TextBuilder out(&meter());
