@@ -325,7 +325,7 @@ TEST(ChatTemplate, BoundsCanBeChosen) {
   ASSERT_FALSE(prompt.ok());
   EXPECT_THAT(prompt.error().message, HasSubstr("longer than 100 B"));
   options = {};
-  options.max_steps = 50;
+  options.max_steps = 200;
   EXPECT_FALSE(render("{% for x in range(100) %}{% endfor %}", options).ok());
   EXPECT_TRUE(render("{% for x in range(10) %}{% endfor %}", options).ok());
 }

@@ -1,0 +1,36 @@
+// Values as text: Python's str and repr, and json.dumps.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "quire/result.h"
+#include "quire/text/jinja/meter.h"
+#include "quire/text/jinja/text.h"
+#include "quire/text/jinja/value.h"
+
+namespace quire::text::jinja {
+
+// repr of a float: the shortest digits that read back as the same number.
+[[nodiscard]] std::string float_repr(double value);
+
+// str(value). kUnsupported for what Python prints with an address.
+[[nodiscard]] Result<TextPtr> to_text(Meter& meter, const Value& value);
+Status append_str(Meter& meter, const Value& value, TextBuilder& out);
+Status append_repr(Meter& meter, const Value& value, TextBuilder& out);
+
+// As the arguments of json.dumps; without `indent` everything is on one line.
+struct JsonStyle {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent;
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+
+// kInvalidArgument for a value that JSON has no form for. Strings and keys keep their sources;
+// quotes, brackets and separators are the template's.
+[[nodiscard]] Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style);
+
+}  // namespace quire::text::jinja
