@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,16 @@ std::vector<BlockRef> cached_chain(const SharedBlocks& shared, std::span<const T
     return {};
   }
   return shared.index().match(tokens.first(tokens.size() - 1));
+}
+
+Status check_position(std::int32_t position, std::int64_t num_tokens, std::string_view what) {
+  constexpr std::int64_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
+  if (position >= 0 && position <= kMaxPosition - num_tokens) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(what, " of ", num_tokens, " tokens cannot be used at ", position,
+                        "; give 0 to ", kMaxPosition - num_tokens)};
 }
 
 }  // namespace
@@ -111,7 +122,8 @@ std::vector<RunView> Ledger::runs(SeqId id) const {
   const auto view = [](const Run& run) {
     return RunView{.blocks = run.blocks.ids(),
                    .num_tokens = run.num_tokens,
-                   .start_position = run.start_position};
+                   .start_position = run.start_position,
+                   .rank = run.rank};
   };
   std::vector<RunView> views;
   views.reserve(sequence.sealed().size() + 1);
@@ -210,27 +222,33 @@ Result<SegmentId> Ledger::seal(SeqId id) {
 
 bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value) > 0; }
 
-Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses) {
+std::int32_t Ledger::num_blocks(SegmentId id) const {
+  const auto found = impl_->segments.find(id.value);
+  return found == impl_->segments.end() ? 0 : found->second.blocks().size();
+}
+
+Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, OpenRun open) {
   std::vector<TokenId> tokens;
   std::vector<Run> sealed;
+  std::int32_t end = 0;
   for (const SegmentUse use : uses) {
     const auto found = impl_->segments.find(use.segment.value);
     if (found == impl_->segments.end()) {
       return {ErrorCode::kNotFound, base::str_cat("no segment ", use.segment.value)};
     }
     const Segment& segment = found->second;
-    constexpr std::int32_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
-    if (use.position < 0 || use.position > kMaxPosition - segment.num_tokens()) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("a segment of ", segment.num_tokens(), " tokens cannot be used at ",
-                            use.position, "; give 0 to ", kMaxPosition - segment.num_tokens())};
-    }
+    QUIRE_TRY_STATUS(check_position(use.position, segment.num_tokens(), "a segment"));
     tokens.insert(tokens.end(), segment.tokens().begin(), segment.tokens().end());
     sealed.push_back({.blocks = segment.blocks().clone(segment.blocks().size()),
                       .num_tokens = segment.num_tokens(),
-                      .start_position = use.position});
+                      .start_position = use.position,
+                      .rank = use.rank});
+    end = std::max(end, use.position + segment.num_tokens());
   }
-  return impl_->add(Sequence(impl_->shared, tokens, std::move(sealed)));
+  const std::int32_t position = open.position.value_or(end);
+  QUIRE_TRY_STATUS(check_position(position, std::ssize(open.tokens), "an open run"));
+  tokens.insert(tokens.end(), open.tokens.begin(), open.tokens.end());
+  return impl_->add(Sequence(impl_->shared, tokens, std::move(sealed), position));
 }
 
 std::int32_t Ledger::clear_cache() { return impl_->shared.clear_cache(); }

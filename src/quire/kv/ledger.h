@@ -90,11 +90,14 @@ class Ledger {
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
   // Forgets the name; blocks return when no sequence uses them. False when unknown.
   bool drop_segment(SegmentId id);
-  // A sequence that begins with these segments at these positions, sharing their blocks, with an
-  // empty open run behind the last position. Its blocks are never published in the prefix index,
-  // since their KV does not follow from the token ids alone. kNotFound for an unknown segment,
-  // kInvalidArgument for a position below 0 or an end above 2^31 - 1.
-  [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses);
+  // Blocks that a segment covers; 0 when unknown.
+  [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
+
+  // A sequence that begins with these segments at these positions, sharing their blocks, and goes
+  // on with an open run. Its blocks are never published in the prefix index, since their KV does
+  // not follow from the token ids alone. kNotFound for an unknown segment, kInvalidArgument for a
+  // position below 0 or an end above 2^31 - 1.
+  [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, OpenRun open = {});
 
   // Forgets every cached block that nobody uses; returns how many became free.
   std::int32_t clear_cache();

@@ -415,6 +415,31 @@ TEST(Ledger, ComposedSegmentsAreRunsAtTheirPositionsOverTheSameBlocks) {
   expect_consistent(ledger);
 }
 
+TEST(Ledger, AComposedSequenceGoesOnWhereItIsTold) {
+  Ledger ledger({.num_blocks = 16, .block_tokens = 4});
+  const Result<SegmentId> segment = ledger.seal(computed(ledger, tokens_of(6)));
+  ASSERT_TRUE(segment.ok());
+  EXPECT_EQ(ledger.num_blocks(*segment), 2);
+  EXPECT_EQ(ledger.num_blocks({77}), 0);
+  const std::array uses = {SegmentUse{*segment, 10, 5}, SegmentUse{*segment, 0, 9}};
+  const Tokens tail = {70, 71, 72};
+  const Result<SeqId> id = ledger.compose(uses, {.tokens = tail, .position = 30});
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(ledger.num_computed(*id), 12);
+  EXPECT_EQ(ledger.tokens(*id).size(), 15U);
+  compute(ledger, *id, 3);
+  for (const SeqId sequence : {*id, ledger.fork(*id)}) {
+    const std::vector<RunView> runs = ledger.runs(sequence);
+    EXPECT_EQ(runs[0].rank, 5U);
+    EXPECT_EQ(runs[1].rank, 9U);
+    EXPECT_EQ(runs[2].start_position, 30);
+    EXPECT_EQ(runs[2].num_tokens, 3);
+  }
+  EXPECT_EQ(ledger.compose(uses, {.tokens = tail, .position = -1}).error().code,
+            ErrorCode::kInvalidArgument);
+  expect_consistent(ledger);
+}
+
 TEST(Ledger, ASealedOpenBlockIsCopiedBeforeItsSourceGrows) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId id = computed(ledger, tokens_of(6));

@@ -40,20 +40,22 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool a
       open_{.blocks = BlockTable(shared)},
       adopts_(adopts) {}
 
-Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed)
+Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed,
+                   std::int32_t open_position)
     : Sequence(shared, tokens, false) {
   sealed_ = std::move(sealed);
   for (const Run& run : sealed_) {
     sealed_tokens_ += run.num_tokens;
-    open_.start_position = std::max(open_.start_position, run.start_position + run.num_tokens);
   }
+  open_.start_position = open_position;
 }
 
 Sequence Sequence::fork() const {
   const auto clone = [this](const Run& run) {
     return Run{.blocks = run.blocks.clone(blocks_for_tokens(shared_->config(), run.num_tokens)),
                .num_tokens = run.num_tokens,
-               .start_position = run.start_position};
+               .start_position = run.start_position,
+               .rank = run.rank};
   };
   Sequence copy(*shared_, tokens_, adopts_);
   std::ranges::transform(sealed_, std::back_inserter(copy.sealed_), clone);

@@ -27,6 +27,7 @@ struct Run {
   BlockTable blocks;
   std::int32_t num_tokens = 0;      // with KV
   std::int32_t start_position = 0;  // use position of run token 0
+  std::uint64_t rank = 0;           // as RunView
 };
 
 class Sequence {
@@ -34,8 +35,10 @@ class Sequence {
   // `shared` is borrowed. A plain sequence without KV. With `adopts`, blocks that somebody else has
   // cached are used instead of own ones with the same content.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts);
-  // A sequence that begins with `sealed` runs over `tokens`.
-  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed);
+  // A sequence that begins with `sealed` runs over the first of `tokens`; the open run begins at
+  // `open_position`.
+  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed,
+           std::int32_t open_position);
 
   [[nodiscard]] Sequence fork() const;
   // The KV of the open run as a segment. kInvalidArgument when there is none, or when the window

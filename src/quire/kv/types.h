@@ -3,10 +3,12 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "quire/base/ids.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::kv {
 
@@ -28,6 +30,13 @@ struct SegmentId {
 struct SegmentUse {
   SegmentId segment;
   std::int32_t position = 0;
+  std::uint64_t rank = 0;  // carried to RunView
+};
+
+// Where the tokens behind the segments of a composition begin.
+struct OpenRun {
+  std::span<const TokenId> tokens;       // known already, without KV
+  std::optional<std::int32_t> position;  // of the first one; not given: behind the last segment
 };
 
 // Bytes that the shelves must copy before the next write: the first `tokens` slots of `from`.
@@ -43,6 +52,8 @@ struct RunView {
   std::span<const BlockId> blocks;  // room made by extend included
   std::int32_t num_tokens = 0;      // with KV
   std::int32_t start_position = 0;  // use position of run token 0: the shift of the run
+  std::uint64_t rank = 0;           // attention merges sealed runs by ascending rank, so that
+                                    // requests may share a read whatever their order of segments
 };
 
 // What attaching the longest cached prefix of some tokens would bring.

@@ -16,7 +16,7 @@ struct Entry {
   Request request;                // the prompt moves to the ledger at first admission
   std::uint64_t arrival = 0;      // place in the line
   std::int32_t total_tokens = 0;  // whose KV it can ever need: prompt + max_new_tokens - 1
-  std::optional<SeqId> sequence;  // from first admission on
+  std::optional<SeqId> sequence;  // from first admission on; of a composition from the start
   RequestProgress progress;
 };
 

@@ -44,6 +44,8 @@ Status SchedulerConfig::validate() const {
 
 struct Scheduler::Impl {
   [[nodiscard]] Entry* find(RequestId id) const;
+  [[nodiscard]] std::int64_t prompt_tokens(const Request& request) const;
+  [[nodiscard]] std::int64_t total_tokens(const Request& request) const;
   [[nodiscard]] Status check_fits(const Request& request) const;
   void preempt(RequestId id);
   void admit(RequestId id);
@@ -59,16 +61,24 @@ Entry* Scheduler::Impl::find(RequestId id) const {
   return found == by_id.end() ? nullptr : found->second;
 }
 
+std::int64_t Scheduler::Impl::prompt_tokens(const Request& request) const {
+  return request.sequence ? std::ssize(state.ledger->tokens(*request.sequence))
+                          : std::ssize(request.prompt);
+}
+
 // KV of the last sampled token is never needed.
-static std::int64_t total_tokens(const Request& request) {
-  return static_cast<std::int64_t>(request.prompt.size()) +
-         std::max<std::int64_t>(request.max_new_tokens, 1) - 1;
+std::int64_t Scheduler::Impl::total_tokens(const Request& request) const {
+  return prompt_tokens(request) + std::max<std::int64_t>(request.max_new_tokens, 1) - 1;
 }
 
 Status Scheduler::Impl::check_fits(const Request& request) const {
   const std::int64_t tokens = total_tokens(request);
-  const std::int64_t needed = state.ledger->min_blocks(tokens);
-  const std::int64_t all = state.ledger->config().num_blocks;
+  const kv::Ledger& ledger = *state.ledger;
+  const std::int64_t needed =
+      request.sequence ? ledger.num_blocks_held(*request.sequence) +
+                             ledger.min_blocks(tokens - ledger.num_computed(*request.sequence))
+                       : ledger.min_blocks(tokens);
+  const std::int64_t all = ledger.config().num_blocks;
   if (needed <= all && tokens <= kMaxTokens) {
     return {};
   }
@@ -140,9 +150,12 @@ Scheduler::~Scheduler() {
 }
 
 Status Scheduler::submit(Request request) {
-  if (request.prompt.empty()) {
+  const std::int32_t computed =
+      request.sequence ? impl_->state.ledger->num_computed(*request.sequence) : 0;
+  if (impl_->prompt_tokens(request) == computed) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("request ", request.id.value, " has no prompt token; give at least 1")};
+            base::str_cat("request ", request.id.value, " has no prompt token",
+                          computed > 0 ? " behind its segments" : "", "; give at least 1")};
   }
   if (request.max_new_tokens < 0) {
     return {ErrorCode::kInvalidArgument,
@@ -155,7 +168,9 @@ Status Scheduler::submit(Request request) {
   }
   QUIRE_TRY_STATUS(impl_->check_fits(request));
   auto entry = std::make_unique<Entry>();
-  entry->total_tokens = static_cast<std::int32_t>(total_tokens(request));
+  entry->total_tokens = static_cast<std::int32_t>(impl_->total_tokens(request));
+  entry->sequence = request.sequence;
+  entry->progress.cached_tokens = computed;
   entry->request = std::move(request);
   entry->arrival = ++impl_->last_arrival;
   impl_->by_id[entry->request.id.value] = entry.get();

@@ -31,7 +31,10 @@ struct SchedulerConfig {
 // A request as the scheduler sees it. It ends when finish() is called, and only then.
 struct Request {
   RequestId id;
-  std::vector<TokenId> prompt;      // not empty
+  std::vector<TokenId> prompt;      // not empty; empty with `sequence`
+  std::optional<SeqId> sequence;    // a composition (Ledger::compose) with at least one token that
+                                    // has no KV: opened by the caller, closed by the scheduler once
+                                    // it is accepted. Its segments stay when it is preempted
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
   bool all_logits = false;          // logits of every computed row (forward), not of the last one:
@@ -69,7 +72,8 @@ struct ScheduledRun {
 };
 
 struct RequestProgress {
-  std::int32_t cached_tokens = 0;  // prompt tokens taken from the prefix cache at first admission
+  std::int32_t cached_tokens = 0;  // prompt tokens with KV at first admission: from the prefix
+                                   // cache, or of a composition's segments
   std::int32_t preemptions = 0;
 };
 
@@ -83,8 +87,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   // Queues a request (first come, first served). kOverflow with both numbers when its prompt plus
-  // max_new_tokens can never fit into all blocks; kInvalidArgument for an empty prompt, a negative
-  // max_new_tokens or a known id.
+  // max_new_tokens can never fit into all blocks; kInvalidArgument for a prompt without a token to
+  // compute, a negative max_new_tokens or a known id.
   [[nodiscard]] Status submit(Request request);
 
   // Ends a request in any state and frees its blocks at once; false when unknown.

@@ -351,6 +351,68 @@ TEST(Scheduler, WindowedSequenceLongerThanThePoolRuns) {
   EXPECT_EQ(engine.finished.at(1), run_alone(prompt_of(30), 20, 5));
 }
 
+// A sequence of 3 + `tail` tokens over a sealed segment of the first 3.
+SeqId composed(kv::Ledger& ledger, std::int32_t tail) {
+  const SeqId source = ledger.open(prompt_of(3, 40), false);
+  EXPECT_TRUE(ledger.extend(source, 3).ok());
+  ledger.advance(source, 3);
+  const Result<kv::SegmentId> segment = ledger.seal(source);
+  ledger.close(source);
+  const kv::SegmentUse use = {*segment, 0, 0};
+  const Result<SeqId> id = ledger.compose({&use, 1}, {.tokens = prompt_of(tail)});
+  EXPECT_TRUE(ledger.drop_segment(*segment)) << "the sequence holds its blocks";
+  return *id;
+}
+
+TEST(Scheduler, ACompositionComputesOnlyWhatIsBehindItsSegments) {
+  FakeEngine engine({.num_blocks = 8, .block_tokens = 2}, {});
+  const SeqId id = composed(engine.ledger, 5);
+  ASSERT_TRUE(engine.scheduler.submit({.id = {1}, .sequence = id, .max_new_tokens = 2}).ok());
+  const StepPlan plan = engine.scheduler.plan();
+  EXPECT_EQ(show(plan), "admit 1 1:3+5!");
+  const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(plan);
+  ASSERT_TRUE(runs.ok());
+  EXPECT_EQ(engine.scheduler.progress({1}).cached_tokens, 3);
+  engine.scheduler.complete(runs->front(), 9);
+  EXPECT_EQ(show(engine.scheduler.plan()), "1:8+1!");
+  EXPECT_TRUE(engine.scheduler.finish({1}));
+  EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
+}
+
+TEST(Scheduler, ACompositionThatCannotFitOrHasNothingToComputeIsRefusedAndLeftToItsOwner) {
+  FakeEngine engine({.num_blocks = 6, .block_tokens = 2}, {});
+  const SeqId long_one = composed(engine.ledger, 9);
+  EXPECT_EQ(
+      engine.scheduler.submit({.id = {1}, .sequence = long_one, .max_new_tokens = 1}).error().code,
+      ErrorCode::kOverflow);
+  const SeqId empty = composed(engine.ledger, 0);
+  EXPECT_EQ(
+      engine.scheduler.submit({.id = {1}, .sequence = empty, .max_new_tokens = 1}).error().code,
+      ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(engine.ledger.contains(long_one));
+  EXPECT_TRUE(engine.ledger.contains(empty));
+}
+
+TEST(Scheduler, APreemptedCompositionComesBackToItsSegments) {
+  FakeEngine engine({.num_blocks = 6, .block_tokens = 2, .prefix_cache = false}, {});
+  ASSERT_TRUE(engine.submit(1, prompt_of(4), 3).ok());
+  const SeqId id = composed(engine.ledger, 2);
+  ASSERT_TRUE(engine.scheduler.submit({.id = {2}, .sequence = id, .max_new_tokens = 2}).ok());
+  const auto commit = [&] {
+    const StepPlan plan = engine.scheduler.plan();
+    const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(plan);
+    EXPECT_TRUE(runs.ok());
+    for (const ScheduledRun& run : *runs) {
+      engine.scheduler.complete(run, run.samples ? std::optional<TokenId>(7) : std::nullopt);
+    }
+    return show(plan);
+  };
+  EXPECT_EQ(commit(), "admit 1 admit 2 1:0+4! 2:3+2!");
+  EXPECT_EQ(commit(), "preempt 2 1:4+1!");
+  EXPECT_TRUE(engine.scheduler.finish({1}));
+  EXPECT_EQ(commit(), "admit 2 2:3+3!") << "its sampled token is computed with its prompt";
+}
+
 TEST(Scheduler, DestructionClosesItsSequences) {
   kv::Ledger ledger({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false});
   {
