@@ -1,10 +1,23 @@
 #include "quire/engine/batch_builder.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "quire/base/check.h"
 
 namespace quire::engine {
+namespace {
+
+bool same_run(const kv::RunView& a, const kv::RunView& b) {
+  return a.num_tokens == b.num_tokens && std::ranges::equal(a.blocks, b.blocks);
+}
+
+// The order in which a row's sealed runs are merged: of the runs alone.
+auto merge_key(const kv::RunView& view, std::int32_t occurrence) {
+  return std::tuple(view.rank, view.blocks.front(), view.num_tokens, occurrence);
+}
+
+}  // namespace
 
 void BatchBuilder::clear() {
   token_ids_.clear();
@@ -13,12 +26,15 @@ void BatchBuilder::clear() {
   blocks_.clear();
   rows_.clear();
   spans_.clear();
+  sealed_.clear();
+  open_rows_.clear();
+  open_.clear();
   entries_.clear();
   logit_rows_.clear();
   logit_ranges_.clear();
 }
 
-// An entry over `view`; its rows are added by the caller.
+// An entry over `view`; its rows are added next.
 void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
   spans_.push_back({blocks_.size(), view.blocks.size(), rows_.size(), 0, num_tokens});
   for (const BlockId block : view.blocks) {
@@ -26,34 +42,65 @@ void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
   }
 }
 
+// Rows of the last entry. They see all of the run, or, as tokens of the run, what is not behind
+// them.
+void BatchBuilder::add_rows(const kv::RunView& view, Rows rows, bool causal) {
+  spans_.back().num_rows += static_cast<std::size_t>(rows.count);
+  for (std::int32_t i = 0; i < rows.count; ++i) {
+    const std::int32_t query_position = rows.position + i - view.start_position;
+    rows_.push_back({.row = rows.first + i,
+                     .query_position = query_position,
+                     .visible_end = causal ? query_position + 1 : view.num_tokens});
+  }
+}
+
+void BatchBuilder::add_sealed(std::span<const kv::RunView> views, Rows rows) {
+  const std::size_t first = sealed_.size();
+  for (const kv::RunView& view : views) {
+    const auto same = [&](const SealedUse& use) { return same_run(use.view, view); };
+    const auto occurrence =
+        std::count_if(sealed_.begin() + static_cast<std::ptrdiff_t>(first), sealed_.end(), same);
+    sealed_.push_back(
+        {.view = view, .occurrence = static_cast<std::int32_t>(occurrence), .rows = rows});
+  }
+}
+
+// One entry for each run in use, whoever uses it.
+void BatchBuilder::share_sealed() {
+  std::stable_sort(sealed_.begin(), sealed_.end(), [](const SealedUse& a, const SealedUse& b) {
+    return merge_key(a.view, a.occurrence) < merge_key(b.view, b.occurrence);
+  });
+  const SealedUse* previous = nullptr;
+  for (const SealedUse& use : sealed_) {
+    if (previous == nullptr || previous->occurrence != use.occurrence ||
+        !same_run(previous->view, use.view)) {
+      add_entry(use.view, use.view.num_tokens);
+    }
+    add_rows(use.view, use.rows, false);
+    previous = &use;
+  }
+}
+
 void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger) {
   const std::int32_t block_tokens = ledger.config().block_tokens;
-  const auto first_row = static_cast<std::int32_t>(token_ids_.size());
   const std::vector<kv::RunView> views = ledger.runs(run.sequence);
   const kv::RunView& open = views.back();
-  const std::int32_t first_local = open.num_tokens;
+  const Rows rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
+                     .count = run.count,
+                     .position = open.start_position + open.num_tokens};
   const auto tokens =
       ledger.tokens(run.sequence)
           .subspan(static_cast<std::size_t>(run.first), static_cast<std::size_t>(run.count));
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
-  for (std::int32_t i = 0; i < run.count; ++i) {
-    const std::int32_t local = first_local + i;
+  for (std::int32_t local = open.num_tokens; local < open.num_tokens + run.count; ++local) {
     const BlockId block = open.blocks[static_cast<std::size_t>(local / block_tokens)];
     QUIRE_CHECK(block.value >= 0, "a token to be computed has no block");
     positions_.push_back(local);
     slots_.push_back({.block = block.value, .offset = local % block_tokens});
   }
-  for (const kv::RunView& view : views) {  // earlier runs are seen whole, the open one causally
-    const bool is_open = &view == &views.back();
-    add_entry(view, is_open ? first_local + run.count : view.num_tokens);
-    spans_.back().num_rows = static_cast<std::size_t>(run.count);
-    for (std::int32_t i = 0; i < run.count; ++i) {
-      const std::int32_t local = first_local + i;
-      rows_.push_back({.row = first_row + i,
-                       .query_position = open.start_position + local - view.start_position,
-                       .visible_end = is_open ? local + 1 : view.num_tokens});
-    }
-  }
+  add_sealed(std::span(views).first(views.size() - 1), rows);
+  open_.push_back(open);
+  open_rows_.push_back(rows);
 }
 
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
@@ -71,6 +118,11 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
       logit_rows_.push_back(first_row + row);
     }
     logit_ranges_.push_back({.first = first_logit, .count = wanted});
+  }
+  share_sealed();
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    add_entry(open_[i], open_[i].num_tokens + open_rows_[i].count);
+    add_rows(open_[i], open_rows_[i], true);
   }
   for (const EntrySpan& span : spans_) {
     entries_.push_back({.blocks = std::span(blocks_).subspan(span.first_block, span.num_blocks),

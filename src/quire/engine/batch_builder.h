@@ -20,6 +20,11 @@ struct LogitRange {
   std::int32_t count = 0;
 };
 
+// Every sealed run (a segment in use) is one entry with the rows of all sequences that see it, so
+// the step reads it once whoever shares it with whom (cascade attention of any number of levels).
+// Entries stand in an order that only depends on the runs, so a row's result does not depend on who
+// else is in the batch.
+//
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
  public:
@@ -37,9 +42,24 @@ class BatchBuilder {
     std::size_t first_block, num_blocks, first_row, num_rows;
     std::int32_t num_tokens;
   };
+  // Rows of one scheduled run.
+  struct Rows {
+    std::int32_t first = 0;
+    std::int32_t count = 0;
+    std::int32_t position = 0;  // use position of the first one
+  };
+  // A sealed run that these rows see whole.
+  struct SealedUse {
+    kv::RunView view;
+    std::int32_t occurrence = 0;  // how often the sequence has used these blocks before
+    Rows rows;
+  };
   void clear();
   void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
+  void add_sealed(std::span<const kv::RunView> views, Rows rows);
+  void share_sealed();
   void add_entry(const kv::RunView& view, std::int32_t num_tokens);
+  void add_rows(const kv::RunView& view, Rows rows, bool causal);
 
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
@@ -47,6 +67,9 @@ class BatchBuilder {
   std::vector<std::int32_t> blocks_;
   std::vector<attention::EntryRow> rows_;
   std::vector<EntrySpan> spans_;
+  std::vector<SealedUse> sealed_;
+  std::vector<Rows> open_rows_;    // [runs]
+  std::vector<kv::RunView> open_;  // [runs]
   std::vector<attention::Entry> entries_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<LogitRange> logit_ranges_;

@@ -117,28 +117,36 @@ std::span<const TokenId> Ledger::tokens(SeqId id) const { return impl_->sequence
 
 std::int32_t Ledger::num_computed(SeqId id) const { return impl_->sequence(id).num_computed(); }
 
+std::int32_t Ledger::segment_tokens(SeqId id) const {
+  std::int32_t tokens = 0;
+  for (const SealedRun& run : impl_->sequence(id).sealed()) {
+    tokens += run.segment->num_tokens();
+  }
+  return tokens;
+}
+
 std::vector<RunView> Ledger::runs(SeqId id) const {
   const Sequence& sequence = impl_->sequence(id);
-  const auto view = [](const Run& run) {
-    return RunView{.blocks = run.blocks.ids(),
-                   .num_tokens = run.num_tokens,
-                   .start_position = run.start_position,
-                   .rank = run.rank};
-  };
   std::vector<RunView> views;
   views.reserve(sequence.sealed().size() + 1);
-  for (const Run& run : sequence.sealed()) {
-    views.push_back(view(run));
+  for (const SealedRun& run : sequence.sealed()) {
+    views.push_back({.blocks = run.segment->blocks().ids(),
+                     .num_tokens = run.segment->num_tokens(),
+                     .start_position = run.start_position,
+                     .rank = run.rank});
   }
-  views.push_back(view(sequence.open()));
+  const OpenRun& open = sequence.open();
+  views.push_back({.blocks = open.blocks.ids(),
+                   .num_tokens = open.num_tokens,
+                   .start_position = open.start_position});
   return views;
 }
 
 std::int32_t Ledger::num_blocks_held(SeqId id) const {
   const Sequence& sequence = impl_->sequence(id);
   std::int32_t held = sequence.open().blocks.num_live();
-  for (const Run& run : sequence.sealed()) {
-    held += run.blocks.num_live();
+  for (const SealedRun& run : sequence.sealed()) {
+    held += run.segment->blocks().size();
   }
   return held;
 }
@@ -216,7 +224,7 @@ std::int32_t Ledger::reattach(SeqId id) {
 
 Result<SegmentId> Ledger::seal(SeqId id) {
   QUIRE_TRY(Segment segment, impl_->sequence(id).seal());
-  impl_->segments.emplace(++impl_->last_id, std::move(segment));
+  impl_->segments.emplace(++impl_->last_id, std::make_shared<const Segment>(std::move(segment)));
   return SegmentId{impl_->last_id};
 }
 
@@ -224,31 +232,26 @@ bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value)
 
 std::int32_t Ledger::num_blocks(SegmentId id) const {
   const auto found = impl_->segments.find(id.value);
-  return found == impl_->segments.end() ? 0 : found->second.blocks().size();
+  return found == impl_->segments.end() ? 0 : found->second->blocks().size();
 }
 
-Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, OpenRun open) {
-  std::vector<TokenId> tokens;
-  std::vector<Run> sealed;
+Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, ComposeTail tail) {
+  std::vector<SealedRun> sealed;
+  sealed.reserve(uses.size());
   std::int32_t end = 0;
   for (const SegmentUse use : uses) {
     const auto found = impl_->segments.find(use.segment.value);
     if (found == impl_->segments.end()) {
       return {ErrorCode::kNotFound, base::str_cat("no segment ", use.segment.value)};
     }
-    const Segment& segment = found->second;
-    QUIRE_TRY_STATUS(check_position(use.position, segment.num_tokens(), "a segment"));
-    tokens.insert(tokens.end(), segment.tokens().begin(), segment.tokens().end());
-    sealed.push_back({.blocks = segment.blocks().clone(segment.blocks().size()),
-                      .num_tokens = segment.num_tokens(),
-                      .start_position = use.position,
-                      .rank = use.rank});
-    end = std::max(end, use.position + segment.num_tokens());
+    const std::int32_t num_tokens = found->second->num_tokens();
+    QUIRE_TRY_STATUS(check_position(use.position, num_tokens, "a segment"));
+    sealed.push_back({.segment = found->second, .start_position = use.position, .rank = use.rank});
+    end = std::max(end, use.position + num_tokens);
   }
-  const std::int32_t position = open.position.value_or(end);
-  QUIRE_TRY_STATUS(check_position(position, std::ssize(open.tokens), "an open run"));
-  tokens.insert(tokens.end(), open.tokens.begin(), open.tokens.end());
-  return impl_->add(Sequence(impl_->shared, tokens, std::move(sealed), position));
+  const std::int32_t position = tail.position.value_or(end);
+  QUIRE_TRY_STATUS(check_position(position, std::ssize(tail.tokens), "an open run"));
+  return impl_->add(Sequence(impl_->shared, tail.tokens, std::move(sealed), position));
 }
 
 std::int32_t Ledger::clear_cache() { return impl_->shared.clear_cache(); }

@@ -46,6 +46,7 @@ class Ledger {
   void close(SeqId id);
 
   [[nodiscard]] bool contains(SeqId id) const;
+  // Of its own: those of the segments that it was composed of do not count.
   [[nodiscard]] std::span<const TokenId> tokens(SeqId id) const;  // all, computed or not
   [[nodiscard]] std::int32_t num_computed(SeqId id) const;        // tokens with KV: THE length
   [[nodiscard]] std::vector<RunView> runs(SeqId id) const;        // last one is the open run
@@ -75,8 +76,8 @@ class Ledger {
   // Adds a token without KV (a sampled one).
   void append(SeqId id, TokenId token);
 
-  // Cuts tokens and KV to `length` tokens; blocks return. kInvalidArgument outside [0, tokens],
-  // inside the segments of a composition, or when the window has already freed what is needed.
+  // Cuts tokens and KV to `length` tokens; blocks return. kInvalidArgument outside [0, tokens] or
+  // when the window has already freed what is needed.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
 
   // Drops all KV but keeps the tokens (preemption); what is cached may be found again by reattach.
@@ -93,11 +94,13 @@ class Ledger {
   // Blocks that a segment covers; 0 when unknown.
   [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
 
-  // A sequence that begins with these segments at these positions, sharing their blocks, and goes
-  // on with an open run. Its blocks are never published in the prefix index, since their KV does
-  // not follow from the token ids alone. kNotFound for an unknown segment, kInvalidArgument for a
-  // position below 0 or an end above 2^31 - 1.
-  [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, OpenRun open = {});
+  // A sequence behind these segments at these positions: it shares them, and its own tokens are
+  // those of `tail` and what is appended. Its blocks are never published in the prefix index, since
+  // their KV does not follow from the token ids alone. kNotFound for an unknown segment,
+  // kInvalidArgument for a position below 0 or an end above 2^31 - 1. Cost: O(segments + tail).
+  [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
+  // Tokens of the segments before the sequence's own.
+  [[nodiscard]] std::int32_t segment_tokens(SeqId id) const;
 
   // Forgets every cached block that nobody uses; returns how many became free.
   std::int32_t clear_cache();

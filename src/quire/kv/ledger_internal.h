@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -22,7 +23,7 @@ struct Ledger::Impl {
 
   SharedBlocks shared;  // before everything that holds its blocks
   std::unordered_map<std::uint64_t, Sequence> sequences;
-  std::unordered_map<std::uint64_t, Segment> segments;
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // of sequences and segments
   std::vector<BlockCopy> copies;
   std::int64_t tokens_reused = 0;

@@ -34,21 +34,16 @@ constexpr Value kPlainStart = 1;
 
 struct ModelSequence {
   Tokens tokens;
-  std::vector<Value> values;  // [tokens with KV]
-  std::size_t sealed = 0;     // leading tokens that belong to segments
-  Value start = kPlainStart;  // before the first own token
+  std::vector<Value> values;               // [tokens with KV]
+  std::vector<std::vector<Value>> sealed;  // KV of the segments before it
+  Value start = kPlainStart;               // before the first own token
   std::int32_t room = 0;
   bool reuse = true;
 
-  [[nodiscard]] bool plain() const { return sealed == 0 && start == kPlainStart; }
+  [[nodiscard]] bool plain() const { return sealed.empty() && start == kPlainStart; }
   [[nodiscard]] Value value_before(std::size_t index) const {
-    return index == sealed ? start : values[index - 1];
+    return index == 0 ? start : values[index - 1];
   }
-};
-
-struct ModelSegment {
-  Tokens tokens;
-  std::vector<Value> values;
 };
 
 class Stress {
@@ -249,8 +244,7 @@ class Stress {
       return;
     }
     ASSERT_EQ(status.error().code, ErrorCode::kInvalidArgument);
-    ASSERT_TRUE(length < static_cast<int>(model.sealed) || length > size ||
-                config_.window_tokens > 0);
+    ASSERT_TRUE(length < 0 || length > size || config_.window_tokens > 0);
   }
 
   void close(SeqId id) {
@@ -263,7 +257,7 @@ class Stress {
   void drop_kv(SeqId id) {
     ModelSequence& model = sequences_.at(id);
     ledger_.drop_kv(id);
-    model.values.resize(model.sealed);
+    model.values.clear();
     model.room = 0;
   }
 
@@ -282,15 +276,10 @@ class Stress {
     const ModelSequence& model = sequences_.at(id);
     const Result<SegmentId> segment = ledger_.seal(id);
     if (!segment.ok()) {
-      ASSERT_TRUE(model.values.size() == model.sealed || config_.window_tokens > 0);
+      ASSERT_TRUE(model.values.empty() || config_.window_tokens > 0);
       return;
     }
-    const auto from = static_cast<std::ptrdiff_t>(model.sealed);
-    const auto to = static_cast<std::ptrdiff_t>(model.values.size());
-    segments_[*segment] = {
-        .tokens = {model.tokens.begin() + from, model.tokens.begin() + to},
-        .values = {model.values.begin() + from, model.values.begin() + to},
-    };
+    segments_[*segment] = model.values;
   }
 
   void compose() {
@@ -301,13 +290,11 @@ class Stress {
     std::vector<SegmentUse> uses;
     for (int i = 1 + below(2); i > 0; --i) {
       const auto segment = std::next(segments_.begin(), below(static_cast<int>(segments_.size())));
-      const ModelSegment& used = segment->second;
       uses.push_back({.segment = segment->first, .position = below(50)});
-      model.tokens.insert(model.tokens.end(), used.tokens.begin(), used.tokens.end());
-      model.values.insert(model.values.end(), used.values.begin(), used.values.end());
+      model.sealed.push_back(segment->second);
     }
-    model.sealed = model.values.size();
-    const Result<SeqId> id = ledger_.compose(uses);
+    model.tokens.assign(static_cast<std::size_t>(below(4)), 1);
+    const Result<SeqId> id = ledger_.compose(uses, {.tokens = model.tokens});
     ASSERT_TRUE(id.ok());
     sequences_.emplace(*id, std::move(model));
   }
@@ -350,30 +337,36 @@ class Stress {
   void verify_sequence(SeqId id, const ModelSequence& model) const {
     ASSERT_TRUE(std::ranges::equal(ledger_.tokens(id), model.tokens));
     ASSERT_EQ(static_cast<std::size_t>(ledger_.num_computed(id)), model.values.size());
-    std::size_t index = 0;
     const std::vector<RunView> runs = ledger_.runs(id);
-    for (const RunView& run : runs) {
-      const bool open = &run == &runs.back();
-      const std::int32_t first_seen = open && config_.window_tokens > 0
-                                          ? std::max(0, run.num_tokens - config_.window_tokens + 1)
-                                          : 0;
-      for (std::int32_t i = 0; i < run.num_tokens; ++i, ++index) {
-        if (run.blocks[static_cast<std::size_t>(i / config_.block_tokens)].value < 0) {
-          ASSERT_LT(i, first_seen);
-          ASSERT_LE((i / config_.block_tokens + 1) * config_.block_tokens, first_seen);
-          continue;
-        }
-        ASSERT_EQ(shelves_[slot(run, i)], model.values[index]) << "token " << index;
-      }
+    ASSERT_EQ(runs.size(), model.sealed.size() + 1);
+    for (std::size_t i = 0; i < model.sealed.size(); ++i) {
+      verify_run(runs[i], model.sealed[i], 0);
     }
-    ASSERT_EQ(index, model.values.size());
+    verify_run(runs.back(), model.values,
+               config_.window_tokens > 0
+                   ? std::max(0, runs.back().num_tokens - config_.window_tokens + 1)
+                   : 0);
+  }
+
+  // Blocks before token `first_seen` may be gone.
+  void verify_run(const RunView& run, const std::vector<Value>& values,
+                  std::int32_t first_seen) const {
+    ASSERT_EQ(static_cast<std::size_t>(run.num_tokens), values.size());
+    for (std::int32_t i = 0; i < run.num_tokens; ++i) {
+      if (run.blocks[static_cast<std::size_t>(i / config_.block_tokens)].value < 0) {
+        ASSERT_LT(i, first_seen);
+        ASSERT_LE((i / config_.block_tokens + 1) * config_.block_tokens, first_seen);
+        continue;
+      }
+      ASSERT_EQ(shelves_[slot(run, i)], values[static_cast<std::size_t>(i)]) << "token " << i;
+    }
   }
 
   LedgerConfig config_;
   Ledger ledger_;
   std::vector<Value> shelves_;  // [blocks * block_tokens]
   std::map<SeqId, ModelSequence> sequences_;
-  std::map<SegmentId, ModelSegment> segments_;
+  std::map<SegmentId, std::vector<Value>> segments_;  // KV
   std::mt19937 random_;
   std::int64_t num_copies_ = 0;
   std::int64_t num_refusals_ = 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -40,27 +39,20 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool a
       open_{.blocks = BlockTable(shared)},
       adopts_(adopts) {}
 
-Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed,
-                   std::int32_t open_position)
+Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
+                   std::vector<SealedRun> sealed, std::int32_t open_position)
     : Sequence(shared, tokens, false) {
   sealed_ = std::move(sealed);
-  for (const Run& run : sealed_) {
-    sealed_tokens_ += run.num_tokens;
-  }
   open_.start_position = open_position;
 }
 
 Sequence Sequence::fork() const {
-  const auto clone = [this](const Run& run) {
-    return Run{.blocks = run.blocks.clone(blocks_for_tokens(shared_->config(), run.num_tokens)),
-               .num_tokens = run.num_tokens,
-               .start_position = run.start_position,
-               .rank = run.rank};
-  };
   Sequence copy(*shared_, tokens_, adopts_);
-  std::ranges::transform(sealed_, std::back_inserter(copy.sealed_), clone);
-  copy.sealed_tokens_ = sealed_tokens_;
-  copy.open_ = clone(open_);
+  copy.sealed_ = sealed_;
+  copy.open_ = {
+      .blocks = open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
+      .num_tokens = open_.num_tokens,
+      .start_position = open_.start_position};
   return copy;
 }
 
@@ -74,9 +66,8 @@ Result<Segment> Sequence::seal() const {
                           shared_->config().window_tokens, " tokens has freed ",
                           open_.blocks.num_given_up(), " of its blocks")};
   }
-  const auto first = tokens_.begin() + sealed_tokens_;
   return Segment(open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
-                 {first, first + open_.num_tokens});
+                 {tokens_.begin(), tokens_.begin() + open_.num_tokens});
 }
 
 // Blocks behind the open one hold no token yet and are never shared.
@@ -163,21 +154,15 @@ Status Sequence::rollback(std::int32_t length) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", total)};
   }
-  if (length < sealed_tokens_) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("cannot roll back to ", length, " tokens: the first ", sealed_tokens_,
-                          " belong to segments; compose a new sequence")};
-  }
-  const std::int32_t kept = std::min(open_.num_tokens, length - sealed_tokens_);
+  const std::int32_t kept = std::min(open_.num_tokens, length);
   const std::int32_t kept_blocks = blocks_for_tokens(shared_->config(), kept);
   const std::int32_t gone = std::min(open_.blocks.num_given_up(), kept_blocks);
   if (gone > blocks_behind_window(shared_->config(), kept)) {
-    return {
-        ErrorCode::kInvalidArgument,
-        base::str_cat("cannot roll back to ", length, " tokens: the window of ",
-                      shared_->config().window_tokens, " tokens has freed tokens up to ",
-                      sealed_tokens_ + open_.blocks.num_given_up() * shared_->config().block_tokens,
-                      " of ", num_computed(), "; drop the KV and compute it again")};
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot roll back to ", length, " tokens: the window of ",
+                          shared_->config().window_tokens, " tokens has freed tokens up to ",
+                          open_.blocks.num_given_up() * shared_->config().block_tokens, " of ",
+                          num_computed(), "; drop the KV and compute it again")};
   }
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;

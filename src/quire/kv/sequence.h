@@ -1,8 +1,9 @@
 // Sequence: tokens and where their KV is. The one owner of its length.
 //
-// 1. A sequence is a list of sealed runs (segments in use, never written) and one open run that
-//    grows. A plain prompt is an open run at position 0 and nothing else.
-// 2. Its length is the tokens of all runs; tokens behind it have no KV yet.
+// 1. A sequence is a list of sealed runs (segments in use, shared and never written) and one open
+// run
+//    that grows. A plain prompt is an open run at position 0 and nothing else.
+// 2. Its tokens are those of the open run; its length is those of them that have KV.
 // 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
 // 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written,
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,11 +25,16 @@
 
 namespace quire::kv {
 
-struct Run {
+struct OpenRun {
   BlockTable blocks;
   std::int32_t num_tokens = 0;      // with KV
   std::int32_t start_position = 0;  // use position of run token 0
-  std::uint64_t rank = 0;           // as RunView
+};
+
+struct SealedRun {
+  std::shared_ptr<const Segment> segment;
+  std::int32_t start_position = 0;
+  std::uint64_t rank = 0;  // as RunView
 };
 
 class Sequence {
@@ -35,9 +42,8 @@ class Sequence {
   // `shared` is borrowed. A plain sequence without KV. With `adopts`, blocks that somebody else has
   // cached are used instead of own ones with the same content.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts);
-  // A sequence that begins with `sealed` runs over the first of `tokens`; the open run begins at
-  // `open_position`.
-  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<Run> sealed,
+  // A sequence behind `sealed` runs; `tokens` are its own, from `open_position` on.
+  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
            std::int32_t open_position);
 
   [[nodiscard]] Sequence fork() const;
@@ -46,9 +52,9 @@ class Sequence {
   [[nodiscard]] Result<Segment> seal() const;
 
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
-  [[nodiscard]] std::int32_t num_computed() const { return sealed_tokens_ + open_.num_tokens; }
-  [[nodiscard]] std::span<const Run> sealed() const { return sealed_; }
-  [[nodiscard]] const Run& open() const { return open_; }
+  [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }
+  [[nodiscard]] std::span<const SealedRun> sealed() const { return sealed_; }
+  [[nodiscard]] const OpenRun& open() const { return open_; }
   // Tokens that may be written without another `extend`.
   [[nodiscard]] std::int32_t room() const { return room_; }
   [[nodiscard]] bool is_plain() const { return sealed_.empty(); }
@@ -75,9 +81,8 @@ class Sequence {
 
   SharedBlocks* shared_;
   std::vector<TokenId> tokens_;
-  std::vector<Run> sealed_;
-  std::int32_t sealed_tokens_ = 0;  // of all sealed runs
-  Run open_;
+  std::vector<SealedRun> sealed_;
+  OpenRun open_;
   std::int32_t room_ = 0;
   bool adopts_ = false;
 };

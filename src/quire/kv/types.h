@@ -33,8 +33,8 @@ struct SegmentUse {
   std::uint64_t rank = 0;  // carried to RunView
 };
 
-// Where the tokens behind the segments of a composition begin.
-struct OpenRun {
+// What a composed sequence has of its own.
+struct ComposeTail {
   std::span<const TokenId> tokens;       // known already, without KV
   std::optional<std::int32_t> position;  // of the first one; not given: behind the last segment
 };

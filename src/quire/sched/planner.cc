@@ -150,12 +150,11 @@ class Planner {
     }
   }
 
-  // What it would find: the segments of a composition, which it holds already, or a cached prefix.
+  // The cached prefix that it would find. A composition holds its segments already.
   [[nodiscard]] kv::PrefixMatch known_kv(const Entry& waiting) const {
-    if (waiting.request.sequence) {
-      return {.tokens = ledger_.num_computed(*waiting.request.sequence)};
-    }
-    return waiting.request.reuse ? ledger_.probe(known_tokens(waiting)) : kv::PrefixMatch{};
+    const bool plain = !waiting.request.sequence;
+    return plain && waiting.request.reuse ? ledger_.probe(known_tokens(waiting))
+                                          : kv::PrefixMatch{};
   }
 
   // All known tokens must fit, not only those of this step: a prompt takes all rows until it is
@@ -164,9 +163,7 @@ class Planner {
   // same ones pay twice here; at worst the second waits for the next step.
   bool admit_one(const Entry& waiting, StepPlan& plan) {
     const kv::PrefixMatch match = known_kv(waiting);
-    const std::int32_t segment_tokens = waiting.request.sequence ? match.tokens : 0;
-    const std::int64_t missing =
-        ledger_.min_blocks(wanted_tokens(waiting) - segment_tokens) - match.blocks;
+    const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
     const std::int64_t fresh = blocks_left_ - match.evictable_blocks;
     if (missing > fresh) {
       return false;

@@ -74,10 +74,8 @@ std::int64_t Scheduler::Impl::total_tokens(const Request& request) const {
 Status Scheduler::Impl::check_fits(const Request& request) const {
   const std::int64_t tokens = total_tokens(request);
   const kv::Ledger& ledger = *state.ledger;
-  const std::int64_t needed =
-      request.sequence ? ledger.num_blocks_held(*request.sequence) +
-                             ledger.min_blocks(tokens - ledger.num_computed(*request.sequence))
-                       : ledger.min_blocks(tokens);
+  const std::int64_t needed = ledger.min_blocks(tokens) +
+                              (request.sequence ? ledger.num_blocks_held(*request.sequence) : 0);
   const std::int64_t all = ledger.config().num_blocks;
   if (needed <= all && tokens <= kMaxTokens) {
     return {};
@@ -150,12 +148,9 @@ Scheduler::~Scheduler() {
 }
 
 Status Scheduler::submit(Request request) {
-  const std::int32_t computed =
-      request.sequence ? impl_->state.ledger->num_computed(*request.sequence) : 0;
-  if (impl_->prompt_tokens(request) == computed) {
+  if (impl_->prompt_tokens(request) == 0) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("request ", request.id.value, " has no prompt token",
-                          computed > 0 ? " behind its segments" : "", "; give at least 1")};
+            base::str_cat("request ", request.id.value, " has no prompt token; give at least 1")};
   }
   if (request.max_new_tokens < 0) {
     return {ErrorCode::kInvalidArgument,
@@ -170,7 +165,9 @@ Status Scheduler::submit(Request request) {
   auto entry = std::make_unique<Entry>();
   entry->total_tokens = static_cast<std::int32_t>(impl_->total_tokens(request));
   entry->sequence = request.sequence;
-  entry->progress.cached_tokens = computed;
+  if (request.sequence) {
+    entry->progress.cached_tokens = impl_->state.ledger->segment_tokens(*request.sequence);
+  }
   entry->request = std::move(request);
   entry->arrival = ++impl_->last_arrival;
   impl_->by_id[entry->request.id.value] = entry.get();

@@ -32,8 +32,8 @@ struct SchedulerConfig {
 struct Request {
   RequestId id;
   std::vector<TokenId> prompt;      // not empty; empty with `sequence`
-  std::optional<SeqId> sequence;    // a composition (Ledger::compose) with at least one token that
-                                    // has no KV: opened by the caller, closed by the scheduler once
+  std::optional<SeqId> sequence;    // a composition (Ledger::compose) with at least one token of
+                                    // its own: opened by the caller, closed by the scheduler once
                                     // it is accepted. Its segments stay when it is preempted
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
@@ -44,7 +44,7 @@ struct Request {
 // Work of one sequence in one step: KV of `count` tokens from `first` on is computed.
 struct PlannedRun {
   RequestId request;
-  std::int32_t first = 0;  // token index; equals the sequence's num_computed
+  std::int32_t first = 0;  // index into the sequence's own tokens; equals num_computed
   std::int32_t count = 0;
   bool samples = false;  // reaches the last known token: its logits give the next one. Never for
                          // max_new_tokens == 0

@@ -351,7 +351,7 @@ TEST(Scheduler, WindowedSequenceLongerThanThePoolRuns) {
   EXPECT_EQ(engine.finished.at(1), run_alone(prompt_of(30), 20, 5));
 }
 
-// A sequence of 3 + `tail` tokens over a sealed segment of the first 3.
+// A sequence of `tail` tokens behind a segment of 3.
 SeqId composed(kv::Ledger& ledger, std::int32_t tail) {
   const SeqId source = ledger.open(prompt_of(3, 40), false);
   EXPECT_TRUE(ledger.extend(source, 3).ok());
@@ -369,12 +369,12 @@ TEST(Scheduler, ACompositionComputesOnlyWhatIsBehindItsSegments) {
   const SeqId id = composed(engine.ledger, 5);
   ASSERT_TRUE(engine.scheduler.submit({.id = {1}, .sequence = id, .max_new_tokens = 2}).ok());
   const StepPlan plan = engine.scheduler.plan();
-  EXPECT_EQ(show(plan), "admit 1 1:3+5!");
+  EXPECT_EQ(show(plan), "admit 1 1:0+5!");
   const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(plan);
   ASSERT_TRUE(runs.ok());
   EXPECT_EQ(engine.scheduler.progress({1}).cached_tokens, 3);
   engine.scheduler.complete(runs->front(), 9);
-  EXPECT_EQ(show(engine.scheduler.plan()), "1:8+1!");
+  EXPECT_EQ(show(engine.scheduler.plan()), "1:5+1!");
   EXPECT_TRUE(engine.scheduler.finish({1}));
   EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
 }
@@ -407,10 +407,10 @@ TEST(Scheduler, APreemptedCompositionComesBackToItsSegments) {
     }
     return show(plan);
   };
-  EXPECT_EQ(commit(), "admit 1 admit 2 1:0+4! 2:3+2!");
+  EXPECT_EQ(commit(), "admit 1 admit 2 1:0+4! 2:0+2!");
   EXPECT_EQ(commit(), "preempt 2 1:4+1!");
   EXPECT_TRUE(engine.scheduler.finish({1}));
-  EXPECT_EQ(commit(), "admit 2 2:3+3!") << "its sampled token is computed with its prompt";
+  EXPECT_EQ(commit(), "admit 2 2:0+3!") << "its sampled token is computed with its prompt";
 }
 
 TEST(Scheduler, DestructionClosesItsSequences) {

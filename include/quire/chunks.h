@@ -1,0 +1,257 @@
+// Chunks: text registered once, whose KV is computed once and composed in any order afterwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire {
+
+enum class ChunkType : std::uint8_t { kSystemPrompt, kContext, kQuery };
+[[nodiscard]] constexpr const char* chunk_type_name(ChunkType type) {
+  constexpr const char* kNames[] = {"system_prompt", "context", "query"};
+  return kNames[static_cast<std::uint8_t>(type)];
+}
+
+// How the KV of context chunks relates to what stands before them in a composition. Each mode
+// equals a reference that can be written down (DESIGN 4.2).
+enum class ReuseMode : std::uint8_t {
+  kExact,        // a causal prefill of the joined ids; whole cached blocks of its prefix are reused
+  kAnchored,     // a context has seen the system chunk and itself; the default
+  kIndependent,  // a context has seen only itself
+  kBlend,        // anchored or independent, and a share of the context tokens is computed again
+};
+[[nodiscard]] constexpr const char* reuse_mode_name(ReuseMode mode) {
+  constexpr const char* kNames[] = {"exact", "anchored", "independent", "blend"};
+  return kNames[static_cast<std::uint8_t>(mode)];
+}
+
+// Which context tokens `blend` computes again.
+enum class Selector : std::uint8_t {
+  kQueryAttention,  // those that the query looks at (ProphetKV 2602.02579)
+  kValueDeviation,  // those whose values at layer 1 move most (CacheBlend 2405.16444)
+  kFirst,           // the first ones of every context (EPIC 2410.15332)
+  kRandom,          // the control
+  kAll,
+  kNone,
+  kExplicit,  // `Blend::tokens`
+};
+[[nodiscard]] constexpr const char* selector_name(Selector selector) {
+  constexpr const char* kNames[] = {"query_attn", "value_dev", "first_k", "random",
+                                    "all",        "none",      "explicit"};
+  return kNames[static_cast<std::uint8_t>(selector)];
+}
+
+// What stands before and behind a chunk's text. Special tokens written in it count.
+struct ChunkAffixes {
+  std::string prefix, suffix;
+};
+struct ChunkFormat {
+  ChunkAffixes system, context, query;
+};
+
+struct ChunkCacheOptions {
+  std::int32_t max_chunks = 1000;
+  double chunk_memory_ratio = 0.5;          // of the KV blocks that chunks may hold, in (0, 1]
+  bool enable_deduplication = true;         // equal chunks are one chunk
+  std::string salt;                         // tenant: equal chunks of two salts are two chunks
+  std::optional<ChunkFormat> chunk_format;  // instead of the model's chat template
+
+  [[nodiscard]] QUIRE_API Status validate() const;
+};
+
+struct ChunkOptions {
+  std::string metadata_json = "{}";   // an object
+  std::optional<double> ttl_seconds;  // since its last use; a pinned chunk does not expire
+  bool pinned = false;                // never evicted
+  std::int32_t priority = 0;          // lower ones are evicted first, then the least recently used
+  std::optional<std::string> anchor;  // the system chunk under which a context is computed; "":
+                                      // none; not given: the system chunk registered last
+};
+
+// Text goes through the chunk format; ids are taken as they are.
+struct ChunkContent {
+  Prompt content;
+  ChunkType type = ChunkType::kContext;
+  ChunkOptions options;
+};
+
+struct ChunkInfo {
+  std::string chunk_id;  // 64 hexadecimal digits, the same in every process
+  ChunkType type = ChunkType::kContext;
+  std::string content;  // as registered; of ids their decoded text
+  std::vector<TokenId> token_ids;
+  std::string metadata_json;
+  std::string created_at, last_accessed;  // UTC, ISO 8601: "2024-01-01T00:00:00Z"
+  std::int64_t access_count = 0;          // registrations and compositions after the first
+  std::optional<double> ttl_seconds;
+  bool pinned = false;
+  std::int32_t priority = 0;
+  std::string anchor;             // "" : none
+  std::int64_t num_variants = 0;  // anchors under which KV is there
+  std::int64_t memory_bytes = 0;  // of the blocks that it holds
+};
+
+struct ChunkUpdate {
+  std::optional<std::string> metadata_json;          // replaces the keys that it names
+  std::optional<std::optional<double>> ttl_seconds;  // nullopt inside: none
+  std::optional<bool> pinned;
+  std::optional<std::int32_t> priority;
+};
+
+struct ChunkStats {
+  std::int64_t total_chunks = 0, system_chunks = 0, context_chunks = 0, query_chunks = 0;
+  std::int64_t memory_used_bytes = 0, memory_limit_bytes = 0;
+  std::int64_t cache_hits = 0, cache_misses = 0;  // prefills avoided and done
+  std::int64_t evictions = 0;
+};
+
+struct Blend {
+  Selector selector = Selector::kQueryAttention;
+  double share = 0;                       // of the context tokens, [0, 1]
+  std::vector<std::int32_t> tokens;       // kExplicit: indices into the composition's token_ids
+  ReuseMode base = ReuseMode::kAnchored;  // or kIndependent
+  std::uint64_t seed = 0;                 // of kRandom
+};
+
+enum class Positions : std::uint8_t {
+  kConcat,    // one after the other
+  kParallel,  // all contexts start where the system chunk ends, the query behind the longest
+  kFixed,     // as given
+};
+
+struct CompositionSpec {
+  std::string system_chunk_id;
+  bool without_system = false;  // allows an empty system_chunk_id
+  std::vector<std::string> context_chunk_ids;
+  std::string query_chunk_id;
+  ReuseMode mode = ReuseMode::kAnchored;
+  Positions positions = Positions::kConcat;
+  std::vector<std::int32_t> fixed;  // kFixed: start of each segment, system and query included
+  bool bos_sink = false;            // kIndependent: contexts have seen a BOS token too
+  Blend blend;                      // kBlend
+};
+
+// What a composition consists of and what running it would cost now.
+struct CompositionInfo {
+  struct Segment {
+    std::string chunk_id;
+    ChunkType type = ChunkType::kContext;
+    std::int64_t num_tokens = 0;
+    std::int64_t position = 0;
+    bool cached = false;  // its KV is there
+    std::string why_not;  // else: never seen, evicted, other anchor, ...
+  };
+  std::vector<Segment> segments;
+  std::vector<TokenId> token_ids;  // joined
+  ReuseMode mode = ReuseMode::kAnchored;
+  ReuseGrade grade = ReuseGrade::kExact;  // that the output will have
+  std::int64_t total_tokens = 0;
+  std::int64_t tokens_reused = 0, tokens_computed = 0;
+  std::int64_t num_levels = 0;    // runs of KV that attention merges
+  std::int64_t num_blocks = 0;    // held while it runs, up to its first token
+  std::int64_t memory_bytes = 0;  // of them
+  std::int64_t new_blocks = 0;    // of them, to be allocated
+  bool retokenizes_alike = true;  // encoding the joined text gives the same ids
+};
+
+// Immutable; names chunks, holds no KV. Running it after a chunk has gone is kNotFound.
+class QUIRE_API Composition {
+ public:
+  [[nodiscard]] const CompositionSpec& spec() const;
+  [[nodiscard]] const CompositionInfo& info() const;  // as when it was made
+
+  struct Impl;
+  explicit Composition(std::shared_ptr<const Impl> impl);  // for the library itself
+  [[nodiscard]] const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+struct RegisteredGeneration {
+  GenerationOutput output;
+  std::string system_id, query_id;
+  std::vector<std::string> context_ids;
+};
+
+// An LLM with a registry of chunks. Move only; all calls may come from any thread.
+class QUIRE_API ChunkedLLM {
+ public:
+  [[nodiscard]] static Result<ChunkedLLM> open(const std::string& model,
+                                               const LLMOptions& options = {},
+                                               const ChunkCacheOptions& chunks = {});
+  ChunkedLLM(ChunkedLLM&&) noexcept;
+  ChunkedLLM& operator=(ChunkedLLM&&) noexcept;
+  ~ChunkedLLM();
+
+  // Plain prompts, statistics, tokenizer, close.
+  [[nodiscard]] LLM& llm();
+
+  // Computes the chunk's KV, unless an equal chunk is there: then no prefill happens, its metadata
+  // is merged (the new keys win) and its id comes back. kOverflow when it can never fit,
+  // kOutOfBlocks when it does not fit now. Cost of a known chunk: O(text).
+  [[nodiscard]] Result<std::string> register_chunk(const ChunkContent& chunk,
+                                                   const Interrupt& interrupted = {});
+  // The same for many, in one batch; ids in order. All or none.
+  [[nodiscard]] Result<std::vector<std::string>> register_chunks(
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted = {});
+
+  // Reading is no use: it moves no chunk in the order of eviction.
+  [[nodiscard]] Result<ChunkInfo> get_chunk(const std::string& chunk_id) const;
+  // `metadata_filter_json`: an object whose pairs must all be there.
+  [[nodiscard]] Result<std::vector<ChunkInfo>> list_chunks(
+      std::optional<ChunkType> type = {}, std::string_view metadata_filter_json = "{}") const;
+  [[nodiscard]] Result<ChunkInfo> update_chunk(const std::string& chunk_id,
+                                               const ChunkUpdate& update);
+  // Unknown from now on; its blocks return with its last user. False when it was not there.
+  [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id);
+  // Deletes all (of a type) that no request uses; returns how many.
+  [[nodiscard]] Result<std::int64_t> clear_chunks(std::optional<ChunkType> type = {});
+  // Deletes those without use for so long, pinned ones and those in use apart.
+  [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
+  [[nodiscard]] Result<ChunkStats> chunk_stats() const;
+
+  // Checks kinds, number and mode, and computes nothing. O(number of chunks), but for token_ids.
+  [[nodiscard]] Result<Composition> compose(const CompositionSpec& spec) const;
+  // What running it would do now. Changes nothing.
+  [[nodiscard]] Result<CompositionInfo> preview_composition(const CompositionSpec& spec) const;
+
+  [[nodiscard]] Result<GenerationOutput> generate_from_chunks(const CompositionSpec& spec,
+                                                              const SamplingParams& params = {},
+                                                              const Interrupt& interrupted = {});
+  // One continuous batch. `params`: one, or one per request. Nothing starts if any is refused.
+  [[nodiscard]] Result<std::vector<GenerationOutput>> batch_generate_from_chunks(
+      std::span<const CompositionSpec> specs, std::span<const SamplingParams> params,
+      const Interrupt& interrupted = {});
+  [[nodiscard]] Result<Stream> stream_from_chunks(const CompositionSpec& spec,
+                                                  const SamplingParams& params = {},
+                                                  const Interrupt& interrupted = {});
+  // fp32 [query tokens, vocab_size].
+  [[nodiscard]] Result<ForwardOutput> logits_from_chunks(const CompositionSpec& spec,
+                                                         const Interrupt& interrupted = {});
+
+  // JSON list: for each part of the composition or prompt why it is there or not.
+  [[nodiscard]] Result<std::string> explain(const CompositionSpec& spec) const;
+
+  struct Impl;
+
+ private:
+  explicit ChunkedLLM(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire

@@ -1,0 +1,404 @@
+#include "quire/kv/chunk_registry.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+namespace {
+
+constexpr std::size_t kRemembered = 4096;  // chunks that have gone
+constexpr std::size_t kShownDigits = 12;   // of an id in messages
+constexpr int kRankDigits = 16;            // of an id: 64 bits
+
+double seconds_between(WallClock::time_point from, WallClock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+std::uint64_t rank_of(std::string_view id) {
+  std::uint64_t rank = 0;
+  for (const char digit : id.substr(0, kRankDigits)) {
+    rank = rank * 16 + static_cast<std::uint64_t>(digit <= '9' ? digit - '0' : digit - 'a' + 10);
+  }
+  return rank;
+}
+
+std::string shown(std::string_view id) {
+  return id.size() <= kShownDigits ? std::string(id)
+                                   : base::str_cat(id.substr(0, kShownDigits), "...");
+}
+
+}  // namespace
+
+const char* removal_name(Removal reason) {
+  constexpr const char* kNames[] = {"deleted", "cleared", "evicted", "expired", "unused"};
+  return kNames[static_cast<std::uint8_t>(reason)];
+}
+
+ChunkRegistry::ChunkRegistry(RegistryConfig config, Ledger& ledger)
+    : config_(std::move(config)), ledger_(ledger) {}
+
+ChunkRegistry::~ChunkRegistry() {
+  for (const auto& [id, chunk] : chunks_) {
+    for (const auto& [key, segment] : chunk.variants) {
+      ledger_.drop_segment(segment);
+    }
+  }
+}
+
+Chunk* ChunkRegistry::lookup(std::string_view id) {
+  const auto found = chunks_.find(std::string(id));
+  return found == chunks_.end() ? nullptr : &found->second;
+}
+
+std::int32_t ChunkRegistry::blocks_for(std::size_t tokens) const {
+  const auto block_tokens = static_cast<std::size_t>(ledger_.config().block_tokens);
+  return static_cast<std::int32_t>((tokens + block_tokens - 1) / block_tokens);
+}
+
+std::int32_t ChunkRegistry::blocks_of(const Chunk& chunk) const {
+  std::int32_t blocks = 0;
+  for (const auto& [key, segment] : chunk.variants) {
+    blocks += ledger_.num_blocks(segment);
+  }
+  for (const auto& [key, aside] : chunk.pending) {
+    blocks += aside;
+  }
+  return blocks;
+}
+
+bool ChunkRegistry::may_go(const Chunk& chunk) const {
+  return chunk.listed && !chunk.pinned && chunk.holders == 0 && chunk.pending.empty();
+}
+
+bool ChunkRegistry::expired(const Chunk& chunk, WallClock::time_point now) const {
+  return chunk.ttl_seconds && may_go(chunk) &&
+         seconds_between(chunk.accessed, now) > *chunk.ttl_seconds;
+}
+
+void ChunkRegistry::expire() {
+  const auto now = config_.now();
+  std::vector<std::string> ids;
+  for (const auto& [id, chunk] : chunks_) {
+    if (expired(chunk, now)) {
+      ids.push_back(id);
+    }
+  }
+  for (const std::string& id : ids) {
+    remove(id, Removal::kExpired);
+  }
+}
+
+const Chunk* ChunkRegistry::find(std::string_view id) {
+  Chunk* chunk = lookup(id);
+  if (chunk != nullptr && expired(*chunk, config_.now())) {
+    remove(id, Removal::kExpired);
+    return nullptr;
+  }
+  return chunk != nullptr && chunk->listed ? chunk : nullptr;
+}
+
+Result<const Chunk*> ChunkRegistry::get(std::string_view id) {
+  if (const Chunk* chunk = find(id)) {
+    return chunk;
+  }
+  return Error{.code = ErrorCode::kNotFound,
+               .message = base::str_cat("no chunk ", base::quoted(shown(id)), ": ", fate(id),
+                                        "; register it (again)"),
+               .chunk_id = std::string(id)};
+}
+
+std::vector<const Chunk*> ChunkRegistry::list() {
+  expire();
+  std::vector<const Chunk*> chunks;
+  for (const auto& [id, chunk] : chunks_) {
+    if (chunk.listed) {
+      chunks.push_back(&chunk);
+    }
+  }
+  std::ranges::sort(chunks, {}, [](const Chunk* chunk) { return chunk->registration; });
+  return chunks;
+}
+
+void ChunkRegistry::touch(Chunk& chunk) {
+  chunk.accessed = config_.now();
+  chunk.use = ++last_use_;
+  ++chunk.accesses;
+}
+
+void ChunkRegistry::merge(NewChunk chunk) {
+  Chunk* known = lookup(chunk.id);
+  QUIRE_CHECK(known != nullptr && known->listed, "merged with a chunk that is not there");
+  for (const auto& [key, value] : chunk.metadata) {
+    known->metadata[key] = value;
+  }
+  known->pinned = known->pinned || chunk.pinned;
+  if (chunk.ttl_seconds) {
+    known->ttl_seconds = chunk.ttl_seconds;
+  }
+  touch(*known);
+  ++counts_.hits;
+  if (known->type == ChunkType::kSystemPrompt) {
+    std::erase(systems_, chunk.id);
+    systems_.push_back(chunk.id);
+  }
+}
+
+std::vector<const Chunk*> ChunkRegistry::eviction_order(std::string_view spared) const {
+  std::vector<const Chunk*> order;
+  for (const auto& [id, chunk] : chunks_) {
+    if (may_go(chunk) && id != spared) {
+      order.push_back(&chunk);
+    }
+  }
+  std::ranges::sort(order, {}, [](const Chunk* c) { return std::tuple(c->priority, c->use); });
+  return order;
+}
+
+Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, std::string_view spared) {
+  if (blocks > config_.max_blocks) {
+    return Error{
+        .code = ErrorCode::kOverflow,
+        .message = base::str_cat("the chunk needs ", blocks, " blocks (",
+                                 base::format_bytes(blocks * config_.block_bytes),
+                                 "), all chunks together may hold ", config_.max_blocks, " (",
+                                 base::format_bytes(config_.max_blocks * config_.block_bytes),
+                                 "); raise kv_budget or chunk_memory_ratio"),
+        .needed_bytes = blocks * config_.block_bytes,
+        .free_bytes = config_.max_blocks * config_.block_bytes};
+  }
+  expire();
+  std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
+  std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
+  std::vector<std::string> victims;
+  for (const Chunk* chunk : eviction_order(spared)) {
+    const std::int32_t freed = blocks_of(*chunk);
+    if (excess_chunks > 0 || (excess_blocks > 0 && freed > 0)) {
+      excess_blocks -= freed;
+      --excess_chunks;
+      victims.push_back(chunk->id);
+    }
+  }
+  if (excess_blocks > 0 || excess_chunks > 0) {
+    const std::int64_t free_bytes =
+        std::max(0, config_.max_blocks - counts_.blocks) * config_.block_bytes;
+    return Error{
+        .code = ErrorCode::kOutOfBlocks,
+        .message = base::str_cat(
+            "no room for the chunk: it needs ", blocks, " blocks, chunks hold ", counts_.blocks,
+            " of ", config_.max_blocks, " and there are ", chunks_.size(), " of ",
+            config_.max_chunks, " chunks; the others are pinned or in use: unpin or delete some"),
+        .needed_bytes = blocks * config_.block_bytes,
+        .free_bytes = free_bytes};
+  }
+  for (const std::string& id : victims) {
+    remove(id, Removal::kEvicted);
+    ++counts_.evictions;
+  }
+  return {};
+}
+
+Status ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
+  QUIRE_CHECK(lookup(chunk.id) == nullptr, "a chunk was begun twice");
+  const std::int32_t blocks = key ? blocks_for(chunk.tokens.size()) : 0;
+  QUIRE_TRY_STATUS(make_room(1, blocks, ""));
+  Chunk entry{std::move(chunk)};
+  entry.created = entry.accessed = config_.now();
+  entry.registration = entry.use = ++last_use_;
+  entry.rank = rank_of(entry.id);
+  if (key) {
+    entry.pending[*key] = blocks;
+  }
+  counts_.blocks += blocks;
+  ++counts_.misses;
+  const std::string id = entry.id;
+  chunks_.emplace(id, std::move(entry));
+  return {};
+}
+
+Status ChunkRegistry::begin_variant(std::string_view id, const VariantKey& key) {
+  Chunk* chunk = lookup(id);
+  QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
+  const std::int32_t blocks = blocks_for(chunk->tokens.size());
+  QUIRE_TRY_STATUS(make_room(0, blocks, id));
+  chunk->pending[key] = blocks;
+  counts_.blocks += blocks;
+  return {};
+}
+
+bool ChunkRegistry::is_pending(std::string_view id, const VariantKey& key) const {
+  const auto found = chunks_.find(std::string(id));
+  return found != chunks_.end() && found->second.pending.contains(key);
+}
+
+bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
+                        std::optional<SegmentId> segment) {
+  Chunk* chunk = lookup(id);
+  if (chunk == nullptr || !chunk->pending.contains(key)) {
+    if (segment) {
+      ledger_.drop_segment(*segment);
+    }
+    return false;
+  }
+  counts_.blocks -= chunk->pending.extract(key).mapped();
+  if (segment) {
+    counts_.blocks += ledger_.num_blocks(*segment);
+    chunk->variants[key] = *segment;
+  } else if (!chunk->listed && chunk->pending.empty()) {
+    chunks_.erase(std::string(id));
+  }
+  return true;
+}
+
+void ChunkRegistry::publish(std::string_view id) {
+  Chunk* chunk = lookup(id);
+  QUIRE_CHECK(chunk != nullptr, "published a chunk that is not there");
+  chunk->listed = true;
+  if (chunk->type == ChunkType::kSystemPrompt) {
+    systems_.emplace_back(id);
+  }
+}
+
+std::string ChunkRegistry::last_system() const {
+  return systems_.empty() ? std::string() : systems_.back();
+}
+
+ChunkRegistry::Hold ChunkRegistry::hold(std::string_view id) {
+  Chunk* chunk = lookup(id);
+  QUIRE_CHECK(chunk != nullptr, "held a chunk that is not there");
+  ++chunk->holders;
+  touch(*chunk);
+  return {.id = chunk->id, .registration = chunk->registration};
+}
+
+void ChunkRegistry::release(const Hold& hold) {
+  Chunk* chunk = lookup(hold.id);
+  if (chunk != nullptr && chunk->registration == hold.registration) {  // not deleted meanwhile
+    --chunk->holders;
+  }
+}
+
+void ChunkRegistry::count(std::int64_t hits, std::int64_t misses) {
+  counts_.hits += hits;
+  counts_.misses += misses;
+}
+
+Result<const Chunk*> ChunkRegistry::update(std::string_view id, const ChunkUpdate& update) {
+  base::json::object metadata;
+  if (update.metadata_json) {
+    QUIRE_TRY(const base::json::value parsed, base::parse_json(*update.metadata_json, "metadata"));
+    if (!parsed.is_object()) {
+      return {ErrorCode::kInvalidArgument, "metadata must be an object"};
+    }
+    metadata = parsed.get_object();
+  }
+  if (update.ttl_seconds && *update.ttl_seconds && !(**update.ttl_seconds > 0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("ttl_seconds is ", **update.ttl_seconds, "; give more than 0, or none")};
+  }
+  QUIRE_TRY([[maybe_unused]] const Chunk* known, get(id));
+  Chunk* chunk = lookup(id);
+  for (const auto& [key, value] : metadata) {
+    chunk->metadata[key] = value;
+  }
+  chunk->ttl_seconds = update.ttl_seconds.value_or(chunk->ttl_seconds);
+  chunk->pinned = update.pinned.value_or(chunk->pinned);
+  chunk->priority = update.priority.value_or(chunk->priority);
+  return chunk;
+}
+
+bool ChunkRegistry::remove(std::string_view id, Removal reason) {
+  Chunk* chunk = lookup(id);
+  if (chunk == nullptr || !chunk->listed) {
+    return false;
+  }
+  counts_.blocks -= blocks_of(*chunk);
+  for (const auto& [key, segment] : chunk->variants) {
+    ledger_.drop_segment(segment);
+  }
+  gone_.push_back({.id = chunk->id, .reason = reason, .when = config_.now()});
+  if (gone_.size() > kRemembered) {
+    gone_.pop_front();
+  }
+  std::erase(systems_, chunk->id);
+  chunks_.erase(gone_.back().id);
+  return true;
+}
+
+std::int64_t ChunkRegistry::clear(std::optional<ChunkType> type) {
+  expire();
+  std::vector<std::string> ids;
+  for (const auto& [id, chunk] : chunks_) {
+    if (chunk.listed && chunk.holders == 0 && chunk.pending.empty() &&
+        (!type || chunk.type == *type)) {
+      ids.push_back(id);
+    }
+  }
+  for (const std::string& id : ids) {
+    remove(id, Removal::kCleared);
+  }
+  return std::ssize(ids);
+}
+
+std::int64_t ChunkRegistry::evict_unused(double max_age_seconds) {
+  expire();
+  const auto now = config_.now();
+  std::vector<std::string> ids;
+  for (const auto& [id, chunk] : chunks_) {
+    if (may_go(chunk) && seconds_between(chunk.accessed, now) >= max_age_seconds) {
+      ids.push_back(id);
+    }
+  }
+  for (const std::string& id : ids) {
+    remove(id, Removal::kUnused);
+  }
+  return std::ssize(ids);
+}
+
+std::string ChunkRegistry::fate(std::string_view id) const {
+  const auto last =
+      std::find_if(gone_.rbegin(), gone_.rend(), [&](const Gone& gone) { return gone.id == id; });
+  if (last == gone_.rend()) {
+    return "never registered";
+  }
+  return base::str_cat(removal_name(last->reason), " ",
+                       static_cast<std::int64_t>(seconds_between(last->when, config_.now())),
+                       " s ago");
+}
+
+RegistryCounts ChunkRegistry::counts() const { return counts_; }
+
+Status ChunkRegistry::check() const {
+  std::int32_t blocks = 0;
+  for (const auto& [id, chunk] : chunks_) {
+    blocks += blocks_of(chunk);
+    if (id != chunk.id || (!chunk.listed && chunk.holders > 0)) {
+      return {ErrorCode::kInternal, base::str_cat("chunk ", id, " is filed wrongly")};
+    }
+  }
+  if (blocks != counts_.blocks || blocks > config_.max_blocks) {
+    return {ErrorCode::kInternal, base::str_cat("chunks hold ", blocks, " blocks, counted ",
+                                                counts_.blocks, " of ", config_.max_blocks)};
+  }
+  if (std::ssize(chunks_) > config_.max_chunks) {
+    return {ErrorCode::kInternal, base::str_cat(chunks_.size(), " chunks of ", config_.max_chunks)};
+  }
+  return {};
+}
+
+}  // namespace quire::kv

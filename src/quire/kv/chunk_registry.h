@@ -1,0 +1,169 @@
+// ChunkRegistry: named chunks, the segments that hold their KV, and which of them go when room is
+// needed. Host only; computes nothing: the engine prefills and attaches.
+//
+// A chunk is registered under an id that says everything about it (chunk_id). Its KV exists in
+// variants, one for each thing that stood before it when it was computed: nothing, a BOS token, or
+// a system chunk. Variants belong to the chunk and go with it.
+//
+// Order of eviction: lower priority first, then least recently used. Registering (again) and
+// composing are uses, reading is not. What a request uses (`hold`), what is being computed and what
+// is pinned is never evicted.
+//
+// Thread rule: one thread (the engine's) owns it, with its ledger.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/chunks.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+using WallClock = std::chrono::system_clock;
+
+struct RegistryConfig {
+  std::int32_t max_chunks = 1000;
+  std::int32_t max_blocks = 0;   // that chunks may hold together
+  std::int64_t block_bytes = 0;  // for errors in bytes
+  std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
+};
+
+// What stood before a chunk when its KV was computed: "" nothing, "bos" a BOS token, else the id of
+// a system chunk.
+using VariantKey = std::string;
+inline constexpr std::string_view kBosVariant = "bos";
+
+struct NewChunk {
+  std::string id;  // chunk_id(...)
+  ChunkType type = ChunkType::kContext;
+  std::string content;
+  std::vector<TokenId> tokens;
+  base::json::object metadata;
+  std::optional<double> ttl_seconds;
+  bool pinned = false;
+  std::int32_t priority = 0;
+  std::string anchor;  // id of a system chunk, or ""
+};
+
+struct Chunk : NewChunk {
+  WallClock::time_point created, accessed;
+  std::int64_t accesses = 0;
+  std::uint64_t registration = 0;              // grows with every registration of any chunk
+  std::uint64_t use = 0;                       // grows with every use of any chunk
+  std::int32_t holders = 0;                    // requests that use it
+  std::map<VariantKey, SegmentId> variants;    // with KV
+  std::map<VariantKey, std::int32_t> pending;  // being computed: blocks set aside
+  bool listed = false;                         // registration has ended well
+  std::uint64_t rank = 0;                      // of its id: RunView::rank
+};
+
+// Why a chunk is no longer there.
+enum class Removal : std::uint8_t { kDeleted, kCleared, kEvicted, kExpired, kUnused };
+[[nodiscard]] const char* removal_name(Removal reason);
+
+struct RegistryCounts {
+  std::int64_t hits = 0, misses = 0, evictions = 0;
+  std::int32_t blocks = 0;  // held and set aside
+};
+
+class ChunkRegistry {
+ public:
+  // `ledger` is borrowed and outlives the registry.
+  ChunkRegistry(RegistryConfig config, Ledger& ledger);
+  ~ChunkRegistry();
+  ChunkRegistry(const ChunkRegistry&) = delete;
+  ChunkRegistry& operator=(const ChunkRegistry&) = delete;
+
+  // A chunk whose registration has ended; nullptr when unknown. Expired ones are gone by then.
+  [[nodiscard]] const Chunk* find(std::string_view id);
+  // The same; kNotFound says how and when it went, where that is known.
+  [[nodiscard]] Result<const Chunk*> get(std::string_view id);
+  [[nodiscard]] std::vector<const Chunk*> list();
+  // The system chunk registered last that is still there; "" without one.
+  [[nodiscard]] std::string last_system() const;
+
+  // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`.
+  // Precondition: find(chunk.id).
+  void merge(NewChunk chunk);
+  // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
+  // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
+  // evicting nothing, when those that may go do not suffice. A chunk being registered is not found
+  // yet; registering it a second time meanwhile counts as the same.
+  [[nodiscard]] Status begin(NewChunk chunk, const std::optional<VariantKey>& key);
+  // The same for another variant of a known chunk.
+  [[nodiscard]] Status begin_variant(std::string_view id, const VariantKey& key);
+  // Whether somebody computes this variant (of a chunk that need not be listed).
+  [[nodiscard]] bool is_pending(std::string_view id, const VariantKey& key) const;
+  // The computation has ended: with KV, whose segment is the registry's from now on, or without.
+  // False, and the segment is dropped, when the chunk was deleted meanwhile.
+  bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
+  // Registration has ended well: the chunk is listed.
+  void publish(std::string_view id);
+
+  // Composing: a use, and no eviction until the hold is given to release, once. Precondition:
+  // known.
+  struct Hold {
+    std::string id;
+    std::uint64_t registration = 0;
+  };
+  [[nodiscard]] Hold hold(std::string_view id);
+  void release(const Hold& hold);
+  // Counts what a composition found and did not find.
+  void count(std::int64_t hits, std::int64_t misses);
+
+  [[nodiscard]] Result<const Chunk*> update(std::string_view id, const ChunkUpdate& update);
+  // Forgets the chunk; blocks return when no sequence uses them. False when unknown.
+  bool remove(std::string_view id, Removal reason);
+  // Removes what nobody uses; returns how many.
+  std::int64_t clear(std::optional<ChunkType> type);
+  std::int64_t evict_unused(double max_age_seconds);
+
+  // What became of a chunk that is not there; "never registered" when nothing is known.
+  [[nodiscard]] std::string fate(std::string_view id) const;
+  [[nodiscard]] RegistryCounts counts() const;
+  // Blocks of a chunk's variants and of what is set aside for it.
+  [[nodiscard]] std::int32_t blocks_of(const Chunk& chunk) const;
+  // kInternal naming the first broken invariant; for tests.
+  [[nodiscard]] Status check() const;
+
+ private:
+  struct Gone {
+    std::string id;
+    Removal reason = Removal::kDeleted;
+    WallClock::time_point when;
+  };
+  using Chunks = std::unordered_map<std::string, Chunk>;
+
+  [[nodiscard]] Chunk* lookup(std::string_view id);
+  [[nodiscard]] bool may_go(const Chunk& chunk) const;
+  [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
+  void expire();
+  void touch(Chunk& chunk);
+  // Evicts until `chunks` more chunks and `blocks` more blocks fit; `spared` stays.
+  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, std::string_view spared);
+  [[nodiscard]] std::vector<const Chunk*> eviction_order(std::string_view spared) const;
+  [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
+
+  RegistryConfig config_;
+  Ledger& ledger_;
+  Chunks chunks_;
+  std::uint64_t last_use_ = 0;
+  std::vector<std::string> systems_;  // listed ones, by registration
+  std::deque<Gone> gone_;             // the last ones
+  RegistryCounts counts_;
+};
+
+}  // namespace quire::kv

@@ -1,0 +1,191 @@
+#include "quire/kv/composition.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+Status invalid(std::string message) { return {ErrorCode::kInvalidComposition, std::move(message)}; }
+
+Result<Part> part_of(ChunkRegistry& registry, const std::string& id, ChunkType type) {
+  QUIRE_TRY(const Chunk* chunk, registry.get(id));
+  if (chunk->type != type) {
+    return Error{.code = ErrorCode::kInvalidComposition,
+                 .message = base::str_cat("chunk ", id.substr(0, 12), "... is a ",
+                                          chunk_type_name(chunk->type), " chunk, not a ",
+                                          chunk_type_name(type), " chunk"),
+                 .chunk_id = id};
+  }
+  return Part{.chunk = chunk};
+}
+
+std::int64_t tokens_of(const Part& part) { return std::ssize(part.chunk->tokens); }
+
+Status check_mode(const CompositionSpec& spec, bool windowed) {
+  if (windowed && spec.mode != ReuseMode::kExact) {
+    return {
+        ErrorCode::kIncompatible,
+        base::str_cat("mode ", reuse_mode_name(spec.mode),
+                      " has no meaning for a model with a sliding window, which has forgotten "
+                      "a chunk's first tokens when its last ones are computed; use mode exact")};
+  }
+  const bool moves = spec.positions != Positions::kConcat;
+  if (moves && (spec.mode == ReuseMode::kExact || spec.mode == ReuseMode::kBlend)) {
+    return invalid(base::str_cat("mode ", reuse_mode_name(spec.mode),
+                                 " is defined for positions \"concat\" only"));
+  }
+  if (spec.bos_sink && spec.mode != ReuseMode::kIndependent) {
+    return invalid("a BOS sink belongs to mode independent");
+  }
+  return {};
+}
+
+// The system chunk is computed alone, contexts under whatever the mode says.
+VariantKey context_key(const CompositionSpec& spec) {
+  const ReuseMode mode = spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
+  if (mode == ReuseMode::kAnchored) {
+    return spec.system_chunk_id;
+  }
+  return spec.bos_sink ? VariantKey(kBosVariant) : VariantKey();
+}
+
+Status place_fixed(const CompositionSpec& spec, ResolvedComposition& composition) {
+  std::vector<Part*> parts;
+  for (Part& part : composition.parts) {
+    parts.push_back(&part);
+  }
+  parts.push_back(&composition.query);
+  if (spec.fixed.size() != parts.size()) {
+    return invalid(base::str_cat("positions has ", spec.fixed.size(), " starts for ", parts.size(),
+                                 " segments; give one for each, system and query included"));
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (spec.fixed[i] < 0) {
+      return invalid(base::str_cat("positions[", i, "] is ", spec.fixed[i], "; give 0 or more"));
+    }
+    parts[i]->position = spec.fixed[i];
+  }
+  return {};
+}
+
+Status place(const CompositionSpec& spec, std::size_t num_systems,
+             ResolvedComposition& composition) {
+  if (spec.positions == Positions::kFixed) {
+    return place_fixed(spec, composition);
+  }
+  std::int64_t next = 0;   // behind what was placed
+  std::int64_t start = 0;  // of parallel contexts
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < composition.parts.size(); ++i) {
+    Part& part = composition.parts[i];
+    const bool parallel = spec.positions == Positions::kParallel && i >= num_systems;
+    part.position = static_cast<std::int32_t>(parallel ? start : next);
+    next = part.position + tokens_of(part);
+    end = std::max(end, next);
+    start = i < num_systems ? next : start;
+    if (end + tokens_of(composition.query) > std::numeric_limits<std::int32_t>::max()) {
+      return {ErrorCode::kOverflow, base::str_cat("the composition has over ", end, " positions")};
+    }
+  }
+  composition.query.position = static_cast<std::int32_t>(end);
+  return {};
+}
+
+// What the result equals: nothing was left out of anybody's sight when at most one context follows
+// the system chunk, at the positions of a plain prompt.
+ReuseGrade grade_of(const CompositionSpec& spec, std::size_t num_systems) {
+  if (spec.mode == ReuseMode::kExact) {
+    return ReuseGrade::kExact;
+  }
+  const std::size_t contexts = spec.context_chunk_ids.size();
+  const bool in_line = spec.positions == Positions::kConcat ||
+                       (spec.positions == Positions::kParallel && contexts <= 1);
+  const bool all = spec.mode == ReuseMode::kBlend &&
+                   (spec.blend.selector == Selector::kAll || spec.blend.share >= 1);
+  const bool sees_all =
+      contexts == 0 || (contexts == 1 && (num_systems == 0 || spec.mode == ReuseMode::kAnchored));
+  return in_line && !spec.bos_sink && (sees_all || all) ? ReuseGrade::kEqualMath
+                                                        : ReuseGrade::kApproximate;
+}
+
+}  // namespace
+
+std::vector<Part> ResolvedComposition::missing() const {
+  std::vector<Part> missing;
+  for (const Part& part : parts) {
+    const auto same = [&](const Part& other) {
+      return other.chunk == part.chunk && other.key == part.key;
+    };
+    if (!part.segment && std::ranges::none_of(missing, same)) {
+      missing.push_back(part);
+    }
+  }
+  return missing;
+}
+
+std::vector<SegmentUse> ResolvedComposition::uses() const {
+  std::vector<SegmentUse> uses;
+  uses.reserve(parts.size());
+  for (const Part& part : parts) {
+    QUIRE_CHECK(part.segment.has_value(), "a part of the composition has no KV");
+    uses.push_back({.segment = *part.segment, .position = part.position, .rank = part.chunk->rank});
+  }
+  return uses;
+}
+
+Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSpec& spec,
+                                    bool windowed) {
+  QUIRE_TRY_STATUS(check_mode(spec, windowed));
+  if (spec.system_chunk_id.empty() && !spec.without_system) {
+    return {ErrorCode::kInvalidComposition,
+            "a composition has exactly one system chunk; give system_chunk_id, or say "
+            "without_system"};
+  }
+  if (spec.query_chunk_id.empty()) {
+    return {ErrorCode::kInvalidComposition,
+            "a composition has exactly one query chunk; give query_chunk_id"};
+  }
+  ResolvedComposition composition;
+  const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
+  if (num_systems == 1) {
+    QUIRE_TRY(Part part, part_of(registry, spec.system_chunk_id, ChunkType::kSystemPrompt));
+    composition.parts.push_back(std::move(part));
+  }
+  const VariantKey key = context_key(spec);
+  for (const std::string& id : spec.context_chunk_ids) {
+    QUIRE_TRY(Part part, part_of(registry, id, ChunkType::kContext));
+    part.key = key;
+    composition.parts.push_back(std::move(part));
+  }
+  QUIRE_TRY(composition.query, part_of(registry, spec.query_chunk_id, ChunkType::kQuery));
+  QUIRE_TRY_STATUS(place(spec, num_systems, composition));
+  for (Part& part : composition.parts) {
+    const auto variant = part.chunk->variants.find(part.key);
+    if (spec.mode != ReuseMode::kExact && variant != part.chunk->variants.end()) {
+      part.segment = variant->second;
+    }
+    composition.token_ids.insert(composition.token_ids.end(), part.chunk->tokens.begin(),
+                                 part.chunk->tokens.end());
+  }
+  const std::vector<TokenId>& query = composition.query.chunk->tokens;
+  composition.token_ids.insert(composition.token_ids.end(), query.begin(), query.end());
+  composition.grade = grade_of(spec, num_systems);
+  return composition;
+}
+
+}  // namespace quire::kv

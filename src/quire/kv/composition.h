@@ -1,0 +1,41 @@
+// Composition: an ordered list of chunks as segments at positions. Resolving one is a pure function
+// of the registry: what preview shows is what a run then does.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+// A chunk in use.
+struct Part {
+  const Chunk* chunk = nullptr;      // valid until the registry changes
+  VariantKey key;                    // of the KV that the mode asks for
+  std::optional<SegmentId> segment;  // there already
+  std::int32_t position = 0;         // of its first token
+};
+
+struct ResolvedComposition {
+  std::vector<Part> parts;  // with KV, in order: system, contexts
+  Part query;               // always computed; no segment
+  std::vector<TokenId> token_ids;
+  ReuseGrade grade = ReuseGrade::kApproximate;
+  [[nodiscard]] std::vector<Part> missing() const;     // parts without KV, each (chunk, key) once
+  [[nodiscard]] std::vector<SegmentUse> uses() const;  // precondition: nothing is missing
+};
+
+// kInvalidComposition for wrong kinds, numbers or positions, kNotFound for unknown chunks,
+// kIncompatible when the mode has no meaning (`windowed`: the model has a sliding window, so only
+// kExact has one). Mode kExact gives parts without segments: the ids are a plain prompt.
+[[nodiscard]] Result<ResolvedComposition> resolve(ChunkRegistry& registry,
+                                                  const CompositionSpec& spec, bool windowed);
+
+}  // namespace quire::kv
