@@ -95,7 +95,8 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<GenerationOutput> generate(const Prompt& prompt,
                                                   const SamplingParams& params = {});
   // All prompts in one continuous batch; outputs in the order of prompts. `params` holds one
-  // element or one per prompt. Nothing starts if any request is refused.
+  // element or one per prompt. Nothing starts if any request is refused; if one fails later, its
+  // error is returned and the others are aborted.
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
       std::span<const Prompt> prompts, std::span<const SamplingParams> params,
       const Interrupt& interrupted = {});
@@ -127,9 +128,10 @@ class QUIRE_API LLM {
   void close();
 
   struct Impl;
+  explicit LLM(std::shared_ptr<Impl> impl);  // for the library itself
+  [[nodiscard]] const Impl& impl() const { return *impl_; }
 
  private:
-  explicit LLM(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
 

@@ -1,6 +1,7 @@
 // Everything: #include <quire/quire.h>, link quire::quire.
 #pragma once
 
+#include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "quire/api/llm_impl.h"
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/check.h"
 #include "quire/base/str.h"
@@ -31,33 +32,53 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
   return engine.text()->tokenizer.encode(std::get<std::string>(prompt));
 }
 
-constexpr int kInterruptPollMs = 50;
+constexpr int kPollMs = 50;
 
-// Waits until all have ended; on an interrupt, aborts them.
-Status await(engine::Engine& engine, std::span<const std::shared_ptr<engine::Channel>> channels,
-             const Interrupt& interrupted) {
+Status first_failure(Channels channels) {
   for (const auto& channel : channels) {
-    while (!channel->wait_end(interrupted ? kInterruptPollMs : -1)) {
-      if (!interrupted()) {
-        continue;
-      }
-      for (const auto& unfinished : channels) {
-        QUIRE_TRY_STATUS(engine.abort(unfinished->id()));
-      }
-      return {ErrorCode::kCancelled, "the call was interrupted"};
-    }
+    QUIRE_TRY_STATUS(channel->failure());
   }
   return {};
 }
 
+// Waits until all have ended, one has failed, or the caller interrupts.
+Status wait_all(Channels channels, const Interrupt& interrupted) {
+  const bool must_look = interrupted || channels.size() > 1;
+  for (const auto& channel : channels) {
+    while (!channel->wait_end(must_look ? kPollMs : -1)) {
+      if (interrupted && interrupted()) {
+        return {ErrorCode::kCancelled, "the call was interrupted"};
+      }
+      QUIRE_TRY_STATUS(first_failure(channels));
+    }
+  }
+  return first_failure(channels);
+}
+
 }  // namespace
 
-struct Stream::Impl {
-  std::shared_ptr<engine::Engine> engine;
-  std::shared_ptr<engine::Channel> channel;
-  std::optional<GenerationOutput> output;
-  bool ended = false;
-};
+Status await(engine::Engine& engine, Channels channels, const Interrupt& interrupted) {
+  Status done = wait_all(channels, interrupted);
+  if (done.ok()) {
+    return done;
+  }
+  for (const auto& channel : channels) {
+    // A closed engine has ended the request already.
+    [[maybe_unused]] const auto aborted = engine.abort(channel->id());
+  }
+  return done;
+}
+
+Result<std::vector<GenerationOutput>> await_outputs(engine::Engine& engine, Channels channels,
+                                                    const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(await(engine, channels, interrupted));
+  std::vector<GenerationOutput> outputs;
+  for (const auto& channel : channels) {
+    QUIRE_TRY(auto output, channel->take_generation());
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
 
 Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Stream::Stream(Stream&&) noexcept = default;
@@ -104,18 +125,13 @@ void Stream::close() {
   [[maybe_unused]] const auto aborted = impl_->engine->abort(impl_->channel->id());
 }
 
-struct LLM::Impl {
-  mutable std::mutex mutex;
-  std::shared_ptr<engine::Engine> engine;  // null once closed
-
-  [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const {
-    const std::lock_guard lock(mutex);
-    if (engine == nullptr) {
-      return closed_error();
-    }
-    return engine;
+Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const {
+  const std::lock_guard lock(mutex);
+  if (engine == nullptr) {
+    return closed_error();
   }
-};
+  return engine;
+}
 
 LLM::LLM(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LLM::LLM(LLM&&) noexcept = default;
@@ -170,13 +186,7 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
     requests.push_back({.prompt = std::move(ids), .params = params[params.size() == 1 ? 0 : i]});
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
-  QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
-  std::vector<GenerationOutput> outputs;
-  for (const auto& channel : channels) {
-    QUIRE_TRY(auto output, channel->take_generation());
-    outputs.push_back(std::move(output));
-  }
-  return outputs;
+  return await_outputs(*engine, channels, interrupted);
 }
 
 Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params) {

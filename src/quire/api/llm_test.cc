@@ -311,6 +311,21 @@ TEST(LLM, OneBadPromptOfABatchStartsNothing) {
   EXPECT_EQ(stat(llm, "tokens_computed"), 0);
 }
 
+TEST(LLM, ARequestThatFailsLateEndsTheOthersOfItsBatch) {
+  LLM llm = open_demo({.prefix_cache = false});
+  const std::vector<Prompt> prompts = {some_ids(8, 1), some_ids(8, 2)};
+  std::vector<SamplingParams> params(2, {.max_tokens = 1900, .ignore_eos = true});
+  for (TokenId id = 0; id < 2048; ++id) {
+    params[1].logit_bias.emplace_back(id, -1e300);  // forbids every token
+  }
+  const auto outputs = llm.generate_batch(prompts, params);
+  ASSERT_FALSE(outputs.ok());
+  EXPECT_EQ(outputs.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(stat(llm, "requests_running"), 0);
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_LT(stat(llm, "tokens_generated"), 1900);
+}
+
 TEST(LLM, OptionsOutOfRangeAreRefusedByName) {
   const auto message = [](const LLMOptions& options) {
     const auto llm = LLM::open(kModel, options);

@@ -26,9 +26,15 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
   }
   if (tokenizer != nullptr) {
     detokenizer_.emplace(*tokenizer);
+    end_of_text_ids_ = tokenizer->vocab_size();
+  }
+  if (request_.composed) {
+    output_.reuse = std::move(request_.composed->reuse);
+    if (request_.params.repetition_penalty != 1) {  // the sampler looks at the prompt
+      join_prompt();
+    }
   }
   output_.request_id = id;
-  output_.usage.prompt_tokens = static_cast<std::int64_t>(request_.prompt.size());
   forward_.request_id = id;
 }
 
@@ -44,9 +50,10 @@ sampling::SampleContext ActiveRequest::sample_context() const {
 void ActiveRequest::note_admission(std::int64_t cached_tokens) {
   admitted_ = true;
   output_.timing.queue_seconds = seconds_since(submitted_);
+  cached_tokens = request_.composed ? request_.composed->cached_tokens : cached_tokens;
   output_.usage.cached_tokens = cached_tokens;
   forward_.cached_tokens = cached_tokens;
-  if (cached_tokens > 0) {
+  if (cached_tokens > 0 && !request_.composed) {
     output_.reuse.sources.emplace_back("prefix_cache", cached_tokens);
   }
 }
@@ -63,7 +70,7 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
     pending_.logprobs.push_back(std::move(token.logprobs));
   }
   bool stopped = false;
-  if (detokenizer_) {
+  if (token.id < end_of_text_ids_) {
     auto piece = stops_.push(detokenizer_->push(token.id));
     pending_.text += piece.text;
     stopped = piece.stopped;
@@ -98,6 +105,7 @@ void ActiveRequest::deliver() {
     channel_->push(std::exchange(pending_, Delta()));
   }
   if (finished_) {
+    request_.observer.reset();
     channel_->finish(take_output());
   }
 }
@@ -108,8 +116,9 @@ void ActiveRequest::end(FinishReason reason) {
   }
   if (request_.kind != RequestKind::kGenerate) {
     if (reason == FinishReason::kCancelled) {
-      fail({.code = ErrorCode::kCancelled, .message = "the forward request was aborted"});
+      fail({.code = ErrorCode::kCancelled, .message = "the request was aborted"});
     } else {
+      request_.observer.reset();
       channel_->finish(std::move(forward_));
     }
     return;
@@ -123,9 +132,36 @@ void ActiveRequest::end(FinishReason reason) {
   deliver();
 }
 
+void ActiveRequest::note_computed(SeqId sequence) {
+  if (request_.observer != nullptr) {
+    request_.observer->computed(sequence);
+  }
+}
+
+void ActiveRequest::fail(Error error) {
+  if (request_.observer != nullptr) {
+    request_.observer->failed(error);
+    request_.observer.reset();
+  }
+  channel_->fail(std::move(error));
+}
+
+// The ids of a composition are put together when somebody wants to see them: composing must not
+// take longer for longer chunks.
+void ActiveRequest::join_prompt() {
+  if (!request_.composed || !request_.prompt.empty()) {
+    return;
+  }
+  for (const auto& piece : request_.composed->pieces) {
+    request_.prompt.insert(request_.prompt.end(), piece->begin(), piece->end());
+  }
+}
+
 GenerationOutput ActiveRequest::take_output() {
   output_.usage.completion_tokens = std::ssize(output_.token_ids);
   output_.timing.total_seconds = seconds_since(submitted_);
+  join_prompt();
+  output_.usage.prompt_tokens = std::ssize(request_.prompt);
   output_.prompt_token_ids = std::move(request_.prompt);
   return std::move(output_);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/engine/channel.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
@@ -17,9 +18,32 @@
 
 namespace quire::engine {
 
-enum class RequestKind : std::uint8_t { kGenerate, kForwardAll, kForwardLast };
+// kPrefill computes KV and nothing else: no logits, no sampler.
+enum class RequestKind : std::uint8_t { kGenerate, kForwardAll, kForwardLast, kPrefill };
 
 using Clock = std::chrono::steady_clock;
+
+// Hears about a request on the engine thread. Destroyed when the request has ended in any way,
+// before its caller sees the end.
+class RequestObserver {
+ public:
+  RequestObserver() = default;
+  virtual ~RequestObserver() = default;
+  RequestObserver(const RequestObserver&) = delete;
+  RequestObserver& operator=(const RequestObserver&) = delete;
+
+  // All KV that was asked for is stored; the sequence is about to be closed.
+  virtual void computed(SeqId /*sequence*/) {}
+  virtual void failed(const Error& /*error*/) {}
+};
+
+// The prompt of a composition: its sequence, opened in the ledger, and the ids of its chunks.
+struct ComposedPrompt {
+  SeqId sequence;
+  std::vector<std::shared_ptr<const std::vector<TokenId>>> pieces;  // joined: the prompt
+  std::int64_t cached_tokens = 0;  // of them, not computed for this request
+  ReuseReport reuse;
+};
 
 // What a caller asks for. Checked by Engine::submit.
 struct NewRequest {
@@ -28,6 +52,8 @@ struct NewRequest {
   SamplingParams params;
   bool reuse = true;
   bool streaming = false;
+  std::optional<ComposedPrompt> composed;     // instead of `prompt`
+  std::shared_ptr<RequestObserver> observer;  // may be null
 };
 
 // Owned by the engine thread. The text side is absent for models without tokenizer.
@@ -40,6 +66,8 @@ class ActiveRequest {
   [[nodiscard]] RequestId id() const { return id_; }
   [[nodiscard]] RequestKind kind() const { return request_.kind; }
   [[nodiscard]] const NewRequest& request() const { return request_; }
+  // All KV is stored, in this sequence, which is still open.
+  void note_computed(SeqId sequence);
   [[nodiscard]] const std::shared_ptr<Channel>& channel() const { return channel_; }
   // For the sampler; views borrow from this object.
   [[nodiscard]] sampling::SampleContext sample_context() const;
@@ -58,10 +86,11 @@ class ActiveRequest {
   void deliver();
   // Ends the request in its present state.
   void end(FinishReason reason);
-  void fail(Error error) { channel_->fail(std::move(error)); }
+  void fail(Error error);
 
  private:
   [[nodiscard]] GenerationOutput take_output();
+  void join_prompt();
 
   RequestId id_;
   NewRequest request_;
@@ -69,6 +98,8 @@ class ActiveRequest {
   std::vector<TokenId> end_ids_;
   std::shared_ptr<Channel> channel_;
   std::optional<text::Detokenizer> detokenizer_;
+  // Ids from here on have no text: models pad their vocabulary beyond the tokenizer's.
+  TokenId end_of_text_ids_ = 0;
   sampling::StopChecker stops_;
   GenerationOutput output_;
   ForwardOutput forward_;

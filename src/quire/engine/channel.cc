@@ -84,6 +84,11 @@ Result<std::optional<Delta>> Channel::next() {
   return std::optional<Delta>();
 }
 
+Status Channel::failure() {
+  const std::lock_guard lock(mutex_);
+  return error_ ? Status(*error_) : Status();
+}
+
 Result<GenerationOutput> Channel::take_generation() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ended_; });

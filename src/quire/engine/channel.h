@@ -35,6 +35,8 @@ class Channel {
   [[nodiscard]] bool wait_end(int timeout_ms);
   // The next delta, waiting for it; nullopt once the request has ended and all were taken.
   [[nodiscard]] Result<std::optional<Delta>> next();
+  // The error with which the request has ended; ok also while it runs.
+  [[nodiscard]] Status failure();
   // Waits for the end.
   [[nodiscard]] Result<GenerationOutput> take_generation();
   [[nodiscard]] Result<ForwardOutput> take_forward();

@@ -4,8 +4,10 @@
 #include <future>
 #include <thread>
 
+#include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/engine/chunk_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 
 namespace quire::engine {
@@ -45,6 +47,9 @@ Result<std::unique_ptr<Engine>> Engine::start(const std::string& model,
                                               const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
   QUIRE_TRY_STATUS(engine->set_up(model));
+  if (options.chunks) {
+    QUIRE_TRY(engine->chunks_, ChunkService::create(*engine, *options.chunks));
+  }
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
@@ -168,15 +173,17 @@ Status Engine::check(const NewRequest& request) const {
             base::str_cat("the prompt has ", request.prompt.size(), " tokens, the model's context ",
                           max_positions, "; shorten the prompt")};
   }
-  if (request.kind != RequestKind::kGenerate) {
-    return {};
-  }
-  QUIRE_TRY_STATUS(request.params.validate());
-  QUIRE_TRY_STATUS(check_ids(request.params.stop_token_ids, vocab_size, "stop_token_ids"));
-  for (const auto& [id, bias] : request.params.logit_bias) {
+  return request.kind == RequestKind::kGenerate ? check(request.params) : Status();
+}
+
+Status Engine::check(const SamplingParams& params) const {
+  const std::int32_t vocab_size = model_config().vocab_size;
+  QUIRE_TRY_STATUS(params.validate());
+  QUIRE_TRY_STATUS(check_ids(params.stop_token_ids, vocab_size, "stop_token_ids"));
+  for (const auto& [id, bias] : params.logit_bias) {
     QUIRE_TRY_STATUS(check_ids({&id, 1}, vocab_size, "logit_bias"));
   }
-  if (!request.params.stop.empty() && bundle_.text == nullptr) {
+  if (!params.stop.empty() && bundle_.text == nullptr) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("stop strings need a tokenizer: ", bundle_.text_error)};
   }
@@ -185,6 +192,7 @@ Status Engine::check(const NewRequest& request) const {
 
 Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequest> requests) {
   for (NewRequest& request : requests) {
+    QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
     QUIRE_TRY_STATUS(check(request));
     // The KV of the last sampled token is never needed, so one more token than positions fits.
     const std::int64_t room =
@@ -206,8 +214,11 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
   const std::uint64_t first = next_request_;
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
+    const std::optional<SeqId> sequence =
+        request.composed ? std::optional(request.composed->sequence) : std::nullopt;
     const sched::Request scheduled{.id = id,
                                    .prompt = request.prompt,
+                                   .sequence = sequence,
                                    .max_new_tokens = request.params.max_tokens,
                                    .reuse = request.reuse,
                                    .all_logits = request.kind == RequestKind::kForwardAll};
@@ -215,6 +226,11 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
       for (std::uint64_t undo = first; undo < id.value; ++undo) {
         scheduler_->finish(RequestId{undo});
         active_.erase(undo);
+      }
+      for (const NewRequest& refused : std::span(requests).subspan(id.value - first)) {
+        if (refused.composed) {
+          ledger_->close(refused.composed->sequence);
+        }
       }
       return status;
     }

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/chunks.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/batch_builder.h"
@@ -33,6 +34,8 @@
 
 namespace quire::engine {
 
+class ChunkService;
+
 struct EngineOptions {
   std::int32_t block_tokens = 32;
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
@@ -41,6 +44,7 @@ struct EngineOptions {
   std::int32_t threads = 0;  // 0 = one per core
   std::uint64_t seed = 0;
   bool prefix_cache = true;
+  std::optional<ChunkCacheOptions> chunks;  // not given: no registry
   BundleOptions model;
 };
 
@@ -73,7 +77,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // All requests are accepted, or none starts and the first refusal is returned.
+  // All requests are accepted, or none starts and the first refusal is returned. Compositions come
+  // from the chunk service.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
       std::vector<NewRequest> requests);
   // Ends the request; its blocks are free on return. False when it is not running.
@@ -81,6 +86,9 @@ class Engine {
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
   [[nodiscard]] Result<EngineStats> stats() const;
   void close();
+
+  // nullptr without EngineOptions::chunks.
+  [[nodiscard]] ChunkService* chunks() { return chunks_.get(); }
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return bundle_.text; }
   [[nodiscard]] const std::string& text_error() const { return bundle_.text_error; }
@@ -98,7 +106,10 @@ class Engine {
   // Runs what callers have sent. Engine thread.
   void drain_mailbox();
 
+  friend class ChunkService;  // a part of the engine: its registry lives on the engine thread
+
   [[nodiscard]] Status check(const NewRequest& request) const;
+  [[nodiscard]] Status check(const SamplingParams& params) const;
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
@@ -120,6 +131,7 @@ class Engine {
   std::optional<kv_store::PagedStore> store_;
   std::vector<tensor::PagedKVView> views_;  // [layers]
   std::optional<sched::Scheduler> scheduler_;
+  std::unique_ptr<ChunkService> chunks_;
 
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;

@@ -63,6 +63,8 @@ LogitRows Engine::wanted_logits(const sched::ScheduledRun& run) const {
       return LogitRows::kAll;
     case RequestKind::kForwardLast:
       return reaches_end(run) ? LogitRows::kLast : LogitRows::kNone;
+    case RequestKind::kPrefill:
+      return LogitRows::kNone;
     case RequestKind::kGenerate:
       break;
   }
@@ -134,6 +136,7 @@ void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
     scheduler_->complete(run, std::nullopt);
   }
   if (ends) {
+    active.note_computed(run.sequence);
     scheduler_->finish(run.request);
     counters_.requests_finished += 1;
     finished_.push_back(run.request);

@@ -135,6 +135,12 @@ std::vector<const Chunk*> ChunkRegistry::list() {
   return chunks;
 }
 
+const Chunk* ChunkRegistry::find_text(const std::string& text_id, std::string_view content) {
+  const auto text = by_text_.find(text_id);
+  const Chunk* chunk = text == by_text_.end() ? nullptr : find(text->second);
+  return chunk != nullptr && chunk->content == content ? chunk : nullptr;
+}
+
 void ChunkRegistry::touch(Chunk& chunk) {
   chunk.accessed = config_.now();
   chunk.use = ++last_use_;
@@ -152,7 +158,7 @@ void ChunkRegistry::merge(NewChunk chunk) {
     known->ttl_seconds = chunk.ttl_seconds;
   }
   touch(*known);
-  ++counts_.hits;
+  counts_.hits += known->variants.empty() ? 0 : 1;
   if (known->type == ChunkType::kSystemPrompt) {
     std::erase(systems_, chunk.id);
     systems_.push_back(chunk.id);
@@ -213,9 +219,9 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, std::s
   return {};
 }
 
-Status ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
+Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
   QUIRE_CHECK(lookup(chunk.id) == nullptr, "a chunk was begun twice");
-  const std::int32_t blocks = key ? blocks_for(chunk.tokens.size()) : 0;
+  const std::int32_t blocks = key ? blocks_for(chunk.tokens->size()) : 0;
   QUIRE_TRY_STATUS(make_room(1, blocks, ""));
   Chunk entry{std::move(chunk)};
   entry.created = entry.accessed = config_.now();
@@ -225,25 +231,22 @@ Status ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key
     entry.pending[*key] = blocks;
   }
   counts_.blocks += blocks;
-  ++counts_.misses;
+  counts_.misses += key ? 1 : 0;
+  if (!entry.text_id.empty()) {
+    by_text_[entry.text_id] = entry.id;
+  }
   const std::string id = entry.id;
-  chunks_.emplace(id, std::move(entry));
-  return {};
+  return &chunks_.emplace(id, std::move(entry)).first->second;
 }
 
 Status ChunkRegistry::begin_variant(std::string_view id, const VariantKey& key) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
-  const std::int32_t blocks = blocks_for(chunk->tokens.size());
+  const std::int32_t blocks = blocks_for(chunk->tokens->size());
   QUIRE_TRY_STATUS(make_room(0, blocks, id));
   chunk->pending[key] = blocks;
   counts_.blocks += blocks;
   return {};
-}
-
-bool ChunkRegistry::is_pending(std::string_view id, const VariantKey& key) const {
-  const auto found = chunks_.find(std::string(id));
-  return found != chunks_.end() && found->second.pending.contains(key);
 }
 
 bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
@@ -260,7 +263,7 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
     counts_.blocks += ledger_.num_blocks(*segment);
     chunk->variants[key] = *segment;
   } else if (!chunk->listed && chunk->pending.empty()) {
-    chunks_.erase(std::string(id));
+    forget(*chunk);
   }
   return true;
 }
@@ -268,8 +271,7 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
 void ChunkRegistry::publish(std::string_view id) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "published a chunk that is not there");
-  chunk->listed = true;
-  if (chunk->type == ChunkType::kSystemPrompt) {
+  if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt) {
     systems_.emplace_back(id);
   }
 }
@@ -278,11 +280,16 @@ std::string ChunkRegistry::last_system() const {
   return systems_.empty() ? std::string() : systems_.back();
 }
 
+void ChunkRegistry::use(std::string_view id) {
+  Chunk* chunk = lookup(id);
+  QUIRE_CHECK(chunk != nullptr, "used a chunk that is not there");
+  touch(*chunk);
+}
+
 ChunkRegistry::Hold ChunkRegistry::hold(std::string_view id) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "held a chunk that is not there");
   ++chunk->holders;
-  touch(*chunk);
   return {.id = chunk->id, .registration = chunk->registration};
 }
 
@@ -335,9 +342,17 @@ bool ChunkRegistry::remove(std::string_view id, Removal reason) {
   if (gone_.size() > kRemembered) {
     gone_.pop_front();
   }
-  std::erase(systems_, chunk->id);
-  chunks_.erase(gone_.back().id);
+  forget(*chunk);
   return true;
+}
+
+void ChunkRegistry::forget(const Chunk& chunk) {
+  const auto text = by_text_.find(chunk.text_id);
+  if (text != by_text_.end() && text->second == chunk.id) {
+    by_text_.erase(text);
+  }
+  std::erase(systems_, chunk.id);
+  chunks_.erase(std::string(chunk.id));
 }
 
 std::int64_t ChunkRegistry::clear(std::optional<ChunkType> type) {

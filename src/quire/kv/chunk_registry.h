@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,21 +42,26 @@ struct RegistryConfig {
   std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
 };
 
-// What stood before a chunk when its KV was computed: "" nothing, "bos" a BOS token, else the id of
-// a system chunk.
-using VariantKey = std::string;
+// What stood before a chunk when its KV was computed, and how many positions behind the end of that
+// its first token came.
+struct VariantKey {
+  std::string before;  // "" nothing, "bos" a BOS token, else the id of a system chunk
+  std::int32_t gap = 0;
+  friend auto operator<=>(const VariantKey&, const VariantKey&) = default;
+};
 inline constexpr std::string_view kBosVariant = "bos";
 
 struct NewChunk {
   std::string id;  // chunk_id(...)
   ChunkType type = ChunkType::kContext;
   std::string content;
-  std::vector<TokenId> tokens;
+  std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
   base::json::object metadata;
   std::optional<double> ttl_seconds;
   bool pinned = false;
   std::int32_t priority = 0;
-  std::string anchor;  // id of a system chunk, or ""
+  std::string anchor;   // id of a system chunk, or ""
+  std::string text_id;  // of what was registered as text; "" otherwise
 };
 
 struct Chunk : NewChunk {
@@ -98,23 +104,25 @@ class ChunkRegistry {
   // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`.
   // Precondition: find(chunk.id).
   void merge(NewChunk chunk);
+  // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
+  // all else but the token ids. nullptr when unknown.
+  [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
   // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
   // evicting nothing, when those that may go do not suffice. A chunk being registered is not found
   // yet; registering it a second time meanwhile counts as the same.
-  [[nodiscard]] Status begin(NewChunk chunk, const std::optional<VariantKey>& key);
+  [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
   // The same for another variant of a known chunk.
   [[nodiscard]] Status begin_variant(std::string_view id, const VariantKey& key);
-  // Whether somebody computes this variant (of a chunk that need not be listed).
-  [[nodiscard]] bool is_pending(std::string_view id, const VariantKey& key) const;
   // The computation has ended: with KV, whose segment is the registry's from now on, or without.
   // False, and the segment is dropped, when the chunk was deleted meanwhile.
   bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
-  // Registration has ended well: the chunk is listed.
+  // Registration has ended well: the chunk is listed. No effect on one that is.
   void publish(std::string_view id);
 
-  // Composing: a use, and no eviction until the hold is given to release, once. Precondition:
-  // known.
+  // Composing is a use. Precondition: known.
+  void use(std::string_view id);
+  // No eviction until the hold is given to release, once. Precondition: known.
   struct Hold {
     std::string id;
     std::uint64_t registration = 0;
@@ -134,6 +142,7 @@ class ChunkRegistry {
   // What became of a chunk that is not there; "never registered" when nothing is known.
   [[nodiscard]] std::string fate(std::string_view id) const;
   [[nodiscard]] RegistryCounts counts() const;
+  [[nodiscard]] std::int32_t max_blocks() const { return config_.max_blocks; }
   // Blocks of a chunk's variants and of what is set aside for it.
   [[nodiscard]] std::int32_t blocks_of(const Chunk& chunk) const;
   // kInternal naming the first broken invariant; for tests.
@@ -152,6 +161,7 @@ class ChunkRegistry {
   [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
   void expire();
   void touch(Chunk& chunk);
+  void forget(const Chunk& chunk);
   // Evicts until `chunks` more chunks and `blocks` more blocks fit; `spared` stays.
   [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, std::string_view spared);
   [[nodiscard]] std::vector<const Chunk*> eviction_order(std::string_view spared) const;
@@ -160,6 +170,7 @@ class ChunkRegistry {
   RegistryConfig config_;
   Ledger& ledger_;
   Chunks chunks_;
+  std::unordered_map<std::string, std::string> by_text_;  // text_id -> id
   std::uint64_t last_use_ = 0;
   std::vector<std::string> systems_;  // listed ones, by registration
   std::deque<Gone> gone_;             // the last ones

@@ -34,7 +34,7 @@ Result<Part> part_of(ChunkRegistry& registry, const std::string& id, ChunkType t
   return Part{.chunk = chunk};
 }
 
-std::int64_t tokens_of(const Part& part) { return std::ssize(part.chunk->tokens); }
+std::int64_t tokens_of(const Part& part) { return std::ssize(*part.chunk->tokens); }
 
 Status check_mode(const CompositionSpec& spec, bool windowed) {
   if (windowed && spec.mode != ReuseMode::kExact) {
@@ -49,19 +49,22 @@ Status check_mode(const CompositionSpec& spec, bool windowed) {
     return invalid(base::str_cat("mode ", reuse_mode_name(spec.mode),
                                  " is defined for positions \"concat\" only"));
   }
+  if (spec.computed_in_place && spec.mode != ReuseMode::kAnchored) {
+    return invalid("computed_in_place belongs to mode anchored");
+  }
   if (spec.bos_sink && spec.mode != ReuseMode::kIndependent) {
     return invalid("a BOS sink belongs to mode independent");
   }
   return {};
 }
 
-// The system chunk is computed alone, contexts under whatever the mode says.
-VariantKey context_key(const CompositionSpec& spec) {
+// What contexts are computed behind, in this mode.
+std::string before_contexts(const CompositionSpec& spec) {
   const ReuseMode mode = spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
   if (mode == ReuseMode::kAnchored) {
     return spec.system_chunk_id;
   }
-  return spec.bos_sink ? VariantKey(kBosVariant) : VariantKey();
+  return std::string(spec.bos_sink ? kBosVariant : "");
 }
 
 Status place_fixed(const CompositionSpec& spec, ResolvedComposition& composition) {
@@ -127,6 +130,9 @@ ReuseGrade grade_of(const CompositionSpec& spec, std::size_t num_systems) {
 
 std::vector<Part> ResolvedComposition::missing() const {
   std::vector<Part> missing;
+  if (mode == ReuseMode::kExact) {
+    return missing;
+  }
   for (const Part& part : parts) {
     const auto same = [&](const Part& other) {
       return other.chunk == part.chunk && other.key == part.key;
@@ -148,6 +154,24 @@ std::vector<SegmentUse> ResolvedComposition::uses() const {
   return uses;
 }
 
+std::int64_t ResolvedComposition::num_tokens() const {
+  std::int64_t tokens = tokens_of(query);
+  for (const Part& part : parts) {
+    tokens += tokens_of(part);
+  }
+  return tokens;
+}
+
+std::vector<TokenId> ResolvedComposition::joined() const {
+  std::vector<TokenId> ids;
+  ids.reserve(static_cast<std::size_t>(num_tokens()));
+  for (const Part& part : parts) {
+    ids.insert(ids.end(), part.chunk->tokens->begin(), part.chunk->tokens->end());
+  }
+  ids.insert(ids.end(), query.chunk->tokens->begin(), query.chunk->tokens->end());
+  return ids;
+}
+
 Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSpec& spec,
                                     bool windowed) {
   QUIRE_TRY_STATUS(check_mode(spec, windowed));
@@ -160,30 +184,29 @@ Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSp
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one query chunk; give query_chunk_id"};
   }
-  ResolvedComposition composition;
+  ResolvedComposition composition{.mode = spec.mode};
   const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
   if (num_systems == 1) {
     QUIRE_TRY(Part part, part_of(registry, spec.system_chunk_id, ChunkType::kSystemPrompt));
     composition.parts.push_back(std::move(part));
   }
-  const VariantKey key = context_key(spec);
+  const std::string before = before_contexts(spec);
   for (const std::string& id : spec.context_chunk_ids) {
     QUIRE_TRY(Part part, part_of(registry, id, ChunkType::kContext));
-    part.key = key;
+    part.key.before = before;
     composition.parts.push_back(std::move(part));
   }
   QUIRE_TRY(composition.query, part_of(registry, spec.query_chunk_id, ChunkType::kQuery));
   QUIRE_TRY_STATUS(place(spec, num_systems, composition));
   for (Part& part : composition.parts) {
+    if (spec.computed_in_place && part.chunk->type == ChunkType::kContext) {
+      part.key.gap = part.position - std::ssize(*composition.parts.front().chunk->tokens);
+    }
     const auto variant = part.chunk->variants.find(part.key);
     if (spec.mode != ReuseMode::kExact && variant != part.chunk->variants.end()) {
       part.segment = variant->second;
     }
-    composition.token_ids.insert(composition.token_ids.end(), part.chunk->tokens.begin(),
-                                 part.chunk->tokens.end());
   }
-  const std::vector<TokenId>& query = composition.query.chunk->tokens;
-  composition.token_ids.insert(composition.token_ids.end(), query.begin(), query.end());
   composition.grade = grade_of(spec, num_systems);
   return composition;
 }

@@ -1,5 +1,6 @@
 // Composition: an ordered list of chunks as segments at positions. Resolving one is a pure function
-// of the registry: what preview shows is what a run then does.
+// of the registry: what preview shows is what a run then does. Cost: O(parts), whatever their
+// length.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,13 @@ struct Part {
 struct ResolvedComposition {
   std::vector<Part> parts;  // with KV, in order: system, contexts
   Part query;               // always computed; no segment
-  std::vector<TokenId> token_ids;
+  ReuseMode mode = ReuseMode::kAnchored;
   ReuseGrade grade = ReuseGrade::kApproximate;
-  [[nodiscard]] std::vector<Part> missing() const;     // parts without KV, each (chunk, key) once
+  // Parts whose KV is wanted and not there, each (chunk, key) once.
+  [[nodiscard]] std::vector<Part> missing() const;
   [[nodiscard]] std::vector<SegmentUse> uses() const;  // precondition: nothing is missing
+  [[nodiscard]] std::vector<TokenId> joined() const;   // ids of all parts and the query
+  [[nodiscard]] std::int64_t num_tokens() const;
 };
 
 // kInvalidComposition for wrong kinds, numbers or positions, kNotFound for unknown chunks,

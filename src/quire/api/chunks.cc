@@ -1,0 +1,208 @@
+#include "quire/chunks.h"
+
+#include <utility>
+
+#include "quire/api/llm_impl.h"
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/llm_options.h"
+
+namespace quire {
+
+using engine::ChunkService;
+using engine::RequestKind;
+
+struct Composition::Impl {
+  CompositionSpec spec;
+  CompositionInfo info;
+};
+
+struct ChunkedLLM::Impl {
+  LLM llm;
+};
+
+namespace {
+
+// The service and the engine that keeps it alive during the call.
+struct Service {
+  std::shared_ptr<engine::Engine> engine;
+  ChunkService* operator->() const { return engine->chunks(); }
+};
+
+Result<Service> service_of(const LLM& llm) {
+  QUIRE_TRY(auto engine, llm.impl().open_engine());
+  return Service{std::move(engine)};
+}
+
+}  // namespace
+
+Status ChunkCacheOptions::validate() const {
+  if (max_chunks < 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("max_chunks is ", max_chunks, "; give at least 1")};
+  }
+  if (!(chunk_memory_ratio > 0 && chunk_memory_ratio <= 1)) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("chunk_memory_ratio is ", chunk_memory_ratio,
+                                                       "; give more than 0 and at most 1")};
+  }
+  return {};
+}
+
+Composition::Composition(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+const CompositionSpec& Composition::spec() const { return impl_->spec; }
+const CompositionInfo& Composition::info() const { return impl_->info; }
+
+ChunkedLLM::ChunkedLLM(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ChunkedLLM::ChunkedLLM(ChunkedLLM&&) noexcept = default;
+ChunkedLLM& ChunkedLLM::operator=(ChunkedLLM&&) noexcept = default;
+ChunkedLLM::~ChunkedLLM() = default;
+
+Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& options,
+                                    const ChunkCacheOptions& chunks) {
+  QUIRE_TRY_STATUS(options.validate());
+  QUIRE_TRY_STATUS(chunks.validate());
+  engine::EngineOptions engine_options = engine::to_engine_options(options);
+  engine_options.chunks = chunks;
+  QUIRE_TRY(auto engine, engine::Engine::start(model, engine_options));
+  auto llm = std::make_shared<LLM::Impl>();
+  llm->engine = std::move(engine);
+  return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(std::move(llm))}));
+}
+
+LLM& ChunkedLLM::llm() { return impl_->llm; }
+
+Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
+                                               const Interrupt& interrupted) {
+  QUIRE_TRY(auto ids, register_chunks({&chunk, 1}, interrupted));
+  return std::move(ids.front());
+}
+
+Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const ChunkContent> chunks,
+                                                             const Interrupt& interrupted) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted));
+  std::vector<std::string> ids;
+  for (const ChunkService::Registered& chunk : registered) {
+    ids.push_back(chunk.id);
+  }
+  return ids;
+}
+
+Result<ChunkInfo> ChunkedLLM::get_chunk(const std::string& chunk_id) const {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->get(chunk_id);
+}
+
+Result<std::vector<ChunkInfo>> ChunkedLLM::list_chunks(
+    std::optional<ChunkType> type, std::string_view metadata_filter_json) const {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->list(type, metadata_filter_json);
+}
+
+Result<ChunkInfo> ChunkedLLM::update_chunk(const std::string& chunk_id, const ChunkUpdate& update) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->update(chunk_id, update);
+}
+
+Result<bool> ChunkedLLM::delete_chunk(const std::string& chunk_id) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->remove(chunk_id);
+}
+
+Result<std::int64_t> ChunkedLLM::clear_chunks(std::optional<ChunkType> type) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->clear(type);
+}
+
+Result<std::int64_t> ChunkedLLM::evict_unused_chunks(double max_age_seconds) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->evict_unused(max_age_seconds);
+}
+
+Result<ChunkStats> ChunkedLLM::chunk_stats() const {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->stats();
+}
+
+Result<Composition> ChunkedLLM::compose(const CompositionSpec& spec) const {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  QUIRE_TRY(auto info, service->preview(spec));
+  return Composition(
+      std::make_shared<const Composition::Impl>(Composition::Impl{spec, std::move(info)}));
+}
+
+Result<CompositionInfo> ChunkedLLM::preview_composition(const CompositionSpec& spec) const {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  QUIRE_TRY(auto info, service->preview(spec));
+  info.retokenizes_alike = service->retokenizes_alike(info);
+  return info;
+}
+
+Result<GenerationOutput> ChunkedLLM::generate_from_chunks(const CompositionSpec& spec,
+                                                          const SamplingParams& params,
+                                                          const Interrupt& interrupted) {
+  QUIRE_TRY(auto outputs, batch_generate_from_chunks({&spec, 1}, {&params, 1}, interrupted));
+  return std::move(outputs.front());
+}
+
+Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
+    std::span<const CompositionSpec> specs, std::span<const SamplingParams> params,
+    const Interrupt& interrupted) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  if (params.size() != 1 && params.size() != specs.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(params.size(), " sampling params for ", specs.size(),
+                          " requests; give one, or one per request")};
+  }
+  std::vector<ChunkService::Run> runs;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    runs.push_back({.spec = &specs[i], .params = &params[params.size() == 1 ? 0 : i]});
+  }
+  QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
+  return await_outputs(*service.engine, channels, interrupted);
+}
+
+Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
+                                              const SamplingParams& params,
+                                              const Interrupt& interrupted) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  const ChunkService::Run run{.spec = &spec, .params = &params, .streaming = true};
+  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
+  auto stream = std::make_unique<Stream::Impl>();
+  stream->engine = service.engine;
+  stream->channel = channels.front();
+  return Stream(std::move(stream));
+}
+
+Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec,
+                                                     const Interrupt& interrupted) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  QUIRE_TRY(const ChunkInfo query, service->get(spec.query_chunk_id));
+  const ChunkService::Run run{.spec = &spec, .kind = RequestKind::kForwardAll};
+  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
+  QUIRE_TRY_STATUS(await(*service.engine, channels, interrupted));
+  QUIRE_TRY(ForwardOutput output, channels.front()->take_forward());
+  const std::int64_t rows = std::ssize(query.token_ids);
+  if (output.rows > rows) {  // mode exact computes a whole prompt
+    output.logits.erase(output.logits.begin(), output.logits.end() - rows * output.vocab_size);
+    output.rows = rows;
+  }
+  return output;
+}
+
+Result<std::string> ChunkedLLM::explain(const CompositionSpec& spec) const {
+  QUIRE_TRY(const CompositionInfo info, preview_composition(spec));
+  base::json::array parts;
+  for (const CompositionInfo::Segment& segment : info.segments) {
+    parts.push_back(base::json::object{{"chunk_id", segment.chunk_id},
+                                       {"chunk_type", chunk_type_name(segment.type)},
+                                       {"tokens", segment.num_tokens},
+                                       {"position", segment.position},
+                                       {"hit", segment.cached},
+                                       {"reason", segment.cached ? "hit" : segment.why_not}});
+  }
+  return base::json::serialize(parts);
+}
+
+}  // namespace quire

@@ -1,0 +1,298 @@
+// Chunks on the demo model. Oracles: golden.jsonl (pieces of prompts, right answers), plain prompts
+// of the same ids, and the rules of include/quire/chunks.h.
+#include "quire/chunks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Ids = std::vector<TokenId>;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+struct Golden {
+  std::string type;
+  std::vector<Ids> pieces;  // system, cards, question
+  Ids greedy;
+  [[nodiscard]] Ids joined() const {
+    Ids ids;
+    for (const Ids& piece : pieces) {
+      ids.insert(ids.end(), piece.begin(), piece.end());
+    }
+    return ids;
+  }
+};
+
+Ids ids_of(const base::json::value& list) { return base::json::value_to<Ids>(list); }
+
+std::vector<Golden> read_goldens(std::size_t count) {
+  std::ifstream in(kModel + "/golden.jsonl");
+  std::vector<Golden> goldens;
+  for (std::string line; goldens.size() < count && std::getline(in, line);) {
+    const auto parsed = base::parse_json(line, "golden.jsonl").value();
+    const auto& object = parsed.as_object();
+    Golden golden{.type = object.at("type").as_string().c_str(),
+                  .greedy = ids_of(object.at("greedy"))};
+    for (const auto& piece : object.at("pieces").as_array()) {
+      golden.pieces.push_back(ids_of(piece));
+    }
+    goldens.push_back(std::move(golden));
+  }
+  return goldens;
+}
+
+SamplingParams greedy(std::int32_t max_tokens) {
+  return {.temperature = 0, .max_tokens = max_tokens};
+}
+
+template <class T>
+T must(Result<T> result) {
+  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+  return std::move(result).value();
+}
+
+ChunkedLLM open_demo(const ChunkCacheOptions& chunks = {}, LLMOptions options = {}) {
+  options.threads = 2;
+  return must(ChunkedLLM::open(kModel, options, chunks));
+}
+
+std::map<std::string, double> stats_of(ChunkedLLM& llm) {
+  const Stats stats = must(llm.llm().stats());
+  return {stats.begin(), stats.end()};
+}
+
+// Pieces of a golden prompt as chunks, in a composition.
+CompositionSpec register_pieces(ChunkedLLM& llm, const Golden& golden) {
+  std::vector<ChunkContent> chunks;
+  for (const Ids& piece : golden.pieces) {
+    chunks.push_back({.content = piece});
+  }
+  chunks.front().type = ChunkType::kSystemPrompt;
+  chunks.back().type = ChunkType::kQuery;
+  const std::vector<std::string> ids = must(llm.register_chunks(chunks));
+  return {.system_chunk_id = ids.front(),
+          .context_chunk_ids = {ids.begin() + 1, ids.end() - 1},
+          .query_chunk_id = ids.back()};
+}
+
+TEST(Chunks, AnchoredAnswersOfTheDemoModelAreRight) {
+  ChunkedLLM llm = open_demo();
+  int right = 0;
+  int asked = 0;
+  for (const Golden& golden : read_goldens(40)) {
+    CompositionSpec spec = register_pieces(llm, golden);
+    spec.computed_in_place = true;
+    must(llm.generate_from_chunks(spec, greedy(1)));
+    const GenerationOutput out = must(llm.generate_from_chunks(spec, greedy(48)));
+    right += out.token_ids == golden.greedy ? 1 : 0;
+    ++asked;
+    EXPECT_EQ(out.prompt_token_ids, golden.joined());
+    EXPECT_EQ(out.usage.cached_tokens, out.usage.prompt_tokens - std::ssize(golden.pieces.back()));
+  }
+  EXPECT_GE(right, asked - 1) << "the model is trained for cards computed apart";
+}
+
+TEST(Chunks, ExactModeIsAPlainPrompt) {
+  ChunkedLLM llm = open_demo();
+  for (const Golden& golden : read_goldens(5)) {
+    CompositionSpec spec = register_pieces(llm, golden);
+    spec.mode = ReuseMode::kExact;
+    const GenerationOutput composed = must(llm.generate_from_chunks(spec, greedy(16)));
+    const GenerationOutput plain = must(llm.llm().generate(golden.joined(), greedy(16)));
+    EXPECT_EQ(composed.token_ids, plain.token_ids);
+    EXPECT_EQ(composed.reuse.grade, ReuseGrade::kExact);
+    const ForwardOutput rows = must(llm.logits_from_chunks(spec));
+    const ForwardOutput all = must(llm.llm().forward(golden.joined(), ForwardReuse::kNone));
+    ASSERT_EQ(rows.rows, std::ssize(golden.pieces.back()));
+    EXPECT_TRUE(std::equal(rows.logits.begin(), rows.logits.end(),
+                           all.logits.end() - std::ssize(rows.logits)));
+  }
+}
+
+TEST(Chunks, OneContextBehindTheSystemChunkIsAFullPrefillUpToRounding) {
+  ChunkedLLM llm = open_demo({}, {.dtype = "float32"});
+  Golden golden = read_goldens(1).front();
+  golden.pieces.erase(golden.pieces.begin() + 2, golden.pieces.end() - 1);
+  const CompositionSpec spec = register_pieces(llm, golden);
+  const ForwardOutput composed = must(llm.logits_from_chunks(spec));
+  const ForwardOutput plain = must(llm.llm().forward(golden.joined(), ForwardReuse::kNone));
+  ASSERT_EQ(composed.rows, std::ssize(golden.pieces.back()));
+  const auto* tail = &plain.logits[plain.logits.size() - composed.logits.size()];
+  for (std::size_t i = 0; i < composed.logits.size(); ++i) {
+    ASSERT_NEAR(composed.logits[i], tail[i], 2e-4) << i;
+  }
+  EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy(1))).reuse.grade, ReuseGrade::kEqualMath);
+}
+
+TEST(Chunks, RegisteringAgainIsAUseAndNoPrefill) {
+  ChunkedLLM llm = open_demo();
+  const ChunkContent chunk{.content = "You are the keeper of a card file. Answer from the cards.",
+                           .type = ChunkType::kSystemPrompt,
+                           .options = {.metadata_json = R"({"a": 1, "b": 2})"}};
+  const std::string id = must(llm.register_chunk(chunk));
+  EXPECT_EQ(id.size(), 64U);
+  const double computed = stats_of(llm)["tokens_computed"];
+  ChunkContent again = chunk;
+  again.options.metadata_json = R"({"b": 3})";
+  EXPECT_EQ(must(llm.register_chunk(again)), id);
+  EXPECT_EQ(stats_of(llm)["tokens_computed"], computed);
+  const ChunkInfo info = must(llm.get_chunk(id));
+  EXPECT_EQ(info.metadata_json, R"({"a":1,"b":3})");
+  EXPECT_EQ(info.access_count, 1);
+  EXPECT_EQ(must(llm.chunk_stats()).cache_hits, 1);
+  EXPECT_EQ(must(llm.chunk_stats()).cache_misses, 1);
+}
+
+TEST(Chunks, BlocksComeBackWhenChunksGo) {
+  ChunkedLLM llm = open_demo({}, {.prefix_cache = false});
+  const double free_blocks = stats_of(llm)["blocks_free"];
+  const CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  EXPECT_LT(stats_of(llm)["blocks_free"], free_blocks);
+  must(llm.generate_from_chunks(spec, greedy(4)));
+  EXPECT_TRUE(must(llm.delete_chunk(spec.system_chunk_id)));
+  EXPECT_FALSE(must(llm.delete_chunk(spec.system_chunk_id)));
+  const Result<GenerationOutput> gone = llm.generate_from_chunks(spec, greedy(4));
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(gone.error().chunk_id, spec.system_chunk_id);
+  EXPECT_THAT(gone.error().message, HasSubstr("deleted"));
+  EXPECT_GT(must(llm.clear_chunks()), 1);
+  EXPECT_EQ(stats_of(llm)["blocks_free"], free_blocks);
+}
+
+TEST(Chunks, AChunkUnderAnotherAnchorGetsAVariantAtItsFirstUse) {
+  ChunkedLLM llm = open_demo();
+  const CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  CompositionSpec other = spec;
+  other.system_chunk_id = must(
+      llm.register_chunk({.content = "Answer from the cards.", .type = ChunkType::kSystemPrompt}));
+  const CompositionInfo before = must(llm.preview_composition(other));
+  EXPECT_FALSE(before.segments[1].cached);
+  EXPECT_EQ(before.grade, ReuseGrade::kApproximate);
+  const double computed = stats_of(llm)["tokens_computed"];
+  const GenerationOutput out = must(llm.generate_from_chunks(other, greedy(1)));
+  EXPECT_EQ(stats_of(llm)["tokens_computed"] - computed,
+            static_cast<double>(before.tokens_computed));
+  EXPECT_EQ(out.usage.cached_tokens, before.tokens_reused);
+  const CompositionInfo after = must(llm.preview_composition(other));
+  EXPECT_TRUE(after.segments[1].cached);
+  EXPECT_EQ(must(llm.get_chunk(spec.context_chunk_ids[0])).num_variants, 2);
+  must(llm.generate_from_chunks(spec, greedy(1)));
+}
+
+TEST(Chunks, AnyOrderIsComputedFromTheSameBlocksAndABatchEqualsSingleCalls) {
+  ChunkedLLM llm = open_demo();
+  CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  std::vector<CompositionSpec> specs;
+  for (int i = 0; i < 4; ++i) {
+    std::rotate(spec.context_chunk_ids.begin(), spec.context_chunk_ids.begin() + 1,
+                spec.context_chunk_ids.end());
+    specs.push_back(spec);
+    specs.back().context_chunk_ids.resize(spec.context_chunk_ids.size() - i);
+  }
+  specs.push_back(spec);
+  specs.back().context_chunk_ids.push_back(spec.context_chunk_ids.front());  // twice
+  specs.push_back(spec);
+  specs.back().positions = Positions::kParallel;
+  specs.push_back(spec);
+  specs.back().mode = ReuseMode::kIndependent;
+  specs.back().bos_sink = true;
+  std::vector<GenerationOutput> alone;
+  SamplingParams params = greedy(12);
+  params.logprobs = 3;
+  for (const CompositionSpec& one : specs) {
+    alone.push_back(must(llm.generate_from_chunks(one, params)));
+  }
+  const double in_use = stats_of(llm)["blocks_in_use"];
+  const auto together = must(llm.batch_generate_from_chunks(specs, {&params, 1}));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(together[i].token_ids, alone[i].token_ids) << i;
+    EXPECT_EQ(together[i].logprobs, alone[i].logprobs) << "to the bit";
+  }
+  EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
+}
+
+TEST(Chunks, WrongKindsAndNumbersAreRefusedByName) {
+  ChunkedLLM llm = open_demo();
+  const CompositionSpec good = register_pieces(llm, read_goldens(1).front());
+  const auto code_of = [&](const CompositionSpec& spec) {
+    const auto out = llm.generate_from_chunks(spec, greedy(1));
+    return out.ok() ? ErrorCode::kInternal : out.error().code;
+  };
+  CompositionSpec bad = good;
+  bad.system_chunk_id = "";
+  EXPECT_EQ(code_of(bad), ErrorCode::kInvalidComposition);
+  bad = good;
+  bad.query_chunk_id = "";
+  EXPECT_EQ(code_of(bad), ErrorCode::kInvalidComposition);
+  bad = good;
+  bad.system_chunk_id = good.query_chunk_id;
+  EXPECT_EQ(code_of(bad), ErrorCode::kInvalidComposition);
+  bad = good;
+  bad.context_chunk_ids.push_back(good.system_chunk_id);
+  EXPECT_EQ(code_of(bad), ErrorCode::kInvalidComposition);
+  bad = good;
+  bad.context_chunk_ids.push_back(std::string(64, '0'));
+  EXPECT_EQ(code_of(bad), ErrorCode::kNotFound);
+  bad = good;
+  bad.positions = Positions::kFixed;
+  bad.fixed = {0, 1};
+  EXPECT_EQ(code_of(bad), ErrorCode::kInvalidComposition);
+  const auto empty = llm.register_chunk({.content = ""});
+  ASSERT_FALSE(empty.ok());
+  EXPECT_EQ(empty.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Chunks, TheLeastRecentlyUsedOneGoesWhenRoomIsNeeded) {
+  ChunkedLLM llm = open_demo({.max_chunks = 3});
+  const auto add = [&](TokenId id) {
+    return must(llm.register_chunk({.content = Ids{4, id}, .options = {.anchor = ""}}));
+  };
+  const std::string a = add(300);
+  const std::string b = add(301);
+  const std::string c = add(302);
+  add(300);  // a use
+  const std::string d = add(303);
+  std::vector<std::string> left;
+  for (const ChunkInfo& chunk : must(llm.list_chunks())) {
+    left.push_back(chunk.chunk_id);
+  }
+  EXPECT_THAT(left, ElementsAre(a, c, d));
+  const auto gone = llm.get_chunk(b);
+  ASSERT_FALSE(gone.ok());
+  EXPECT_THAT(gone.error().message, HasSubstr("evicted"));
+}
+
+TEST(Chunks, WithoutDeduplicationEveryRegistrationHasItsOwnBlocks) {
+  ChunkedLLM llm = open_demo({.enable_deduplication = false}, {.prefix_cache = false});
+  const double free_blocks = stats_of(llm)["blocks_free"];
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    ids.push_back(must(llm.register_chunk({.content = "Card 7. Ada trades in apples."})));
+  }
+  EXPECT_NE(ids[0], ids[1]);
+  EXPECT_NE(ids[1], ids[2]);
+  EXPECT_EQ(free_blocks - stats_of(llm)["blocks_free"], 3);
+  for (const std::string& id : ids) {
+    EXPECT_TRUE(must(llm.delete_chunk(id)));
+  }
+  EXPECT_EQ(stats_of(llm)["blocks_free"], free_blocks);
+}
+
+}  // namespace
+}  // namespace quire

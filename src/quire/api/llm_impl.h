@@ -1,0 +1,41 @@
+// What an LLM and a Stream hold, and waiting for requests.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/engine/engine.h"
+#include "quire/llm.h"
+
+namespace quire {
+
+struct LLM::Impl {
+  mutable std::mutex mutex;
+  std::shared_ptr<engine::Engine> engine;  // null once closed
+
+  // kClosed when closed. The engine stays until the last call has returned.
+  [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const;
+};
+
+struct Stream::Impl {
+  std::shared_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Channel> channel;
+  std::optional<GenerationOutput> output;
+  bool ended = false;
+};
+
+using Channels = std::span<const std::shared_ptr<engine::Channel>>;
+
+// Waits until all have ended. When one fails or the caller interrupts, ends those that still run,
+// for nobody will read them, and returns the failure.
+[[nodiscard]] Status await(engine::Engine& engine, Channels channels, const Interrupt& interrupted);
+
+// The outputs of all, once they have ended.
+[[nodiscard]] Result<std::vector<GenerationOutput>> await_outputs(engine::Engine& engine,
+                                                                  Channels channels,
+                                                                  const Interrupt& interrupted);
+
+}  // namespace quire

@@ -1,0 +1,284 @@
+// Composing: from chunk ids to requests behind their segments.
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "quire/base/str.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
+
+namespace quire::engine {
+namespace {
+
+// A BOS token first, then the chunks' missing variants, then the runs; once more if one was deleted
+// and registered again meanwhile.
+constexpr int kAttempts = 4;
+
+constexpr std::size_t kShownDigits = 12;
+
+std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
+  std::vector<std::string> ids = spec.context_chunk_ids;
+  ids.push_back(spec.query_chunk_id);
+  if (!spec.system_chunk_id.empty()) {
+    ids.push_back(spec.system_chunk_id);
+  }
+  return ids;
+}
+
+}  // namespace
+
+// Keeps chunks from being evicted; destroyed on the engine thread.
+class ChunkService::Use : public RequestObserver {
+ public:
+  Use(kv::ChunkRegistry& registry, const CompositionSpec& spec) : registry_(registry) {
+    for (const std::string& id : chunk_ids(spec)) {
+      holds_.push_back(registry_.hold(id));
+    }
+  }
+  ~Use() override {
+    for (const kv::ChunkRegistry::Hold& hold : holds_) {
+      registry_.release(hold);
+    }
+  }
+
+ private:
+  kv::ChunkRegistry& registry_;
+  std::vector<kv::ChunkRegistry::Hold> holds_;
+};
+
+Status ChunkService::check_positions(const kv::ResolvedComposition& composition) const {
+  const std::int64_t positions =
+      std::int64_t{composition.query.position} + std::ssize(*composition.query.chunk->tokens);
+  const std::int64_t limit = engine_.model_config().max_positions;
+  if (positions <= limit) {
+    return {};
+  }
+  return {ErrorCode::kOverflow,
+          base::str_cat("the composition has ", positions, " positions, the model's context ",
+                        limit, "; use fewer or shorter chunks")};
+}
+
+Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs) {
+  Compositions compositions;
+  for (const Run& run : runs) {
+    QUIRE_TRY(auto composition, kv::resolve(registry_, *run.spec, windowed()));
+    QUIRE_TRY_STATUS(check_positions(composition));
+    compositions.push_back(std::move(composition));
+  }
+  return compositions;
+}
+
+// Prefills of what is missing; empty when nothing is.
+Result<std::vector<ChunkService::Pending>> ChunkService::start_missing(
+    const Compositions& compositions, std::set<Name>& started) {
+  std::vector<Pending> pending;
+  for (const kv::ResolvedComposition& composition : compositions) {
+    for (const kv::Part& part : composition.missing()) {
+      const bool wants_bos = part.key.before == kv::kBosVariant && !bos_;
+      const Name name =
+          wants_bos ? Name("", {.before = part.key.before}) : Name(part.chunk->id, part.key);
+      if (const auto meanwhile = pending_.find(name); meanwhile != pending_.end()) {
+        pending.push_back(meanwhile->second);
+        continue;
+      }
+      if (wants_bos) {
+        QUIRE_TRY(pending.emplace_back(), start_bos());
+        continue;
+      }
+      QUIRE_TRY_STATUS(registry_.begin_variant(part.chunk->id, part.key));
+      QUIRE_TRY(pending.emplace_back(), start_prefill(*part.chunk, part.key));
+      started.insert(name);
+    }
+  }
+  return pending;
+}
+
+Result<NewRequest> ChunkService::request_for(const Run& run,
+                                             const kv::ResolvedComposition& composition,
+                                             const std::set<Name>& started) {
+  NewRequest request{.kind = run.kind, .streaming = run.streaming};
+  const std::int64_t length = std::ssize(*composition.query.chunk->tokens);
+  if (run.kind == RequestKind::kGenerate) {
+    // The KV of the last sampled token is never needed, so one more token than positions fits.
+    const std::int64_t room = engine_.model_config().max_positions - composition.query.position -
+                              length + std::int64_t{1};
+    request.params = *run.params;
+    request.params.max_tokens =
+        static_cast<std::int32_t>(std::min<std::int64_t>(request.params.max_tokens, room));
+  } else {
+    request.params.max_tokens = 0;
+  }
+  request.observer = std::make_shared<Use>(registry_, *run.spec);
+  if (composition.mode == ReuseMode::kExact) {
+    request.prompt = composition.joined();
+    request.reuse = run.kind == RequestKind::kGenerate;  // all rows of the query are wanted
+    return request;
+  }
+  ComposedPrompt composed{.reuse = {.grade = composition.grade}};
+  for (const kv::Part& part : composition.parts) {
+    const bool computed_now = started.contains({part.chunk->id, part.key});
+    composed.pieces.push_back(part.chunk->tokens);
+    composed.cached_tokens += computed_now ? 0 : std::ssize(*part.chunk->tokens);
+    composed.reuse.sources.emplace_back(base::str_cat(computed_now ? "computed " : "chunk ",
+                                                      part.chunk->id.substr(0, kShownDigits)),
+                                        std::ssize(*part.chunk->tokens));
+  }
+  composed.pieces.push_back(composition.query.chunk->tokens);
+  QUIRE_TRY(composed.sequence, engine_.ledger_->compose(composition.uses(),
+                                                        {.tokens = *composition.query.chunk->tokens,
+                                                         .position = composition.query.position}));
+  request.composed = std::move(composed);
+  return request;
+}
+
+Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
+    std::span<const Run> runs, const Compositions& compositions, const std::set<Name>& started) {
+  std::vector<NewRequest> requests;
+  const auto close_all = [&] {
+    for (const NewRequest& request : requests) {
+      if (request.composed) {
+        engine_.ledger_->close(request.composed->sequence);
+      }
+    }
+  };
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto request = request_for(runs[i], compositions[i], started);
+    if (!request.ok()) {
+      close_all();
+      return std::move(request).error();
+    }
+    requests.push_back(std::move(request).value());
+  }
+  std::vector<std::shared_ptr<Channel>> channels;
+  QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
+  for (const kv::ResolvedComposition& composition : compositions) {
+    std::int64_t hits = 0;
+    for (const kv::Part& part : composition.parts) {
+      registry_.use(part.chunk->id);
+      hits += part.segment && !started.contains({part.chunk->id, part.key}) ? 1 : 0;
+    }
+    registry_.use(composition.query.chunk->id);
+    registry_.count(hits, 0);
+  }
+  return channels;
+}
+
+Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
+                                                                   const Interrupt& interrupted) {
+  for (const Run& run : runs) {
+    if (run.kind == RequestKind::kGenerate) {
+      QUIRE_TRY_STATUS(engine_.check(*run.params));
+    }
+  }
+  std::set<Name> started;                    // prefills of this call
+  std::vector<std::shared_ptr<Use>> in_use;  // nothing is evicted between two visits
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Status failure;
+    std::vector<Pending> pending;
+    std::vector<std::shared_ptr<Channel>> channels;
+    const auto visit = [&]() -> Status {
+      QUIRE_TRY(const Compositions compositions, resolve(runs));
+      std::vector<std::shared_ptr<Use>> uses;
+      for (const Run& run : runs) {
+        uses.push_back(std::make_shared<Use>(registry_, *run.spec));
+      }
+      in_use.swap(uses);
+      QUIRE_TRY(pending, start_missing(compositions, started));
+      if (pending.empty()) {
+        QUIRE_TRY(channels, start_runs(runs, compositions, started));
+      }
+      return {};
+    };
+    QUIRE_TRY_STATUS(engine_.call([&] {
+      failure = visit();
+      if (!failure.ok() || pending.empty()) {
+        in_use.clear();
+      }
+      engine_.publish_stats();
+    }));
+    QUIRE_TRY_STATUS(failure);
+    if (pending.empty()) {
+      return channels;
+    }
+    if (const Status computed = wait(pending, interrupted); !computed.ok()) {
+      [[maybe_unused]] const Status closed = engine_.call([&] { in_use.clear(); });
+      return computed.error();
+    }
+  }
+  [[maybe_unused]] const Status closed = engine_.call([&] { in_use.clear(); });
+  return {ErrorCode::kOutOfBlocks,
+          "the composition's chunks were deleted as fast as they were computed; try again"};
+}
+
+CompositionInfo ChunkService::describe(const kv::ResolvedComposition& composition) const {
+  CompositionInfo info{.token_ids = composition.joined(),
+                       .mode = composition.mode,
+                       .grade = composition.grade,
+                       .total_tokens = composition.num_tokens()};
+  const kv::Ledger& ledger = *engine_.ledger_;
+  const std::int64_t block_tokens = ledger.config().block_tokens;
+  const auto blocks_for = [&](std::int64_t tokens) {
+    return (tokens + block_tokens - 1) / block_tokens;
+  };
+  const bool exact = composition.mode == ReuseMode::kExact;
+  const kv::PrefixMatch match = exact ? ledger.probe(info.token_ids) : kv::PrefixMatch{};
+  std::int64_t seen = 0;
+  std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
+  for (const kv::Part& part : composition.parts) {
+    const std::int64_t tokens = std::ssize(*part.chunk->tokens);
+    const bool cached = exact ? seen + tokens <= match.tokens : part.segment.has_value();
+    seen += tokens;
+    info.segments.push_back({.chunk_id = part.chunk->id,
+                             .type = part.chunk->type,
+                             .num_tokens = tokens,
+                             .position = part.position,
+                             .cached = cached,
+                             .why_not = cached  ? ""
+                                        : exact ? "not in the prefix cache after these predecessors"
+                                                : "not computed under this anchor yet"});
+    const bool first = counted.insert({part.chunk, part.key}).second;
+    info.num_blocks += first && !exact ? blocks_for(tokens) : 0;
+    info.new_blocks += first && !exact && !cached ? blocks_for(tokens) : 0;
+    info.tokens_reused += cached && !exact ? tokens : 0;
+  }
+  const std::int64_t query = std::ssize(*composition.query.chunk->tokens);
+  info.segments.push_back({.chunk_id = composition.query.chunk->id,
+                           .type = composition.query.chunk->type,
+                           .num_tokens = query,
+                           .position = composition.query.position,
+                           .why_not = "a query is always computed"});
+  const std::int64_t own = exact ? info.total_tokens : query;
+  info.tokens_reused += match.tokens;
+  info.tokens_computed = info.total_tokens - info.tokens_reused;
+  info.num_levels = exact ? 1 : std::ssize(composition.parts) + 1;
+  info.num_blocks += blocks_for(own);
+  info.new_blocks += blocks_for(own) - match.blocks;
+  info.memory_bytes = info.num_blocks * engine_.counters_.block_bytes;
+  return info;
+}
+
+Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
+  const Run run{.spec = &spec};
+  std::optional<Result<CompositionInfo>> info;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    auto compositions = resolve({&run, 1});
+    if (compositions.ok()) {
+      info = describe(compositions->front());
+    } else {
+      info = std::move(compositions).error();
+    }
+  }));
+  return std::move(*info);
+}
+
+bool ChunkService::retokenizes_alike(const CompositionInfo& info) const {
+  if (engine_.text() == nullptr || (format_ && format_->starts_special)) {
+    return true;
+  }
+  const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
+  const auto joined = tokenizer.decode(info.token_ids, false);
+  return joined.ok() && tokenizer.encode(*joined, {.add_special_tokens = false}) == info.token_ids;
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,537 @@
+// Registering and managing chunks. Composing: chunk_compose.cc.
+#include "quire/engine/chunk_service.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <functional>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/sha256.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+#include "quire/kv/chunk_id.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::chrono::milliseconds kInterruptPoll{50};
+
+std::string iso_utc(kv::WallClock::time_point time) {
+  const std::time_t seconds = kv::WallClock::to_time_t(time);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), size};
+}
+
+// Weights, RoPE, KV format and tokenizer: what ids of chunks depend on besides their tokens.
+std::string digest_of(const ModelBundle& bundle) {
+  base::FieldHasher hasher;
+  hasher.add(bundle.decoder->weights_digest());
+  hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
+  if (bundle.text != nullptr) {
+    const text::Tokenizer& tokenizer = bundle.text->tokenizer;
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      const auto token = tokenizer.id_to_token(id);
+      hasher.add(token.ok() ? *token : "");
+    }
+  }
+  return base::to_hex(hasher.finish());
+}
+
+Result<base::json::object> parse_object(std::string_view text, std::string_view what) {
+  QUIRE_TRY(base::json::value value, base::parse_json(text, what));
+  if (!value.is_object()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must be an object")};
+  }
+  return std::move(value.get_object());
+}
+
+bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
+  return std::ranges::all_of(pairs, [&](const auto& pair) {
+    const auto* value = metadata.if_contains(pair.key());
+    return value != nullptr && *value == pair.value();
+  });
+}
+
+kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
+                                   std::int64_t block_bytes) {
+  const double blocks = options.chunk_memory_ratio * ledger.config().num_blocks;
+  return {.max_chunks = options.max_chunks,
+          .max_blocks = static_cast<std::int32_t>(blocks),
+          .block_bytes = block_bytes};
+}
+
+}  // namespace
+
+// A prefill in flight. Books how it ended when its request is destroyed.
+class ChunkService::Prefill : public RequestObserver {
+ public:
+  // `store` gets the segment, or nothing; false: nobody wants it any more.
+  using Store = std::function<bool(std::optional<kv::SegmentId>)>;
+  Prefill(kv::Ledger& ledger, Store store) : ledger_(ledger), store_(std::move(store)) {}
+
+  ~Prefill() override {
+    if (!store_(segment_) && status_.ok()) {
+      status_ = {ErrorCode::kNotFound, "the chunk was deleted while it was computed"};
+    }
+    done_.set_value(status_);
+  }
+
+  void computed(SeqId sequence) override {
+    auto segment = ledger_.seal(sequence);
+    if (segment.ok()) {
+      segment_ = *segment;
+      status_ = {};
+    } else {
+      status_ = std::move(segment).error();
+    }
+  }
+
+  void failed(const Error& error) override { status_ = error; }
+
+  [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
+
+ private:
+  kv::Ledger& ledger_;
+  const Store store_;
+  std::optional<kv::SegmentId> segment_;
+  Status status_ = {ErrorCode::kCancelled, "the prefill was aborted"};
+  std::promise<Status> done_;
+};
+
+Result<std::unique_ptr<ChunkService>> ChunkService::create(Engine& engine,
+                                                           const ChunkCacheOptions& options) {
+  std::unique_ptr<ChunkService> service(new ChunkService(engine, options));
+  const auto& text = engine.text();
+  if (options.chunk_format) {
+    const auto affixes = [](const ChunkAffixes& from) {
+      return text::Affixes{.prefix = from.prefix, .suffix = from.suffix};
+    };
+    service->format_ = text::ChunkFormat{.system = affixes(options.chunk_format->system),
+                                         .context = affixes(options.chunk_format->context),
+                                         .query = affixes(options.chunk_format->query),
+                                         .contexts_as = "own"};
+  } else if (text != nullptr && text->chat_template) {
+    auto format = text::cut_chat_template(*text->chat_template, text->tokenizer, text->bos_token,
+                                          text->eos_token);
+    if (format.ok()) {
+      service->format_ = std::move(format).value();
+    } else {
+      service->format_error_ = format.error().message;
+    }
+  } else if (text != nullptr) {
+    service->format_ = text::plain_format(text->tokenizer);
+  } else {
+    service->format_error_ = engine.text_error();
+  }
+  return service;
+}
+
+ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
+    : engine_(engine),
+      options_(options),
+      model_digest_(digest_of(engine.bundle_)),
+      registry_(registry_config(options, *engine.ledger_, engine.counters_.block_bytes),
+                *engine.ledger_) {}
+
+ChunkService::~ChunkService() = default;
+
+template <class T>
+Result<T> ChunkService::ask(const std::function<Result<T>()>& question) {
+  std::optional<Result<T>> answer;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    answer = question();
+    engine_.publish_stats();
+  }));
+  return std::move(*answer);
+}
+
+bool ChunkService::windowed() const { return engine_.ledger_->config().window_tokens > 0; }
+
+const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
+  return type == ChunkType::kSystemPrompt ? format_->system
+         : type == ChunkType::kContext    ? format_->context
+                                          : format_->query;
+}
+
+kv::ChunkIdentity ChunkService::identity_of(const Draft& draft) const {
+  return {.model = model_digest_,
+          .salt = options_.salt,
+          .anchor = draft.chunk.anchor,
+          .type = draft.chunk.type,
+          .serial = draft.serial};
+}
+
+// Everything about a chunk that does not need the registry.
+Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) const {
+  const ChunkOptions& options = content.options;
+  Draft draft{.content = &content};
+  QUIRE_TRY(draft.chunk.metadata, parse_object(options.metadata_json, "metadata"));
+  if (options.ttl_seconds && !(*options.ttl_seconds > 0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("ttl_seconds is ", *options.ttl_seconds, "; give more than 0, or none")};
+  }
+  if (options.anchor && content.type != ChunkType::kContext) {
+    return {ErrorCode::kInvalidArgument, "only context chunks have an anchor"};
+  }
+  draft.chunk.type = content.type;
+  draft.chunk.ttl_seconds = options.ttl_seconds;
+  draft.chunk.pinned = options.pinned;
+  draft.chunk.priority = options.priority;
+  if (const auto* text = std::get_if<std::string>(&content.content)) {
+    if (!format_) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("text cannot become a chunk of this model: ", format_error_,
+                            "; give chunk_format, or token ids")};
+    }
+    if (text->empty()) {
+      return {ErrorCode::kInvalidArgument, "the chunk is empty; give some text"};
+    }
+    draft.chunk.content = *text;
+    return draft;
+  }
+  const auto& ids = std::get<std::vector<TokenId>>(content.content);
+  QUIRE_TRY_STATUS(engine_.check({.kind = RequestKind::kPrefill, .prompt = ids}));
+  draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(ids);
+  if (engine_.text() != nullptr) {
+    QUIRE_TRY(draft.chunk.content, engine_.text()->tokenizer.decode(ids, false));
+  }
+  return draft;
+}
+
+// Ids of text; then the chunk's own id. The one place where a chunk is encoded.
+Status ChunkService::tokenize(Draft& draft) const {
+  if (draft.chunk.tokens == nullptr) {
+    auto ids = text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
+                                  draft.chunk.content);
+    QUIRE_TRY_STATUS(engine_.check({.kind = RequestKind::kPrefill, .prompt = ids}));
+    draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(ids));
+  }
+  draft.chunk.id = kv::chunk_id(identity_of(draft), *draft.chunk.tokens);
+  return {};
+}
+
+// A context goes under the anchor that it names, else under the system chunk registered last.
+Status ChunkService::place_anchor(Draft& draft) {
+  if (draft.chunk.type == ChunkType::kContext && !windowed()) {
+    draft.chunk.anchor = draft.content->options.anchor.value_or(registry_.last_system());
+  }
+  if (draft.chunk.anchor.empty()) {
+    return {};
+  }
+  QUIRE_TRY(const kv::Chunk* anchor, registry_.get(draft.chunk.anchor));
+  if (anchor->type != ChunkType::kSystemPrompt) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .message = base::str_cat("the anchor is a ", chunk_type_name(anchor->type),
+                                          " chunk; give a system chunk"),
+                 .chunk_id = anchor->id};
+  }
+  return {};
+}
+
+// True when an equal chunk is there: the draft has become a use of it.
+bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
+  if (known == nullptr) {
+    return false;
+  }
+  draft.result.id = draft.chunk.id = known->id;
+  registry_.merge(std::move(draft.chunk));
+  return true;
+}
+
+Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
+                                                  Prefill::Store store) {
+  auto observer = std::make_shared<Prefill>(
+      *engine_.ledger_, [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
+        pending_.erase(name);
+        return store(kv);
+      });
+  Pending pending{.done = observer->done()};
+  request.kind = RequestKind::kPrefill;
+  request.params.max_tokens = 0;
+  request.observer = std::move(observer);
+  std::vector<NewRequest> requests;
+  requests.push_back(std::move(request));
+  std::vector<std::shared_ptr<Channel>> channels;
+  QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
+  pending.request = channels.front()->id();
+  pending_[std::move(name)] = pending;
+  return pending;
+}
+
+// Room was set aside for this variant; it is given back when the prefill cannot start.
+Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk,
+                                                          const kv::VariantKey& key) {
+  const auto store = [this, id = chunk.id, key](std::optional<kv::SegmentId> segment) {
+    const bool wanted = registry_.end(id, key, segment);
+    if (wanted && segment) {
+      registry_.publish(id);
+    }
+    return wanted;
+  };
+  NewRequest request{.reuse = options_.enable_deduplication};
+  if (key.before.empty()) {
+    request.prompt = *chunk.tokens;
+    return start(std::move(request), {chunk.id, key}, store);
+  }
+  const Result<SeqId> sequence = compose_behind(key, *chunk.tokens);
+  if (!sequence.ok()) {
+    store(std::nullopt);
+    return sequence.error();
+  }
+  request.composed = ComposedPrompt{.sequence = *sequence, .pieces = {chunk.tokens}};
+  return start(std::move(request), {chunk.id, key}, store);
+}
+
+// The KV that stands before contexts computed under a BOS token.
+Result<ChunkService::Pending> ChunkService::start_bos() {
+  const auto bos =
+      engine_.text() == nullptr ? std::nullopt : engine_.text()->tokenizer.bos_token_id();
+  if (!bos) {
+    return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
+  }
+  return start({.prompt = {*bos}}, {"", {.before = std::string(kv::kBosVariant)}},
+               [this](std::optional<kv::SegmentId> segment) {
+                 bos_ = segment;
+                 return true;
+               });
+}
+
+// A sequence of `tokens` behind what the variant stands behind.
+Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
+                                           std::span<const TokenId> tokens) {
+  kv::SegmentUse before;
+  std::int64_t position = key.gap;
+  if (key.before == kv::kBosVariant) {
+    QUIRE_CHECK(bos_.has_value(), "the BOS token is computed first");
+    before.segment = *bos_;
+    position += 1;
+  } else {
+    QUIRE_TRY(const kv::Chunk* anchor, registry_.get(key.before));
+    const auto variant = anchor->variants.find({});
+    QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
+    before = {.segment = variant->second, .rank = anchor->rank};
+    position += std::ssize(*anchor->tokens);
+  }
+  return engine_.ledger_->compose(
+      {&before, 1}, {.tokens = tokens, .position = static_cast<std::int32_t>(position)});
+}
+
+// A chunk that nobody has registered yet. Nothing to wait for when it needs no KV.
+Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
+  const bool needs_kv = draft.chunk.type != ChunkType::kQuery && !windowed();  // ids alone
+  const kv::VariantKey key = {.before = draft.chunk.anchor};
+  const auto meanwhile = pending_.find({draft.chunk.id, key});
+  if (meanwhile != pending_.end()) {  // somebody else is at it
+    return std::optional(meanwhile->second);
+  }
+  QUIRE_TRY(const kv::Chunk* chunk,
+            registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
+  draft.result.created = true;
+  if (!needs_kv) {
+    registry_.publish(chunk->id);
+    return std::optional<Pending>();
+  }
+  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key));
+  return std::optional(pending);
+}
+
+Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& interrupted) {
+  Status first_failure;
+  for (const Pending& prefill : pending) {
+    while (interrupted && prefill.done.wait_for(kInterruptPoll) != std::future_status::ready) {
+      if (!interrupted()) {
+        continue;
+      }
+      for (const Pending& unwanted : pending) {
+        QUIRE_TRY([[maybe_unused]] const bool aborted, engine_.abort(unwanted.request));
+      }
+      return {ErrorCode::kCancelled, "the call was interrupted"};
+    }
+    if (const Status status = prefill.done.get(); !status.ok() && first_failure.ok()) {
+      first_failure = status;
+    }
+  }
+  return first_failure;
+}
+
+// Engine thread. Runs `visit` on the drafts that have no id yet, until one fails.
+Status ChunkService::visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit) {
+  Status failure;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    for (Draft& draft : drafts) {
+      if (draft.result.id.empty() && failure.ok()) {
+        failure = visit(draft);
+      }
+    }
+    engine_.publish_stats();
+  }));
+  return failure;
+}
+
+// Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
+// here, between visits to the engine thread.
+Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
+  const bool share = options_.enable_deduplication;
+  QUIRE_TRY_STATUS(visit(drafts, [&](Draft& draft) {
+    draft.serial = share ? "" : base::str_cat(++serial_);
+    return place_anchor(draft);
+  }));
+  for (Draft& draft : drafts) {
+    if (draft.chunk.tokens == nullptr) {
+      const text::Affixes& around = affixes_of(draft.chunk.type);
+      draft.chunk.text_id =
+          kv::chunk_text_id(identity_of(draft), {.prefix = around.prefix, .suffix = around.suffix},
+                            draft.chunk.content);
+    }
+  }
+  QUIRE_TRY_STATUS(visit(drafts, [&](Draft& draft) {
+    if (share && draft.chunk.tokens == nullptr) {
+      merge(draft, registry_.find_text(draft.chunk.text_id, draft.chunk.content));
+    }
+    return Status();
+  }));
+  for (Draft& draft : drafts) {
+    if (draft.result.id.empty()) {
+      QUIRE_TRY_STATUS(tokenize(draft));
+    }
+  }
+  std::vector<Pending> pending;
+  const Status begun = visit(drafts, [&](Draft& draft) -> Status {
+    draft.result.id = draft.chunk.id;
+    if (share && merge(draft, registry_.find(draft.chunk.id))) {
+      return {};
+    }
+    QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
+    if (prefill) {
+      pending.push_back(*prefill);
+    }
+    return {};
+  });
+  const Status computed = wait(pending, interrupted);
+  return begun.ok() ? computed : begun;
+}
+
+Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
+    std::span<const ChunkContent> chunks, const Interrupt& interrupted) {
+  std::vector<Draft> drafts;
+  for (const ChunkContent& chunk : chunks) {
+    QUIRE_TRY(Draft next, draft(chunk));
+    drafts.push_back(std::move(next));
+  }
+  // A context stands under the system chunk before it, so every system chunk begins a new batch.
+  Status status;
+  for (auto first = drafts.begin(); first != drafts.end() && status.ok();) {
+    const auto next = std::find_if(first + 1, drafts.end(), [&](const Draft& draft) {
+      return (draft.chunk.type == ChunkType::kSystemPrompt) !=
+             (first->chunk.type == ChunkType::kSystemPrompt);
+    });
+    status = register_drafts({first, next}, interrupted);
+    first = next;
+  }
+  std::vector<Registered> registered;
+  for (const Draft& draft : drafts) {
+    registered.push_back(draft.result);
+  }
+  if (status.ok()) {
+    return registered;
+  }
+  [[maybe_unused]] const Status closed = engine_.call([&] {  // all or none
+    for (const Registered& chunk : registered) {
+      if (chunk.created) {
+        registry_.remove(chunk.id, kv::Removal::kDeleted);
+      }
+    }
+    engine_.publish_stats();
+  });
+  return std::move(status).error();
+}
+
+ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
+  return {.chunk_id = chunk.id,
+          .type = chunk.type,
+          .content = chunk.content,
+          .token_ids = *chunk.tokens,
+          .metadata_json = base::json::serialize(chunk.metadata),
+          .created_at = iso_utc(chunk.created),
+          .last_accessed = iso_utc(chunk.accessed),
+          .access_count = chunk.accesses,
+          .ttl_seconds = chunk.ttl_seconds,
+          .pinned = chunk.pinned,
+          .priority = chunk.priority,
+          .anchor = chunk.anchor,
+          .num_variants = std::ssize(chunk.variants),
+          .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
+}
+
+Result<ChunkInfo> ChunkService::get(const std::string& id) {
+  return ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+    QUIRE_TRY(const kv::Chunk* chunk, registry_.get(id));
+    return info_of(*chunk);
+  });
+}
+
+Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
+                                                  std::string_view metadata_filter_json) {
+  QUIRE_TRY(const auto pairs, parse_object(metadata_filter_json, "metadata_filter"));
+  return ask<std::vector<ChunkInfo>>([&]() -> Result<std::vector<ChunkInfo>> {
+    std::vector<ChunkInfo> infos;
+    for (const kv::Chunk* chunk : registry_.list()) {
+      if ((!type || chunk->type == *type) && holds_pairs(chunk->metadata, pairs)) {
+        infos.push_back(info_of(*chunk));
+      }
+    }
+    return infos;
+  });
+}
+
+Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
+  return ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+    QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
+    return info_of(*chunk);
+  });
+}
+
+Result<bool> ChunkService::remove(const std::string& id) {
+  return ask<bool>([&]() -> Result<bool> { return registry_.remove(id, kv::Removal::kDeleted); });
+}
+
+Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
+  return ask<std::int64_t>([&]() -> Result<std::int64_t> { return registry_.clear(type); });
+}
+
+Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
+  if (!(max_age_seconds >= 0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
+  }
+  return ask<std::int64_t>(
+      [&]() -> Result<std::int64_t> { return registry_.evict_unused(max_age_seconds); });
+}
+
+Result<ChunkStats> ChunkService::stats() {
+  return ask<ChunkStats>([&]() -> Result<ChunkStats> {
+    ChunkStats stats;
+    for (const kv::Chunk* chunk : registry_.list()) {
+      ++stats.total_chunks;
+      ++(chunk->type == ChunkType::kSystemPrompt ? stats.system_chunks
+         : chunk->type == ChunkType::kContext    ? stats.context_chunks
+                                                 : stats.query_chunks);
+    }
+    const kv::RegistryCounts counts = registry_.counts();
+    const std::int64_t block_bytes = engine_.counters_.block_bytes;
+    stats.memory_used_bytes = counts.blocks * block_bytes;
+    stats.memory_limit_bytes = registry_.max_blocks() * block_bytes;
+    stats.cache_hits = counts.hits;
+    stats.cache_misses = counts.misses;
+    stats.evictions = counts.evictions;
+    return stats;
+  });
+}
+
+}  // namespace quire::engine

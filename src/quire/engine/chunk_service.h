@@ -1,0 +1,147 @@
+// ChunkService: registering and composing chunks. Callers' threads turn text into tokens and wait;
+// the registry and everything that changes it live on the engine thread.
+//
+// A registration is a request without logits whose KV is sealed into a segment when it ends. A
+// composition is a request whose sequence stands behind the segments of its chunks. Both run in the
+// same continuous batch as plain prompts.
+//
+// Thread rule: every public method may be called from any thread but the engine's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/text/chunk_format.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class Engine;
+
+class ChunkService {
+ public:
+  // Cuts the model's chat template. A template that cannot be cut is no error yet: registering text
+  // is, with the reason. `engine` is borrowed and owns the service.
+  [[nodiscard]] static Result<std::unique_ptr<ChunkService>> create(
+      Engine& engine, const ChunkCacheOptions& options);
+  ~ChunkService();
+
+  struct Registered {
+    std::string id;
+    bool created = false;  // by this call
+  };
+  // As ChunkedLLM::register_chunks.
+  [[nodiscard]] Result<std::vector<Registered>> register_chunks(
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted);
+
+  [[nodiscard]] Result<ChunkInfo> get(const std::string& id);
+  [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
+                                                    std::string_view metadata_filter_json);
+  [[nodiscard]] Result<ChunkInfo> update(const std::string& id, const ChunkUpdate& update);
+  [[nodiscard]] Result<bool> remove(const std::string& id);
+  [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type);
+  [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds);
+  [[nodiscard]] Result<ChunkStats> stats();
+
+  // What running the composition would do. Changes nothing.
+  [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec);
+  // Whether encoding the joined text gives the joined ids.
+  [[nodiscard]] bool retokenizes_alike(const CompositionInfo& info) const;
+
+  struct Run {
+    const CompositionSpec* spec = nullptr;
+    RequestKind kind = RequestKind::kGenerate;
+    const SamplingParams* params = nullptr;  // of kGenerate
+    bool streaming = false;
+  };
+  // Computes the KV that is missing, waiting for it, then starts all runs together or none.
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
+                                                                     const Interrupt& interrupted);
+
+ private:
+  class Prefill;
+  class Use;
+  // A prefill in flight: how it ends, and the request to abort when nobody wants it.
+  struct Pending {
+    std::shared_future<Status> done;
+    RequestId request;
+  };
+  struct Draft {  // a chunk on its way into the registry
+    const ChunkContent* content = nullptr;
+    kv::NewChunk chunk;
+    std::string serial;  // kv::ChunkIdentity::serial
+    Registered result;   // its id once it is known to the registry
+  };
+  using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
+
+  ChunkService(Engine& engine, const ChunkCacheOptions& options);
+
+  // Callers' threads.
+  [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
+  [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
+  [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
+  [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
+  [[nodiscard]] kv::ChunkIdentity identity_of(const Draft& draft) const;
+  [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
+  template <class T>
+  [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question);
+
+  // Engine thread: registering.
+  [[nodiscard]] bool windowed() const;
+  [[nodiscard]] Status place_anchor(Draft& draft);
+  bool merge(Draft& draft, const kv::Chunk* known);
+  [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);
+  [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
+                                      std::function<bool(std::optional<kv::SegmentId>)> store);
+  [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key);
+  [[nodiscard]] Result<Pending> start_bos();
+  [[nodiscard]] Result<SeqId> compose_behind(const kv::VariantKey& key,
+                                             std::span<const TokenId> tokens);
+  [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
+
+  // Engine thread: composing.
+  using Compositions = std::vector<kv::ResolvedComposition>;
+  [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs);
+  [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
+  [[nodiscard]] Result<std::vector<Pending>> start_missing(const Compositions& compositions,
+                                                           std::set<Name>& started);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> start_runs(
+      std::span<const Run> runs, const Compositions& compositions, const std::set<Name>& started);
+  [[nodiscard]] Result<NewRequest> request_for(const Run& run,
+                                               const kv::ResolvedComposition& composition,
+                                               const std::set<Name>& started);
+  [[nodiscard]] CompositionInfo describe(const kv::ResolvedComposition& composition) const;
+
+  Engine& engine_;
+  const ChunkCacheOptions options_;
+  std::optional<text::ChunkFormat> format_;
+  std::string format_error_;  // why there is no format
+  std::string model_digest_;  // of chunk ids
+
+  // Engine thread only.
+  kv::ChunkRegistry registry_;
+  std::map<Name, Pending> pending_;
+  std::optional<kv::SegmentId> bos_;  // KV of a BOS token alone, once somebody wanted it
+  std::uint64_t serial_ = 0;          // of chunks that are not shared
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,41 @@
+#include "quire/kv/chunk_id.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "quire/base/sha256.h"
+#include "quire/chunks.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+void add_identity(base::FieldHasher& hasher, const ChunkIdentity& identity) {
+  hasher.add(identity.model)
+      .add(identity.salt)
+      .add(identity.anchor)
+      .add(chunk_type_name(identity.type))
+      .add(identity.serial);
+}
+
+}  // namespace
+
+std::string chunk_id(const ChunkIdentity& identity, std::span<const TokenId> tokens) {
+  base::FieldHasher hasher;
+  hasher.add("quire chunk 1");
+  add_identity(hasher, identity);
+  hasher.add_bytes(std::as_bytes(tokens));
+  return base::to_hex(hasher.finish());
+}
+
+std::string chunk_text_id(const ChunkIdentity& identity, const ChunkAffixes& around,
+                          std::string_view text) {
+  base::FieldHasher hasher;
+  hasher.add("quire chunk text 1");
+  add_identity(hasher, identity);
+  hasher.add(around.prefix).add(around.suffix).add(text);
+  return base::to_hex(hasher.finish());
+}
+
+}  // namespace quire::kv
