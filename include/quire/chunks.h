@@ -187,6 +187,13 @@ class QUIRE_API Composition {
   std::shared_ptr<const Impl> impl_;
 };
 
+// What `ChunkedLLM::generate` registers and composes.
+struct ChunkedPrompt {
+  std::optional<Prompt> system;  // none needs CompositionSpec::without_system
+  std::vector<Prompt> contexts;
+  Prompt query;
+};
+
 struct RegisteredGeneration {
   GenerationOutput output;
   std::string system_id, query_id;
@@ -245,6 +252,14 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<Stream> stream_from_chunks(const CompositionSpec& spec,
                                                   const SamplingParams& params = {},
                                                   const Interrupt& interrupted = {});
+  // Registers the chunks of `prompt` and runs their composition, made as `how` says, whose ids are
+  // not looked at. Without `persist_chunks` the call leaves nothing: chunks that it created are
+  // deleted, unless somebody else has used them meanwhile, and it counts as no use, hit or miss.
+  [[nodiscard]] Result<RegisteredGeneration> generate(const ChunkedPrompt& prompt,
+                                                      const CompositionSpec& how = {},
+                                                      const SamplingParams& params = {},
+                                                      bool persist_chunks = true,
+                                                      const Interrupt& interrupted = {});
   // fp32 [query tokens, vocab_size].
   [[nodiscard]] Result<ForwardOutput> logits_from_chunks(const CompositionSpec& spec,
                                                          const Interrupt& interrupted = {});

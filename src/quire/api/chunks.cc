@@ -35,6 +35,55 @@ Result<Service> service_of(const LLM& llm) {
   return Service{std::move(engine)};
 }
 
+// What contexts are computed behind, in this mode: else the composition would compute them again.
+std::string anchor_of(const CompositionSpec& spec) {
+  const ReuseMode mode = spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
+  return mode == ReuseMode::kIndependent ? "" : spec.system_chunk_id;
+}
+
+// ChunkedLLM::generate; `registered` gets what was registered, also when it fails later.
+Result<RegisteredGeneration> generate_registered(
+    const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
+    ChunkService::Run run, std::vector<ChunkService::Registered>& registered,
+    const Interrupt& interrupted) {
+  if (!prompt.system && !how.without_system) {
+    return {ErrorCode::kInvalidComposition,
+            "a composition has exactly one system chunk; give a system prompt, or say "
+            "without_system"};
+  }
+  const auto add = [&](std::span<const ChunkContent> chunks) -> Result<std::vector<std::string>> {
+    QUIRE_TRY(const auto added, service->register_chunks(chunks, interrupted, run.counted));
+    std::vector<std::string> ids;
+    for (const ChunkService::Registered& chunk : added) {
+      registered.push_back(chunk);
+      ids.push_back(chunk.id);
+    }
+    return ids;
+  };
+  CompositionSpec spec = how;
+  spec.system_chunk_id.clear();
+  if (prompt.system) {
+    const ChunkContent system{.content = *prompt.system, .type = ChunkType::kSystemPrompt};
+    QUIRE_TRY(auto ids, add({&system, 1}));
+    spec.system_chunk_id = std::move(ids.front());
+  }
+  std::vector<ChunkContent> chunks;
+  for (const Prompt& context : prompt.contexts) {
+    chunks.push_back({.content = context, .options = {.anchor = anchor_of(spec)}});
+  }
+  chunks.push_back({.content = prompt.query, .type = ChunkType::kQuery});
+  QUIRE_TRY(spec.context_chunk_ids, add(chunks));
+  spec.query_chunk_id = std::move(spec.context_chunk_ids.back());
+  spec.context_chunk_ids.pop_back();
+  run.spec = &spec;
+  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
+  QUIRE_TRY(auto outputs, await_outputs(*service.engine, channels, interrupted));
+  return RegisteredGeneration{.output = std::move(outputs.front()),
+                              .system_id = spec.system_chunk_id,
+                              .query_id = spec.query_chunk_id,
+                              .context_ids = spec.context_chunk_ids};
+}
+
 }  // namespace
 
 Status ChunkCacheOptions::validate() const {
@@ -173,6 +222,20 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
   stream->engine = service.engine;
   stream->channel = channels.front();
   return Stream(std::move(stream));
+}
+
+Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
+                                                  const CompositionSpec& how,
+                                                  const SamplingParams& params, bool persist_chunks,
+                                                  const Interrupt& interrupted) {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  std::vector<ChunkService::Registered> registered;
+  auto generation = generate_registered(
+      service, prompt, how, {.params = &params, .counted = persist_chunks}, registered, interrupted);
+  if (!generation.ok() || !persist_chunks) {
+    service->withdraw(registered);
+  }
+  return generation;
 }
 
 Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec,

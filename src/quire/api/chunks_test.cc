@@ -227,6 +227,52 @@ TEST(Chunks, AnyOrderIsComputedFromTheSameBlocksAndABatchEqualsSingleCalls) {
   EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
 }
 
+TEST(Chunks, BlendingNothingIsTheBaseModeAndBlendingAllIsAFullPrefill) {
+  ChunkedLLM llm = open_demo({}, {.dtype = "float32", .block_tokens = 8});
+  for (const Golden& golden : read_goldens(3)) {
+    CompositionSpec spec = register_pieces(llm, golden);
+    const ForwardOutput anchored = must(llm.logits_from_chunks(spec));
+    const ForwardOutput plain = must(llm.llm().forward(golden.joined(), ForwardReuse::kNone));
+    const double in_use = stats_of(llm)["blocks_in_use"];
+    spec.mode = ReuseMode::kBlend;
+    for (const Selector selector : {Selector::kFirst, Selector::kRandom, Selector::kValueDeviation,
+                                    Selector::kQueryAttention, Selector::kNone}) {
+      spec.blend = {.selector = selector, .share = 0};
+      EXPECT_EQ(must(llm.logits_from_chunks(spec)).logits, anchored.logits)
+          << selector_name(selector);
+    }
+    for (const Selector selector : {Selector::kFirst, Selector::kRandom, Selector::kValueDeviation,
+                                    Selector::kQueryAttention, Selector::kAll}) {
+      spec.blend = {.selector = selector, .share = 1};
+      const ForwardOutput all = must(llm.logits_from_chunks(spec));
+      const auto* tail = &plain.logits[plain.logits.size() - all.logits.size()];
+      for (std::size_t i = 0; i < all.logits.size(); ++i) {
+        ASSERT_NEAR(all.logits[i], tail[i], 2e-4) << selector_name(selector) << " " << i;
+      }
+    }
+    EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
+    EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy(1))).reuse.recompute_share, 1);
+  }
+}
+
+TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
+  ChunkedLLM llm = open_demo();
+  int base = 0;
+  int blended = 0;
+  for (const Golden& golden : read_goldens(100)) {
+    if (golden.type != "split_adj") {
+      continue;
+    }
+    CompositionSpec spec = register_pieces(llm, golden);
+    base += must(llm.generate_from_chunks(spec, greedy(8))).token_ids == golden.greedy ? 1 : 0;
+    spec.mode = ReuseMode::kBlend;
+    spec.blend = {.selector = Selector::kQueryAttention, .share = 0.3};
+    blended += must(llm.generate_from_chunks(spec, greedy(8))).token_ids == golden.greedy ? 1 : 0;
+  }
+  std::printf("split_adj: anchored %d, query_attn 30 %% %d\n", base, blended);
+  EXPECT_GT(blended, base);
+}
+
 TEST(Chunks, WrongKindsAndNumbersAreRefusedByName) {
   ChunkedLLM llm = open_demo();
   const CompositionSpec good = register_pieces(llm, read_goldens(1).front());

@@ -31,6 +31,17 @@ Status out_of_range(std::string_view option, std::int64_t value, std::string_vie
   return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
 }
 
+// "cuda" or "cuda:N".
+bool names_cuda(std::string_view device) {
+  constexpr std::string_view kName = "cuda";
+  if (!device.starts_with(kName)) {
+    return false;
+  }
+  device.remove_prefix(kName.size());
+  return device.empty() || (device.size() > 1 && device.front() == ':' &&
+                            device.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
 }  // namespace
 
 Result<std::int64_t> parse_bytes(std::string_view text) {
@@ -51,7 +62,7 @@ Result<std::int64_t> parse_bytes(std::string_view text) {
 }
 
 Status LLMOptions::validate() const {
-  if (device.starts_with("cuda")) {
+  if (names_cuda(device)) {
     return {ErrorCode::kDevice,
             base::str_cat("device ", base::quoted(device),
                           " is not usable: this build has no CUDA backend; use device=\"cpu\"")};

@@ -1,5 +1,6 @@
 #include "quire/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "quire/api/tokenizer_impl.h"
@@ -11,19 +12,28 @@ namespace {
 
 namespace json = base::json;
 
+bool is_list_of_objects(const json::value& list) {
+  const auto* items = list.if_array();
+  return items != nullptr && std::all_of(items->begin(), items->end(),
+                                         [](const json::value& item) { return item.is_object(); });
+}
+
 Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_view messages_json,
                                     bool add_generation_prompt, std::string_view variables_json) {
-  if (!text.chat_template) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(text.template_error, "; use plain prompts (generate) instead")};
-  }
   QUIRE_TRY(auto messages, base::parse_json(messages_json, "messages"));
   QUIRE_TRY(auto variables, base::parse_json(variables_json, "template variables"));
-  if (!messages.is_array()) {
+  if (!is_list_of_objects(messages)) {
     return {ErrorCode::kInvalidArgument, "messages must be a list of {role, content}"};
   }
   if (!variables.is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
+  }
+  const bool with_tools =
+      text.tool_template && base::find(variables.get_object(), "tools") != nullptr;
+  const auto& chat_template = with_tools ? text.tool_template : text.chat_template;
+  if (!chat_template) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(text.template_error, "; use plain prompts (generate) instead")};
   }
   json::object& all = variables.get_object();
   all["messages"] = std::move(messages);
@@ -35,7 +45,7 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (all.emplace("eos_token", text.eos_token).second) {
     options.trusted_variables.emplace_back("eos_token");
   }
-  return text.chat_template->render(all, options);
+  return chat_template->render(all, options);
 }
 
 }  // namespace

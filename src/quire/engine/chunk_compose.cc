@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "quire/base/str.h"
+#include "quire/engine/blend.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 
@@ -94,6 +95,36 @@ Result<std::vector<ChunkService::Pending>> ChunkService::start_missing(
   return pending;
 }
 
+// The request's sequence. Blending computes a part of the contexts again, here and now.
+Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
+                                    const kv::ResolvedComposition& composition,
+                                    ComposedPrompt& composed) {
+  const kv::ComposeTail tail = {.tokens = *composition.query.chunk->tokens,
+                                .position = composition.query.position};
+  kv::Ledger& ledger = *engine_.ledger_;
+  if (spec.mode != ReuseMode::kBlend) {
+    return ledger.compose(composition.uses(), tail);
+  }
+  QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
+                                              .store = *engine_.store_,
+                                              .decoder = *engine_.bundle_.decoder,
+                                              .views = engine_.views_,
+                                              .max_rows = engine_.options_.max_batch_tokens},
+                                             spec.blend, composition));
+  engine_.counters_.tokens_computed += blended.recomputed_tokens;
+  composed.cached_tokens =
+      std::max<std::int64_t>(0, composed.cached_tokens - blended.recomputed_tokens);
+  if (blended.context_tokens > 0) {
+    composed.reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
+                                     static_cast<double>(blended.context_tokens);
+  }
+  auto sequence = ledger.compose(blended.uses, tail);
+  for (const kv::SegmentId own : blended.own) {
+    ledger.drop_segment(own);  // the sequence has it
+  }
+  return sequence;
+}
+
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
                                              const std::set<Name>& started) {
@@ -125,9 +156,7 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
                                         std::ssize(*part.chunk->tokens));
   }
   composed.pieces.push_back(composition.query.chunk->tokens);
-  QUIRE_TRY(composed.sequence, engine_.ledger_->compose(composition.uses(),
-                                                        {.tokens = *composition.query.chunk->tokens,
-                                                         .position = composition.query.position}));
+  QUIRE_TRY(composed.sequence, compose(*run.spec, composition, composed));
   request.composed = std::move(composed);
   return request;
 }
@@ -152,7 +181,11 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
   }
   std::vector<std::shared_ptr<Channel>> channels;
   QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
-  for (const kv::ResolvedComposition& composition : compositions) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i].counted) {
+      continue;
+    }
+    const kv::ResolvedComposition& composition = compositions[i];
     std::int64_t hits = 0;
     for (const kv::Part& part : composition.parts) {
       registry_.use(part.chunk->id);
@@ -211,7 +244,8 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
           "the composition's chunks were deleted as fast as they were computed; try again"};
 }
 
-CompositionInfo ChunkService::describe(const kv::ResolvedComposition& composition) const {
+CompositionInfo ChunkService::describe(const CompositionSpec& spec,
+                                       const kv::ResolvedComposition& composition) const {
   CompositionInfo info{.token_ids = composition.joined(),
                        .mode = composition.mode,
                        .grade = composition.grade,
@@ -250,6 +284,12 @@ CompositionInfo ChunkService::describe(const kv::ResolvedComposition& compositio
                            .why_not = "a query is always computed"});
   const std::int64_t own = exact ? info.total_tokens : query;
   info.tokens_reused += match.tokens;
+  if (spec.mode == ReuseMode::kBlend) {
+    const std::int64_t system =
+        spec.system_chunk_id.empty() ? 0 : std::ssize(*composition.parts.front().chunk->tokens);
+    const std::int64_t again = recomputed_tokens(spec.blend, system, seen - system);
+    info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - again);
+  }
   info.tokens_computed = info.total_tokens - info.tokens_reused;
   info.num_levels = exact ? 1 : std::ssize(composition.parts) + 1;
   info.num_blocks += blocks_for(own);
@@ -264,7 +304,7 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
   QUIRE_TRY_STATUS(engine_.call([&] {
     auto compositions = resolve({&run, 1});
     if (compositions.ok()) {
-      info = describe(compositions->front());
+      info = describe(spec, compositions->front());
     } else {
       info = std::move(compositions).error();
     }

@@ -240,7 +240,9 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
     return false;
   }
   draft.result.id = draft.chunk.id = known->id;
-  registry_.merge(std::move(draft.chunk));
+  if (draft.counted) {
+    registry_.merge(std::move(draft.chunk));
+  }
   return true;
 }
 
@@ -333,6 +335,9 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
   draft.result.created = true;
+  if (needs_kv && !draft.counted) {
+    registry_.count(0, -1);  // what begin counted
+  }
   if (!needs_kv) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
@@ -418,10 +423,11 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
 }
 
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
-    std::span<const ChunkContent> chunks, const Interrupt& interrupted) {
+    std::span<const ChunkContent> chunks, const Interrupt& interrupted, bool counted) {
   std::vector<Draft> drafts;
   for (const ChunkContent& chunk : chunks) {
     QUIRE_TRY(Draft next, draft(chunk));
+    next.counted = counted;
     drafts.push_back(std::move(next));
   }
   // A context stands under the system chunk before it, so every system chunk begins a new batch.
@@ -441,15 +447,20 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   if (status.ok()) {
     return registered;
   }
-  [[maybe_unused]] const Status closed = engine_.call([&] {  // all or none
-    for (const Registered& chunk : registered) {
-      if (chunk.created) {
-        registry_.remove(chunk.id, kv::Removal::kDeleted);
+  withdraw(registered);  // all or none
+  return std::move(status).error();
+}
+
+void ChunkService::withdraw(std::span<const Registered> registered) {
+  [[maybe_unused]] const Status closed = engine_.call([&] {
+    for (const Registered& created : registered) {
+      const kv::Chunk* chunk = created.created ? registry_.find(created.id) : nullptr;
+      if (chunk != nullptr && chunk->accesses == 0) {
+        registry_.remove(created.id, kv::Removal::kDeleted);
       }
     }
     engine_.publish_stats();
   });
-  return std::move(status).error();
 }
 
 ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {

@@ -48,9 +48,11 @@ class ChunkService {
     std::string id;
     bool created = false;  // by this call
   };
-  // As ChunkedLLM::register_chunks.
+  // As ChunkedLLM::register_chunks. Uses, hits and misses are counted only when `counted`.
   [[nodiscard]] Result<std::vector<Registered>> register_chunks(
-      std::span<const ChunkContent> chunks, const Interrupt& interrupted);
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted, bool counted = true);
+  // Deletes what these registrations created, unless somebody has used it since.
+  void withdraw(std::span<const Registered> registered);
 
   [[nodiscard]] Result<ChunkInfo> get(const std::string& id);
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
@@ -71,6 +73,7 @@ class ChunkService {
     RequestKind kind = RequestKind::kGenerate;
     const SamplingParams* params = nullptr;  // of kGenerate
     bool streaming = false;
+    bool counted = true;  // as uses and hits of its chunks
   };
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
@@ -88,6 +91,7 @@ class ChunkService {
     const ChunkContent* content = nullptr;
     kv::NewChunk chunk;
     std::string serial;  // kv::ChunkIdentity::serial
+    bool counted = true;
     Registered result;   // its id once it is known to the registry
   };
   using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
@@ -129,7 +133,11 @@ class ChunkService {
   [[nodiscard]] Result<NewRequest> request_for(const Run& run,
                                                const kv::ResolvedComposition& composition,
                                                const std::set<Name>& started);
-  [[nodiscard]] CompositionInfo describe(const kv::ResolvedComposition& composition) const;
+  [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
+                                      const kv::ResolvedComposition& composition,
+                                      ComposedPrompt& composed);
+  [[nodiscard]] CompositionInfo describe(const CompositionSpec& spec,
+                                         const kv::ResolvedComposition& composition) const;
 
   Engine& engine_;
   const ChunkCacheOptions options_;

@@ -6,6 +6,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/decoder.h"
+#include "quire/model/tensor_map.h"
 #include "quire/tools.h"
 #include "quire/weights/checkpoint.h"
 
@@ -74,12 +75,19 @@ void add_text(const std::string& model, json::object& report, json::array& unsup
   }
 }
 
-void add_checkpoint(const weights::Checkpoint& checkpoint, json::object& report,
-                    json::array& unsupported) {
+// Tensors of unknown types, and the first that is missing, superfluous or has another shape.
+void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::ModelConfig>& config,
+                    json::object& report, json::array& unsupported) {
   report["tensors"] = checkpoint.tensors().size();
   report["file_bytes"] = checkpoint.total_bytes();
   for (const auto& tensor : checkpoint.unsupported()) {
     unsupported.emplace_back("tensor " + tensor.name + " of type " + tensor.type);
+  }
+  if (config.ok() && checkpoint.unsupported().empty()) {
+    const Status fits = model::TensorMap(*config, checkpoint).check_all();
+    if (!fits.ok()) {
+      unsupported.emplace_back(fits.error().message);
+    }
   }
 }
 
@@ -99,7 +107,7 @@ Result<std::string> inspect_json(const std::string& model) {
   }
   if (!model.starts_with("preset:")) {
     QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
-    add_checkpoint(checkpoint, report, unsupported);
+    add_checkpoint(checkpoint, config, report, unsupported);
     add_text(model, report, unsupported);
   }
   report["unsupported"] = std::move(unsupported);

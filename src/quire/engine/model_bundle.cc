@@ -56,28 +56,37 @@ Result<object> parse_object(const std::string& text, std::string_view what) {
   return std::move(value.get_object());
 }
 
-// A template stands as a string, or as a list of {"name", "template"} of which "default" is ours.
-std::string template_in(const object& config) {
+// The sources of a model's chat templates; empty: there is none. transformers takes the second one
+// when a conversation has tools.
+struct TemplateSources {
+  std::string main, tool_use;
+};
+
+// A template stands as a string, or as a list of {"name", "template"}. Fills what is still empty.
+void add_templates(const object& config, TemplateSources& sources) {
   const auto* value = base::find(config, "chat_template");
-  if (value == nullptr) {
-    return {};
+  if (value == nullptr || !sources.main.empty()) {
+    return;
   }
   if (value->is_string()) {
-    return std::string(value->get_string());
+    sources.main = value->get_string();
   }
   if (!value->is_array()) {
-    return {};
+    return;
   }
   for (const auto& item : value->get_array()) {
     const auto* entry = item.if_object();
     const auto* name = entry == nullptr ? nullptr : base::find(*entry, "name");
     const auto* body = entry == nullptr ? nullptr : base::find(*entry, "template");
-    if (name != nullptr && body != nullptr && name->is_string() && body->is_string() &&
-        name->get_string() == "default") {
-      return std::string(body->get_string());
+    if (name == nullptr || body == nullptr || !body->is_string()) {
+      continue;
+    }
+    if (*name == "default") {
+      sources.main = body->get_string();
+    } else if (*name == "tool_use") {
+      sources.tool_use = body->get_string();
     }
   }
-  return {};
 }
 
 std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id) {
@@ -89,42 +98,62 @@ std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id
 }
 
 std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
-                                            const std::string& template_source) {
+                                            const TemplateSources& sources) {
   auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
   bundle->bos_token = spelling(bundle->tokenizer, bundle->tokenizer.bos_token_id());
   bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
-  if (template_source.empty()) {
-    bundle->template_error = "the model has no chat template";
-    return bundle;
-  }
-  auto parsed = text::ChatTemplate::parse(template_source);
-  if (parsed.ok()) {
-    bundle->chat_template.emplace(std::move(parsed).value());
-  } else {
-    bundle->template_error =
-        base::str_cat("the model's chat template is not usable: ", parsed.error().message);
-  }
+  bundle->template_error = "the model has no chat template";
+  const auto parse = [&](const std::string& source, std::optional<text::ChatTemplate>& parsed) {
+    if (source.empty()) {
+      return;
+    }
+    auto result = text::ChatTemplate::parse(source);
+    if (result.ok()) {
+      parsed.emplace(std::move(result).value());
+    } else {
+      bundle->template_error =
+          base::str_cat("the model's chat template is not usable: ", result.error().message);
+    }
+  };
+  parse(sources.tool_use, bundle->tool_template);
+  parse(sources.main, bundle->chat_template);
   return bundle;
 }
 
 Result<std::shared_ptr<const TextBundle>> text_of_gguf(const weights::GgufFile& file) {
   QUIRE_TRY(auto vocab, vocab_from_gguf(file));
   QUIRE_TRY(auto tokenizer, text::Tokenizer::from_vocab(std::move(vocab)));
-  QUIRE_TRY(const auto source, file.get_string("tokenizer.chat_template", ""));
-  return make_text(std::move(tokenizer), source);
+  TemplateSources sources;
+  QUIRE_TRY(sources.main, file.get_string("tokenizer.chat_template", ""));
+  QUIRE_TRY(sources.tool_use, file.get_string("tokenizer.chat_template.tool_use", ""));
+  return make_text(std::move(tokenizer), sources);
+}
+
+// `error` with the tokenizer's file before it, unless it says where it comes from.
+Error naming(const fs::path& folder, Error error) {
+  if (error.message.find(folder.string()) == std::string::npos) {
+    std::error_code failure;
+    const char* name =
+        fs::exists(folder / "tokenizer.json", failure) ? "tokenizer.json" : "tokenizer.model";
+    error.message = base::str_cat((folder / name).string(), ": ", error.message);
+  }
+  return error;
 }
 
 Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
-  QUIRE_TRY(auto tokenizer, text::Tokenizer::from_folder(folder));
-  QUIRE_TRY(auto source, read_optional(folder / "chat_template.jinja"));
-  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
-    if (source.empty()) {
-      QUIRE_TRY(const auto json, read_optional(folder / name));
-      QUIRE_TRY(const auto config, parse_object(json, (folder / name).string()));
-      source = template_in(config);
-    }
+  auto tokenizer = text::Tokenizer::from_folder(folder);
+  if (!tokenizer.ok()) {
+    return naming(folder, std::move(tokenizer).error());
   }
-  return make_text(std::move(tokenizer), source);
+  TemplateSources sources;
+  QUIRE_TRY(sources.main, read_optional(folder / "chat_template.jinja"));
+  QUIRE_TRY(sources.tool_use, read_optional(folder / "additional_chat_templates/tool_use.jinja"));
+  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+    QUIRE_TRY(const auto json, read_optional(folder / name));
+    QUIRE_TRY(const auto config, parse_object(json, (folder / name).string()));
+    add_templates(config, sources);
+  }
+  return make_text(std::move(tokenizer).value(), sources);
 }
 
 Result<model::ModelConfig> config_of_folder(const fs::path& folder) {

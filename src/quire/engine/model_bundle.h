@@ -21,6 +21,7 @@ namespace quire::engine {
 struct TextBundle {
   text::Tokenizer tokenizer;
   std::optional<text::ChatTemplate> chat_template;
+  std::optional<text::ChatTemplate> tool_template;  // "tool_use": instead, when there are tools
   std::string bos_token, eos_token;  // spellings that templates use; empty when there is none
   std::string template_error;        // why there is no chat template
 };

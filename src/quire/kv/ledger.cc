@@ -230,6 +230,45 @@ Result<SegmentId> Ledger::seal(SeqId id) {
 
 bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value) > 0; }
 
+Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tokens) {
+  const auto found = impl_->segments.find(id.value);
+  if (found == impl_->segments.end()) {
+    return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
+  }
+  const Segment& base = *found->second;
+  const std::int32_t block_tokens = config().block_tokens;
+  std::vector<std::int32_t> touched;  // blocks
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= base.num_tokens()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("no token ", token, " in a segment of ", base.num_tokens())};
+    }
+    if (touched.empty() || touched.back() != token / block_tokens) {
+      touched.push_back(token / block_tokens);
+    }
+  }
+  const auto needed = static_cast<std::int32_t>(touched.size());
+  if (needed > blocks_available()) {
+    return {ErrorCode::kOutOfBlocks,
+            base::str_cat("recomputing tokens of a segment needs ", needed, " blocks, ",
+                          blocks_available(), " of ", counts().blocks_total, " can be had")};
+  }
+  BlockTable blocks = base.blocks().clone(base.blocks().size());
+  const std::vector<BlockRef> fresh = impl_->shared.acquire(needed, BlockId{});
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const std::int32_t first = touched[i] * block_tokens;
+    impl_->copies.push_back({.from = blocks.ref(touched[i]).id,
+                             .to = fresh[i].id,
+                             .tokens = std::min(block_tokens, base.num_tokens() - first)});
+    blocks.replace(touched[i], fresh[i]);
+  }
+  impl_->segments.emplace(
+      ++impl_->last_id,
+      std::make_shared<const Segment>(
+          std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end())));
+  return SegmentId{impl_->last_id};
+}
+
 std::int32_t Ledger::num_blocks(SegmentId id) const {
   const auto found = impl_->segments.find(id.value);
   return found == impl_->segments.end() ? 0 : found->second->blocks().size();

@@ -91,6 +91,11 @@ class Ledger {
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
   // Forgets the name; blocks return when no sequence uses them. False when unknown.
   bool drop_segment(SegmentId id);
+  // A segment with the same tokens in which `tokens` (ascending) may be written once more: blocks
+  // that hold one of them are copies of its own, the others are shared. kNotFound,
+  // kInvalidArgument for a token outside, kOutOfBlocks; all with state unchanged.
+  [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
+
   // Blocks that a segment covers; 0 when unknown.
   [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/mass.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
@@ -136,6 +137,7 @@ struct Decoder::Impl {
   AlignedBuffer<float> normed;              // [T, H]
   AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
   AlignedBuffer<float> attended;            // [T, Q]
+  AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
   AlignedBuffer<float> gate_up;             // [T, 2 I]
   AlignedBuffer<float> gated;               // [T, I]
   AlignedBuffer<float> logits;              // [S, V]
@@ -163,8 +165,14 @@ struct Decoder::Impl {
 
   void linear(const kernels::PackedWeights& matrix, std::span<const float> x, std::int64_t rows,
               std::span<float> out, const kernels::Epilogue& epilogue, Stopwatch& watch);
-  void attention_block(const ForwardBatch& batch, const PagedKVView& view, std::size_t layer,
-                       std::span<float> x, Stopwatch& watch);
+  // What attention_block works on.
+  struct LayerCall {
+    const ForwardBatch& batch;
+    const PagedKVView& view;
+    std::size_t index = 0;
+    ForwardProbe* probe = nullptr;
+  };
+  bool attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch);
   void mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
                  Stopwatch& watch);
 };
@@ -207,9 +215,10 @@ void Decoder::Impl::linear(const kernels::PackedWeights& matrix, std::span<const
   watch.lap(timing.linear);
 }
 
-// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
-void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView& view,
-                                    std::size_t index, std::span<float> x, Stopwatch& watch) {
+// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. False
+// when the probe ends the pass.
+bool Decoder::Impl::attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch) {
+  const auto& [batch, view, index, probe] = call;
   const LayerWeights& layer = weights.layers[index];
   const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
   const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
@@ -223,6 +232,14 @@ void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView
   linear(layer.qkv.weights, h, rows, fused, {.bias = layer.qkv.bias}, watch);
   const auto k = fused.subspan(static_cast<std::size_t>(q_width));
   const auto v = k.subspan(static_cast<std::size_t>(kv_width));
+  if (probe != nullptr && std::cmp_equal(index, probe->values_layer)) {
+    probe->values.clear();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto first = v.begin() + row * width;
+      probe->values.insert(probe->values.end(), first, first + kv_width);
+    }
+    return false;
+  }
 
   if (config.qk_norm) {
     kernels::rms_norm_heads(context, {fused, width, rows, config.heads}, layer.q_norm,
@@ -232,20 +249,25 @@ void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView
   }
 
   // Keys are stored rotated to their segment's positions; queries are rotated where they are used.
-  kernels::kv_append(context,
-                     {.k = k,
-                      .v = v,
-                      .k_stride = width,
-                      .v_stride = width,
-                      .head_dim = config.head_dim,
-                      .rotary = &key_rotary,
-                      .slots = batch.slots},
-                     view);
+  if (probe == nullptr || probe->values_layer < 0) {
+    kernels::kv_append(context,
+                       {.k = k,
+                        .v = v,
+                        .k_stride = width,
+                        .v_stride = width,
+                        .head_dim = config.head_dim,
+                        .rotary = &key_rotary,
+                        .slots = batch.slots},
+                       view);
+  }
   watch.lap(timing.other);
 
   // q of qkv, cache -> attended [T, Q]
   const auto out = rows_of(attended, rows, q_width);
   const WindowPlan& window = plan_for(config.window_tokens[index]);
+  const bool weighs = probe != nullptr && !probe->mass.empty();
+  const std::span<float> lse =
+      weighs ? rows_of(attention_lse, rows, config.heads) : std::span<float>();
   attention::run(context,
                  {.shape = attention_shape(),
                   .entries = batch.entries,
@@ -254,12 +276,26 @@ void Decoder::Impl::attention_block(const ForwardBatch& batch, const PagedKVView
                   .q = fused,
                   .q_stride = width,
                   .rotary = &window.query_rotary,
-                  .out = out},
+                  .out = out,
+                  .lse = lse},
                  view, attention_scratch);
+  if (weighs) {
+    attention::add_mass(context,
+                        {.shape = attention_shape(),
+                         .entries = batch.entries,
+                         .plan = &window.plan,
+                         .q = fused,
+                         .q_stride = width,
+                         .rotary = &window.query_rotary,
+                         .lse = lse,
+                         .mass = probe->mass},
+                        view);
+  }
   watch.lap(timing.attention);
 
   linear(layer.output.weights, out, rows, x, {.bias = layer.output.bias, .accumulate = true},
          watch);
+  return true;
 }
 
 // x [rows, H] += down(silu(gate(normed)) * up(normed))
@@ -274,7 +310,8 @@ void Decoder::Impl::mlp_block(const LayerWeights& layer, std::span<float> x, std
   linear(layer.down.weights, inner, rows, x, {.bias = layer.down.bias, .accumulate = true}, watch);
 }
 
-std::span<float> Decoder::forward(const ForwardBatch& batch, std::span<const PagedKVView> kv) {
+std::span<float> Decoder::forward(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                                  ForwardProbe* probe) {
   Impl& model = *impl_;
   model.check_batch(batch, kv);
   model.timing = {};
@@ -291,7 +328,9 @@ std::span<float> Decoder::forward(const ForwardBatch& batch, std::span<const Pag
 
   const std::size_t layers = model.weights.layers.size();
   for (std::size_t layer = 0; layer < layers; ++layer) {
-    model.attention_block(batch, kv[layer], layer, x, watch);
+    if (!model.attention_block({batch, kv[layer], layer, probe}, x, watch)) {
+      return {};
+    }
     if (layer + 1 == layers) {  // all KV is stored: from here on only the rows of logits matter
       rows = static_cast<std::int64_t>(batch.logit_rows.size());
       const auto kept = rows_of(model.residual_of_logits, rows, hidden);

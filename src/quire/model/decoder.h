@@ -60,8 +60,9 @@ class Decoder {
   // the next call. kv: one view per layer. A row's logits depend, to the bit, on its token, its
   // positions and what its entries show; not on the other rows of the batch. Preconditions
   // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
-  [[nodiscard]] std::span<float> forward(const ForwardBatch& batch,
-                                         std::span<const tensor::PagedKVView> kv);
+  // `probe` may be null; a pass that it ends early gives no logits.
+  std::span<float> forward(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv,
+                           ForwardProbe* probe = nullptr);
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;

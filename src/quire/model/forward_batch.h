@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "quire/attention/entry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -17,6 +18,18 @@ struct ForwardBatch {
   std::span<const attention::Entry> entries;  // who attends to what; every row in at least one
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
+};
+
+// A look inside a forward pass, for choosing what to compute again.
+struct ForwardProbe {
+  // The pass ends at this layer with its values, fp32 [T, kv_heads * head_dim], before they would
+  // be stored; nothing is stored, because the KV of the layers before is there already. -1: it runs
+  // through, storing as always.
+  std::int32_t values_layer = -1;
+  std::vector<float> values;
+  // [entries] of [tokens of the run] or empty; empty: not wanted. Increased by the probability that
+  // the entry's rows give each token, summed over rows, heads and layers. No sliding window.
+  std::vector<std::span<double>> mass;
 };
 
 }  // namespace quire::model

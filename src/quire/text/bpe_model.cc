@@ -1,6 +1,7 @@
 #include "quire/text/bpe_model.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -266,66 +267,72 @@ void BpeModel::merge_short(ModelScratch& scratch) const {
   }
 }
 
-void BpeModel::push_candidate(ModelScratch& scratch, std::int32_t at) const {
-  const ModelScratch::Symbol& left = scratch.symbols[static_cast<std::size_t>(at)];
-  if (left.next < 0) {
-    return;
-  }
-  const std::int32_t right = scratch.symbols[static_cast<std::size_t>(left.next)].symbol;
-  const Pair* pair = find_pair(left.symbol, right);
-  if (pair != nullptr) {
-    scratch.heap.push_back({.rank = pair->rank, .at = at, .left = left.symbol, .right = right});
-  }
+bool BpeModel::rank_symbol(ModelScratch& scratch, std::int32_t at) const {
+  ModelScratch::Symbol& left = scratch.symbols[static_cast<std::size_t>(at)];
+  const Pair* pair =
+      left.next >= 0
+          ? find_pair(left.symbol, scratch.symbols[static_cast<std::size_t>(left.next)].symbol)
+          : nullptr;
+  left.rank = pair != nullptr ? pair->rank : kNoRank;
+  left.result = pair != nullptr ? pair->result : -1;
+  return pair != nullptr;
 }
 
-// O(n log n) with a heap over a linked list; candidates that went stale are skipped.
+// O(n log n) over a linked list. The first merges to try are sorted once, those that arise lie in a
+// heap. An entry whose rank is no longer that of its place is stale and skipped.
 void BpeModel::merge_long(ModelScratch& scratch) const {
   auto& symbols = scratch.symbols;
-  auto& heap = scratch.heap;
-  const auto later = [](const ModelScratch::Candidate& a, const ModelScratch::Candidate& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
-  };
+  auto& first = scratch.first_merges;
+  auto& heap = scratch.merge_heap;
   const auto count = static_cast<std::int32_t>(scratch.units.size());
+  const auto entry = [&](std::int32_t at) {
+    return static_cast<std::uint64_t>(symbols[static_cast<std::size_t>(at)].rank) << 32 |
+           static_cast<std::uint32_t>(at);
+  };
   symbols.clear();
-  heap.clear();
   for (std::int32_t i = 0; i < count; ++i) {
     symbols.push_back({.symbol = scratch.units[static_cast<std::size_t>(i)],
                        .previous = i - 1,
                        .next = i + 1 < count ? i + 1 : -1});
   }
+  first.clear();
   for (std::int32_t i = 0; i < count; ++i) {
-    push_candidate(scratch, i);
+    if (rank_symbol(scratch, i)) {
+      first.push_back(entry(i));
+    }
   }
-  std::make_heap(heap.begin(), heap.end(), later);
-  const auto push = [&](std::int32_t at) {
-    const std::size_t before = heap.size();
-    push_candidate(scratch, at);
-    if (heap.size() > before) {
+  std::sort(first.begin(), first.end());
+  heap.clear();
+  const std::greater<> later;
+  const auto rank_again = [&](std::int32_t at) {
+    if (at >= 0 && rank_symbol(scratch, at)) {
+      heap.push_back(entry(at));
       std::push_heap(heap.begin(), heap.end(), later);
     }
   };
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), later);
-    const ModelScratch::Candidate top = heap.back();
-    heap.pop_back();
-    auto& left = symbols[static_cast<std::size_t>(top.at)];
-    if (left.symbol != top.left || left.next < 0) {
+  for (std::size_t next = 0; next < first.size() || !heap.empty();) {
+    std::uint64_t top = 0;
+    if (heap.empty() || (next < first.size() && first[next] < heap.front())) {
+      top = first[next++];
+    } else {
+      top = heap.front();
+      std::pop_heap(heap.begin(), heap.end(), later);
+      heap.pop_back();
+    }
+    const auto at = static_cast<std::int32_t>(top & 0xFFFFFFFF);
+    auto& left = symbols[static_cast<std::size_t>(at)];
+    if (left.rank != top >> 32) {
       continue;
     }
     auto& right = symbols[static_cast<std::size_t>(left.next)];
-    if (right.symbol != top.right) {
-      continue;
-    }
-    left.symbol = find_pair(top.left, top.right)->result;
+    left.symbol = left.result;
     left.next = right.next;
-    right.symbol = -1;
+    right.rank = kNoRank;
     if (left.next >= 0) {
-      symbols[static_cast<std::size_t>(left.next)].previous = top.at;
+      symbols[static_cast<std::size_t>(left.next)].previous = at;
     }
-    push(top.at);
-    if (left.previous >= 0) {
-      push(left.previous);
-    }
+    rank_again(at);
+    rank_again(left.previous);
   }
   scratch.units.clear();
   for (std::int32_t i = 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].next) {

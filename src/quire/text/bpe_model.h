@@ -86,7 +86,8 @@ class BpeModel final : public Model {
                                               std::size_t end) const;
   void merge_short(ModelScratch& scratch) const;
   void merge_long(ModelScratch& scratch) const;
-  void push_candidate(ModelScratch& scratch, std::int32_t at) const;
+  // Looks up the merge of a symbol with its next one; false when there is none.
+  bool rank_symbol(ModelScratch& scratch, std::int32_t at) const;
   void emit(std::int32_t symbol, std::vector<TokenId>& out) const;
 
   BpeOptions options_;

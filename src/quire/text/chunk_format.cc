@@ -147,6 +147,8 @@ class Cutter {
       : chat_(chat), tokenizer_(tokenizer), tokens_(std::move(tokens)) {
     options_.now = now;
     options_.trusted_variables = {"bos_token", "eos_token"};
+    options_.max_steps = 1'000'000;  // real templates take thousands
+    options_.max_output_bytes = std::size_t{1} << 20;
   }
 
   [[nodiscard]] Result<ChunkFormat> cut(const Way& way) const {
@@ -232,7 +234,7 @@ class Cutter {
         found = joined(format, *texts) == prompt.text();
       }
       if (!found) {
-        return {ErrorCode::kUnsupported, "it changes white space at the ends of texts"};
+        return {ErrorCode::kUnsupported, "the template changes white space at the ends of texts"};
       }
     }
     return {};
@@ -262,9 +264,9 @@ class Cutter {
       const std::string got = joined(format, texts);
       if (got != expected) {
         const std::size_t at = common_prefix(got, expected);
-        return {ErrorCode::kUnsupported,
-                str_cat("it changes texts: where a chunk says ", base::quoted(got.substr(at), 40),
-                        " it says ", base::quoted(expected.substr(at), 40))};
+        return {ErrorCode::kUnsupported, str_cat("the template changes texts: where a chunk says ",
+                                                 base::quoted(got.substr(at), 40), " it says ",
+                                                 base::quoted(expected.substr(at), 40))};
       }
       format.starts_special = format.starts_special && joined_ids(tokenizer_, format, texts) ==
                                                            prompt_ids(tokenizer_, prompt);

@@ -70,12 +70,15 @@ Tokenizer tokenizer_with(const std::vector<std::string>& specials) {
 }
 
 struct Model {
-  Model(std::string_view source, const std::vector<std::string>& specials,
-        std::string bos_token = "", std::string eos_token = "")
+  Model(std::string_view source, Tokenizer tokens, std::string bos_token = "",
+        std::string eos_token = "")
       : chat(ChatTemplate::parse(source).value()),
-        tokenizer(tokenizer_with(specials)),
+        tokenizer(std::move(tokens)),
         bos(std::move(bos_token)),
         eos(std::move(eos_token)) {}
+  Model(std::string_view source, const std::vector<std::string>& specials,
+        std::string bos_token = "", std::string eos_token = "")
+      : Model(source, tokenizer_with(specials), std::move(bos_token), std::move(eos_token)) {}
 
   [[nodiscard]] Result<ChunkFormat> cut() const {
     return cut_chat_template(chat, tokenizer, bos, eos, kNow);
@@ -294,31 +297,35 @@ TEST(ChunkFormat, RefusesTemplatesThatNumberOrCount) {
               HasSubstr("what stands around the texts changes"));
   EXPECT_THAT(refusal("{% for m in messages %}<|im_start|>{{ m.content }}"
                       "{% if m.content | length > 1000 %}!{% endif %}{% endfor %}"),
-              HasSubstr("as user turns, user message, user message with the system text: it "
-                        "changes texts: where a chunk says"));
+              HasSubstr("user turns, user message, user message with the system text: the "
+                        "template changes texts: where a chunk says"));
 }
 
 TEST(ChunkFormat, RefusesTemplatesThatChangeHideOrMoveTexts) {
   EXPECT_THAT(refusal("{% for m in messages %}<|im_start|>{{ m.content | upper }}{% endfor %}"),
-              HasSubstr("as user turns, user message, user message with the system text: the "
-                        "system text is not shown as it is"));
+              HasSubstr("user turns, user message, user message with the system text: the system "
+                        "text is not shown as it is"));
   EXPECT_THAT(refusal("{% for m in messages %}<|im_start|>{{ m.content | tojson }}{% endfor %}"),
               HasSubstr("changes white space at the ends"));
   EXPECT_THAT(refusal("{% for m in messages | reverse %}<|im_start|>{{ m.content | "
                       "replace('\n', ' ') }}{% endfor %}"),
-              HasSubstr("as user turns: a context is shown out of order"));
+              HasSubstr("user turns, user message: the query is shown out of order"));
   EXPECT_THAT(refusal("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}"),
               HasSubstr("shown twice"));
   EXPECT_THAT(refusal("{{ raise_exception('not for chat') }}"), HasSubstr("not for chat"));
+  EXPECT_THAT(refusal("{% for m in messages %}{{ m.content }}{{ 'xyzw' * 1025 }}"
+                      "{% if m.content | length > 50 %}!{% endif %}{% endfor %}"),
+              HasSubstr("as user turns: 4100 bytes stand between two contexts, 4096 can be"));
+  EXPECT_THAT(refusal("{% for m in messages %}{{ m.content }}{{ '<' * 9000000 }}{% endfor %}"),
+              HasSubstr("; as role context"));
 }
 
 TEST(ChunkFormat, DemoModelsChunksAreThoseItWasTrainedOn) {
   const fs::path folder = kRoot + "/models/cardfile/model";
   const auto config = json::parse(read(folder / "tokenizer_config.json"));
-  const auto tokenizer = Tokenizer::from_folder(folder).value();
-  const auto chat =
-      ChatTemplate::parse(std::string_view(config.at("chat_template").as_string())).value();
-  const auto format = cut_chat_template(chat, tokenizer, "<bos>", "<eos>").value();
+  const Model model(std::string_view(config.at("chat_template").as_string()),
+                    Tokenizer::from_folder(folder).value(), "<bos>", "<eos>");
+  const ChunkFormat format = format_of(model);
   EXPECT_EQ(format.contexts_as, "role context");
   EXPECT_TRUE(format.starts_special);
   expect_format(format, {"<bos><sys> ", "", true, true}, {"<doc> ", "", true, true},
@@ -329,13 +336,17 @@ TEST(ChunkFormat, DemoModelsChunksAreThoseItWasTrainedOn) {
   for (std::string line; std::getline(file, line); ++num_lines) {
     const auto pieces =
         json::value_to<std::vector<std::vector<TokenId>>>(json::parse(line).at("pieces"));
+    std::vector<std::pair<std::string, std::string>> messages;
+    std::vector<TokenId> all;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Affixes& around = i == 0                   ? format.system
-                              : i + 1 == pieces.size() ? format.query
-                                                       : format.context;
-      const std::string text = tokenizer.decode(pieces[i]).value();
-      EXPECT_EQ(encode_chunk(tokenizer, around, text), pieces[i]) << text;
+      const bool is_query = i + 1 == pieces.size();
+      const Affixes& around = i == 0 ? format.system : is_query ? format.query : format.context;
+      const std::string text = model.tokenizer.decode(pieces[i]).value();
+      EXPECT_EQ(encode_chunk(model.tokenizer, around, text), pieces[i]) << text;
+      messages.emplace_back(i == 0 ? "system" : is_query ? "user" : "context", text);
+      all.insert(all.end(), pieces[i].begin(), pieces[i].end());
     }
+    EXPECT_EQ(model.ids(model.render(messages)), all) << "line " << num_lines;
   }
   EXPECT_GT(num_lines, 0);
 }
@@ -378,16 +389,18 @@ TEST(EncodeChunk, TrimsAsPythonDoesAndReadsIllFormedText) {
 }
 
 TEST(PlainFormat, SeparatesByBlankLinesBehindABosWhereTheTokenizerPutsOne) {
-  const fs::path folder = kRoot + "/models/cardfile/model";
-  const auto with = Tokenizer::from_folder(folder).value();
-  const auto without = tokenizer_with({});
-  const ChunkFormat format = plain_format(with);
+  const auto golden = json::parse(read(kRoot + "/tests/golden/text/tokenizers/llama3.json"));
+  const auto with_bos =
+      Tokenizer::from_json(json::serialize(golden.at("tokenizer")), R"({"bos_token": "<s>"})")
+          .value();
+  const ChunkFormat format = plain_format(with_bos);
   EXPECT_EQ(format.contexts_as, "plain");
   EXPECT_FALSE(format.starts_special);
-  EXPECT_FALSE(plain_format(without).starts_special);
-  expect_format(plain_format(without), {"", "\n\n"}, {"", "\n\n"}, {"", ""});
-  const auto first = encode_chunk(with, format.system, "a").front();
-  EXPECT_EQ(first, with.encode("a").front());
+  expect_format(format, {"<s>", "\n\n"}, {"", "\n\n"}, {"", ""});
+  EXPECT_EQ(encode_chunk(with_bos, format.system, "a"), with_bos.encode("a\n\n"));
+
+  const Tokenizer without_bos = tokenizer_with({"<s>"});
+  expect_format(plain_format(without_bos), {"", "\n\n"}, {"", "\n\n"}, {"", ""});
 }
 
 // --- the templates that tools/fetch_vocabs.py fetches ---

@@ -32,12 +32,21 @@ class DecodeStage {
 
 namespace {
 
+constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
+
 std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
   return Pattern::literal(std::string(what)).replace_all(text, by);
 }
 
 // wordpiece.rs, cleanup: the English clean-up of BERT.
 std::string cleaned(std::string text) {
+  // Most words are free of the rules: each needs a space with one of these behind it.
+  const auto may_match = [](char a, char b) {
+    return a == ' ' && std::string_view(".?!,'nd").find(b) != std::string_view::npos;
+  };
+  if (std::adjacent_find(text.begin(), text.end(), may_match) == text.end()) {
+    return text;
+  }
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
@@ -223,6 +232,29 @@ class MetaspaceStage final : public DecodeStage {
   bool first_ = true;
 };
 
+class LeadingSpaceStage final : public DecodeStage {
+ public:
+  LeadingSpaceStage(const decode::LeadingSpace& step, DecodeStage* next)
+      : DecodeStage(next), drop_(step.drop), dropping_(drop_ != Drop::kNever) {}
+  void push(std::string_view text, bool /*starts_token*/) override {
+    if (dropping_ && text.starts_with(kMetaspace)) {
+      text.remove_prefix(kMetaspace.size());
+      dropping_ = drop_ == Drop::kEach;
+    }
+    dropping_ = dropping_ && text.empty();
+    next().push(replaced(text, kMetaspace, " "), true);
+  }
+  void flush() override {
+    dropping_ = drop_ != Drop::kNever;
+    next().flush();
+  }
+
+ private:
+  using Drop = decode::LeadingSpace::Drop;
+  Drop drop_;
+  bool dropping_;
+};
+
 class StripStage final : public DecodeStage {
  public:
   StripStage(const decode::Strip& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
@@ -371,6 +403,7 @@ template <> struct StageOf<decode::ByteLevel> { using type = ByteLevelStage; };
 template <> struct StageOf<decode::Fuse> { using type = FuseStage; };
 template <> struct StageOf<decode::ByteFallback> { using type = ByteFallbackStage; };
 template <> struct StageOf<decode::Metaspace> { using type = MetaspaceStage; };
+template <> struct StageOf<decode::LeadingSpace> { using type = LeadingSpaceStage; };
 template <> struct StageOf<decode::Strip> { using type = StripStage; };
 template <> struct StageOf<decode::Replace> { using type = ReplaceStage; };
 template <> struct StageOf<decode::WordPiece> { using type = WordPieceStage; };

@@ -33,6 +33,12 @@ struct Metaspace {
   std::string replacement;  // becomes a space; dropped in the first token if `strip_first`
   bool strip_first = true;
 };
+// U+2581 becomes a space. As long as no text has come, one at the start of a token is dropped
+// (sentencepiece): never, in the first such token, or in each.
+struct LeadingSpace {
+  enum class Drop : std::uint8_t { kNever, kOnce, kEach };
+  Drop drop = Drop::kOnce;
+};
 struct Strip {
   std::string content;    // one character
   std::size_t start = 0;  // at most so many are cut at the start of a token
@@ -55,8 +61,8 @@ struct Ctc {
   bool cleanup = true;
 };
 
-using Step = std::variant<JoinWithSpaces, ByteLevel, Fuse, ByteFallback, Metaspace, Strip, Replace,
-                          WordPiece, Bpe, Ctc>;
+using Step = std::variant<JoinWithSpaces, ByteLevel, Fuse, ByteFallback, Metaspace, LeadingSpace,
+                          Strip, Replace, WordPiece, Bpe, Ctc>;
 
 }  // namespace decode
 

@@ -14,18 +14,14 @@ namespace quire::text {
 
 // Working memory of one encode call, reused from piece to piece so that pieces allocate nothing.
 struct ModelScratch {
-  // Symbols of a piece as a linked list; `next` is -1 at the end. A merged-away symbol is -1.
+  // Symbols of a piece as a linked list; `next` is -1 at the end. `rank` and `result` are those of
+  // the merge with the next symbol, if there is one.
   struct Symbol {
     std::int32_t symbol;
     std::int32_t previous;
     std::int32_t next;
-  };
-  // A merge of symbols[at] with the one behind it, if they are still `left` and `right`.
-  struct Candidate {
-    std::uint32_t rank;
-    std::int32_t at;
-    std::int32_t left;
-    std::int32_t right;
+    std::uint32_t rank = 0;
+    std::int32_t result = -1;
   };
   // The best segmentation that ends at a byte.
   struct PathNode {
@@ -37,7 +33,9 @@ struct ModelScratch {
   std::vector<std::int32_t> units;
   std::vector<std::uint32_t> ranks;
   std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  // Merges to try: the rank above, the place in `symbols` below.
+  std::vector<std::uint64_t> first_merges;
+  std::vector<std::uint64_t> merge_heap;
   std::vector<PathNode> path;
   std::vector<std::pair<std::size_t, std::size_t>> spans;
 };

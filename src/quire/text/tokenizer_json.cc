@@ -149,7 +149,8 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
   if (built.cuts_at_metaspace) {
     impl->pre_tokenizers.push_back(make_metaspace_cut());
   }
-  QUIRE_TRY(impl->post_processor, PostProcessor::from_json(root, impl->vocabulary));
+  QUIRE_TRY(impl->post_processor,
+            PostProcessor::from_json(section_of(root, "post_processor"), impl->vocabulary));
   QUIRE_TRY(impl->decoder, decoder_from_json(section_of(root, "decoder")));
   impl->ids = special_ids(config, impl->vocabulary, built.unk);
 

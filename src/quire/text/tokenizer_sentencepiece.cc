@@ -40,25 +40,26 @@ class SentencePieceModel final : public Model {
   std::unique_ptr<const SentencePieceProcessor> processor_;
 };
 
-// The library does not tell its settings; decoding two pieces does.
-std::size_t spaces_cut_at_start(const SentencePieceProcessor& processor) {
-  const std::string space(kMetaspace);
-  const std::string text = processor.DecodePieces(std::vector<std::string>{space, space + "x"});
-  return text == "x" ? std::string::npos : text == " x" ? 1 : 0;
+// The library does not tell its settings; decoding a piece that starts with a space does.
+decode::LeadingSpace leading_space(const SentencePieceProcessor& processor,
+                                   const Vocabulary& vocabulary) {
+  using Drop = decode::LeadingSpace::Drop;
+  if (const auto space = vocabulary.find(kMetaspace)) {
+    const std::string text = processor.DecodeIds(std::vector<int>{*space, *space});
+    return {.drop = text.empty() ? Drop::kEach : text == " " ? Drop::kOnce : Drop::kNever};
+  }
+  for (TokenId id = 0; id < processor.GetPieceSize(); ++id) {
+    if (processor.IdToPiece(id).starts_with(kMetaspace)) {
+      const bool keeps = processor.DecodeIds(std::vector<int>{id}).starts_with(' ');
+      return {.drop = keeps ? Drop::kNever : Drop::kOnce};
+    }
+  }
+  return {};
 }
 
-Decoder make_decoder(const SentencePieceProcessor& processor) {
-  Decoder decoder;
-  decoder.emplace_back(
-      decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)), .content = " "});
-  decoder.emplace_back(decode::ByteFallback{.per_character = true});
-  decoder.emplace_back(decode::Fuse{});
-  decoder.emplace_back(
-      decode::Strip{.content = " ", .start = spaces_cut_at_start(processor), .stop = 0});
-  return decoder;
-}
-
-// The model's pieces; control and unknown pieces are special and returned as added tokens.
+// The model's pieces; control and unknown pieces are returned as special added tokens. The library
+// decodes control pieces to nothing but shows unknown ones, so those are skipped only if the
+// tokenizer_config.json calls them special.
 Result<std::vector<AddedToken>> add_pieces(const SentencePieceProcessor& processor,
                                            Vocabulary& vocabulary) {
   std::vector<AddedToken> added;
@@ -70,8 +71,10 @@ Result<std::vector<AddedToken>> add_pieces(const SentencePieceProcessor& process
     }
     vocabulary.add(piece, id);
     if (processor.IsControl(id) || processor.IsUnknown(id)) {
-      vocabulary.mark_special(id);
       added.push_back({.content = piece, .id = id, .special = true});
+    }
+    if (processor.IsControl(id)) {
+      vocabulary.mark_special(id);
     }
   }
   return added;
@@ -130,7 +133,8 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::filesystem::path& pat
   QUIRE_TRY_STATUS(add_from_config(config, impl->vocabulary, added));
   impl->set_added_tokens(std::move(added));
   impl->ids = special_ids(config, *processor, impl->vocabulary);
-  impl->decoder = make_decoder(*processor);
+  impl->decoder.emplace_back(leading_space(*processor, impl->vocabulary));
+  impl->decoder.emplace_back(decode::ByteFallback{.per_character = true});
   impl->decoded_as[processor->unk_id()] =
       processor->DecodeIds(std::vector<int>{processor->unk_id()});
   PostTemplate around;

@@ -14,6 +14,7 @@ struct VectorProducts {
   static constexpr int kRegisters = V::kBf16Registers;
   static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
   static constexpr int kRows = V::kBf16Rows;
+  static constexpr int kLineWords = 16;  // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
 
   template <int R>
@@ -31,6 +32,21 @@ struct VectorProducts {
       }
     }
   }
+
+  // Rows of kColumns words, some distance apart. While one unit is multiplied, the next is asked
+  // for row by row: a unit is 4 KiB somewhere in memory, too short for the hardware to see a
+  // stream, and asked for at once it would hold up the loads behind it.
+  struct Stream {
+    const Word* words;
+    std::ptrdiff_t stride;  // words
+    void advance() { words += stride; }
+    void prefetch() const {
+#pragma GCC unroll 2
+      for (int line = 0; line < kColumns; line += kLineWords) {
+        __builtin_prefetch(words + line, 0, 2);  // to the second level
+      }
+    }
+  };
 
   // sums += word of `x` (one per row, `x_stride` words apart) times words of the columns.
   template <int R>
@@ -63,26 +79,31 @@ struct VectorProducts {
   // b.scores[row][32 * i + token] for all units of the view.
   static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
     for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
-      const Word* k = view.k[column / kUnitTokens] + column % kUnitTokens;
+      const int i = column / kUnitTokens, in_unit = column % kUnitTokens;
+      const Stream k = {view.k[i] + in_unit, view.k_stride};
+      const Stream ahead = i + 1 < view.units ? Stream{view.k[i + 1] + in_unit, view.k_stride}
+                                              : Stream{view.v[0] + in_unit, kUnitTokens};
       for (int row = 0; row < t.rows; row += kRows) {
         kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
-          score_tile<rows.value>(t, row, k, view.k_stride, &b.scores[row][column]);
+          score_tile<rows.value>(t, row, k, ahead, &b.scores[row][column]);
         });
       }
     }
   }
 
   template <int R>
-  static void score_tile(const AttentionTask& t, int row, const Word* k, std::ptrdiff_t k_stride,
-                         float* out) {
+  static void score_tile(const AttentionTask& t, int row, Stream k, Stream ahead, float* out) {
     Sums<R> sums;
     clear(sums);
     const Word* q = reinterpret_cast<const Word*>(t.q) + std::ptrdiff_t{row} * kChunkWords;
     const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords;
     const int chunks = t.padded_dim / E::kPack / kChunkWords;
     for (int chunk = 0; chunk < chunks; ++chunk, q += q_step) {
-      for (int word = 0; word < kChunkWords; ++word, k += k_stride) {
-        add_word(sums, k, q + word, kChunkWords);
+      for (int word = 0; word < kChunkWords; ++word) {
+        ahead.prefetch();
+        add_word(sums, k.words, q + word, kChunkWords);
+        k.advance();
+        ahead.advance();
       }
     }
     store(sums, out, kPieceTokens);
@@ -111,10 +132,14 @@ struct VectorProducts {
     Sums<R> sums;
     clear(sums);
     for (int i = 0; i < view.units; ++i) {
-      const Word* v = view.v[i] + at.dim;
+      Stream v = {view.v[i] + at.dim, t.padded_dim};
+      Stream ahead = {view.v[min_int(i + 1, view.units - 1)] + at.dim, t.padded_dim};
       const Word* probs = reinterpret_cast<const Word*>(b.probs[i][at.row]);
-      for (int word = 0; word < kRowWords; ++word, v += t.padded_dim) {
-        add_word(sums, v, probs + word, kRowWords);
+      for (int word = 0; word < kRowWords; ++word) {
+        ahead.prefetch();
+        add_word(sums, v.words, probs + word, kRowWords);
+        v.advance();
+        ahead.advance();
       }
     }
     store(sums, out, t.padded_dim);

@@ -1,0 +1,32 @@
+// Attention mass: how much query rows look at each token, from the log-sum-exp that run() gives.
+// Used to choose what to compute again, not to compute anything; so plain code, fp32.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/rotary.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::attention {
+
+struct MassParams {
+  AttentionShape shape;
+  std::span<const Entry> entries;
+  const Plan* plan = nullptr;  // of these entries
+  std::span<const float> q;    // as RunParams
+  std::ptrdiff_t q_stride = 0;
+  const kernels::RotaryTable* rotary = nullptr;
+  std::span<const float> lse;               // [rows, heads], of run() over all entries
+  std::span<const std::span<double>> mass;  // [entries] of [tokens of the run], or empty
+};
+
+// mass[e][token] += the probability that the rows of entry e give the token, summed over rows and
+// heads. No sliding window. Cost: 2 * rows * heads * tokens * head_dim FLOP.
+void add_mass(const kernels::Context& context, const MassParams& params,
+              const tensor::PagedKVView& view);
+
+}  // namespace quire::attention

@@ -1,0 +1,413 @@
+#include "quire/engine/blend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/kernels/kv_read.h"
+
+namespace quire::engine {
+namespace {
+
+// V of this layer is the first to depend on other tokens.
+constexpr int kFirstMixedLayer = 1;
+
+// A share of 0.3 of 10 tokens is 3, though 0.3 * 10 is a little more.
+double wanted(double share, std::int64_t tokens) {
+  return std::max(0.0, std::ceil(share * static_cast<double>(tokens) - 1e-9));
+}
+
+// One token of the composition: which run it stands in, and where.
+struct Place {
+  std::int32_t run = 0;
+  std::int32_t local = 0;
+};
+
+// Rows over the runs of a sequence as a batch of its own.
+class Rows {
+ public:
+  Rows(std::span<const kv::RunView> runs, std::int32_t block_tokens)
+      : runs_(runs), block_tokens_(block_tokens) {}
+
+  // Rows must ascend by place.
+  void add(TokenId id, Place place) {
+    const kv::RunView& run = runs_[static_cast<std::size_t>(place.run)];
+    ids_.push_back(id);
+    places_.push_back(place);
+    positions_.push_back(place.local);
+    slots_.push_back(slot_of(run, place.local));
+  }
+
+  [[nodiscard]] tensor::KVSlot slot_of(const kv::RunView& run, std::int32_t local) const {
+    return {.block = run.blocks[static_cast<std::size_t>(local / block_tokens_)].value,
+            .offset = local % block_tokens_};
+  }
+
+  // Every run is an entry: rows behind it see all of it, its own rows what is not behind them.
+  const model::ForwardBatch& build() {
+    for (std::size_t r = 0; r < runs_.size(); ++r) {
+      const kv::RunView& run = runs_[r];
+      auto& rows = entry_rows_.emplace_back();
+      auto& blocks = entry_blocks_.emplace_back();
+      std::ranges::transform(run.blocks, std::back_inserter(blocks), &BlockId::value);
+      std::int32_t tokens = run.num_tokens;
+      for (std::size_t i = 0; i < places_.size(); ++i) {
+        const Place place = places_[i];
+        if (place.run < static_cast<std::int32_t>(r)) {
+          continue;
+        }
+        const bool own = place.run == static_cast<std::int32_t>(r);
+        const std::int32_t position =
+            runs_[static_cast<std::size_t>(place.run)].start_position + place.local;
+        tokens = own ? std::max(tokens, place.local + 1) : tokens;
+        rows.push_back({.row = static_cast<std::int32_t>(i),
+                        .query_position = position - run.start_position,
+                        .visible_end = own ? place.local + 1 : run.num_tokens});
+      }
+      entries_.push_back({.blocks = blocks, .num_tokens = tokens, .rows = rows});
+    }
+    batch_ = {.token_ids = ids_, .positions = positions_, .slots = slots_, .entries = entries_};
+    return batch_;
+  }
+
+  [[nodiscard]] std::size_t size() const { return ids_.size(); }
+
+ private:
+  std::span<const kv::RunView> runs_;
+  std::int32_t block_tokens_;
+  std::vector<TokenId> ids_;
+  std::vector<Place> places_;
+  std::vector<std::int32_t> positions_;
+  std::vector<tensor::KVSlot> slots_;
+  std::deque<std::vector<attention::EntryRow>> entry_rows_;
+  std::deque<std::vector<std::int32_t>> entry_blocks_;
+  std::vector<attention::Entry> entries_;
+  model::ForwardBatch batch_;
+};
+
+class Blender {
+ public:
+  Blender(const BlendContext& context, const Blend& how, const kv::ResolvedComposition& composition)
+      : context_(context), how_(how), composition_(composition) {
+    for (std::size_t run = 0; run < composition.parts.size(); ++run) {
+      const kv::Chunk& chunk = *composition.parts[run].chunk;
+      if (chunk.type != ChunkType::kContext) {
+        first_context_ += std::ssize(*chunk.tokens);
+        continue;
+      }
+      for (std::int32_t local = 0; local < std::ssize(*chunk.tokens); ++local) {
+        contexts_.push_back({static_cast<std::int32_t>(run), local});
+      }
+    }
+  }
+
+  Result<BlendResult> run() {
+    if (!(how_.share >= 0 && how_.share <= 1)) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("recompute is ", how_.share, "; give a share from 0 to 1")};
+    }
+    QUIRE_TRY(const std::vector<std::int32_t> chosen, choose());
+    QUIRE_TRY(BlendResult result, derive(chosen));
+    if (const Status status = compute(result.uses, chosen); !status.ok()) {
+      for (const kv::SegmentId own : result.own) {
+        context_.ledger.drop_segment(own);
+      }
+      return status.error();
+    }
+    result.recomputed_tokens = std::ssize(chosen);
+    result.context_tokens = std::ssize(contexts_);
+    return result;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t block_tokens() const { return context_.ledger.config().block_tokens; }
+
+  [[nodiscard]] TokenId token_at(Place place) const {
+    const kv::Part& part = composition_.parts[static_cast<std::size_t>(place.run)];
+    return (*part.chunk->tokens)[static_cast<std::size_t>(place.local)];
+  }
+
+  // Indices into contexts_, ascending.
+  [[nodiscard]] Result<std::vector<std::int32_t>> choose() {
+    switch (how_.selector) {
+      case Selector::kNone:
+        return std::vector<std::int32_t>();
+      case Selector::kAll:
+        return largest(std::vector<double>(contexts_.size()), 1);
+      case Selector::kExplicit:
+        return explicit_tokens();
+      case Selector::kFirst:
+        return largest(first_scores(), how_.share);
+      case Selector::kRandom:
+        return largest(random_scores(), how_.share);
+      case Selector::kValueDeviation: {
+        QUIRE_TRY(const std::vector<double> scores, value_deviations());
+        return largest(scores, how_.share);
+      }
+      case Selector::kQueryAttention: {
+        QUIRE_TRY(const std::vector<double> scores, query_attention());
+        return largest(scores, how_.share);
+      }
+    }
+    return {ErrorCode::kInvalidArgument, "unknown selector"};
+  }
+
+  // The system chunk and the query are always as if computed with everything in sight.
+  [[nodiscard]] Result<std::vector<std::int32_t>> explicit_tokens() const {
+    std::vector<std::int32_t> chosen;
+    for (const std::int32_t token : how_.tokens) {
+      if (token < 0 || token >= composition_.num_tokens()) {
+        return {ErrorCode::kInvalidArgument,
+                base::str_cat("recompute names token ", token, " of a composition of ",
+                              composition_.num_tokens())};
+      }
+      const std::int64_t index = token - first_context_;
+      if (index >= 0 && index < std::ssize(contexts_)) {
+        chosen.push_back(static_cast<std::int32_t>(index));
+      }
+    }
+    std::ranges::sort(chosen);
+    chosen.erase(std::ranges::unique(chosen).begin(), chosen.end());
+    return chosen;
+  }
+
+  // The first tokens of every context, one after the other in turn.
+  [[nodiscard]] std::vector<double> first_scores() const {
+    std::vector<double> scores;
+    for (const Place place : contexts_) {
+      scores.push_back(-place.local);
+    }
+    return scores;
+  }
+
+  [[nodiscard]] std::vector<double> random_scores() const {
+    std::vector<double> scores;
+    std::uint64_t state = how_.seed;
+    for (std::size_t i = 0; i < contexts_.size(); ++i) {  // splitmix64 (Steele et al. 2014)
+      state += 0x9e3779b97f4a7c15ULL;
+      std::uint64_t z = state;
+      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+      z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+      scores.push_back(static_cast<double>((z ^ (z >> 31)) >> 11));
+    }
+    return scores;
+  }
+
+  // A sequence over `uses` with the query's tokens behind them; closed by its destructor.
+  class Composed {
+   public:
+    Composed(kv::Ledger& ledger, SeqId id) : ledger_(&ledger), id_(id) {}
+    ~Composed() { ledger_->close(id_); }
+    Composed(const Composed&) = delete;
+    Composed& operator=(const Composed&) = delete;
+    [[nodiscard]] SeqId id() const { return id_; }
+    [[nodiscard]] std::vector<kv::RunView> runs() const { return ledger_->runs(id_); }
+
+   private:
+    kv::Ledger* ledger_;
+    SeqId id_;
+  };
+
+  void copy_blocks() {
+    for (const kv::BlockCopy& copy : context_.ledger.take_copies()) {
+      context_.store.copy(copy);
+    }
+  }
+
+  // How far V of the first mixed layer is from what is stored, when everything before is in sight.
+  [[nodiscard]] Result<std::vector<double>> value_deviations() {
+    if (context_.decoder.config().layers <= kFirstMixedLayer) {
+      return std::vector<double>(contexts_.size());
+    }
+    QUIRE_TRY(const SeqId id, context_.ledger.compose(composition_.uses()));
+    const Composed sequence(context_.ledger, id);
+    const std::vector<kv::RunView> runs = sequence.runs();
+    const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
+    std::vector<double> scores;
+    for (std::size_t first = 0; first < contexts_.size();) {
+      Rows rows(sealed, block_tokens());
+      for (; first + rows.size() < contexts_.size() &&
+             std::cmp_less(rows.size(), context_.max_rows);) {
+        const Place place = contexts_[first + rows.size()];
+        rows.add(token_at(place), place);
+      }
+      model::ForwardProbe probe{.values_layer = kFirstMixedLayer};
+      context_.decoder.forward(rows.build(), context_.views, &probe);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        scores.push_back(deviation(sealed, contexts_[first + i], probe.values, i));
+      }
+      first += rows.size();
+    }
+    return scores;
+  }
+
+  [[nodiscard]] double deviation(std::span<const kv::RunView> runs, Place place,
+                                 std::span<const float> values, std::size_t row) const {
+    const model::ModelConfig& config = context_.decoder.config();
+    const auto head_dim = static_cast<std::size_t>(config.head_dim);
+    const kv::RunView& run = runs[static_cast<std::size_t>(place.run)];
+    const tensor::KVSlot slot = {
+        .block = run.blocks[static_cast<std::size_t>(place.local / block_tokens())].value,
+        .offset = place.local % block_tokens()};
+    std::vector<float> stored(head_dim);
+    double sum = 0;
+    for (int head = 0; head < config.kv_heads; ++head) {
+      kernels::read_value(context_.views[kFirstMixedLayer], head, slot, stored);
+      const auto first =
+          (row * static_cast<std::size_t>(config.kv_heads) + static_cast<std::size_t>(head)) *
+          head_dim;
+      for (std::size_t d = 0; d < head_dim; ++d) {
+        const double difference = double{values[first + d]} - stored[d];
+        sum += difference * difference;
+      }
+    }
+    return sum;
+  }
+
+  // What the query looks at in the base mode, over all heads and layers.
+  [[nodiscard]] Result<std::vector<double>> query_attention() {
+    const std::vector<TokenId>& query = *composition_.query.chunk->tokens;
+    kv::Ledger& ledger = context_.ledger;
+    QUIRE_TRY(const SeqId id,
+              ledger.compose(composition_.uses(),
+                             {.tokens = query, .position = composition_.query.position}));
+    const Composed sequence(ledger, id);
+    std::vector<double> scores(contexts_.size());
+    const auto last_run = static_cast<std::int32_t>(composition_.parts.size());
+    for (std::int32_t first = 0; first < std::ssize(query);) {
+      const std::int32_t count =
+          std::min(context_.max_rows, static_cast<std::int32_t>(std::ssize(query)) - first);
+      QUIRE_TRY_STATUS(ledger.extend(id, count));
+      copy_blocks();
+      const std::vector<kv::RunView> runs = sequence.runs();
+      Rows rows(runs, block_tokens());
+      for (std::int32_t i = first; i < first + count; ++i) {
+        rows.add(query[static_cast<std::size_t>(i)], {last_run, i});
+      }
+      model::ForwardProbe probe{.mass = mass_of(runs, scores)};
+      context_.decoder.forward(rows.build(), context_.views, &probe);
+      ledger.advance(id, count);
+      first += count;
+    }
+    return scores;
+  }
+
+  // Where each run's tokens stand in `scores`; runs that are no contexts have none.
+  [[nodiscard]] std::vector<std::span<double>> mass_of(std::span<const kv::RunView> runs,
+                                                       std::vector<double>& scores) const {
+    std::vector<std::span<double>> mass(runs.size());
+    std::size_t next = 0;
+    for (std::size_t run = 0; run < composition_.parts.size(); ++run) {
+      if (composition_.parts[run].chunk->type == ChunkType::kContext) {
+        const auto tokens = static_cast<std::size_t>(runs[run].num_tokens);
+        mass[run] = std::span(scores).subspan(next, tokens);
+        next += tokens;
+      }
+    }
+    return mass;
+  }
+
+  // Segments in which the chosen tokens may be written.
+  [[nodiscard]] Result<BlendResult> derive(std::span<const std::int32_t> chosen) {
+    BlendResult result{.uses = composition_.uses()};
+    auto next = chosen.begin();
+    for (std::size_t run = 0; run < result.uses.size(); ++run) {
+      std::vector<std::int32_t> tokens;
+      for (; next != chosen.end() && std::cmp_equal(place_of(*next).run, run); ++next) {
+        tokens.push_back(place_of(*next).local);
+      }
+      if (tokens.empty()) {
+        continue;
+      }
+      const auto own = context_.ledger.derive(result.uses[run].segment, tokens);
+      if (!own.ok()) {
+        for (const kv::SegmentId made : result.own) {
+          context_.ledger.drop_segment(made);
+        }
+        copy_blocks();  // orders must not outlive this call
+        return own.error();
+      }
+      result.uses[run].segment = *own;
+      result.own.push_back(*own);
+    }
+    copy_blocks();
+    return result;
+  }
+
+  [[nodiscard]] Place place_of(std::int32_t index) const {
+    return contexts_[static_cast<std::size_t>(index)];
+  }
+
+  // Earlier rows first, so that later ones find their KV.
+  [[nodiscard]] Status compute(std::span<const kv::SegmentUse> uses,
+                               std::span<const std::int32_t> chosen) {
+    QUIRE_TRY(const SeqId id, context_.ledger.compose(uses));
+    const Composed sequence(context_.ledger, id);
+    const std::vector<kv::RunView> runs = sequence.runs();
+    const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
+    while (!chosen.empty()) {
+      const std::size_t count =
+          std::min(chosen.size(), static_cast<std::size_t>(context_.max_rows));
+      Rows rows(sealed, block_tokens());
+      for (const std::int32_t index : chosen.first(count)) {
+        rows.add(token_at(place_of(index)), place_of(index));
+      }
+      context_.decoder.forward(rows.build(), context_.views);
+      chosen = chosen.subspan(count);
+    }
+    return {};
+  }
+
+  const BlendContext& context_;
+  const Blend& how_;
+  const kv::ResolvedComposition& composition_;
+  std::int64_t first_context_ = 0;  // index of the first context token in the composition
+  std::vector<Place> contexts_;     // of every context token
+};
+
+}  // namespace
+
+std::int64_t recomputed_tokens(const Blend& how, std::int64_t first_context,
+                               std::int64_t context_tokens) {
+  switch (how.selector) {
+    case Selector::kNone:
+      return 0;
+    case Selector::kAll:
+      return context_tokens;
+    case Selector::kExplicit: {
+      std::set<std::int32_t> tokens;
+      std::ranges::copy_if(how.tokens, std::inserter(tokens, tokens.end()), [&](std::int32_t t) {
+        return t >= first_context && t < first_context + context_tokens;
+      });
+      return std::ssize(tokens);
+    }
+    default:
+      return static_cast<std::int64_t>(wanted(how.share, context_tokens));
+  }
+}
+
+std::vector<std::int32_t> largest(std::span<const double> scores, double share) {
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::int32_t index) {
+    return scores[static_cast<std::size_t>(index)];
+  });
+  order.resize(static_cast<std::size_t>(wanted(share, std::ssize(scores))));
+  std::ranges::sort(order);
+  return order;
+}
+
+Result<BlendResult> blend(const BlendContext& context, const Blend& how,
+                          const kv::ResolvedComposition& composition) {
+  return Blender(context, how, composition).run();
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,48 @@
+// Seams: what a chat template writes before, between and behind the texts of a prompt, and how that
+// is shared out between chunks. Internal to chunk_format.cc.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/result.h"
+#include "quire/text/chat_template.h"
+#include "quire/text/chunk_format.h"
+#include "quire/text/tokenizer.h"
+
+namespace quire::text {
+
+struct Seams {
+  std::optional<std::string> before_system, system_context, context_context, context_query,
+      system_query, behind_query;
+
+  // Adds those of a rendering with `gaps.size() - 3` contexts; kUnsupported where they are not
+  // those of an earlier one.
+  [[nodiscard]] Status add(std::span<const std::string> gaps);
+};
+
+// `prompt` with every byte of the template's own, or else of others, replaced by NUL.
+[[nodiscard]] std::string without(const RenderedPrompt& prompt, bool own);
+
+// What stands before, between and behind `texts` (system, contexts, query; none part of another) in
+// a rendering: texts.size() + 1 strings. kUnsupported unless each stands there once, in order, as
+// text that is not the template's own.
+[[nodiscard]] Result<std::vector<std::string>> split_at(const RenderedPrompt& prompt,
+                                                        std::span<const std::string_view> texts);
+
+// Whether `text` begins with a special token as `tokenizer` reads it.
+[[nodiscard]] bool begins_special(const Tokenizer& tokenizer, std::string_view text);
+
+[[nodiscard]] std::size_t common_prefix(std::string_view a, std::string_view b);
+
+// Cuts the seams into affixes so that all four kinds of neighbours are joined right; kUnsupported
+// when there is no such place. Among several those where a special token begins come first, and of
+// these the one nearest to `hint`, a length of context_context. Precondition: all seams are there.
+[[nodiscard]] Result<ChunkFormat> share_out(const Seams& seams, std::size_t hint,
+                                            const Tokenizer& tokenizer);
+
+}  // namespace quire::text
