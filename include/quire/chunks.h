@@ -141,10 +141,10 @@ struct CompositionSpec {
   ReuseMode mode = ReuseMode::kAnchored;
   Positions positions = Positions::kConcat;
   std::vector<std::int32_t> fixed;  // kFixed: start of each segment, system and query included
-  // kAnchored: contexts are computed as far behind the system chunk as they are used, so that the
-  // result equals one forward pass with the mode's mask and these positions. Otherwise they are
-  // computed right behind it, once, and serve at every place without another prefill; only their
-  // distance to the system chunk differs (docs/adr/0008).
+  // kAnchored, or blend on that: contexts are computed as far behind the system chunk as they are
+  // used, so that the result equals one forward pass with the mode's mask and these positions.
+  // Otherwise they are computed right behind it, once, and serve at every place without another
+  // prefill; only their distance to the system chunk differs (docs/adr/0008).
   bool computed_in_place = false;
   bool bos_sink = false;  // kIndependent: contexts have seen a BOS token too
   Blend blend;            // kBlend

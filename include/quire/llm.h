@@ -33,6 +33,8 @@ struct LLMOptions {
   std::int32_t threads = 0;              // 0 = one per core
   std::uint64_t seed = 0;                // of requests that bring none
   bool prefix_cache = true;              // reuse the KV of shared prefixes
+  bool share_reads = true;  // a step reads KV that requests share once; false: once for
+                            // each, with the same results (to measure what it saves)
   std::function<void(double share)> progress;  // of loading, 0..1, on the calling thread
 
   [[nodiscard]] QUIRE_API Status validate() const;

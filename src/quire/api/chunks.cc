@@ -42,10 +42,11 @@ std::string anchor_of(const CompositionSpec& spec) {
 }
 
 // ChunkedLLM::generate; `registered` gets what was registered, also when it fails later.
-Result<RegisteredGeneration> generate_registered(
-    const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
-    ChunkService::Run run, std::vector<ChunkService::Registered>& registered,
-    const Interrupt& interrupted) {
+Result<RegisteredGeneration> generate_registered(const Service& service,
+                                                 const ChunkedPrompt& prompt,
+                                                 const CompositionSpec& how, ChunkService::Run run,
+                                                 std::vector<ChunkService::Registered>& registered,
+                                                 const Interrupt& interrupted) {
   if (!prompt.system && !how.without_system) {
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; give a system prompt, or say "
@@ -230,8 +231,9 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const Interrupt& interrupted) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   std::vector<ChunkService::Registered> registered;
-  auto generation = generate_registered(
-      service, prompt, how, {.params = &params, .counted = persist_chunks}, registered, interrupted);
+  auto generation =
+      generate_registered(service, prompt, how, {.params = &params, .counted = persist_chunks},
+                          registered, interrupted);
   if (!generation.ok() || !persist_chunks) {
     service->withdraw(registered);
   }

@@ -72,7 +72,7 @@ void BatchBuilder::share_sealed() {
   });
   const SealedUse* previous = nullptr;
   for (const SealedUse& use : sealed_) {
-    if (previous == nullptr || previous->occurrence != use.occurrence ||
+    if (!share_ || previous == nullptr || previous->occurrence != use.occurrence ||
         !same_run(previous->view, use.view)) {
       add_entry(use.view, use.view.num_tokens);
     }

@@ -28,6 +28,9 @@ struct LogitRange {
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
  public:
+  // `share` false: an entry for every use, for comparison.
+  explicit BatchBuilder(bool share = true) : share_(share) {}
+
   // `logit_rows[i]` belongs to run i. The batch borrows from this object and is valid until the
   // next call. Cost: O(rows + blocks of the sequences).
   [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
@@ -61,6 +64,7 @@ class BatchBuilder {
   void add_entry(const kv::RunView& view, std::int32_t num_tokens);
   void add_rows(const kv::RunView& view, Rows rows, bool causal);
 
+  bool share_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
   std::vector<tensor::KVSlot> slots_;

@@ -58,6 +58,7 @@ Engine::Engine(const EngineOptions& options, int threads)
     : options_(options),
       pool_(threads),
       context_{.table = &kernels::kernels_for(device::best_isa()), .pool = &pool_},
+      builder_(options.share_reads),
       samplers_(static_cast<std::size_t>(threads)) {}
 
 Engine::~Engine() { close(); }

@@ -44,6 +44,7 @@ struct EngineOptions {
   std::int32_t threads = 0;  // 0 = one per core
   std::uint64_t seed = 0;
   bool prefix_cache = true;
+  bool share_reads = true;
   std::optional<ChunkCacheOptions> chunks;  // not given: no registry
   BundleOptions model;
 };

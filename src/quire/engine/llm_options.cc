@@ -9,6 +9,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .threads = options.threads,
           .seed = options.seed,
           .prefix_cache = options.prefix_cache,
+          .share_reads = options.share_reads,
           .model = {.dtype = options.dtype,
                     .quantize = options.quantize,
                     .kv_dtype = options.kv_dtype,

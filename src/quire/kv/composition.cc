@@ -36,6 +36,11 @@ Result<Part> part_of(ChunkRegistry& registry, const std::string& id, ChunkType t
 
 std::int64_t tokens_of(const Part& part) { return std::ssize(*part.chunk->tokens); }
 
+// What blend starts from, or the mode itself.
+ReuseMode base_mode(const CompositionSpec& spec) {
+  return spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
+}
+
 Status check_mode(const CompositionSpec& spec, bool windowed) {
   if (windowed && spec.mode != ReuseMode::kExact) {
     return {
@@ -49,8 +54,8 @@ Status check_mode(const CompositionSpec& spec, bool windowed) {
     return invalid(base::str_cat("mode ", reuse_mode_name(spec.mode),
                                  " is defined for positions \"concat\" only"));
   }
-  if (spec.computed_in_place && spec.mode != ReuseMode::kAnchored) {
-    return invalid("computed_in_place belongs to mode anchored");
+  if (spec.computed_in_place && base_mode(spec) != ReuseMode::kAnchored) {
+    return invalid("computed_in_place belongs to mode anchored, or to blend on its base");
   }
   if (spec.bos_sink && spec.mode != ReuseMode::kIndependent) {
     return invalid("a BOS sink belongs to mode independent");
@@ -60,8 +65,7 @@ Status check_mode(const CompositionSpec& spec, bool windowed) {
 
 // What contexts are computed behind, in this mode.
 std::string before_contexts(const CompositionSpec& spec) {
-  const ReuseMode mode = spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
-  if (mode == ReuseMode::kAnchored) {
+  if (base_mode(spec) == ReuseMode::kAnchored) {
     return spec.system_chunk_id;
   }
   return std::string(spec.bos_sink ? kBosVariant : "");

@@ -1,0 +1,160 @@
+// Chunks against the same ids without them, on random weights of a real shape.
+//
+//   chunk_bench [MODEL]          default: preset:smollm2-135m
+//
+// 1. Time to first token of a 32-token query behind 16 cached chunks, and of the same ids uncached.
+//    Bar: 10 times faster from 4k cached tokens on, growing with the length.
+// 2. Setting up a composition of 16 chunks. Bar: 50 us whatever their length.
+// 3. Decoding of 16 requests that share a 4k context, with shared reads and without. Bars: 2 times
+//    faster; and never below 0.98 of flat on the grid.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/quire.h"
+
+namespace {
+
+using quire::ChunkContent;
+using quire::ChunkedLLM;
+using quire::ChunkType;
+using quire::CompositionSpec;
+using quire::SamplingParams;
+using quire::TokenId;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kChunks = 16;
+constexpr int kQueryTokens = 32;
+constexpr int kRounds = 5;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
+  return times[times.size() / 2];
+}
+
+template <class T>
+T must(quire::Result<T> result) {
+  if (!result.ok()) {
+    std::fprintf(stderr, "error: %s\n", result.error().message.c_str());
+    std::exit(1);
+  }
+  return std::move(result).value();
+}
+
+std::vector<TokenId> ids_of(int count, std::uint32_t seed) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < count; ++i) {
+    seed = seed * 1664525 + 1013904223;
+    ids.push_back(static_cast<TokenId>(seed >> 8) % 30000 + 100);
+  }
+  return ids;
+}
+
+struct Pile {
+  CompositionSpec spec;
+  std::vector<TokenId> joined;
+};
+
+Pile register_pile(ChunkedLLM& llm, int chunks, int chunk_tokens, std::uint32_t seed) {
+  std::vector<ChunkContent> contents;
+  contents.push_back({.content = ids_of(16, seed), .type = ChunkType::kSystemPrompt});
+  for (int i = 0; i < chunks; ++i) {
+    contents.push_back({.content = ids_of(chunk_tokens, seed + 1 + static_cast<std::uint32_t>(i))});
+  }
+  contents.push_back({.content = ids_of(kQueryTokens, seed + 1000), .type = ChunkType::kQuery});
+  const auto ids = must(llm.register_chunks(contents));
+  Pile pile{.spec = {.system_chunk_id = ids.front(),
+                     .context_chunk_ids = {ids.begin() + 1, ids.end() - 1},
+                     .query_chunk_id = ids.back()}};
+  for (const ChunkContent& content : contents) {
+    const auto& part = std::get<std::vector<TokenId>>(content.content);
+    pile.joined.insert(pile.joined.end(), part.begin(), part.end());
+  }
+  return pile;
+}
+
+ChunkedLLM open_model(const std::string& model, bool share_reads) {
+  quire::LLMOptions options;
+  options.kv_budget_bytes = std::int64_t{3} << 30;
+  options.share_reads = share_reads;
+  return must(ChunkedLLM::open(model, options, {.chunk_memory_ratio = 0.8}));
+}
+
+void first_tokens(ChunkedLLM& llm) {
+  const SamplingParams one = {.temperature = 0, .max_tokens = 1};
+  std::printf("%10s %14s %14s %8s %14s\n", "tokens", "chunks [ms]", "uncached [ms]", "ratio",
+              "compose [us]");
+  for (const int chunk_tokens : {32, 64, 128, 256, 480}) {
+    const Pile pile = register_pile(llm, kChunks, chunk_tokens, 7);
+    std::vector<double> cached;
+    std::vector<double> uncached;
+    std::vector<double> set_up;
+    for (int round = 0; round < kRounds; ++round) {
+      cached.push_back(must(llm.generate_from_chunks(pile.spec, one)).timing.first_token_seconds);
+      must(llm.llm().clear_prefix_cache());
+      uncached.push_back(must(llm.llm().generate(pile.joined, one)).timing.first_token_seconds);
+      for (int i = 0; i < 20; ++i) {
+        const auto start = Clock::now();
+        must(llm.compose(pile.spec));
+        set_up.push_back(seconds_since(start));
+      }
+    }
+    std::printf("%10zu %14.2f %14.2f %7.1fx %14.1f\n", pile.joined.size(), median(cached) * 1e3,
+                median(uncached) * 1e3, median(uncached) / median(cached), median(set_up) * 1e6);
+    must(llm.clear_chunks());
+  }
+}
+
+// Seconds per step of `batch` requests that decode behind the same chunks.
+double step_seconds(ChunkedLLM& llm, const Pile& pile, int batch) {
+  const std::vector<CompositionSpec> specs(static_cast<std::size_t>(batch), pile.spec);
+  const auto run = [&](std::int32_t tokens) {
+    const SamplingParams params = {.temperature = 0, .max_tokens = tokens, .ignore_eos = true};
+    const auto start = Clock::now();
+    must(llm.batch_generate_from_chunks(specs, {&params, 1}));
+    return seconds_since(start);
+  };
+  std::vector<double> times;
+  for (int round = 0; round < kRounds; ++round) {
+    const double first = run(1);
+    times.push_back((run(9) - first) / 8);
+  }
+  return median(times);
+}
+
+void shared_decode(const std::string& model) {
+  ChunkedLLM shared = open_model(model, true);
+  ChunkedLLM flat = open_model(model, false);
+  std::printf("\n%8s %8s %14s %14s %8s\n", "batch", "context", "shared [ms]", "flat [ms]", "ratio");
+  for (const int chunk_tokens : {4, 64, 256}) {
+    const Pile pile = register_pile(shared, kChunks, chunk_tokens, 7);
+    register_pile(flat, kChunks, chunk_tokens, 7);
+    for (const int batch : {1, 4, 16}) {
+      const double with = step_seconds(shared, pile, batch);
+      const double without = step_seconds(flat, pile, batch);
+      std::printf("%8d %8d %14.2f %14.2f %7.2fx\n", batch, chunk_tokens * kChunks, with * 1e3,
+                  without * 1e3, without / with);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
+  {
+    ChunkedLLM llm = open_model(model, true);
+    first_tokens(llm);
+  }
+  shared_decode(model);
+  return 0;
+}
