@@ -11,6 +11,7 @@ TIDY_SECONDS ?= 120
 # Stages of `make check` to run, e.g. STAGES="style dev"; empty: all of them.
 STAGES ?=
 DEMO_CONTEXT := build/demo/context.jsonl
+DEMO_QUESTIONS := build/demo/questions.jsonl
 
 help:
 	@echo 'make demo       a long context, several questions: what is reused, what it saves'
@@ -27,15 +28,22 @@ help:
 build:
 	@tools/setup.sh build
 	@cmake --preset release > /dev/null
-	@cmake --build --preset release --target quire_cli quire_demo
+	@cmake --build --preset release --target quire_cli quire_demo quire_chunk_demo reuse_accuracy
 
 # The cards and questions are made by the demo model's own generator; same seed, same cards.
 $(DEMO_CONTEXT): models/cardfile/cardfile.py Makefile
 	@mkdir -p $(@D)
 	@python3 models/cardfile/cardfile.py write --seed 24 --contexts 1 --chunks 52 --questions 8 --out $@
 
-demo: build $(DEMO_CONTEXT)
+$(DEMO_QUESTIONS): models/cardfile/cardfile.py Makefile
+	@mkdir -p $(@D)
+	@python3 models/cardfile/cardfile.py write --seed 7 --contexts 4 --out $@
+
+demo: build $(DEMO_CONTEXT) $(DEMO_QUESTIONS)
 	@build/release/apps/demo/quire_demo models/cardfile/model $(DEMO_CONTEXT)
+	@build/release/apps/demo/quire_chunk_demo models/cardfile/model $(DEMO_CONTEXT)
+	@echo; echo 'What each way of reuse does to the answers (percent right, questions asked):'
+	@build/release/bench/reuse_accuracy models/cardfile/model $(DEMO_QUESTIONS)
 
 demo-chat: build
 	@tools/demo_chat.sh

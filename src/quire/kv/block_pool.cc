@@ -15,6 +15,7 @@ namespace quire::kv {
 namespace {
 
 constexpr std::int32_t kWordBits = 64;
+constexpr std::int32_t kGrowthBlocks = 4;
 
 std::size_t word_of(std::int32_t index) { return static_cast<std::size_t>(index / kWordBits); }
 std::uint64_t bit_of(std::int32_t index) { return std::uint64_t{1} << (index % kWordBits); }
@@ -50,7 +51,8 @@ std::vector<BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) {
   };
   const Extent largest = *std::ranges::min_element(extents, longer);
   if (largest.length >= rest) {
-    const std::int32_t gap = largest.first == 0 ? 0 : (largest.length - rest) / 2;
+    const std::int32_t gap =
+        largest.first == 0 ? 0 : std::min(kGrowthBlocks, (largest.length - rest) / 2);
     take({largest.first + gap, rest}, taken);
     return taken;
   }

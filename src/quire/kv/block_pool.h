@@ -24,7 +24,8 @@ class BlockPool {
   // Takes `count` blocks with one reference each. Consecutive ids are consecutive bytes on the
   // shelves and about 1.5 times faster to read, so it continues after `after` (-1: nothing to
   // continue) where it can, and puts the rest into the largest free extents; inside a larger extent
-  // it stays in the middle, so that the neighbour before it can grow too.
+  // it leaves a few blocks to the neighbour before it, which may grow. More room would spread a
+  // few tokens over the whole pool, and the first touch of a page is slow.
   // Precondition: count <= num_free(). Cost: O(count), and O(num_blocks / 64 + extents * log
   // extents) when `after` cannot be continued.
   [[nodiscard]] std::vector<BlockRef> acquire(std::int32_t count, BlockId after);
