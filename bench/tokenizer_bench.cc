@@ -1,24 +1,32 @@
 // Tokenizer benchmark, and the product's side of the differential tests.
 //
-//   tokenizer_bench TOKENIZER TEXT_FILE   MB/s of encode (whole text, and line by line) and decode,
-//                                         one thread, best of several rounds; one JSON line
-//   tokenizer_bench TOKENIZER --answer    for each line on stdin, {"text", "add", "special"}, one
-//                                         line {"ids", "text", "skipped", "streamed"} on stdout
+//   tokenizer_bench TOKENIZER TEXT_FILE   MB/s of text on one thread, median of several rounds:
+//   encode
+//                                         (whole text, and line by line), decode and streaming, and
+//                                         the milliseconds of loading; one JSON line
+//   tokenizer_bench TOKENIZER --answer    for each line on stdin, {"text", "add", "special"} or
+//                                         {"ids"}, one line {"ids", "text", "skipped", "streamed"}
+//                                         on stdout
 //
 // TOKENIZER is a tokenizer.json, a tokenizer.model, or a model folder. The peer's side is
 // bench/tokenizer_peer.py.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <iostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
+#include "quire/result.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace {
 
@@ -41,26 +49,44 @@ Result<Tokenizer> load(const std::filesystem::path& path) {
   return Tokenizer::from_json(text, "");
 }
 
-// Best MB/s of `work` over `bytes`.
-template <class Work>
-double megabytes_per_second(std::size_t bytes, Work&& work) {
-  double best = 0.0;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(bytes) / 1e6 / spent.count());
-  }
-  return best;
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-int measure(const Tokenizer& tokenizer, const std::string& text) {
+// Median MB/s of `work` over `bytes`.
+template <class Work>
+double megabytes_per_second(std::size_t bytes, Work&& work) {
+  std::array<double, kRounds> rates{};
+  for (double& rate : rates) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    rate = static_cast<double>(bytes) / 1e6 / seconds_since(start);
+  }
+  std::nth_element(rates.begin(), rates.begin() + kRounds / 2, rates.end());
+  return rates[kRounds / 2];
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(std::string_view(text).substr(begin, end - begin));
+    lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
+  return lines;
+}
+
+std::string streamed(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
+  Detokenizer stream(tokenizer, false);
+  std::string text;
+  for (const TokenId id : ids) {
+    text += stream.push(id);
+  }
+  return text + stream.flush();
+}
+
+int measure(const Tokenizer& tokenizer, const std::string& text, double load_seconds) {
+  const std::vector<std::string_view> lines = lines_of(text);
   std::vector<TokenId> ids;
   const double whole = megabytes_per_second(text.size(), [&] { ids = tokenizer.encode(text); });
   std::size_t num_line_ids = 0;
@@ -70,35 +96,40 @@ int measure(const Tokenizer& tokenizer, const std::string& text) {
       num_line_ids += tokenizer.encode(line).size();
     }
   });
-  std::size_t num_bytes = 0;
-  const double decode = megabytes_per_second(
-      text.size(), [&] { num_bytes = tokenizer.decode(ids, false).value().size(); });
+  std::string decoded;
+  const double decode =
+      megabytes_per_second(text.size(), [&] { decoded = tokenizer.decode(ids, false).value(); });
+  const double stream =
+      megabytes_per_second(text.size(), [&] { decoded = streamed(tokenizer, ids); });
   std::cout << json::serialize(json::object{{"bytes", text.size()},
                                             {"tokens", ids.size()},
                                             {"tokens_by_line", num_line_ids},
-                                            {"decoded_bytes", num_bytes},
+                                            {"decoded_bytes", decoded.size()},
+                                            {"load_ms", 1e3 * load_seconds},
                                             {"encode_mb_s", whole},
                                             {"encode_lines_mb_s", by_line},
-                                            {"decode_mb_s", decode}})
+                                            {"decode_mb_s", decode},
+                                            {"stream_mb_s", stream}})
             << "\n";
   return 0;
 }
 
-json::object answer_one(const Tokenizer& tokenizer, const json::object& query) {
-  const json::string& text = query.at("text").as_string();
-  const std::vector<TokenId> ids = tokenizer.encode(
-      {text.data(), text.size()}, {.add_special_tokens = query.at("add").as_bool(),
-                                   .parse_special = query.at("special").as_bool()});
-  Detokenizer stream(tokenizer, false);
-  std::string streamed;
-  for (const TokenId id : ids) {
-    streamed += stream.push(id);
+std::vector<TokenId> ids_of(const Tokenizer& tokenizer, const json::object& query) {
+  if (const json::value* ids = query.if_contains("ids")) {
+    return json::value_to<std::vector<TokenId>>(*ids);
   }
-  streamed += stream.flush();
+  const json::string& text = query.at("text").as_string();
+  return tokenizer.encode({text.data(), text.size()},
+                          {.add_special_tokens = query.at("add").as_bool(),
+                           .parse_special = query.at("special").as_bool()});
+}
+
+json::object answer_one(const Tokenizer& tokenizer, const json::object& query) {
+  const std::vector<TokenId> ids = ids_of(tokenizer, query);
   return {{"ids", json::value_from(ids)},
           {"text", tokenizer.decode(ids, false).value()},
           {"skipped", tokenizer.decode(ids, true).value()},
-          {"streamed", streamed}};
+          {"streamed", streamed(tokenizer, ids)}};
 }
 
 int answer(const Tokenizer& tokenizer) {
@@ -108,7 +139,8 @@ int answer(const Tokenizer& tokenizer) {
       std::cerr << query.error().message << "\n";
       return 1;
     }
-    std::cout << json::serialize(answer_one(tokenizer, query.value().as_object())) << std::endl;
+    std::cout << json::serialize(answer_one(tokenizer, query.value().as_object())) << "\n"
+              << std::flush;
   }
   return 0;
 }
@@ -120,7 +152,9 @@ int main(int argc, char** argv) {
     std::cerr << "usage: tokenizer_bench TOKENIZER (TEXT_FILE | --answer)\n";
     return 2;
   }
+  const auto start = std::chrono::steady_clock::now();
   const auto tokenizer = load(argv[1]);
+  const double load_seconds = seconds_since(start);
   if (!tokenizer.ok()) {
     std::cerr << tokenizer.error().message << "\n";
     return 1;
@@ -133,5 +167,5 @@ int main(int argc, char** argv) {
     std::cerr << text.error().message << "\n";
     return 1;
   }
-  return measure(tokenizer.value(), text.value());
+  return measure(tokenizer.value(), text.value(), load_seconds);
 }

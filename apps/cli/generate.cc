@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "interrupts.h"
+#include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -31,9 +32,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-}  // namespace
-
-Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
+// What `open` gives for the options, with its progress shown.
+template <class Open>
+auto load_with(const std::string& model, LLMOptions options, bool verbose, Open open) {
   const auto start = Clock::now();
   int shown_percent = -1;
   if (isatty(STDERR_FILENO) == 1) {
@@ -45,7 +46,7 @@ Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
       }
     };
   }
-  auto llm = LLM::open(model, options);
+  auto llm = open(model, options);
   if (shown_percent >= 0) {
     std::fputs(kClearLine, stderr);
   }
@@ -53,6 +54,20 @@ Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
     std::fprintf(stderr, "loaded %s in %.2f s\n", model.c_str(), seconds_since(start));
   }
   return llm;
+}
+
+}  // namespace
+
+Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
+  return load_with(model, std::move(options), verbose, &LLM::open);
+}
+
+Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
+                                const ChunkCacheOptions& chunks, bool verbose) {
+  return load_with(model, std::move(options), verbose,
+                   [&](const std::string& name, const LLMOptions& with) {
+                     return ChunkedLLM::open(name, with, chunks);
+                   });
 }
 
 Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "interrupts.h"
+#include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -15,6 +16,10 @@ namespace quire::cli {
 // Opens `model`. On a terminal, a load of more than a second shows its progress on stderr; with
 // `verbose` its time is reported there.
 [[nodiscard]] Result<LLM> load(const std::string& model, LLMOptions options, bool verbose);
+
+// The same with a registry of chunks.
+[[nodiscard]] Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
+                                              const ChunkCacheOptions& chunks, bool verbose);
 
 struct Generation {
   GenerationOutput output;

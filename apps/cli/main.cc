@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cctype>
 #include <clocale>
 #include <csignal>
 #include <exception>
 #include <string>
 
 #include "command.h"
+#include "options.h"
 #include "output.h"
 #include "quire/result.h"
 #include "quire/tools.h"
@@ -32,21 +32,6 @@ int print_or_fail(const std::string& text) {
   return done.ok() ? quire::cli::kExitOk : quire::cli::fail(done.error());
 }
 
-// CLI11's message as one of ours: lower case, naming what was written, with the way out.
-std::string usage_message(const CLI::ParseError& error, const char* first_argument) {
-  std::string message = error.what();
-  if (first_argument == nullptr) {
-    message = "no command";
-  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
-             message.find("subcommand") != std::string::npos) {
-    const char* kind = first_argument[0] == '-' ? "option" : "command";
-    message = std::string("unknown ") + kind + " \"" + first_argument + "\"";
-  } else if (message.size() > 1 && std::islower(static_cast<unsigned char>(message[1])) != 0) {
-    message[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(message[0])));
-  }
-  return message + "; see quire --help";
-}
-
 int run(int argc, const char* const* argv) {
   CLI::App app("Quire: language models whose KV cache is yours", "quire");
   app.set_version_flag("--version", std::string("quire ") + quire::version());
@@ -58,6 +43,7 @@ int run(int argc, const char* const* argv) {
   quire::cli::add_inspect(app, action);
   quire::cli::add_doctor(app, action);
   quire::cli::add_bench(app, action);
+  quire::cli::add_script(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -66,7 +52,8 @@ int run(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& version) {
     return print_or_fail(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
-    return quire::cli::fail_usage(usage_message(error, argc > 1 ? argv[1] : nullptr));
+    const std::string first = argc > 1 ? argv[1] : "";
+    return quire::cli::fail_usage(quire::cli::usage_message(error, first) + "; see quire --help");
   }
   return action();
 }

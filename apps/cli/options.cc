@@ -1,5 +1,7 @@
 #include "options.h"
 
+#include <cctype>
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -103,7 +105,10 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
   add("--frequency-penalty", params.frequency_penalty, "of tokens in the output, per occurrence");
   command.add_option("--seed", params.seed, "makes the answer repeatable")
       ->check([](const std::string& text) {
-        return text.starts_with('-') ? "must not be negative, got " + text : std::string();
+        std::uint64_t seed = 0;  // CLI11 would cut what does not fit
+        const char* end = text.data() + text.size();
+        const bool fits = std::from_chars(text.data(), end, seed) == std::from_chars_result{end, {}};
+        return fits ? std::string() : "want a number from 0 to 2^64 - 1, got \"" + text + '"';
       })
       ->group(group);
   add("--logprobs", params.logprobs, "report the K likeliest tokens of each step (json)");
@@ -136,6 +141,22 @@ void add_chat_options(CLI::App& command, ChatOptions& options) {
                   "text file that every question shares; may be repeated")
       ->allow_extra_args(false)
       ->group(group);
+}
+
+std::string usage_message(const CLI::ParseError& error, const std::string& first) {
+  std::string message = error.what();
+  if (first.empty()) {
+    return "no command";
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+      message.find("subcommand") != std::string::npos) {
+    const char* kind = first.starts_with('-') ? "option" : "command";
+    return std::string("unknown ") + kind + " \"" + first + "\"";
+  }
+  if (message.size() > 1 && std::islower(static_cast<unsigned char>(message[1])) != 0) {
+    message[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(message[0])));
+  }
+  return message;
 }
 
 }  // namespace quire::cli

@@ -26,6 +26,10 @@ void add_engine_options(CLI::App& command, LLMOptions& options);
 // One option for each field of SamplingParams.
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
+// CLI11's message as one of ours: lower case, naming what was written. `first` is the first
+// argument, "" without any.
+[[nodiscard]] std::string usage_message(const CLI::ParseError& error, const std::string& first);
+
 // How a conversation begins.
 struct ChatOptions {
   std::string system;

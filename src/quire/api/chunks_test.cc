@@ -273,6 +273,40 @@ TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
   EXPECT_GT(blended, base);
 }
 
+TEST(Chunks, SharedReadsChangeNoBitOfPlainPromptsWithACommonBeginning) {
+  std::vector<Prompt> prompts;
+  Ids common;
+  for (const Golden& golden : read_goldens(4)) {
+    const Ids ids = golden.joined();
+    common.insert(common.end(), ids.begin(), ids.end());
+  }
+  ASSERT_GT(common.size(), 900U);
+  for (const std::size_t shared : {900, 900, 600, 600, 300, 100}) {
+    Ids prompt(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(shared));
+    for (TokenId own = 0; own < 5; ++own) {
+      prompt.push_back(300 + own + static_cast<TokenId>(prompts.size()));
+    }
+    prompts.emplace_back(prompt);
+  }
+  std::vector<std::vector<GenerationOutput>> outputs;
+  std::vector<double> blocks_read;
+  for (const bool share : {false, true}) {
+    ChunkedLLM llm = open_demo({}, {.share_reads = share});
+    must(llm.llm().forward(common));
+    SamplingParams params = greedy(24);
+    params.ignore_eos = true;
+    params.logprobs = 2;
+    const double before = stats_of(llm)["attention_blocks_read"];
+    outputs.push_back(must(llm.llm().generate_batch(prompts, {&params, 1})));
+    blocks_read.push_back(stats_of(llm)["attention_blocks_read"] - before);
+  }
+  EXPECT_LT(blocks_read[1], 0.6 * blocks_read[0]);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(outputs[0][i].token_ids, outputs[1][i].token_ids) << i;
+    EXPECT_EQ(outputs[0][i].logprobs, outputs[1][i].logprobs) << i;
+  }
+}
+
 TEST(Chunks, WrongKindsAndNumbersAreRefusedByName) {
   ChunkedLLM llm = open_demo();
   const CompositionSpec good = register_pieces(llm, read_goldens(1).front());

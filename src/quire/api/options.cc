@@ -1,5 +1,6 @@
 // LLMOptions and sizes as people write them.
 #include <charconv>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,19 @@ constexpr double kMaxBytes = 1e15;  // a petabyte: beyond it, it is a slip
 
 Status out_of_range(std::string_view option, std::int64_t value, std::string_view range) {
   return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
+}
+
+Status check_name(std::string_view option, const std::string& value,
+                  std::initializer_list<std::string_view> known) {
+  std::string list;
+  for (const std::string_view name : known) {
+    if (value == name) {
+      return {};
+    }
+    list += base::str_cat(list.empty() ? "" : ", ", '"', name, '"');
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(option, " must be one of ", list, ", not ", base::quoted(value))};
 }
 
 // "cuda" or "cuda:N".
@@ -72,6 +86,9 @@ Status LLMOptions::validate() const {
             base::str_cat("device must be \"cpu\", \"cuda\" or \"cuda:N\", not ",
                           base::quoted(device))};
   }
+  QUIRE_TRY_STATUS(check_name("dtype", dtype, {"auto", "float32", "bfloat16"}));
+  QUIRE_TRY_STATUS(check_name("kv_dtype", kv_dtype, {"auto", "float32", "bfloat16"}));
+  QUIRE_TRY_STATUS(check_name("quantize", quantize, {"", "q8g32", "q4g32"}));
   if (block_tokens < 1 || block_tokens > 256) {
     return out_of_range("block_tokens", block_tokens, "1..256");
   }

@@ -24,6 +24,8 @@ struct Entry {
                                    // Ids of blocks that every row's window hides may be -1.
   std::int32_t num_tokens = 0;     // tokens of the run that are stored (or appended this step)
   std::span<const EntryRow> rows;  // ascending in `row`
+  std::int32_t first_token = 0;  // rows see nothing before it; a multiple of kPieceTokens, so that
+                                 // the parts of a run reduce to what the whole run does
 };
 
 }  // namespace quire::attention

@@ -1,8 +1,10 @@
 #include "quire/engine/batch_builder.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
+#include "quire/attention/tile.h"
 #include "quire/base/check.h"
 
 namespace quire::engine {
@@ -36,7 +38,10 @@ void BatchBuilder::clear() {
 
 // An entry over `view`; its rows are added next.
 void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
-  spans_.push_back({blocks_.size(), view.blocks.size(), rows_.size(), 0, num_tokens});
+  spans_.push_back({.first_block = blocks_.size(),
+                    .num_blocks = view.blocks.size(),
+                    .first_row = rows_.size(),
+                    .num_tokens = num_tokens});
   for (const BlockId block : view.blocks) {
     blocks_.push_back(block.value);
   }
@@ -103,6 +108,55 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
   open_rows_.push_back(rows);
 }
 
+// Whether two open runs have the same KV in this canonical piece: computed before this step, in the
+// same blocks.
+bool BatchBuilder::share_piece(std::size_t a, std::size_t b, std::int32_t piece,
+                               std::int32_t block_tokens) const {
+  const std::int32_t end = (piece + 1) * attention::kPieceTokens;
+  if (!share_ || attention::kPieceTokens % block_tokens != 0 ||
+      std::min(open_[a].num_tokens, open_[b].num_tokens) < end ||
+      open_[a].start_position != open_[b].start_position) {
+    return false;
+  }
+  const auto count = static_cast<std::size_t>(attention::kPieceTokens / block_tokens);
+  const std::size_t first = static_cast<std::size_t>(piece) * count;
+  const auto blocks = open_[a].blocks.subspan(first, count);
+  return blocks.front().value >= 0 &&
+         std::ranges::equal(blocks, open_[b].blocks.subspan(first, count));
+}
+
+// Entries of open runs (ascending) that share everything before `piece`: what more of them share is
+// one entry with the rows of all, the rest one for each.
+void BatchBuilder::add_open(std::span<std::size_t> runs, std::int32_t piece,
+                            std::int32_t block_tokens) {
+  while (!runs.empty()) {
+    const std::size_t lead = runs.front();
+    const auto shares = [&](std::int32_t p) {
+      return [=, this](std::size_t other) { return share_piece(lead, other, p, block_tokens); };
+    };
+    const auto others = runs.subspan(1);
+    const auto rest = std::ranges::stable_partition(others, shares(piece));
+    const std::span<std::size_t> group = runs.first(runs.size() - rest.size());
+    runs = runs.last(rest.size());
+    if (group.size() == 1) {
+      add_entry(open_[lead], open_[lead].num_tokens + open_rows_[lead].count);
+      spans_.back().first_token = piece * attention::kPieceTokens;
+      add_rows(open_[lead], open_rows_[lead], true);
+      continue;
+    }
+    std::int32_t end = piece + 1;
+    while (std::ranges::all_of(group.subspan(1), shares(end))) {
+      ++end;
+    }
+    add_entry(open_[lead], end * attention::kPieceTokens);
+    spans_.back().first_token = piece * attention::kPieceTokens;
+    for (const std::size_t run : group) {
+      add_rows(open_[lead], open_rows_[run], true);
+    }
+    add_open(group, end, block_tokens);
+  }
+}
+
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
                                                std::span<const LogitRows> logit_rows,
                                                const kv::Ledger& ledger) {
@@ -120,14 +174,14 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
     logit_ranges_.push_back({.first = first_logit, .count = wanted});
   }
   share_sealed();
-  for (std::size_t i = 0; i < open_.size(); ++i) {
-    add_entry(open_[i], open_[i].num_tokens + open_rows_[i].count);
-    add_rows(open_[i], open_rows_[i], true);
-  }
+  open_order_.resize(open_.size());
+  std::iota(open_order_.begin(), open_order_.end(), std::size_t{0});
+  add_open(open_order_, 0, ledger.config().block_tokens);
   for (const EntrySpan& span : spans_) {
     entries_.push_back({.blocks = std::span(blocks_).subspan(span.first_block, span.num_blocks),
                         .num_tokens = span.num_tokens,
-                        .rows = std::span(rows_).subspan(span.first_row, span.num_rows)});
+                        .rows = std::span(rows_).subspan(span.first_row, span.num_rows),
+                        .first_token = span.first_token});
   }
   batch_ = {.token_ids = token_ids_,
             .positions = positions_,

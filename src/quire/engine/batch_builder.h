@@ -20,10 +20,11 @@ struct LogitRange {
   std::int32_t count = 0;
 };
 
-// Every sealed run (a segment in use) is one entry with the rows of all sequences that see it, so
-// the step reads it once whoever shares it with whom (cascade attention of any number of levels).
-// Entries stand in an order that only depends on the runs, so a row's result does not depend on who
-// else is in the batch.
+// Every sealed run (a segment in use) is one entry with the rows of all sequences that see it, and
+// so is every stretch of whole canonical pieces that open runs have in common: the step reads it
+// once whoever shares it with whom (cascade attention of any number of levels). Entries stand in an
+// order that only depends on the runs, so a row's result does not depend on who else is in the
+// batch.
 //
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
@@ -42,8 +43,9 @@ class BatchBuilder {
 
  private:
   struct EntrySpan {
-    std::size_t first_block, num_blocks, first_row, num_rows;
-    std::int32_t num_tokens;
+    std::size_t first_block = 0, num_blocks = 0, first_row = 0, num_rows = 0;
+    std::int32_t num_tokens = 0;
+    std::int32_t first_token = 0;
   };
   // Rows of one scheduled run.
   struct Rows {
@@ -61,6 +63,9 @@ class BatchBuilder {
   void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
   void add_sealed(std::span<const kv::RunView> views, Rows rows);
   void share_sealed();
+  [[nodiscard]] bool share_piece(std::size_t a, std::size_t b, std::int32_t piece,
+                                 std::int32_t block_tokens) const;
+  void add_open(std::span<std::size_t> runs, std::int32_t piece, std::int32_t block_tokens);
   void add_entry(const kv::RunView& view, std::int32_t num_tokens);
   void add_rows(const kv::RunView& view, Rows rows, bool causal);
 
@@ -74,6 +79,7 @@ class BatchBuilder {
   std::vector<SealedUse> sealed_;
   std::vector<Rows> open_rows_;    // [runs]
   std::vector<kv::RunView> open_;  // [runs]
+  std::vector<std::size_t> open_order_;
   std::vector<attention::Entry> entries_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<LogitRange> logit_ranges_;

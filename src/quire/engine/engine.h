@@ -61,9 +61,10 @@ struct EngineStats {
   std::int64_t requests_finished = 0;
   std::int64_t requests_running = 0;
   std::int64_t requests_waiting = 0;
-  double step_seconds = 0;     // in steps, all together
-  double forward_seconds = 0;  // of that, inside the model
-  double sample_seconds = 0;   // of that, choosing tokens
+  attention::PlanCounters attention;  // of all layers of all steps
+  double step_seconds = 0;            // in steps, all together
+  double forward_seconds = 0;         // of that, inside the model
+  double sample_seconds = 0;          // of that, choosing tokens
   double load_seconds = 0;
   std::int64_t load_bytes = 0;
   std::int64_t weight_bytes = 0;  // packed

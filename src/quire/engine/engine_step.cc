@@ -90,6 +90,10 @@ void Engine::compute(std::span<const sched::ScheduledRun> runs) {
   const auto forwarded = Clock::now();
   sample(runs, logits);
   counters_.tokens_computed += std::ssize(batch.token_ids);
+  const attention::PlanCounters read = bundle_.decoder->last_counters();
+  counters_.attention.entries += read.entries;
+  counters_.attention.rows += read.rows;
+  counters_.attention.blocks_read += read.blocks_read;
   counters_.forward_seconds += seconds_between(start, forwarded);
   counters_.sample_seconds += seconds_between(forwarded, Clock::now());
 }

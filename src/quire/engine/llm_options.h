@@ -6,7 +6,7 @@
 
 namespace quire::engine {
 
-// Precondition: options.validate().ok(). Strings are checked while loading.
+// Precondition: options.validate().ok().
 [[nodiscard]] EngineOptions to_engine_options(const LLMOptions& options);
 
 }  // namespace quire::engine

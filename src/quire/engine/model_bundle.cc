@@ -168,37 +168,21 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   return parsed;
 }
 
-Result<tensor::DType> compute_dtype(const std::string& dtype, tensor::DType checkpoint,
-                                    std::string_view option) {
-  if (dtype == "auto") {  // the CPU has no fp16 arithmetic: fp16 checkpoints compute in bf16
+// The names below were checked by LLMOptions::validate.
+tensor::DType compute_dtype(const std::string& name, tensor::DType checkpoint) {
+  if (name == "auto") {  // the CPU has no fp16 arithmetic: fp16 checkpoints compute in bf16
     return checkpoint == tensor::DType::kFloat32 ? tensor::DType::kFloat32
                                                  : tensor::DType::kBFloat16;
   }
-  if (dtype == "float32") {
-    return tensor::DType::kFloat32;
-  }
-  if (dtype == "bfloat16") {
-    return tensor::DType::kBFloat16;
-  }
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat(option, " must be \"auto\", \"float32\" or \"bfloat16\", not ",
-                        base::quoted(dtype))};
+  return name == "float32" ? tensor::DType::kFloat32 : tensor::DType::kBFloat16;
 }
 
-Result<kernels::WeightFormat> weight_format(const std::string& quantize, tensor::DType dtype) {
+kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType dtype) {
   if (quantize.empty()) {
     return dtype == tensor::DType::kFloat32 ? kernels::WeightFormat::kF32
                                             : kernels::WeightFormat::kBf16;
   }
-  if (quantize == "q8g32") {
-    return kernels::WeightFormat::kQ8g32;
-  }
-  if (quantize == "q4g32") {
-    return kernels::WeightFormat::kQ4g32;
-  }
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat("quantize must be empty, \"q8g32\" or \"q4g32\", not ",
-                        base::quoted(quantize))};
+  return quantize == "q8g32" ? kernels::WeightFormat::kQ8g32 : kernels::WeightFormat::kQ4g32;
 }
 
 struct Formats {
@@ -206,18 +190,16 @@ struct Formats {
   tensor::DType kv;
 };
 
-Result<Formats> choose_formats(const BundleOptions& options, tensor::DType checkpoint) {
-  QUIRE_TRY(const auto dtype, compute_dtype(options.dtype, checkpoint, "dtype"));
-  QUIRE_TRY(const auto kv, compute_dtype(options.kv_dtype, dtype, "kv_dtype"));
-  QUIRE_TRY(const auto weights, weight_format(options.quantize, dtype));
-  return Formats{weights, kv};
+Formats choose_formats(const BundleOptions& options, tensor::DType checkpoint) {
+  const tensor::DType dtype = compute_dtype(options.dtype, checkpoint);
+  return {weight_format(options.quantize, dtype), compute_dtype(options.kv_dtype, dtype)};
 }
 
 Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
-  QUIRE_TRY(const auto formats, choose_formats(options, config.checkpoint_dtype));
+  const Formats formats = choose_formats(options, config.checkpoint_dtype);
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed));
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
@@ -288,7 +270,7 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   }
   QUIRE_TRY_STATUS(check_exists(model));
   QUIRE_TRY(auto source, open_source(model));
-  QUIRE_TRY(const auto formats, choose_formats(options, source.config.checkpoint_dtype));
+  const Formats formats = choose_formats(options, source.config.checkpoint_dtype);
   const model::LoadOptions load{.format = formats.weights, .progress = options.progress};
   QUIRE_TRY(auto decoder, model::Decoder::load(context, source.config, source.checkpoint, load));
   ModelBundle bundle;

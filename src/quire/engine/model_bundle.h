@@ -30,7 +30,7 @@ struct TextBundle {
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
 
 struct BundleOptions {
-  std::string dtype = "auto";  // as LLMOptions
+  std::string dtype = "auto";  // as LLMOptions, validated
   std::string quantize;
   std::string kv_dtype = "auto";
   std::uint64_t seed = 0;  // of random presets

@@ -91,11 +91,11 @@ bool ChunkRegistry::expired(const Chunk& chunk, WallClock::time_point now) const
          seconds_between(chunk.accessed, now) > *chunk.ttl_seconds;
 }
 
-void ChunkRegistry::expire() {
+void ChunkRegistry::expire(Spared spared) {
   const auto now = config_.now();
   std::vector<std::string> ids;
   for (const auto& [id, chunk] : chunks_) {
-    if (expired(chunk, now)) {
+    if (expired(chunk, now) && !spared.has(id)) {
       ids.push_back(id);
     }
   }
@@ -165,10 +165,10 @@ void ChunkRegistry::merge(NewChunk chunk) {
   }
 }
 
-std::vector<const Chunk*> ChunkRegistry::eviction_order(std::string_view spared) const {
+std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
   std::vector<const Chunk*> order;
   for (const auto& [id, chunk] : chunks_) {
-    if (may_go(chunk) && id != spared) {
+    if (may_go(chunk) && !spared.has(id)) {
       order.push_back(&chunk);
     }
   }
@@ -176,7 +176,7 @@ std::vector<const Chunk*> ChunkRegistry::eviction_order(std::string_view spared)
   return order;
 }
 
-Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, std::string_view spared) {
+Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
   if (blocks > config_.max_blocks) {
     return Error{
         .code = ErrorCode::kOverflow,
@@ -188,7 +188,7 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, std::s
         .needed_bytes = blocks * config_.block_bytes,
         .free_bytes = config_.max_blocks * config_.block_bytes};
   }
-  expire();
+  expire(spared);
   std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
   std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
   std::vector<std::string> victims;
@@ -222,7 +222,7 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, std::s
 Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
   QUIRE_CHECK(lookup(chunk.id) == nullptr, "a chunk was begun twice");
   const std::int32_t blocks = key ? blocks_for(chunk.tokens->size()) : 0;
-  QUIRE_TRY_STATUS(make_room(1, blocks, ""));
+  QUIRE_TRY_STATUS(make_room(1, blocks, {.before = key ? std::string_view(key->before) : ""}));
   Chunk entry{std::move(chunk)};
   entry.created = entry.accessed = config_.now();
   entry.registration = entry.use = ++last_use_;
@@ -243,7 +243,7 @@ Status ChunkRegistry::begin_variant(std::string_view id, const VariantKey& key) 
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
   const std::int32_t blocks = blocks_for(chunk->tokens->size());
-  QUIRE_TRY_STATUS(make_room(0, blocks, id));
+  QUIRE_TRY_STATUS(make_room(0, blocks, {.chunk = id, .before = key.before}));
   chunk->pending[key] = blocks;
   counts_.blocks += blocks;
   return {};
@@ -276,7 +276,8 @@ void ChunkRegistry::publish(std::string_view id) {
   }
 }
 
-std::string ChunkRegistry::last_system() const {
+std::string ChunkRegistry::last_system() {
+  expire();
   return systems_.empty() ? std::string() : systems_.back();
 }
 

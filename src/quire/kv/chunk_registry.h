@@ -99,7 +99,7 @@ class ChunkRegistry {
   [[nodiscard]] Result<const Chunk*> get(std::string_view id);
   [[nodiscard]] std::vector<const Chunk*> list();
   // The system chunk registered last that is still there; "" without one.
-  [[nodiscard]] std::string last_system() const;
+  [[nodiscard]] std::string last_system();
 
   // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`.
   // Precondition: find(chunk.id).
@@ -109,8 +109,9 @@ class ChunkRegistry {
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
   // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
-  // evicting nothing, when those that may go do not suffice. A chunk being registered is not found
-  // yet; registering it a second time meanwhile counts as the same.
+  // evicting nothing, when those that may go do not suffice; what `key` stands behind is none of
+  // them. A chunk being registered is not found yet; registering it a second time meanwhile counts
+  // as the same.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
   // The same for another variant of a known chunk.
   [[nodiscard]] Status begin_variant(std::string_view id, const VariantKey& key);
@@ -159,12 +160,18 @@ class ChunkRegistry {
   [[nodiscard]] Chunk* lookup(std::string_view id);
   [[nodiscard]] bool may_go(const Chunk& chunk) const;
   [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
-  void expire();
+  // What is to be computed and what it stands behind: neither goes for its sake.
+  struct Spared {
+    std::string_view chunk, before;
+    [[nodiscard]] bool has(std::string_view id) const { return id == chunk || id == before; }
+  };
+  // Removes what has expired.
+  void expire(Spared spared = {});
   void touch(Chunk& chunk);
   void forget(const Chunk& chunk);
-  // Evicts until `chunks` more chunks and `blocks` more blocks fit; `spared` stays.
-  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, std::string_view spared);
-  [[nodiscard]] std::vector<const Chunk*> eviction_order(std::string_view spared) const;
+  // Evicts until `chunks` more chunks and `blocks` more blocks fit.
+  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
+  [[nodiscard]] std::vector<const Chunk*> eviction_order(Spared spared) const;
   [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
 
   RegistryConfig config_;

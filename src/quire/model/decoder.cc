@@ -389,6 +389,17 @@ Result<Decoder> Decoder::random(const kernels::Context& context, const ModelConf
 
 const ModelConfig& Decoder::config() const { return impl_->config; }
 const LoadReport& Decoder::load_report() const { return impl_->report; }
+attention::PlanCounters Decoder::last_counters() const {
+  attention::PlanCounters sum;
+  for (const std::int32_t window : impl_->config.window_tokens) {
+    const attention::PlanCounters& layer = impl_->plan_for(window).plan.counters;
+    sum.entries += layer.entries;
+    sum.rows += layer.rows;
+    sum.blocks_read += layer.blocks_read;
+  }
+  return sum;
+}
+
 ForwardTiming Decoder::last_timing() const { return impl_->timing; }
 
 std::string Decoder::weights_digest() const {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "quire/attention/plan.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -67,6 +68,8 @@ class Decoder {
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;
   [[nodiscard]] ForwardTiming last_timing() const;
+  // Of the last forward, summed over layers.
+  [[nodiscard]] attention::PlanCounters last_counters() const;
   // SHA-256 over config, weight format and weight bytes as packed: part of every KV identity. The
   // first call reads all weights (about 1.5 s per 2 GB), later ones are free.
   [[nodiscard]] std::string weights_digest() const;

@@ -1,7 +1,13 @@
 #include "quire/text/added_tokens.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/text/unicode.h"
 #include "quire/text/utf8.h"

@@ -1,14 +1,25 @@
 #include "quire/text/bpe_model.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "quire/base/check.h"
 #include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/text/byte_alphabet.h"
+#include "quire/text/model.h"
 #include "quire/text/utf8.h"
+#include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -30,7 +41,8 @@ std::size_t pair_slot(std::uint64_t key) {
 
 Result<std::unique_ptr<BpeModel>> BpeModel::create(const Vocabulary& vocabulary,
                                                    const BpeOptions& options,
-                                                   std::vector<BpeMerge> merges, bool lenient) {
+                                                   const std::vector<BpeMerge>& merges,
+                                                   bool lenient) {
   std::unique_ptr<BpeModel> model(new BpeModel(options));
   model->add_tokens(vocabulary);
   QUIRE_TRY_STATUS(model->add_merges(vocabulary, merges, lenient));
@@ -233,7 +245,7 @@ void BpeModel::add_character(std::string_view spelling, std::vector<std::int32_t
     if (pending_unk && !options_.fuse_unk) {
       units.push_back(*pending_unk);
     }
-    pending_unk = *options_.unk;
+    pending_unk = options_.unk;
   }
 }
 

@@ -49,7 +49,7 @@ class BpeModel final : public Model {
   // such parts become symbols that are written as bytes when they remain. The vocabulary is copied.
   [[nodiscard]] static Result<std::unique_ptr<BpeModel>> create(const Vocabulary& vocabulary,
                                                                 const BpeOptions& options,
-                                                                std::vector<BpeMerge> merges,
+                                                                const std::vector<BpeMerge>& merges,
                                                                 bool lenient);
 
   void tokenize(std::string_view piece, ModelScratch& scratch,

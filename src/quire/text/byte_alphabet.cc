@@ -1,7 +1,11 @@
 #include "quire/text/byte_alphabet.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "quire/text/utf8.h"
 

@@ -1,6 +1,12 @@
 #include "quire/text/byte_trie.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace quire::text {
 namespace {

@@ -1,6 +1,12 @@
 #include "quire/text/charsmap.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
 #include "quire/base/str.h"
+#include "quire/result.h"
 
 namespace quire::text {
 namespace {

@@ -1,61 +1,23 @@
 #include "quire/text/decoder.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include "quire/text/byte_alphabet.h"
+#include "quire/text/decoder_stage.h"
 #include "quire/text/utf8.h"
 #include "quire/text/vocabulary.h"
 
 namespace quire::text {
-
-// One step at work. A token may arrive in fragments once a Fuse has run: only the first of them
-// `starts_token`.
-class DecodeStage {
- public:
-  explicit DecodeStage(DecodeStage* next) : next_(next) {}
-  virtual ~DecodeStage() = default;
-  DecodeStage(const DecodeStage&) = delete;
-  DecodeStage& operator=(const DecodeStage&) = delete;
-
-  virtual void push(std::string_view text, bool starts_token) = 0;
-  // Passes on what was held back, and resets this stage and the ones behind it.
-  virtual void flush() { next().flush(); }
-
- protected:
-  [[nodiscard]] DecodeStage& next() const { return *next_; }
-
- private:
-  DecodeStage* next_;
-};
-
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-
-std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
-  return Pattern::literal(std::string(what)).replace_all(text, by);
-}
-
-// wordpiece.rs, cleanup: the English clean-up of BERT.
-std::string cleaned(std::string text) {
-  // Most words are free of the rules: each needs a space with one of these behind it.
-  const auto may_match = [](char a, char b) {
-    return a == ' ' && std::string_view(".?!,'nd").find(b) != std::string_view::npos;
-  };
-  if (std::adjacent_find(text.begin(), text.end(), may_match) == text.end()) {
-    return text;
-  }
-  constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
-      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
-      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [what, by] : kRules) {
-    text = replaced(text, what, by);
-  }
-  return text;
-}
 
 // The end of the chain: whole characters go to the caller's string.
 class OutputStage final : public DecodeStage {
@@ -321,80 +283,6 @@ class ReplaceStage final : public DecodeStage {
   const decode::Replace* step_;
 };
 
-class WordPieceStage final : public DecodeStage {
- public:
-  WordPieceStage(const decode::WordPiece& step, DecodeStage* next)
-      : DecodeStage(next), step_(&step) {}
-  void push(std::string_view text, bool /*starts_token*/) override {
-    std::string word(text);
-    if (!std::exchange(first_, false)) {
-      if (text.starts_with(step_->prefix)) {
-        word.erase(0, step_->prefix.size());
-      } else {
-        word.insert(0, " ");
-      }
-    }
-    next().push(step_->cleanup ? cleaned(std::move(word)) : word, true);
-  }
-  void flush() override {
-    first_ = true;
-    next().flush();
-  }
-
- private:
-  const decode::WordPiece* step_;
-  bool first_ = true;
-};
-
-// The suffix ends a word: a space, but nothing in the last token.
-class BpeStage final : public DecodeStage {
- public:
-  BpeStage(const decode::Bpe& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
-  void push(std::string_view text, bool /*starts_token*/) override {
-    if (held_) {
-      next().push(replaced(*held_, step_->suffix, " "), true);
-    }
-    held_ = std::string(text);
-  }
-  void flush() override {
-    if (held_) {
-      next().push(replaced(*held_, step_->suffix, ""), true);
-      held_.reset();
-    }
-    next().flush();
-  }
-
- private:
-  const decode::Bpe* step_;
-  std::optional<std::string> held_;
-};
-
-class CtcStage final : public DecodeStage {
- public:
-  CtcStage(const decode::Ctc& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
-  void push(std::string_view text, bool /*starts_token*/) override {
-    if (last_ == text) {
-      return;
-    }
-    last_ = std::string(text);
-    std::string kept = replaced(text, step_->pad_token, "");
-    if (step_->cleanup) {
-      kept = replaced(cleaned(std::move(kept)), step_->word_delimiter_token, " ");
-    }
-    if (!kept.empty()) {
-      next().push(kept, true);
-    }
-  }
-  void flush() override {
-    last_.reset();
-    next().flush();
-  }
-
- private:
-  const decode::Ctc* step_;
-  std::optional<std::string> last_;
-};
-
 template <class T>
 struct StageOf;
 // clang-format off
@@ -406,39 +294,36 @@ template <> struct StageOf<decode::Metaspace> { using type = MetaspaceStage; };
 template <> struct StageOf<decode::LeadingSpace> { using type = LeadingSpaceStage; };
 template <> struct StageOf<decode::Strip> { using type = StripStage; };
 template <> struct StageOf<decode::Replace> { using type = ReplaceStage; };
-template <> struct StageOf<decode::WordPiece> { using type = WordPieceStage; };
-template <> struct StageOf<decode::Bpe> { using type = BpeStage; };
-template <> struct StageOf<decode::Ctc> { using type = CtcStage; };
 // clang-format on
 
 template <class T>
-constexpr bool kFuses = std::is_same_v<T, decode::Fuse> || std::is_same_v<T, decode::ByteLevel>;
+std::unique_ptr<DecodeStage> make_stage(const T& step, DecodeStage* next) {
+  return std::make_unique<typename StageOf<T>::type>(step, next);
+}
+
+bool makes_one_token(const decode::Step& step) {
+  return std::holds_alternative<decode::Fuse>(step) ||
+         std::holds_alternative<decode::ByteLevel>(step);
+}
 
 }  // namespace
 
 DecodeStream::DecodeStream(const Decoder& decoder) : text_(std::make_unique<std::string>()) {
   stages_.push_back(std::make_unique<OutputStage>(text_.get()));
-  const auto is_fusing = [](const decode::Step& step) {
-    return std::visit([]<class T>(const T&) { return kFuses<T>; }, step);
-  };
   for (std::size_t i = decoder.size(); i-- > 0;) {
-    const bool fused =
-        std::any_of(decoder.begin(), decoder.begin() + static_cast<std::ptrdiff_t>(i), is_fusing);
-    std::visit(
-        [&]<class T>(const T& step) {
-          DecodeStage* next = stages_.back().get();
-          if constexpr (std::is_same_v<T, decode::Strip>) {
-            if (fused) {
-              stages_.push_back(std::make_unique<FusedStripStage>(step, next));
-              return;
-            }
-          }
-          stages_.push_back(std::make_unique<typename StageOf<T>::type>(step, next));
-          if (fused && !std::is_same_v<T, decode::Fuse>) {
-            stages_.push_back(std::make_unique<CollectStage>(stages_.back().get()));
-          }
-        },
-        decoder[i]);
+    DecodeStage* next = stages_.back().get();
+    const auto begin = decoder.begin();
+    const bool fused = std::any_of(begin, begin + static_cast<std::ptrdiff_t>(i), makes_one_token);
+    const auto* strip = std::get_if<decode::Strip>(&decoder[i]);
+    if (fused && strip != nullptr) {
+      stages_.push_back(std::make_unique<FusedStripStage>(*strip, next));
+      continue;
+    }
+    stages_.push_back(
+        std::visit([&](const auto& step) { return make_stage(step, next); }, decoder[i]));
+    if (fused && !std::holds_alternative<decode::Fuse>(decoder[i])) {
+      stages_.push_back(std::make_unique<CollectStage>(stages_.back().get()));
+    }
   }
 }
 

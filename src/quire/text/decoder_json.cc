@@ -1,10 +1,15 @@
 // decoder_from_json: the "decoder" section of tokenizer.json.
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
 #include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/text/decoder.h"
 #include "quire/text/json_section.h"
+#include "quire/text/pattern.h"
 #include "quire/text/pre_tokenizer.h"
 #include "quire/text/utf8.h"
 

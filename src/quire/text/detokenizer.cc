@@ -1,8 +1,12 @@
 #include "quire/text/detokenizer.h"
 
+#include <string>
+
 #include "quire/base/check.h"
 #include "quire/text/decoder.h"
+#include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_impl.h"
+#include "quire/types.h"
 
 namespace quire::text {
 

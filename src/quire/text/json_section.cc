@@ -1,5 +1,13 @@
 #include "quire/text/json_section.h"
 
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/text/utf8.h"
 
 namespace quire::text {

@@ -2,13 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/bpe_model.h"
 #include "quire/text/json_section.h"
+#include "quire/text/unigram_model.h"
+#include "quire/text/vocabulary.h"
+#include "quire/text/word_model.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -201,8 +211,7 @@ Result<BuiltModel> build_model(ModelSource source, const Vocabulary& vocabulary,
   if (auto* bpe = std::get_if<ModelSource::Bpe>(&source.what)) {
     bpe->options.byte_level = byte_level;
     built.unk = bpe->options.unk;
-    QUIRE_TRY(auto model,
-              BpeModel::create(vocabulary, bpe->options, std::move(bpe->merges), false));
+    QUIRE_TRY(auto model, BpeModel::create(vocabulary, bpe->options, bpe->merges, false));
     built.cuts_at_metaspace = model->never_merges_into_metaspace();
     built.model = std::move(model);
   } else if (auto* unigram = std::get_if<ModelSource::Unigram>(&source.what)) {

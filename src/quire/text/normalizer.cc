@@ -1,10 +1,18 @@
 #include "quire/text/normalizer.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/text/byte_alphabet.h"
 #include "quire/text/byte_trie.h"
+#include "quire/text/charsmap.h"
 #include "quire/text/normalizer_internal.h"
+#include "quire/text/pattern.h"
 #include "quire/text/unicode.h"
 #include "quire/text/utf8.h"
 
@@ -231,6 +239,7 @@ class SentencePiece final : public Normalizer {
  public:
   explicit SentencePiece(SentencePieceNormalization options) : options_(std::move(options)) {
     std::vector<std::pair<std::string, std::int32_t>> kept;
+    kept.reserve(options_.kept.size());
     for (std::string& spelling : options_.kept) {
       kept.emplace_back(std::move(spelling), 0);
     }
@@ -238,33 +247,37 @@ class SentencePiece final : public Normalizer {
   }
 
   void apply(NormalText& text) const override {
+    std::string mapped;
+    for (std::string_view rest = text.text; !rest.empty();) {
+      const auto [consumed, replacement] = next(rest);
+      rest.remove_prefix(consumed);
+      mapped += replacement;
+    }
+    text.text = with_spaces(mapped);
+  }
+
+ private:
+  [[nodiscard]] std::string with_spaces(std::string_view mapped) const {
     const std::string_view space = options_.escape_whitespaces ? kMetaspace : " ";
     std::string out;
     bool prefix_due = options_.add_space_prefix;
     bool in_word = false;
-    for (std::string_view rest = text.text; !rest.empty();) {
-      const auto [consumed, replacement] = next(rest);
-      rest.remove_prefix(consumed);
-      for (const char c : replacement) {
-        if (c == ' ') {
-          in_word = false;
-          if (!options_.remove_extra_whitespaces) {
-            out += space;
-          }
-          continue;
-        }
-        if (!in_word && (prefix_due || options_.remove_extra_whitespaces)) {
-          out += space;
-          prefix_due = false;
-        }
-        in_word = true;
-        out.push_back(c);
+    for (const char c : mapped) {
+      if (c == ' ') {
+        in_word = false;
+        out += options_.remove_extra_whitespaces ? std::string_view() : space;
+        continue;
       }
+      if (!in_word && (prefix_due || options_.remove_extra_whitespaces)) {
+        out += space;
+        prefix_due = false;
+      }
+      in_word = true;
+      out.push_back(c);
     }
-    text.text = std::move(out);
+    return out;
   }
 
- private:
   [[nodiscard]] Charsmap::Match next(std::string_view rest) const {
     const std::size_t kept = kept_.longest_prefix(rest).length;
     if (kept == 0 && options_.charsmap) {

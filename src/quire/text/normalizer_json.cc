@@ -1,13 +1,18 @@
 // normalizers_from_json: the "normalizer" section of tokenizer.json.
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "quire/base/json.h"
+#include "quire/result.h"
+#include "quire/text/charsmap.h"
 #include "quire/text/json_section.h"
 #include "quire/text/normalizer.h"
 #include "quire/text/normalizer_internal.h"
+#include "quire/text/pattern.h"
 
 namespace quire::text {
 namespace {

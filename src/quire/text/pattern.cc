@@ -1,7 +1,14 @@
 #include "quire/text/pattern.h"
 
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/regex.h"
 
 namespace quire::text {
 

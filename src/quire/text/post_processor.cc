@@ -1,10 +1,18 @@
 #include "quire/text/post_processor.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/text/json_section.h"
+#include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -37,32 +45,37 @@ Status append_special(const base::json::object& section, const std::string& name
   return {};
 }
 
+// One piece of "single": {"SpecialToken": {"id": ...}} or {"Sequence": {"id": "A"}}.
+Status append_piece(const base::json::object& section, const base::json::object& piece,
+                    const Vocabulary& vocabulary, PostTemplate& out) {
+  const base::json::value* special = base::find(piece, "SpecialToken");
+  if (special != nullptr && special->is_object()) {
+    QUIRE_TRY(const std::string name, require_string(special->get_object(), "id"));
+    return append_special(section, name, vocabulary, out);
+  }
+  const base::json::value* sequence = base::find(piece, "Sequence");
+  if (sequence == nullptr || !sequence->is_object()) {
+    return {ErrorCode::kInvalidArgument,
+            "post_processor: a template piece must be SpecialToken or Sequence"};
+  }
+  QUIRE_TRY(const std::string which, require_string(sequence->get_object(), "id"));
+  if (which != "A") {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("post_processor: sequence ", base::quoted(which),
+                          " in the template for one text")};
+  }
+  out.emplace_back(std::nullopt);
+  return {};
+}
+
 Result<PostTemplate> template_processing(const base::json::object& section,
                                          const Vocabulary& vocabulary) {
   QUIRE_TRY(const base::json::array* single, require_array(section, "single"));
   PostTemplate pattern;
   for (const base::json::value& piece : *single) {
     const base::json::object* object = piece.if_object();
-    const base::json::value* special =
-        object != nullptr ? base::find(*object, "SpecialToken") : nullptr;
-    const base::json::value* sequence =
-        object != nullptr ? base::find(*object, "Sequence") : nullptr;
-    if (special != nullptr && special->is_object()) {
-      QUIRE_TRY(const std::string name, require_string(special->get_object(), "id"));
-      QUIRE_TRY_STATUS(append_special(section, name, vocabulary, pattern));
-      continue;
-    }
-    if (sequence == nullptr || !sequence->is_object()) {
-      return {ErrorCode::kInvalidArgument,
-              "post_processor: a template piece must be SpecialToken or Sequence"};
-    }
-    QUIRE_TRY(const std::string which, require_string(sequence->get_object(), "id"));
-    if (which != "A") {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("post_processor: sequence ", base::quoted(which),
-                            " in the template for one text")};
-    }
-    pattern.emplace_back(std::nullopt);
+    QUIRE_TRY_STATUS(append_piece(section, object != nullptr ? *object : base::json::object(),
+                                  vocabulary, pattern));
   }
   return pattern;
 }
@@ -86,19 +99,20 @@ Result<PostTemplate> cls_and_sep(const base::json::object& section, const Vocabu
 Result<PostProcessor> PostProcessor::from_json(const boost::json::value& section,
                                                const Vocabulary& vocabulary) {
   PostProcessor made;
-  QUIRE_TRY_STATUS(for_each_section(
-      section, "post_processor", "processors", [&](const TypedSection& each) -> Status {
-        if (each.type == "TemplateProcessing") {
-          QUIRE_TRY(PostTemplate pattern, template_processing(*each.object, vocabulary));
-          made.templates_.push_back(std::move(pattern));
-        } else if (each.type == "BertProcessing" || each.type == "RobertaProcessing") {
-          QUIRE_TRY(PostTemplate pattern, cls_and_sep(*each.object, vocabulary));
-          made.templates_.push_back(std::move(pattern));
-        } else if (each.type != "ByteLevel") {  // which only moves offsets
-          return unknown_type("post_processor", each.type);
-        }
-        return {};
-      }));
+  const auto add = [&](const TypedSection& each) -> Status {
+    if (each.type == "ByteLevel") {
+      return {};  // it only moves offsets
+    }
+    const bool is_template = each.type == "TemplateProcessing";
+    if (!is_template && each.type != "BertProcessing" && each.type != "RobertaProcessing") {
+      return unknown_type("post_processor", each.type);
+    }
+    QUIRE_TRY(PostTemplate pattern, is_template ? template_processing(*each.object, vocabulary)
+                                                : cls_and_sep(*each.object, vocabulary));
+    made.templates_.push_back(std::move(pattern));
+    return {};
+  };
+  QUIRE_TRY_STATUS(for_each_section(section, "post_processor", "processors", add));
   return made;
 }
 

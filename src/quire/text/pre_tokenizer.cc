@@ -1,9 +1,16 @@
 #include "quire/text/pre_tokenizer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/text/byte_alphabet.h"
+#include "quire/text/pattern.h"
 #include "quire/text/pre_tokenizer_internal.h"
 #include "quire/text/unicode.h"
 #include "quire/text/utf8.h"

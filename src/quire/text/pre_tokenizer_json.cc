@@ -1,11 +1,18 @@
 // pre_tokenizers_from_json: the "pre_tokenizer" section of tokenizer.json.
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/text/json_section.h"
+#include "quire/text/pattern.h"
 #include "quire/text/pre_tokenizer.h"
 #include "quire/text/pre_tokenizer_internal.h"
+#include "quire/text/regex.h"
 #include "quire/text/unicode.h"
 
 namespace quire::text {
@@ -139,19 +146,18 @@ Result<MetaspaceOptions> metaspace_from_json(const boost::json::object& object) 
 Result<PreTokenizerSet> pre_tokenizers_from_json(const boost::json::value& section,
                                                  bool defer_byte_level) {
   PreTokenizerSet set;
-  QUIRE_TRY_STATUS(for_each_section(
-      section, "pre_tokenizer", "pretokenizers", [&](const TypedSection& each) -> Status {
-        if (set.spells_bytes) {  // a step follows: it must see the spelling
-          set.steps.push_back(make_byte_spelling());
-          set.spells_bytes = false;
-        }
-        if (each.type != "ByteLevel") {
-          return add_step(each, set.steps);
-        }
-        QUIRE_TRY_STATUS(add_byte_level(*each.object, set.steps));
-        set.spells_bytes = true;
-        return {};
-      }));
+  const auto add = [&](const TypedSection& each) -> Status {
+    if (set.spells_bytes) {  // a step follows: it must see the spelling
+      set.steps.push_back(make_byte_spelling());
+      set.spells_bytes = false;
+    }
+    if (each.type != "ByteLevel") {
+      return add_step(each, set.steps);
+    }
+    set.spells_bytes = true;
+    return add_byte_level(*each.object, set.steps);
+  };
+  QUIRE_TRY_STATUS(for_each_section(section, "pre_tokenizer", "pretokenizers", add));
   if (set.spells_bytes && !defer_byte_level) {
     set.steps.push_back(make_byte_spelling());
     set.spells_bytes = false;

@@ -1,5 +1,13 @@
 #include "quire/text/regex.h"
 
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "quire/result.h"
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -15,8 +23,9 @@ namespace {
 
 constexpr std::uint32_t kMatchLimit = 10'000'000;
 constexpr std::uint32_t kHeapLimitKiB = 64 * 1024;
+constexpr std::size_t kJitStackStart = std::size_t{32} * 1024;
 constexpr std::size_t kJitStackBytes = std::size_t{1} << 20;
-constexpr std::size_t kMaxPatternBytes = 64 * 1024;
+constexpr std::size_t kMaxPatternBytes = std::size_t{64} * 1024;
 
 template <auto kFree>
 struct Deleter {
@@ -99,7 +108,7 @@ std::optional<Matcher::Match> Matcher::find(std::string_view text, std::size_t f
   };
   int result = match(0);  // on 32 KiB of the machine's stack, enough for nearly all patterns
   if (result == PCRE2_ERROR_JIT_STACKLIMIT && impl_->stack == nullptr) {
-    impl_->stack.reset(pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr));
+    impl_->stack.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackBytes, nullptr));
     QUIRE_CHECK(impl_->stack != nullptr, "out of memory");
     pcre2_jit_stack_assign(impl_->context.get(), nullptr, impl_->stack.get());
     result = match(0);

@@ -1,10 +1,13 @@
 // translate_pattern: Oniguruma's Ruby syntax, as far as tokenizer files use it, to PCRE2.
 #include <cctype>
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/result.h"
 #include "quire/text/regex.h"
 
 namespace quire::text {
@@ -242,27 +245,35 @@ class Translator {
         return {ErrorCode::kInvalidArgument,
                 base::str_cat("regex ", base::quoted(in_), ": missing ] at byte ", at_)};
       }
-      if (looking_at("&&")) {
-        return unsupported("a class intersection");
-      }
-      if (looking_at("[:")) {
-        QUIRE_TRY_STATUS(posix_class());
-      } else if (peek() == '[') {
-        if (peek(1) == '^' || depth >= kMaxDepth) {
-          return unsupported("a negated class inside a class");
-        }
-        ++depth;
-        ++at_;
-      } else if (peek() == ']') {
-        --depth;
-        ++at_;
-      } else if (peek() == '\\') {
-        QUIRE_TRY_STATUS(class_escape());
-      } else {
-        copy(1);
-      }
+      QUIRE_TRY_STATUS(class_item(depth));
     }
     out_ += "]";
+    return {};
+  }
+
+  // `depth`: of nested brackets.
+  Status class_item(int& depth) {
+    if (looking_at("&&")) {
+      return unsupported("a class intersection");
+    }
+    if (looking_at("[:")) {
+      return posix_class();
+    }
+    if (peek() == '\\') {
+      return class_escape();
+    }
+    if (peek() == '[') {
+      if (peek(1) == '^' || depth >= kMaxDepth) {
+        return unsupported("a negated class inside a class");
+      }
+      ++depth;
+      ++at_;
+    } else if (peek() == ']') {
+      --depth;
+      ++at_;
+    } else {
+      copy(1);
+    }
     return {};
   }
 

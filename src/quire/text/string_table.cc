@@ -1,7 +1,9 @@
 #include "quire/text/string_table.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "quire/base/check.h"
 

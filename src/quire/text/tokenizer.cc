@@ -1,13 +1,28 @@
 #include "quire/text/tokenizer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/mapped_file.h"
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/added_tokens.h"
+#include "quire/text/decoder.h"
+#include "quire/text/model.h"
+#include "quire/text/normalizer.h"
+#include "quire/text/pre_tokenizer.h"
 #include "quire/text/string_table.h"
 #include "quire/text/tokenizer_impl.h"
 #include "quire/text/utf8.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {

@@ -2,8 +2,18 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/added_tokens.h"
 #include "quire/text/json_section.h"
 
 namespace quire::text {

@@ -4,19 +4,38 @@
 // the tokenizer added is dropped again, and there is no clean-up of spaces.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/added_tokens.h"
 #include "quire/text/bpe_model.h"
+#include "quire/text/charsmap.h"
+#include "quire/text/decoder.h"
 #include "quire/text/gguf_pre.h"
+#include "quire/text/normalizer.h"
+#include "quire/text/pattern.h"
+#include "quire/text/post_processor.h"
+#include "quire/text/pre_tokenizer.h"
+#include "quire/text/regex.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_impl.h"
 #include "quire/text/unigram_model.h"
 #include "quire/text/utf8.h"
+#include "quire/text/vocab_spec.h"
+#include "quire/text/vocabulary.h"
 #include "quire/text/word_model.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -25,7 +44,7 @@ constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
 
 // Values of tokenizer.ggml.token_type.
-enum TokenType : std::int32_t {
+enum TokenType : std::uint8_t {
   kNormal = 1,
   kUnknown = 2,
   kControl = 3,
@@ -58,8 +77,7 @@ bool ends_turn(std::string_view token) {
                                         "<end_of_utterance>",
                                         "<eos>",
                                         "<turn|>",
-                                        "<\xEF\xBD\x9C"
-                                        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+                                        "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
   return std::find(std::begin(kEnds), std::end(kEnds), token) != std::end(kEnds);
 }
 

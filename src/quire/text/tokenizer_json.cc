@@ -1,19 +1,33 @@
 // Tokenizer::from_json: tokenizer.json as Hugging Face `tokenizers` 0.23 reads it, with
 // tokenizer_config.json beside it as transformers reads that.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
-#include "quire/text/json_section.h"
+#include "quire/result.h"
+#include "quire/text/added_tokens.h"
+#include "quire/text/decoder.h"
 #include "quire/text/model_json.h"
+#include "quire/text/normalizer.h"
+#include "quire/text/post_processor.h"
+#include "quire/text/pre_tokenizer.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
 #include "quire/text/tokenizer_impl.h"
+#include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -98,9 +112,9 @@ Status add_from_json(const base::json::object& root, AddedTokenList& list) {
 }
 
 const base::json::value& section_of(const base::json::object& root, std::string_view key) {
-  static const base::json::value kNull;
+  static const base::json::value null;
   const base::json::value* value = base::find(root, key);
-  return value != nullptr ? *value : kNull;
+  return value != nullptr ? *value : null;
 }
 
 SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabulary,

@@ -4,18 +4,29 @@
 // otherwise.
 #include <sentencepiece_processor.h>
 
-#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/added_tokens.h"
+#include "quire/text/decoder.h"
+#include "quire/text/model.h"
+#include "quire/text/post_processor.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
 #include "quire/text/tokenizer_impl.h"
 #include "quire/text/utf8.h"
+#include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {

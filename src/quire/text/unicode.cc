@@ -2,8 +2,9 @@
 
 #include <utf8proc.h>
 
-#include <array>
 #include <cstdlib>
+#include <string>
+#include <string_view>
 
 #include "quire/base/check.h"
 #include "quire/text/utf8.h"
@@ -27,7 +28,9 @@ bool is_other_alphabetic(char32_t c) {
 }
 
 // Appends the normal form of a stretch.
-void append_normal_form(std::string& out, std::string_view text, utf8proc_option_t options) {
+void append_normal_form(std::string& out, std::string_view text, int flags) {
+  // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): an enum of flags to be joined
+  const auto options = static_cast<utf8proc_option_t>(flags);
   utf8proc_uint8_t* mapped = nullptr;
   const utf8proc_ssize_t length =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
@@ -37,16 +40,17 @@ void append_normal_form(std::string& out, std::string_view text, utf8proc_option
   std::free(mapped);
 }
 
-utf8proc_option_t options_of(NormalForm form) {
+// Flags of utf8proc_option_t.
+int flags_of(NormalForm form) {
   switch (form) {
     case NormalForm::kNfc:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+      return UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     case NormalForm::kNfd:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
+      return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
     case NormalForm::kNfkc:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+      return UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
     case NormalForm::kNfkd:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+      return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
   }
   return UTF8PROC_STABLE;
 }
@@ -130,7 +134,7 @@ void append_lower(std::string& out, char32_t c) {
 }
 
 std::string to_normal_form(std::string_view text, NormalForm form) {
-  const utf8proc_option_t options = options_of(form);
+  const int flags = flags_of(form);
   std::string out;
   out.reserve(text.size());
   // ASCII is its own normal form and only composes as the first of a pair, so only stretches of
@@ -147,7 +151,7 @@ std::string to_normal_form(std::string_view text, NormalForm form) {
     while (position < text.size() && static_cast<unsigned char>(text[position]) >= 0x80) {
       ++position;
     }
-    append_normal_form(out, text.substr(start, position - start), options);
+    append_normal_form(out, text.substr(start, position - start), flags);
     copied = position;
   }
   out += text.substr(copied);

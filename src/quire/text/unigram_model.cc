@@ -1,10 +1,18 @@
 #include "quire/text/unigram_model.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "quire/text/byte_trie.h"
+#include "quire/text/model.h"
 #include "quire/text/utf8.h"
+#include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {

@@ -1,5 +1,12 @@
 #include "quire/text/vocabulary.h"
 
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "quire/types.h"
+
 namespace quire::text {
 namespace {
 

@@ -1,9 +1,17 @@
 #include "quire/text/word_model.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "quire/text/byte_trie.h"
+#include "quire/text/model.h"
 #include "quire/text/utf8.h"
+#include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {

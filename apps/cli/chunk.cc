@@ -1,0 +1,407 @@
+#include "chunk.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "generate.h"
+#include "options.h"
+#include "output.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+
+namespace quire::cli {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kShownDigits = 12;   // of an id in text
+constexpr std::size_t kPreviewBytes = 60;  // of a chunk's content in lists
+constexpr const char* kNameKey = "name";   // of a chunk's name in its metadata
+constexpr const char* kChunkHelp = "id, beginning of an id, or name";
+
+// An option whose value is one of the names that `name_of` gives `all`.
+template <class Enum>
+CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name_of)(Enum),
+                       std::initializer_list<Enum> all, std::function<void(Enum)> set,
+                       const char* help) {
+  std::string names;
+  for (const Enum value : all) {
+    names += std::string(names.empty() ? "" : "|") + name_of(value);
+  }
+  const auto choose = [=, values = std::vector<Enum>(all)](const std::string& name) {
+    for (const Enum value : values) {
+      if (name == name_of(value)) {
+        return set(value);
+      }
+    }
+    throw CLI::ValidationError(option, "want " + names + ", got \"" + name + "\"");
+  };
+  return command.add_option_function<std::string>(option, choose, help)->option_text(names);
+}
+
+CLI::Option* add_type(CLI::App& command, std::function<void(ChunkType)> set) {
+  return add_named<ChunkType>(command, "--type", &chunk_type_name,
+                              {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery},
+                              std::move(set), "kind of chunk");
+}
+
+json::object metadata_of(const ChunkInfo& chunk) {
+  return json::parse(chunk.metadata_json).get_object();
+}
+
+std::string name_of(const ChunkInfo& chunk) {
+  const json::object metadata = metadata_of(chunk);
+  const json::value* name = metadata.if_contains(kNameKey);
+  return name != nullptr && name->is_string() ? std::string(name->get_string()) : std::string();
+}
+
+// The beginning of a text on one line, cut between characters.
+std::string preview(const std::string& text) {
+  std::size_t end = std::min(text.size(), kPreviewBytes);
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
+    --end;
+  }
+  std::string line = text.substr(0, end) + (end < text.size() ? "..." : "");
+  std::ranges::replace_if(line, [](unsigned char c) { return c < ' '; }, ' ');
+  return line;
+}
+
+json::object to_json(const ChunkInfo& chunk, bool whole) {
+  json::object object{{"chunk_id", chunk.chunk_id},
+                      {"chunk_type", chunk_type_name(chunk.type)},
+                      {"token_count", chunk.token_ids.size()},
+                      {"metadata", metadata_of(chunk)},
+                      {"created_at", chunk.created_at},
+                      {"last_accessed", chunk.last_accessed},
+                      {"access_count", chunk.access_count},
+                      {"pinned", chunk.pinned},
+                      {"priority", chunk.priority},
+                      {"memory_bytes", chunk.memory_bytes}};
+  object["ttl_seconds"] =
+      chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
+  object[whole ? "content" : "content_preview"] = whole ? chunk.content : preview(chunk.content);
+  return object;
+}
+
+json::object to_json(const CompositionInfo& info) {
+  json::array segments;
+  for (const CompositionInfo::Segment& segment : info.segments) {
+    segments.push_back(json::object{{"chunk_id", segment.chunk_id},
+                                    {"chunk_type", chunk_type_name(segment.type)},
+                                    {"num_tokens", segment.num_tokens},
+                                    {"position", segment.position},
+                                    {"cached", segment.cached},
+                                    {"why_not", segment.why_not}});
+  }
+  return {{"mode", reuse_mode_name(info.mode)},      {"grade", reuse_grade_name(info.grade)},
+          {"total_tokens", info.total_tokens},       {"tokens_reused", info.tokens_reused},
+          {"tokens_computed", info.tokens_computed}, {"num_levels", info.num_levels},
+          {"num_blocks", info.num_blocks},           {"memory_bytes", info.memory_bytes},
+          {"segments", std::move(segments)}};
+}
+
+Status show(const json::value& value, Format format) {
+  return format == Format::kJson ? print_json(value) : print(format_listing(value));
+}
+
+// For commands that say nothing in text.
+Status confirm(const json::value& value, Format format) {
+  return format == Format::kJson ? print_json(value) : Status();
+}
+
+// Options of a command, with the format that the session gives them.
+template <class Options>
+std::shared_ptr<Options> options_of(CLI::App& command, const ScriptSession& session) {
+  auto options = std::make_shared<Options>();
+  options->format = session.format;
+  add_format(command, options->format);
+  return options;
+}
+
+struct AddOptions {
+  Format format = Format::kText;
+  std::optional<std::string> text, file, name;
+  std::vector<std::string> metadata;  // KEY=VALUE
+  ChunkContent chunk;
+};
+
+Status add(ScriptSession& session, AddOptions& options) {
+  if (options.text.has_value() == options.file.has_value()) {
+    return {ErrorCode::kInvalidArgument, "give either TEXT or --file"};
+  }
+  json::object metadata;
+  for (const std::string& pair : options.metadata) {
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos) {
+      return {ErrorCode::kInvalidArgument, "--metadata wants KEY=VALUE, not \"" + pair + "\""};
+    }
+    metadata[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  if (options.name) {
+    metadata[kNameKey] = *options.name;
+  }
+  options.chunk.options.metadata_json = json::serialize(metadata);
+  if (options.text) {
+    options.chunk.content = *options.text;
+  } else {
+    QUIRE_TRY(options.chunk.content, read_text(*options.file));
+  }
+  QUIRE_TRY(const std::string id, session.llm.register_chunk(options.chunk));
+  QUIRE_TRY(const ChunkInfo chunk, session.llm.get_chunk(id));
+  return options.format == Format::kJson ? print_json(to_json(chunk, false)) : print(id + "\n");
+}
+
+void declare_add(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  CLI::App* command = app.add_subcommand("add", "Register a text and compute its KV");
+  auto options = options_of<AddOptions>(*command, session);
+  command->add_option("TEXT", options->text, "the chunk's text");
+  command->add_option("--file", options->file, "file with the text, - for stdin");
+  ChunkContent& chunk = options->chunk;
+  add_type(*command, [&chunk](ChunkType type) { chunk.type = type; })->required();
+  command->add_option("--name", options->name, "to call the chunk by");
+  command->add_option("--metadata", options->metadata, "KEY=VALUE; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--ttl", chunk.options.ttl_seconds,
+                      "seconds after its last use, then it goes");
+  command->add_option("--priority", chunk.options.priority, "lower ones are evicted first");
+  command->add_flag("--pin", chunk.options.pinned, "never evict it");
+  command->callback([&session, &action, options] {
+    action = [&session, options] { return add(session, *options); };
+  });
+}
+
+struct ListOptions {
+  Format format = Format::kText;
+  std::optional<ChunkType> type;
+};
+
+Status list(ScriptSession& session, const ListOptions& options) {
+  QUIRE_TRY(const auto chunks, session.llm.list_chunks(options.type));
+  json::array objects;
+  std::string table;
+  for (const ChunkInfo& chunk : chunks) {
+    objects.push_back(to_json(chunk, false));
+    table += chunk.chunk_id.substr(0, kShownDigits) + '\t' + chunk_type_name(chunk.type) + '\t' +
+             std::to_string(chunk.token_ids.size()) + '\t' + (chunk.pinned ? "pinned" : "") + '\t' +
+             name_of(chunk) + '\t' + preview(chunk.content) + '\n';
+  }
+  return options.format == Format::kJson ? print_json(objects) : print(table);
+}
+
+void declare_list(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  CLI::App* command = app.add_subcommand("list", "Id, kind, tokens, name and beginning of chunks");
+  auto options = options_of<ListOptions>(*command, session);
+  add_type(*command, [options](ChunkType type) { options->type = type; });
+  command->callback([&session, &action, options] {
+    action = [&session, options] { return list(session, *options); };
+  });
+}
+
+Status clear(ScriptSession& session, const ListOptions& options) {
+  QUIRE_TRY(const std::int64_t cleared, session.llm.clear_chunks(options.type));
+  return show({{"cleared", cleared}}, options.format);
+}
+
+void declare_clear(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  CLI::App* command = app.add_subcommand("clear", "Delete all chunks, or those of a kind");
+  auto options = options_of<ListOptions>(*command, session);
+  add_type(*command, [options](ChunkType type) { options->type = type; });
+  command->callback([&session, &action, options] {
+    action = [&session, options] { return clear(session, *options); };
+  });
+}
+
+struct OneOptions {
+  Format format = Format::kText;
+  std::string chunk;
+  bool off = false;
+};
+
+Status show_one(ScriptSession& session, const OneOptions& options) {
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
+  return show(to_json(chunk, true), options.format);
+}
+
+Status pin(ScriptSession& session, const OneOptions& options) {
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
+  QUIRE_TRY(const ChunkInfo now,
+            session.llm.update_chunk(chunk.chunk_id, {.pinned = !options.off}));
+  return confirm(to_json(now, false), options.format);
+}
+
+Status remove(ScriptSession& session, const OneOptions& options) {
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
+  QUIRE_TRY(const bool deleted, session.llm.delete_chunk(chunk.chunk_id));
+  return confirm({{"chunk_id", chunk.chunk_id}, {"deleted", deleted}}, options.format);
+}
+
+// A command on one chunk.
+void declare_one(CLI::App& app, ScriptSession& session, ScriptAction& action,
+                 std::pair<const char*, const char*> name_and_help,
+                 Status (*work)(ScriptSession&, const OneOptions&)) {
+  CLI::App* command = app.add_subcommand(name_and_help.first, name_and_help.second);
+  auto options = options_of<OneOptions>(*command, session);
+  command->add_option("CHUNK", options->chunk, kChunkHelp)->required();
+  if (work == &pin) {
+    command->add_flag("--off", options->off, "let it be evicted again");
+  }
+  command->callback([&session, &action, options, work] {
+    action = [&session, options, work] { return work(session, *options); };
+  });
+}
+
+struct RunOptions {
+  Format format = Format::kText;
+  std::vector<std::string> chunks;
+  std::optional<std::string> query;
+  CompositionSpec spec;
+  SamplingParams sampling;
+};
+
+void add_how(CLI::App& command, CompositionSpec& spec) {
+  add_named<ReuseMode>(
+      command, "--mode", &reuse_mode_name,
+      {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend},
+      [&spec](ReuseMode mode) { spec.mode = mode; }, "what contexts have seen (anchored)");
+  command.add_flag_callback(
+      "--parallel", [&spec] { spec.positions = Positions::kParallel; },
+      "all contexts start where the system chunk ends");
+  command.add_flag("--without-system", spec.without_system, "compose without a system chunk");
+  command.add_flag("--bos-sink", spec.bos_sink, "independent contexts have seen a BOS token too");
+  command.add_option("--recompute", spec.blend.share, "blend: share of the context tokens");
+  add_named<Selector>(
+      command, "--selector", &selector_name,
+      {Selector::kQueryAttention, Selector::kValueDeviation, Selector::kFirst, Selector::kRandom,
+       Selector::kAll, Selector::kNone},
+      [&spec](Selector selector) { spec.blend.selector = selector; }, "blend: which tokens");
+  add_named<ReuseMode>(
+      command, "--base", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kIndependent},
+      [&spec](ReuseMode base) { spec.blend.base = base; }, "blend: mode of the other tokens");
+}
+
+// Puts each chunk where its kind belongs; contexts keep their order.
+Status resolve(const ChunkedLLM& llm, RunOptions& options) {
+  for (const std::string& reference : options.chunks) {
+    QUIRE_TRY(const ChunkInfo chunk, find_chunk(llm, reference));
+    if (chunk.type == ChunkType::kContext) {
+      options.spec.context_chunk_ids.push_back(chunk.chunk_id);
+      continue;
+    }
+    std::string& place = chunk.type == ChunkType::kQuery ? options.spec.query_chunk_id
+                                                         : options.spec.system_chunk_id;
+    if (!place.empty()) {
+      return {ErrorCode::kInvalidComposition, "\"" + reference + "\" is a second " +
+                                                  chunk_type_name(chunk.type) +
+                                                  " chunk; a composition has exactly one"};
+    }
+    place = chunk.chunk_id;
+  }
+  return {};
+}
+
+Status compose(ScriptSession& session, RunOptions& options) {
+  QUIRE_TRY_STATUS(resolve(session.llm, options));
+  QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(options.spec));
+  return show(to_json(info), options.format);
+}
+
+Status run(ScriptSession& session, RunOptions& options) {
+  QUIRE_TRY_STATUS(options.sampling.validate());
+  QUIRE_TRY_STATUS(resolve(session.llm, options));
+  if (options.query && !options.spec.query_chunk_id.empty()) {
+    return {ErrorCode::kInvalidComposition, "give either QUERY or a query chunk"};
+  }
+  if (options.query) {
+    QUIRE_TRY(options.spec.query_chunk_id,
+              session.llm.register_chunk({.content = *options.query, .type = ChunkType::kQuery}));
+  }
+  QUIRE_TRY(Stream stream, session.llm.stream_from_chunks(options.spec, options.sampling));
+  session.interrupts.arm();
+  const bool streaming = options.format == Format::kText;
+  const auto generation =
+      follow(session.llm.llm(), std::move(stream), session.interrupts,
+             [streaming](std::string_view delta) { return streaming ? print(delta) : Status(); });
+  session.interrupts.disarm();
+  QUIRE_TRY(const Generation done, generation);
+  session.interrupted = done.interrupted;
+  return streaming ? print("\n") : print_json(to_json(done.output));
+}
+
+void declare_compose(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  CLI::App* command = app.add_subcommand("compose", "Show what running these chunks would do");
+  auto options = options_of<RunOptions>(*command, session);
+  command->add_option("CHUNK", options->chunks, kChunkHelp)->required();
+  add_how(*command, options->spec);
+  command->callback([&session, &action, options] {
+    action = [&session, options] { return compose(session, *options); };
+  });
+}
+
+void declare_run(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  CLI::App* command = app.add_subcommand("run", "Answer the query behind the contexts");
+  auto options = options_of<RunOptions>(*command, session);
+  command->add_option("QUERY", options->query, "text, unless one of the chunks is a query");
+  command->add_option("--chunk", options->chunks, "id or name; may be repeated")
+      ->allow_extra_args(false)
+      ->required();
+  add_how(*command, options->spec);
+  add_sampling_options(*command, options->sampling);
+  command->callback([&session, &action, options] {
+    action = [&session, options] { return run(session, *options); };
+  });
+}
+
+}  // namespace
+
+Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference) {
+  QUIRE_TRY(const auto chunks, llm.list_chunks());
+  std::vector<const ChunkInfo*> named;
+  std::vector<const ChunkInfo*> begins;
+  for (const ChunkInfo& chunk : chunks) {
+    if (name_of(chunk) == reference) {
+      named.push_back(&chunk);
+    }
+    if (!reference.empty() && chunk.chunk_id.starts_with(reference)) {
+      begins.push_back(&chunk);
+    }
+  }
+  const auto& found = named.empty() ? begins : named;
+  if (found.size() == 1) {
+    return *found.front();
+  }
+  if (found.empty()) {
+    return llm.get_chunk(reference);  // says what became of it
+  }
+  return {ErrorCode::kInvalidArgument, "\"" + reference + "\" means " +
+                                           std::to_string(found.size()) +
+                                           " chunks; give more of the id"};
+}
+
+void add_script_commands(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  app.require_subcommand(1);
+  CLI::App* chunk = app.add_subcommand("chunk", "Register, list and delete chunks");
+  chunk->require_subcommand(1);
+  declare_add(*chunk, session, action);
+  declare_list(*chunk, session, action);
+  declare_one(*chunk, session, action, {"show", "All about one chunk"}, &show_one);
+  declare_one(*chunk, session, action, {"pin", "Never evict a chunk"}, &pin);
+  declare_one(*chunk, session, action, {"rm", "Delete a chunk"}, &remove);
+  declare_clear(*chunk, session, action);
+  declare_compose(app, session, action);
+  declare_run(app, session, action);
+}
+
+}  // namespace quire::cli

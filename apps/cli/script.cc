@@ -1,0 +1,111 @@
+// quire script: commands on chunks, line by line from a file or a pipe, on one loaded model.
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "chunk.h"
+#include "command.h"
+#include "generate.h"
+#include "interrupts.h"
+#include "options.h"
+#include "output.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+namespace {
+
+struct ScriptOptions {
+  std::string model;
+  std::string file = "-";
+  bool verbose = false;
+  Format format = Format::kText;
+  LLMOptions engine;
+  ChunkCacheOptions chunks;
+};
+
+bool is_command(const std::string& line) {
+  const std::size_t first = line.find_first_not_of(" \t\r");
+  return first != std::string::npos && line[first] != '#';
+}
+
+// Does one line. Wrong usage is kInvalidArgument.
+Status execute(ScriptSession& session, const std::string& line) {
+  CLI::App app("Commands on chunks", "");
+  ScriptAction action;
+  add_script_commands(app, session, action);
+  try {
+    app.parse(line);
+  } catch (const CLI::CallForHelp&) {
+    return print(app.help());
+  } catch (const CLI::ParseError& error) {
+    return {ErrorCode::kInvalidArgument, usage_message(error, line)};
+  }
+  return action();
+}
+
+// Stops at the first command that fails: those behind it build on it.
+int run(const ScriptOptions& options) {
+  for (const Status& valid : {options.engine.validate(), options.chunks.validate()}) {
+    if (!valid.ok()) {
+      return fail_options(valid.error());
+    }
+  }
+  Interrupts interrupts;
+  std::ifstream file;
+  if (options.file != "-") {
+    file.open(options.file);
+    if (!file) {
+      return fail(
+          {ErrorCode::kIo, "cannot read \"" + options.file + "\": " + std::strerror(errno)});
+    }
+  }
+  std::istream& lines = options.file == "-" ? std::cin : file;
+  auto llm = load_chunked(options.model, options.engine, options.chunks, options.verbose);
+  if (!llm.ok()) {
+    return fail(llm.error());
+  }
+  ScriptSession session{
+      .llm = std::move(llm).value(), .interrupts = interrupts, .format = options.format};
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const Status done = is_command(line) ? execute(session, line) : Status();
+    if (!done.ok()) {
+      Error error = done.error();
+      error.message = "line " + std::to_string(number) + ": " + error.message;
+      return fail_options(error);
+    }
+    if (session.interrupted) {
+      return kExitInterrupted;
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_script(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "script",
+      "Do commands from a file or a pipe: chunk add|list|show|pin|rm|clear, compose, run");
+  auto options = std::make_shared<ScriptOptions>();
+  add_model(*command, options->model);
+  command->add_option("FILE", options->file, "file with one command a line; without it stdin");
+  command->add_option("--max-chunks", options->chunks.max_chunks, "most chunks at a time");
+  command->add_option("--chunk-memory-ratio", options->chunks.chunk_memory_ratio,
+                      "share of the KV budget that chunks may hold, (0, 1]");
+  command->add_flag("--verbose", options->verbose, "report the time of loading on stderr");
+  add_format(*command, options->format);
+  add_engine_options(*command, options->engine);
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,411 @@
+// The rules of chunk_registry.h, one by one, with a clock of the test's own.
+#include "quire/kv/chunk_registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/chunks.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int32_t kBlockTokens = 4;
+
+class ChunkRegistryTest : public testing::Test {
+ protected:
+  explicit ChunkRegistryTest(std::int32_t max_chunks = 4, std::int32_t max_blocks = 6)
+      : registry({.max_chunks = max_chunks,
+                  .max_blocks = max_blocks,
+                  .block_bytes = 1024,
+                  .now = [this] { return now; }},
+                 ledger) {}
+
+  ~ChunkRegistryTest() override {
+    const Status status = registry.check();
+    EXPECT_TRUE(status.ok()) << status.error().message;
+  }
+
+  static std::string id_of(char name) { return std::string(64, name); }
+
+  static NewChunk chunk(char name, std::size_t tokens = 4, ChunkType type = ChunkType::kContext) {
+    return {.id = id_of(name),
+            .type = type,
+            .content = std::string(1, name),
+            .tokens = std::make_shared<const std::vector<TokenId>>(tokens, 7)};
+  }
+
+  std::optional<SegmentId> segment(std::size_t tokens) {
+    const SeqId sequence = ledger.open(std::vector<TokenId>(tokens, 7), false);
+    EXPECT_TRUE(ledger.extend(sequence, static_cast<std::int32_t>(tokens)).ok());
+    ledger.advance(sequence, static_cast<std::int32_t>(tokens));
+    const SegmentId sealed = ledger.seal(sequence).value();
+    ledger.close(sequence);
+    return sealed;
+  }
+
+  // Registered in full: a block for each four tokens.
+  void add(NewChunk what) {
+    const std::string id = what.id;
+    const std::size_t tokens = what.tokens->size();
+    const auto begun = registry.begin(std::move(what), VariantKey{});
+    ASSERT_TRUE(begun.ok()) << begun.error().message;
+    ASSERT_TRUE(registry.end(id, {}, segment(tokens)));
+    registry.publish(id);
+    pass(1);
+  }
+
+  void pass(std::int64_t seconds) { now += std::chrono::seconds(seconds); }
+
+  // Names of the chunks that are there, by registration.
+  std::string names() {
+    std::string names;
+    for (const Chunk* chunk : registry.list()) {
+      names += chunk->content;
+    }
+    return names;
+  }
+  [[nodiscard]] std::int32_t blocks_in_use() const { return ledger.counts().blocks_in_use; }
+
+  WallClock::time_point now{std::chrono::seconds(1'000'000)};
+  Ledger ledger{{.num_blocks = 64, .block_tokens = kBlockTokens, .prefix_cache = false}};
+  ChunkRegistry registry;
+};
+
+TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
+  const Chunk* begun = registry.begin(chunk('a', 5), VariantKey{}).value();
+  EXPECT_EQ(registry.blocks_of(*begun), 2) << "set aside";
+  EXPECT_EQ(registry.find(id_of('a')), nullptr);
+  EXPECT_THAT(registry.list(), IsEmpty());
+  EXPECT_TRUE(registry.end(id_of('a'), {}, segment(5)));
+  EXPECT_EQ(registry.find(id_of('a')), nullptr) << "not published";
+  registry.publish(id_of('a'));
+  const Chunk* found = registry.get(id_of('a')).value();
+  EXPECT_EQ(found->created, now);
+  EXPECT_EQ(found->accesses, 0);
+  EXPECT_EQ(found->rank, 0xaaaaaaaaaaaaaaaaU);
+  EXPECT_EQ(registry.counts().blocks, 2);
+  EXPECT_EQ(registry.counts().misses, 1);
+}
+
+TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
+  ASSERT_TRUE(registry.begin(chunk('a', 5), VariantKey{}).ok());
+  EXPECT_TRUE(registry.end(id_of('a'), {}, std::nullopt));
+  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_FALSE(registry.get(id_of('a')).ok());
+  add(chunk('a', 5));
+  ASSERT_TRUE(registry.begin_variant(id_of('a'), {.before = "bos"}).ok());
+  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, std::nullopt));
+  EXPECT_EQ(names(), "a") << "a variant that fails takes no chunk with it";
+  EXPECT_EQ(registry.counts().blocks, 2);
+}
+
+TEST_F(ChunkRegistryTest, AChunkWithoutKVHoldsNoBlocks) {
+  ASSERT_TRUE(registry.begin(chunk('c', 40, ChunkType::kQuery), std::nullopt).ok());
+  registry.publish(id_of('c'));
+  EXPECT_EQ(names(), "c");
+  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_EQ(registry.counts().misses, 0);
+  registry.merge(chunk('c', 40, ChunkType::kQuery));
+  EXPECT_EQ(registry.counts().hits, 0) << "no prefill was avoided";
+}
+
+TEST_F(ChunkRegistryTest, RegisteringAgainIsAUseAndMergesWhatWasSaid) {
+  NewChunk first = chunk('a');
+  first.metadata = {{"a", 1}, {"b", 2}};
+  first.ttl_seconds = 50;
+  add(std::move(first));
+  pass(40);
+  NewChunk again = chunk('a');
+  again.metadata = {{"b", 3}};
+  again.pinned = true;
+  registry.merge(std::move(again));
+  const Chunk* known = registry.get(id_of('a')).value();
+  EXPECT_EQ(base::json::serialize(known->metadata), R"({"a":1,"b":3})");
+  EXPECT_TRUE(known->pinned);
+  EXPECT_EQ(known->ttl_seconds, 50) << "kept when the new one says nothing";
+  EXPECT_EQ(known->accesses, 1);
+  EXPECT_EQ(known->accessed, now);
+  EXPECT_EQ(registry.counts().hits, 1);
+}
+
+TEST_F(ChunkRegistryTest, TextIsFoundByItsNameUntilTheChunkGoes) {
+  NewChunk text = chunk('a');
+  text.text_id = "text a";
+  add(std::move(text));
+  EXPECT_EQ(registry.find_text("text a", "a"), registry.find(id_of('a')));
+  EXPECT_EQ(registry.find_text("text a", "b"), nullptr);
+  EXPECT_EQ(registry.find_text("text b", "a"), nullptr);
+  registry.remove(id_of('a'), Removal::kDeleted);
+  EXPECT_EQ(registry.find_text("text a", "a"), nullptr);
+}
+
+TEST_F(ChunkRegistryTest, TheLeastRecentlyUsedGoesFirst) {
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    add(chunk(name));
+  }
+  registry.use(id_of('a'));
+  registry.merge(chunk('b'));
+  (void)registry.get(id_of('c'));  // reading is no use
+  add(chunk('e'));
+  EXPECT_EQ(names(), "abde");
+  add(chunk('f'));
+  EXPECT_EQ(names(), "abef");
+  EXPECT_EQ(registry.counts().evictions, 2);
+  EXPECT_THAT(registry.fate(id_of('c')), HasSubstr("evicted"));
+}
+
+TEST_F(ChunkRegistryTest, LowerPriorityGoesBeforeOlderUse) {
+  add(chunk('a'));
+  for (const char name : {'b', 'c', 'd'}) {
+    NewChunk low = chunk(name);
+    low.priority = name == 'c' ? -1 : 0;
+    add(std::move(low));
+  }
+  add(chunk('e'));
+  EXPECT_EQ(names(), "abde");
+  ASSERT_TRUE(registry.update(id_of('a'), {.priority = 5}).ok());
+  add(chunk('f'));
+  EXPECT_EQ(names(), "adef");
+}
+
+TEST_F(ChunkRegistryTest, PinnedHeldAndPendingOnesNeverGo) {
+  NewChunk pinned = chunk('a');
+  pinned.pinned = true;
+  add(std::move(pinned));
+  add(chunk('b'));
+  const auto hold = registry.hold(id_of('b'));
+  add(chunk('c'));
+  ASSERT_TRUE(registry.begin_variant(id_of('c'), {.before = "bos"}).ok());
+  ASSERT_TRUE(registry.begin(chunk('d'), VariantKey{}).ok());
+  const auto refused = registry.begin(chunk('e'), VariantKey{});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(names(), "abc") << "a refusal evicts nothing";
+  registry.release(hold);
+  add(chunk('e'));
+  EXPECT_EQ(names(), "ace");
+  EXPECT_TRUE(registry.end(id_of('d'), {}, std::nullopt));
+}
+
+TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
+  add(chunk('a', 8));
+  add(chunk('b', 8));
+  ASSERT_TRUE(registry.begin(chunk('c', 4, ChunkType::kQuery), std::nullopt).ok());
+  registry.publish(id_of('c'));
+  registry.use(id_of('a'));
+  registry.use(id_of('b'));
+  add(chunk('d', 12));
+  EXPECT_EQ(names(), "bcd") << "one without blocks does not go for blocks";
+  const auto never = registry.begin(chunk('e', 25), VariantKey{});
+  ASSERT_FALSE(never.ok());
+  EXPECT_EQ(never.error().code, ErrorCode::kOverflow);
+  EXPECT_EQ(never.error().needed_bytes, 7 * 1024);
+  EXPECT_EQ(never.error().free_bytes, 6 * 1024);
+  EXPECT_EQ(names(), "bcd");
+}
+
+TEST_F(ChunkRegistryTest, WhatIsBegunSparesItselfAndWhatItStandsBehind) {
+  add(chunk('a', 4, ChunkType::kSystemPrompt));
+  add(chunk('b', 4));
+  add(chunk('c', 16));
+  ASSERT_TRUE(registry.begin_variant(id_of('b'), {.before = id_of('a')}).ok());
+  EXPECT_EQ(names(), "ab") << "c is younger, but the others are needed";
+  EXPECT_TRUE(registry.end(id_of('b'), {.before = id_of('a')}, segment(4)));
+  ASSERT_TRUE(registry.begin(chunk('d', 20), VariantKey{.before = id_of('a')}).ok());
+  EXPECT_EQ(names(), "a");
+  EXPECT_TRUE(registry.end(id_of('d'), {.before = id_of('a')}, std::nullopt));
+  const auto refused = registry.begin(chunk('e', 24), VariantKey{.before = id_of('a')});
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+}
+
+TEST_F(ChunkRegistryTest, VariantsBelongToTheirChunkAndGoWithIt) {
+  add(chunk('a', 5));
+  ASSERT_TRUE(registry.begin_variant(id_of('a'), {.before = "bos"}).ok());
+  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, segment(5)));
+  EXPECT_EQ(registry.blocks_of(*registry.find(id_of('a'))), 4);
+  EXPECT_EQ(blocks_in_use(), 4);
+  EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
+  EXPECT_FALSE(registry.remove(id_of('a'), Removal::kDeleted));
+  EXPECT_EQ(blocks_in_use(), 0);
+}
+
+TEST_F(ChunkRegistryTest, BlocksOfADeletedChunkReturnWithItsLastUser) {
+  add(chunk('a', 8));
+  const SegmentUse use{.segment = registry.find(id_of('a'))->variants.begin()->second};
+  const SeqId user = ledger.compose({&use, 1}).value();
+  const auto hold = registry.hold(id_of('a'));
+  EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
+  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_EQ(blocks_in_use(), 2);
+  add(chunk('a', 8));
+  const auto another = registry.hold(id_of('a'));
+  registry.release(hold);  // of the chunk that is gone
+  EXPECT_EQ(registry.find(id_of('a'))->holders, 1);
+  registry.release(another);
+  ledger.close(user);
+  EXPECT_EQ(blocks_in_use(), 2);
+}
+
+TEST_F(ChunkRegistryTest, KVOfAChunkDeletedMeanwhileIsDropped) {
+  add(chunk('a'));
+  ASSERT_TRUE(registry.begin_variant(id_of('a'), {.before = "bos"}).ok());
+  EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
+  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_FALSE(registry.end(id_of('a'), {.before = "bos"}, segment(4)));
+  EXPECT_EQ(blocks_in_use(), 0);
+}
+
+TEST_F(ChunkRegistryTest, WithoutUseForItsTimeAChunkIsGone) {
+  NewChunk mortal = chunk('a');
+  mortal.ttl_seconds = 10;
+  add(std::move(mortal));  // a second passes
+  pass(9);
+  EXPECT_NE(registry.find(id_of('a')), nullptr) << "exactly at its end";
+  registry.use(id_of('a'));
+  pass(11);
+  const auto gone = registry.get(id_of('a'));
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(gone.error().chunk_id, id_of('a'));
+  EXPECT_THAT(gone.error().message, HasSubstr("expired 0 s ago"));
+  EXPECT_EQ(blocks_in_use(), 0);
+  EXPECT_EQ(registry.counts().evictions, 0);
+}
+
+TEST_F(ChunkRegistryTest, PinnedAndHeldOnesDoNotExpire) {
+  for (const char name : {'a', 'b'}) {
+    NewChunk mortal = chunk(name);
+    mortal.ttl_seconds = 10;
+    add(std::move(mortal));
+  }
+  ASSERT_TRUE(registry.update(id_of('a'), {.pinned = true}).ok());
+  const auto hold = registry.hold(id_of('b'));
+  pass(100);
+  EXPECT_EQ(names(), "ab");
+  registry.release(hold);
+  EXPECT_EQ(names(), "a");
+  ASSERT_TRUE(registry.update(id_of('a'), {.ttl_seconds = std::optional<double>()}).ok());
+  ASSERT_TRUE(registry.update(id_of('a'), {.pinned = false}).ok());
+  EXPECT_EQ(names(), "a") << "it has no end any more";
+}
+
+TEST_F(ChunkRegistryTest, ExpiredOnesGoBeforeAnyIsEvicted) {
+  add(chunk('a'));
+  NewChunk mortal = chunk('b');
+  mortal.ttl_seconds = 10;
+  mortal.priority = 9;
+  add(std::move(mortal));
+  add(chunk('c'));
+  add(chunk('d'));
+  pass(20);
+  add(chunk('e'));
+  EXPECT_EQ(names(), "acde");
+  EXPECT_EQ(registry.counts().evictions, 0);
+}
+
+TEST_F(ChunkRegistryTest, TheLastSystemChunkIsTheOneRegisteredLastThatIsStillThere) {
+  EXPECT_EQ(registry.last_system(), "");
+  add(chunk('a', 4, ChunkType::kSystemPrompt));
+  NewChunk mortal = chunk('b', 4, ChunkType::kSystemPrompt);
+  mortal.ttl_seconds = 10;
+  add(std::move(mortal));
+  add(chunk('c'));
+  EXPECT_EQ(registry.last_system(), id_of('b'));
+  registry.merge(chunk('a', 4, ChunkType::kSystemPrompt));
+  EXPECT_EQ(registry.last_system(), id_of('a'));
+  registry.merge(chunk('b', 4, ChunkType::kSystemPrompt));
+  EXPECT_EQ(registry.last_system(), id_of('b'));
+  pass(20);
+  EXPECT_EQ(registry.last_system(), id_of('a')) << "b has expired";
+  registry.remove(id_of('a'), Removal::kDeleted);
+  EXPECT_EQ(registry.last_system(), "");
+}
+
+TEST_F(ChunkRegistryTest, ClearingSparesWhatIsUsedOrComputed) {
+  NewChunk pinned = chunk('a', 4, ChunkType::kSystemPrompt);
+  pinned.pinned = true;
+  add(std::move(pinned));
+  add(chunk('b'));
+  const auto hold = registry.hold(id_of('b'));
+  ASSERT_TRUE(registry.begin(chunk('c'), VariantKey{}).ok());
+  EXPECT_EQ(registry.clear(ChunkType::kContext), 0);
+  EXPECT_EQ(registry.clear(std::nullopt), 1) << "pinned ones too";
+  registry.release(hold);
+  EXPECT_TRUE(registry.end(id_of('c'), {}, segment(4)));
+  registry.publish(id_of('c'));
+  EXPECT_EQ(registry.clear(ChunkType::kQuery), 0);
+  EXPECT_EQ(registry.clear(ChunkType::kContext), 2);
+  EXPECT_EQ(blocks_in_use(), 0);
+  EXPECT_THAT(registry.fate(id_of('c')), HasSubstr("cleared"));
+}
+
+TEST_F(ChunkRegistryTest, UnusedOnesGoByAge) {
+  NewChunk pinned = chunk('a');
+  pinned.pinned = true;
+  add(std::move(pinned));
+  add(chunk('b'));
+  add(chunk('c'));
+  pass(10);
+  registry.use(id_of('b'));
+  EXPECT_EQ(registry.evict_unused(11), 1);
+  EXPECT_EQ(names(), "ab");
+  EXPECT_EQ(registry.evict_unused(0), 1);
+  EXPECT_EQ(names(), "a");
+  EXPECT_THAT(registry.fate(id_of('c')), HasSubstr("unused"));
+}
+
+TEST_F(ChunkRegistryTest, UpdatingIsNoUseAndRefusesWhatIsWrong) {
+  add(chunk('a'));
+  const auto before = registry.find(id_of('a'))->accessed;
+  EXPECT_EQ(registry.update(id_of('a'), {.metadata_json = "[1]"}).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(registry.update(id_of('a'), {.metadata_json = "{"}).ok());
+  for (const double wrong : {0.0, -1.0, std::nan("")}) {
+    EXPECT_EQ(registry.update(id_of('a'), {.metadata_json = R"({"x": 1})", .ttl_seconds = wrong})
+                  .error()
+                  .code,
+              ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(registry.update(id_of('z'), {}).error().code, ErrorCode::kNotFound);
+  const Chunk* known = registry.update(id_of('a'), {.metadata_json = R"({"y": 2})"}).value();
+  EXPECT_EQ(base::json::serialize(known->metadata), R"({"y":2})");
+  EXPECT_EQ(known->accessed, before);
+  EXPECT_EQ(known->accesses, 0);
+}
+
+TEST_F(ChunkRegistryTest, FateOfWhatWasNeverThereIsSaid) {
+  EXPECT_EQ(registry.fate(id_of('a')), "never registered");
+  add(chunk('a'));
+  registry.remove(id_of('a'), Removal::kDeleted);
+  pass(7);
+  EXPECT_EQ(registry.fate(id_of('a')), "deleted 7 s ago");
+}
+
+TEST_F(ChunkRegistryTest, ItsEndGivesBackEveryBlock) {
+  {
+    ChunkRegistry other({.max_chunks = 4, .max_blocks = 6, .block_bytes = 1}, ledger);
+    ASSERT_TRUE(other.begin(chunk('a', 9), VariantKey{}).ok());
+    ASSERT_TRUE(other.end(id_of('a'), {}, segment(9)));
+    EXPECT_EQ(blocks_in_use(), 3);
+  }
+  EXPECT_EQ(blocks_in_use(), 0);
+}
+
+}  // namespace
+}  // namespace quire::kv

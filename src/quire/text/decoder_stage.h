@@ -1,0 +1,43 @@
+// The parts of a DecodeStream; for decoder*.cc only.
+//
+// Thread rule: one thread per stream.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "quire/text/decoder.h"
+
+namespace quire::text {
+
+// One step at work. A token may arrive in fragments once a Fuse has run: only the first of them
+// `starts_token`.
+class DecodeStage {
+ public:
+  explicit DecodeStage(DecodeStage* next) : next_(next) {}
+  virtual ~DecodeStage() = default;
+  DecodeStage(const DecodeStage&) = delete;
+  DecodeStage& operator=(const DecodeStage&) = delete;
+
+  virtual void push(std::string_view text, bool starts_token) = 0;
+  // Passes on what was held back, and resets this stage and the ones behind it.
+  virtual void flush() { next().flush(); }
+
+ protected:
+  [[nodiscard]] DecodeStage& next() const { return *next_; }
+
+ private:
+  DecodeStage* next_;
+};
+
+[[nodiscard]] std::string replaced(std::string_view text, std::string_view what,
+                                   std::string_view by);
+
+// Steps that see tokens as words. `step` and `next` are borrowed.
+[[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::WordPiece& step,
+                                                      DecodeStage* next);
+[[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::Bpe& step, DecodeStage* next);
+[[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::Ctc& step, DecodeStage* next);
+
+}  // namespace quire::text

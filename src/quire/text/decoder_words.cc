@@ -1,0 +1,129 @@
+// Decoder steps that see tokens as words: WordPiece, BPE with an end-of-word suffix, CTC.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/text/decoder.h"
+#include "quire/text/decoder_stage.h"
+#include "quire/text/pattern.h"
+
+namespace quire::text {
+
+std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
+  return Pattern::literal(std::string(what)).replace_all(text, by);
+}
+
+namespace {
+
+// wordpiece.rs, cleanup: the English clean-up of BERT.
+std::string cleaned(std::string text) {
+  // Most words are free of the rules: each needs a space with one of these behind it.
+  const auto may_match = [](char a, char b) {
+    return a == ' ' && std::string_view(".?!,'nd").find(b) != std::string_view::npos;
+  };
+  if (std::adjacent_find(text.begin(), text.end(), may_match) == text.end()) {
+    return text;
+  }
+  constexpr std::pair<std::string_view, std::string_view> kRules[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [what, by] : kRules) {
+    text = replaced(text, what, by);
+  }
+  return text;
+}
+
+class WordPieceStage final : public DecodeStage {
+ public:
+  WordPieceStage(const decode::WordPiece& step, DecodeStage* next)
+      : DecodeStage(next), step_(&step) {}
+  void push(std::string_view text, bool /*starts_token*/) override {
+    std::string word;
+    if (!std::exchange(first_, false)) {
+      if (text.starts_with(step_->prefix)) {
+        text.remove_prefix(step_->prefix.size());
+      } else {
+        word.push_back(' ');
+      }
+    }
+    word += text;
+    next().push(step_->cleanup ? cleaned(std::move(word)) : word, true);
+  }
+  void flush() override {
+    first_ = true;
+    next().flush();
+  }
+
+ private:
+  const decode::WordPiece* step_;
+  bool first_ = true;
+};
+
+// The suffix ends a word: a space, but nothing in the last token.
+class BpeStage final : public DecodeStage {
+ public:
+  BpeStage(const decode::Bpe& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
+  void push(std::string_view text, bool /*starts_token*/) override {
+    if (held_) {
+      next().push(replaced(*held_, step_->suffix, " "), true);
+    }
+    held_ = std::string(text);
+  }
+  void flush() override {
+    if (held_) {
+      next().push(replaced(*held_, step_->suffix, ""), true);
+      held_.reset();
+    }
+    next().flush();
+  }
+
+ private:
+  const decode::Bpe* step_;
+  std::optional<std::string> held_;
+};
+
+class CtcStage final : public DecodeStage {
+ public:
+  CtcStage(const decode::Ctc& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
+  void push(std::string_view text, bool /*starts_token*/) override {
+    if (last_ == text) {
+      return;
+    }
+    last_ = std::string(text);
+    std::string kept = replaced(text, step_->pad_token, "");
+    if (step_->cleanup) {
+      kept = replaced(cleaned(std::move(kept)), step_->word_delimiter_token, " ");
+    }
+    if (!kept.empty()) {
+      next().push(kept, true);
+    }
+  }
+  void flush() override {
+    last_.reset();
+    next().flush();
+  }
+
+ private:
+  const decode::Ctc* step_;
+  std::optional<std::string> last_;
+};
+
+}  // namespace
+
+std::unique_ptr<DecodeStage> make_stage(const decode::WordPiece& step, DecodeStage* next) {
+  return std::make_unique<WordPieceStage>(step, next);
+}
+
+std::unique_ptr<DecodeStage> make_stage(const decode::Bpe& step, DecodeStage* next) {
+  return std::make_unique<BpeStage>(step, next);
+}
+
+std::unique_ptr<DecodeStage> make_stage(const decode::Ctc& step, DecodeStage* next) {
+  return std::make_unique<CtcStage>(step, next);
+}
+
+}  // namespace quire::text
