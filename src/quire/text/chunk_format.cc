@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -47,7 +48,7 @@ struct Texts {
 
 // How texts are handed to a template.
 struct Way {
-  enum class Contexts { kTurns, kDocuments, kInQuestion };
+  enum class Contexts : std::uint8_t { kTurns, kDocuments, kInQuestion };
   std::string name;  // ChunkFormat::contexts_as
   Contexts contexts = Contexts::kTurns;
   std::string role = "user";  // of the turns
@@ -155,11 +156,11 @@ class Cutter {
     if (way.contexts == Way::Contexts::kTurns && way.role != "user") {
       QUIRE_TRY_STATUS(check_role_known(way));
     }
-    Seams seams;
+    std::vector<std::vector<std::string>> renderings(kMaxContexts + 1);
     for (std::size_t num_contexts = 0; num_contexts <= kMaxContexts; ++num_contexts) {
-      QUIRE_TRY(const auto found, gaps(way, num_contexts, true));
-      QUIRE_TRY_STATUS(seams.add(found));
+      QUIRE_TRY(renderings[num_contexts], gaps(way, num_contexts, true));
     }
+    QUIRE_TRY(const Seams seams, seams_of(renderings));
     QUIRE_TRY(auto format, share_out(seams, turn_end(way, seams), tokenizer_));
     format.contexts_as = way.name;
     QUIRE_TRY_STATUS(find_trims(way, format));
@@ -208,10 +209,10 @@ class Cutter {
   // conversation does.
   [[nodiscard]] std::size_t turn_end(const Way& way, const Seams& seams) const {
     if (way.contexts == Way::Contexts::kInQuestion) {
-      return seams.context_context->size();
+      return seams.context_context.size();
     }
     const auto without_prompt = gaps(way, 0, false);
-    return without_prompt.ok() ? common_prefix(without_prompt->back(), *seams.context_context) : 0;
+    return without_prompt.ok() ? common_prefix(without_prompt->back(), seams.context_context) : 0;
   }
 
   // Sets trims_left and trims_right as the template does it.
@@ -294,7 +295,7 @@ std::chrono::local_seconds local_now() {
       std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm local{};
   localtime_r(&seconds, &local);
-  return std::chrono::local_seconds(std::chrono::seconds(timegm(&local)));
+  return std::chrono::local_seconds(std::chrono::seconds(seconds + local.tm_gmtoff));
 }
 
 }  // namespace
@@ -305,6 +306,7 @@ Result<ChunkFormat> cut_chat_template(const ChatTemplate& chat, const Tokenizer&
   const Cutter cutter(chat, tokenizer, {{"bos_token", bos_token}, {"eos_token", eos_token}},
                       now ? *now : local_now());
   std::vector<Way> ways;
+  ways.reserve(kDocumentRoles.size() + 4);
   for (const std::string_view role : kDocumentRoles) {
     ways.push_back({.name = str_cat("role ", role), .role = std::string(role)});
   }

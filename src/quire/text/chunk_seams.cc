@@ -28,23 +28,31 @@ constexpr std::size_t kMaxTokenBytes = 256;
 
 }  // namespace
 
-Status Seams::add(std::span<const std::string> gaps) {
-  const std::size_t num_contexts = gaps.size() - 3;
-  for (std::size_t i = 0; i < gaps.size(); ++i) {
-    auto& seam = i == 0                  ? before_system
-                 : i + 1 == gaps.size()  ? behind_query
-                 : num_contexts == 0     ? system_query
-                 : i == 1                ? system_context
-                 : i == num_contexts + 1 ? context_query
-                                         : context_context;
-    if (seam && *seam != gaps[i]) {
-      return {ErrorCode::kUnsupported,
-              str_cat("what stands around the texts changes with the number of contexts: ",
-                      base::quoted(*seam), " and ", base::quoted(gaps[i]), " with ", num_contexts)};
+Result<Seams> seams_of(std::span<const std::vector<std::string>> renderings) {
+  const Seams seams{.before_system = renderings[0][0],
+                    .system_context = renderings[1][1],
+                    .context_context = renderings[2][2],
+                    .context_query = renderings[1][2],
+                    .system_query = renderings[0][1],
+                    .behind_query = renderings[0][2]};
+  for (std::size_t num_contexts = 0; num_contexts < renderings.size(); ++num_contexts) {
+    const auto& gaps = renderings[num_contexts];
+    for (std::size_t i = 0; i < gaps.size(); ++i) {
+      const std::string& seam = i == 0                  ? seams.before_system
+                                : i + 1 == gaps.size()  ? seams.behind_query
+                                : num_contexts == 0     ? seams.system_query
+                                : i == 1                ? seams.system_context
+                                : i == num_contexts + 1 ? seams.context_query
+                                                        : seams.context_context;
+      if (seam != gaps[i]) {
+        return {
+            ErrorCode::kUnsupported,
+            str_cat("what stands around the texts changes with the number of contexts: ",
+                    base::quoted(seam), " and ", base::quoted(gaps[i]), " with ", num_contexts)};
+      }
     }
-    seam = gaps[i];
   }
-  return {};
+  return seams;
 }
 
 std::string without(const RenderedPrompt& prompt, bool own) {
@@ -97,7 +105,7 @@ std::size_t common_prefix(std::string_view a, std::string_view b) {
 }
 
 Result<ChunkFormat> share_out(const Seams& seams, std::size_t hint, const Tokenizer& tokenizer) {
-  const std::string& between = *seams.context_context;
+  const std::string& between = seams.context_context;
   if (between.size() > kMaxSeamBytes) {
     return {ErrorCode::kUnsupported, str_cat(between.size(), " bytes stand between two contexts, ",
                                              kMaxSeamBytes, " can be searched")};
@@ -114,17 +122,17 @@ Result<ChunkFormat> share_out(const Seams& seams, std::size_t hint, const Tokeni
   for (const auto& [ordinary, distance, at] : places) {
     const std::string suffix = between.substr(0, at);
     const std::string prefix = between.substr(at);
-    if (!seams.system_context->ends_with(prefix) || !seams.context_query->starts_with(suffix)) {
+    if (!seams.system_context.ends_with(prefix) || !seams.context_query.starts_with(suffix)) {
       continue;
     }
     const std::string system_suffix =
-        seams.system_context->substr(0, seams.system_context->size() - prefix.size());
-    const std::string query_prefix = seams.context_query->substr(suffix.size());
-    if (*seams.system_query == system_suffix + query_prefix) {
+        seams.system_context.substr(0, seams.system_context.size() - prefix.size());
+    const std::string query_prefix = seams.context_query.substr(suffix.size());
+    if (seams.system_query == system_suffix + query_prefix) {
       ChunkFormat format;
-      format.system = {.prefix = *seams.before_system, .suffix = system_suffix};
+      format.system = {.prefix = seams.before_system, .suffix = system_suffix};
       format.context = {.prefix = prefix, .suffix = suffix};
-      format.query = {.prefix = query_prefix, .suffix = *seams.behind_query};
+      format.query = {.prefix = query_prefix, .suffix = seams.behind_query};
       return format;
     }
   }

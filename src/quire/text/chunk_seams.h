@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,13 +16,13 @@
 namespace quire::text {
 
 struct Seams {
-  std::optional<std::string> before_system, system_context, context_context, context_query,
-      system_query, behind_query;
-
-  // Adds those of a rendering with `gaps.size() - 3` contexts; kUnsupported where they are not
-  // those of an earlier one.
-  [[nodiscard]] Status add(std::span<const std::string> gaps);
+  std::string before_system, system_context, context_context, context_query, system_query,
+      behind_query;
 };
+
+// Those of renderings with 0, 1, 2, ... contexts, each as split_at gives it; kUnsupported when they
+// contradict each other. Precondition: at least three renderings.
+[[nodiscard]] Result<Seams> seams_of(std::span<const std::vector<std::string>> renderings);
 
 // `prompt` with every byte of the template's own, or else of others, replaced by NUL.
 [[nodiscard]] std::string without(const RenderedPrompt& prompt, bool own);
@@ -41,7 +40,7 @@ struct Seams {
 
 // Cuts the seams into affixes so that all four kinds of neighbours are joined right; kUnsupported
 // when there is no such place. Among several those where a special token begins come first, and of
-// these the one nearest to `hint`, a length of context_context. Precondition: all seams are there.
+// these the one nearest to `hint`, a length of context_context.
 [[nodiscard]] Result<ChunkFormat> share_out(const Seams& seams, std::size_t hint,
                                             const Tokenizer& tokenizer);
 

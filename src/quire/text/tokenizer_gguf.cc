@@ -249,13 +249,13 @@ Status build_bpe(const VocabSpec& spec, Tokenizer::Impl& impl) {
   } else {
     impl.decoder.emplace_back(decode::ByteLevel{});
   }
-  QUIRE_TRY(std::vector<BpeMerge> merges, parse_merges(spec.merges));
+  QUIRE_TRY(const std::vector<BpeMerge> merges, parse_merges(spec.merges));
   QUIRE_TRY(auto model, BpeModel::create(impl.vocabulary,
                                          {.byte_level = !pre->metaspace,
                                           .byte_fallback = pre->metaspace,
                                           .ignore_merges = pre->ignore_merges,
                                           .keep_newline_runs = pre->keep_newline_runs},
-                                         std::move(merges), true));
+                                         merges, true));
   if (model->never_merges_into_metaspace()) {
     impl.pre_tokenizers.push_back(make_metaspace_cut());
   }

@@ -304,6 +304,8 @@ KINDS = {
 
 
 def cases(tok: Tokenizer) -> list:
+    tok.no_truncation()  # what a file says of these does not count, as in transformers
+    tok.no_padding()
     rows = []
     specials = {id for id, token in tok.get_added_tokens_decoder().items() if token.special}
 
