@@ -29,12 +29,12 @@ constexpr std::size_t kMaxTokenBytes = 256;
 }  // namespace
 
 Result<Seams> seams_of(std::span<const std::vector<std::string>> renderings) {
-  const Seams seams{.before_system = renderings[0][0],
-                    .system_context = renderings[1][1],
-                    .context_context = renderings[2][2],
-                    .context_query = renderings[1][2],
-                    .system_query = renderings[0][1],
-                    .behind_query = renderings[0][2]};
+  Seams seams{.before_system = renderings[0][0],
+              .system_context = renderings[1][1],
+              .context_context = renderings[2][2],
+              .context_query = renderings[1][2],
+              .system_query = renderings[0][1],
+              .behind_query = renderings[0][2]};
   for (std::size_t num_contexts = 0; num_contexts < renderings.size(); ++num_contexts) {
     const auto& gaps = renderings[num_contexts];
     for (std::size_t i = 0; i < gaps.size(); ++i) {
