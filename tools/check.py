@@ -50,7 +50,7 @@ class Log:
 
     def run(self, *command, env=None, check=True):
         with self.path.open("a") as out:
-            print("$", *command, file=out, flush=True)
+            print("$", *command[:12], f"... {len(command)} words" if len(command) > 12 else "", file=out, flush=True)
             code = subprocess.run([str(c) for c in command], cwd=ROOT, stdout=out, stderr=out,
                                   stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}).returncode
         if check and code != 0:

@@ -332,6 +332,8 @@ TEST(LLM, OptionsOutOfRangeAreRefusedByName) {
     return llm.ok() ? std::string("accepted") : llm.error().message;
   };
   EXPECT_THAT(message({.device = "tpu"}), HasSubstr("device"));
+  EXPECT_EQ(LLM::open(kModel, {.device = "cudax"}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(LLM::open(kModel, {.device = "cuda:1"}).error().code, ErrorCode::kDevice);
   EXPECT_THAT(message({.dtype = "int3"}), HasSubstr("dtype"));
   EXPECT_THAT(message({.quantize = "q5"}), HasSubstr("quantize"));
   EXPECT_THAT(message({.kv_dtype = "int3"}), HasSubstr("kv_dtype"));

@@ -151,7 +151,10 @@ Result<T> ChunkService::ask(const std::function<Result<T>()>& question) {
   return std::move(*answer);
 }
 
-bool ChunkService::windowed() const { return engine_.ledger_->config().window_tokens > 0; }
+bool ChunkService::windowed() const {
+  return std::ranges::any_of(engine_.model_config().window_tokens,
+                             [](std::int32_t window) { return window > 0; });
+}
 
 const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
   return type == ChunkType::kSystemPrompt ? format_->system

@@ -92,7 +92,7 @@ class ChunkService {
     kv::NewChunk chunk;
     std::string serial;  // kv::ChunkIdentity::serial
     bool counted = true;
-    Registered result;   // its id once it is known to the registry
+    Registered result;  // its id once it is known to the registry
   };
   using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -113,6 +114,22 @@ Status place(const CompositionSpec& spec, std::size_t num_systems,
   return {};
 }
 
+// Contexts computed in place are other KV at every distance from the system chunk.
+Status set_gaps(ResolvedComposition& composition) {
+  const Part& system = composition.parts.front();
+  for (Part& part : std::span(composition.parts).subspan(1)) {
+    if (part.position < system.position) {
+      return invalid(base::str_cat("a context at position ", part.position,
+                                   " stands before the system chunk at ", system.position,
+                                   ", which it should have seen; move it, or leave out "
+                                   "computed_in_place"));
+    }
+    part.key.gap = static_cast<std::int32_t>(std::int64_t{part.position} - system.position -
+                                             tokens_of(system));
+  }
+  return {};
+}
+
 // What the result equals: nothing was left out of anybody's sight when at most one context follows
 // the system chunk, at the positions of a plain prompt.
 ReuseGrade grade_of(const CompositionSpec& spec, std::size_t num_systems) {
@@ -122,10 +139,13 @@ ReuseGrade grade_of(const CompositionSpec& spec, std::size_t num_systems) {
   const std::size_t contexts = spec.context_chunk_ids.size();
   const bool in_line = spec.positions == Positions::kConcat ||
                        (spec.positions == Positions::kParallel && contexts <= 1);
+  const Selector selector = spec.blend.selector;
+  const bool by_share = selector != Selector::kNone && selector != Selector::kExplicit;
   const bool all = spec.mode == ReuseMode::kBlend &&
-                   (spec.blend.selector == Selector::kAll || spec.blend.share >= 1);
+                   (selector == Selector::kAll || (by_share && spec.blend.share >= 1));
   const bool sees_all =
-      contexts == 0 || (contexts == 1 && (num_systems == 0 || spec.mode == ReuseMode::kAnchored));
+      contexts == 0 ||
+      (contexts == 1 && (num_systems == 0 || base_mode(spec) == ReuseMode::kAnchored));
   return in_line && !spec.bos_sink && (sees_all || all) ? ReuseGrade::kEqualMath
                                                         : ReuseGrade::kApproximate;
 }
@@ -202,10 +222,10 @@ Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSp
   }
   QUIRE_TRY(composition.query, part_of(registry, spec.query_chunk_id, ChunkType::kQuery));
   QUIRE_TRY_STATUS(place(spec, num_systems, composition));
+  if (spec.computed_in_place && num_systems == 1) {
+    QUIRE_TRY_STATUS(set_gaps(composition));
+  }
   for (Part& part : composition.parts) {
-    if (spec.computed_in_place && part.chunk->type == ChunkType::kContext) {
-      part.key.gap = part.position - std::ssize(*composition.parts.front().chunk->tokens);
-    }
     const auto variant = part.chunk->variants.find(part.key);
     if (spec.mode != ReuseMode::kExact && variant != part.chunk->variants.end()) {
       part.segment = variant->second;

@@ -172,6 +172,14 @@ struct Decoder::Impl {
     std::size_t index = 0;
     ForwardProbe* probe = nullptr;
   };
+  // The parts of `qkv`, each from its first row's first element on.
+  struct QKV {
+    std::span<float> q, k, v;
+    std::int64_t stride = 0;
+  };
+  void project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
+               const QKV& to, Stopwatch& watch);
+  void attend(const LayerCall& call, const QKV& from, std::span<float> out);
   bool attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch);
   void mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
                  Stopwatch& watch);
@@ -215,82 +223,89 @@ void Decoder::Impl::linear(const kernels::PackedWeights& matrix, std::span<const
   watch.lap(timing.linear);
 }
 
-// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. False
-// when the probe ends the pass.
-bool Decoder::Impl::attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch) {
-  const auto& [batch, view, index, probe] = call;
-  const LayerWeights& layer = weights.layers[index];
-  const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
-  const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
-  const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
-  const std::int64_t width = q_width + 2 * kv_width;
-
-  // normed [T, H] -> qkv [T, Q + 2 K]
+// x [T, H] -> qkv [T, Q + 2 K], the heads of q and k normed where the family does that.
+void Decoder::Impl::project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
+                            const QKV& to, Stopwatch& watch) {
   const auto h = rows_of(normed, rows, config.hidden_size);
   kernels::rms_norm(context, x, layer.attention_norm, config.norm_epsilon, rows, h);
-  const auto fused = rows_of(qkv, rows, width);
-  linear(layer.qkv.weights, h, rows, fused, {.bias = layer.qkv.bias}, watch);
-  const auto k = fused.subspan(static_cast<std::size_t>(q_width));
-  const auto v = k.subspan(static_cast<std::size_t>(kv_width));
-  if (probe != nullptr && std::cmp_equal(index, probe->values_layer)) {
-    probe->values.clear();
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const auto first = v.begin() + row * width;
-      probe->values.insert(probe->values.end(), first, first + kv_width);
-    }
-    return false;
-  }
-
+  linear(layer.qkv.weights, h, rows, to.q, {.bias = layer.qkv.bias}, watch);
   if (config.qk_norm) {
-    kernels::rms_norm_heads(context, {fused, width, rows, config.heads}, layer.q_norm,
+    kernels::rms_norm_heads(context, {to.q, to.stride, rows, config.heads}, layer.q_norm,
                             config.norm_epsilon);
-    kernels::rms_norm_heads(context, {k, width, rows, config.kv_heads}, layer.k_norm,
+    kernels::rms_norm_heads(context, {to.k, to.stride, rows, config.kv_heads}, layer.k_norm,
                             config.norm_epsilon);
   }
+}
 
-  // Keys are stored rotated to their segment's positions; queries are rotated where they are used.
-  if (probe == nullptr || probe->values_layer < 0) {
-    kernels::kv_append(context,
-                       {.k = k,
-                        .v = v,
-                        .k_stride = width,
-                        .v_stride = width,
-                        .head_dim = config.head_dim,
-                        .rotary = &key_rotary,
-                        .slots = batch.slots},
-                       view);
-  }
-  watch.lap(timing.other);
-
-  // q of qkv, cache -> attended [T, Q]
-  const auto out = rows_of(attended, rows, q_width);
-  const WindowPlan& window = plan_for(config.window_tokens[index]);
-  const bool weighs = probe != nullptr && !probe->mass.empty();
+// q and the cache -> out [T, Q]
+void Decoder::Impl::attend(const LayerCall& call, const QKV& from, std::span<float> out) {
+  const WindowPlan& window = plan_for(config.window_tokens[call.index]);
+  const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
+  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::span<float> lse =
       weighs ? rows_of(attention_lse, rows, config.heads) : std::span<float>();
   attention::run(context,
                  {.shape = attention_shape(),
-                  .entries = batch.entries,
+                  .entries = call.batch.entries,
                   .plan = &window.plan,
                   .window_tokens = window.window_tokens,
-                  .q = fused,
-                  .q_stride = width,
+                  .q = from.q,
+                  .q_stride = from.stride,
                   .rotary = &window.query_rotary,
                   .out = out,
                   .lse = lse},
-                 view, attention_scratch);
+                 call.view, attention_scratch);
   if (weighs) {
     attention::add_mass(context,
                         {.shape = attention_shape(),
-                         .entries = batch.entries,
+                         .entries = call.batch.entries,
                          .plan = &window.plan,
-                         .q = fused,
-                         .q_stride = width,
+                         .q = from.q,
+                         .q_stride = from.stride,
                          .rotary = &window.query_rotary,
                          .lse = lse,
-                         .mass = probe->mass},
-                        view);
+                         .mass = call.probe->mass},
+                        call.view);
   }
+}
+
+// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. False
+// when the probe ends the pass.
+bool Decoder::Impl::attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[call.index];
+  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
+  const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
+  const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
+  QKV parts{.stride = q_width + 2 * kv_width};
+  parts.q = rows_of(qkv, rows, parts.stride);
+  parts.k = parts.q.subspan(static_cast<std::size_t>(q_width));
+  parts.v = parts.k.subspan(static_cast<std::size_t>(kv_width));
+  project(layer, x, rows, parts, watch);
+
+  ForwardProbe* probe = call.probe;
+  if (probe != nullptr && std::cmp_equal(call.index, probe->values_layer)) {
+    probe->values.clear();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto first = parts.v.begin() + row * parts.stride;
+      probe->values.insert(probe->values.end(), first, first + kv_width);
+    }
+    return false;
+  }
+  // Keys are stored rotated to their segment's positions; queries are rotated where they are used.
+  if (probe == nullptr || probe->values_layer < 0) {
+    kernels::kv_append(context,
+                       {.k = parts.k,
+                        .v = parts.v,
+                        .k_stride = parts.stride,
+                        .v_stride = parts.stride,
+                        .head_dim = config.head_dim,
+                        .rotary = &key_rotary,
+                        .slots = call.batch.slots},
+                       call.view);
+  }
+  watch.lap(timing.other);
+  const auto out = rows_of(attended, rows, q_width);
+  attend(call, parts, out);
   watch.lap(timing.attention);
 
   linear(layer.output.weights, out, rows, x, {.bias = layer.output.bias, .accumulate = true},

@@ -1,0 +1,169 @@
+// Many threads on one registry of chunks; run under ThreadSanitizer in CI.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+Ids ids_for(int first, int size) {
+  Ids ids;
+  for (int i = 0; i < size; ++i) {
+    ids.push_back(10 + (first * 131 + i * 17) % 1500);
+  }
+  return ids;
+}
+
+// What may become of a composition whose chunks others delete, and of a registration that they
+// crowd out; anything else is a fault.
+bool may_fail(ErrorCode code) {
+  return code == ErrorCode::kNotFound || code == ErrorCode::kOutOfBlocks;
+}
+
+template <class T>
+void expect_fair(const Result<T>& result, std::atomic<int>& served) {
+  if (result.ok()) {
+    ++served;
+    return;
+  }
+  EXPECT_TRUE(may_fail(result.error().code)) << result.error().message;
+}
+
+// Three system chunks, eight contexts and two queries, shared by all threads.
+Result<CompositionSpec> register_some(ChunkedLLM& llm, int salt) {
+  std::vector<ChunkContent> chunks = {
+      {.content = ids_for(salt % 3, 20), .type = ChunkType::kSystemPrompt}};
+  for (int i = 0; i < 3; ++i) {
+    chunks.push_back({.content = ids_for(10 + (salt + i * 3) % 8, 9 + salt % 8)});
+  }
+  chunks.push_back({.content = ids_for(30 + salt % 2, 5), .type = ChunkType::kQuery});
+  auto ids = llm.register_chunks(chunks);
+  if (!ids.ok()) {
+    return std::move(ids).error();
+  }
+  return CompositionSpec{.system_chunk_id = ids->front(),
+                         .context_chunk_ids = {ids->begin() + 1, ids->end() - 1},
+                         .query_chunk_id = ids->back()};
+}
+
+// One thread's share: a mix of everything.
+void use(ChunkedLLM& llm, int thread, std::atomic<int>& served) {
+  const SamplingParams params{.temperature = 0, .max_tokens = 4, .ignore_eos = true};
+  for (int turn = 0; turn < 6; ++turn) {
+    auto registered = register_some(llm, thread * 5 + turn * 3);
+    expect_fair(registered, served);
+    if (!registered.ok()) {
+      continue;
+    }
+    CompositionSpec spec = std::move(registered).value();
+    std::rotate(spec.context_chunk_ids.begin(), spec.context_chunk_ids.begin() + turn % 3,
+                spec.context_chunk_ids.end());
+    spec.mode = turn % 3 == 0 ? ReuseMode::kIndependent : ReuseMode::kAnchored;
+    switch ((thread + turn) % 8) {
+      case 0: {
+        const std::vector<CompositionSpec> twice(2, spec);
+        expect_fair(llm.batch_generate_from_chunks(twice, {&params, 1}), served);
+        break;
+      }
+      case 1: {
+        auto stream = llm.stream_from_chunks(spec, {.max_tokens = 500, .ignore_eos = true});
+        expect_fair(stream, served);
+        if (stream.ok()) {
+          EXPECT_TRUE(stream->next().ok());
+        }
+        break;  // dropped unfinished
+      }
+      case 2:
+        EXPECT_TRUE(llm.delete_chunk(spec.context_chunk_ids[0]).ok());
+        expect_fair(llm.generate_from_chunks(spec, params), served);
+        break;
+      case 3:
+        expect_fair(llm.logits_from_chunks(spec), served);
+        EXPECT_TRUE(llm.clear_chunks(ChunkType::kContext).ok());
+        break;
+      case 4:
+        expect_fair(llm.update_chunk(spec.system_chunk_id, {.priority = turn}), served);
+        EXPECT_TRUE(llm.evict_unused_chunks(0).ok());
+        break;
+      case 5:
+        expect_fair(llm.preview_composition(spec), served);
+        EXPECT_TRUE(llm.llm().generate(ids_for(thread, 15), params).ok());
+        break;
+      default:
+        expect_fair(llm.generate_from_chunks(spec, params), served);
+    }
+    EXPECT_TRUE(llm.list_chunks().ok());
+    EXPECT_TRUE(llm.chunk_stats().ok());
+  }
+}
+
+TEST(ChunksThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
+  auto opened = ChunkedLLM::open(
+      QUIRE_SOURCE_DIR "/models/cardfile/model",
+      {.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2}, {.max_chunks = 9});
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  ChunkedLLM llm = std::move(opened).value();
+  std::atomic<int> served = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&llm, &served, i] { use(llm, i, served); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_GT(served, 100) << "the walk reached what it is for";
+  ASSERT_TRUE(llm.clear_chunks().ok());
+  ASSERT_TRUE(llm.llm().clear_prefix_cache().ok());
+  EXPECT_TRUE(llm.list_chunks()->empty());
+  EXPECT_EQ(llm.chunk_stats()->memory_used_bytes, 0);
+  double total = -1;
+  double free = -2;
+  for (const auto& [name, value] : llm.llm().stats().value()) {
+    total = name == "blocks_total" ? value : total;
+    free = name == "blocks_free" ? value : free;
+    if (name == "blocks_in_use" || name == "requests_running" || name == "requests_waiting") {
+      EXPECT_EQ(value, 0) << name;
+    }
+  }
+  EXPECT_EQ(free, total);
+}
+
+TEST(ChunksThreads, ClosingWhileOthersRegisterAndComposeEndsThemWithClosed) {
+  auto opened = ChunkedLLM::open(QUIRE_SOURCE_DIR "/models/cardfile/model", {.threads = 2});
+  ASSERT_TRUE(opened.ok());
+  ChunkedLLM llm = std::move(opened).value();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&llm, i] {
+      for (int turn = 0;; ++turn) {
+        const auto spec = register_some(llm, i * 7 + turn);
+        const auto output = spec.ok() ? llm.generate_from_chunks(*spec, {.max_tokens = 20})
+                                      : Result<GenerationOutput>(spec.error());
+        if (!output.ok()) {
+          EXPECT_EQ(output.error().code, ErrorCode::kClosed) << output.error().message;
+          return;
+        }
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  llm.llm().close();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace quire

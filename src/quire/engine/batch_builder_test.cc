@@ -1,0 +1,222 @@
+#include "quire/engine/batch_builder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/model/forward_batch.h"
+#include "quire/sched/scheduler.h"
+
+namespace quire::engine {
+namespace {
+
+using testing::ElementsAre;
+using Tokens = std::vector<TokenId>;
+
+constexpr std::int32_t kBlockTokens = 4;
+
+class BatchBuilderTest : public testing::Test {
+ protected:
+  kv::SegmentId segment(std::size_t size) {
+    const SeqId sequence = ledger.open(Tokens(size, 7), false);
+    EXPECT_TRUE(ledger.extend(sequence, static_cast<std::int32_t>(size)).ok());
+    ledger.advance(sequence, static_cast<std::int32_t>(size));
+    const kv::SegmentId sealed = ledger.seal(sequence).value();
+    ledger.close(sequence);
+    return sealed;
+  }
+
+  // A sequence of `own` tokens behind these segments, of which `computed` have KV and the others
+  // are scheduled.
+  sched::ScheduledRun behind(const std::vector<kv::SegmentUse>& uses, std::int32_t own,
+                             std::int32_t computed = 0) {
+    Tokens tokens;
+    for (std::int32_t i = 0; i < own; ++i) {
+      tokens.push_back(100 + i);
+    }
+    const SeqId sequence = ledger.compose(uses, {.tokens = tokens}).value();
+    EXPECT_TRUE(ledger.extend(sequence, computed).ok());
+    ledger.advance(sequence, computed);
+    EXPECT_TRUE(ledger.extend(sequence, own - computed).ok());
+    return {.sequence = sequence, .first = computed, .count = own - computed};
+  }
+
+  const model::ForwardBatch& build(const std::vector<sched::ScheduledRun>& runs) {
+    return builder.build(runs, std::vector<LogitRows>(runs.size(), LogitRows::kLast), ledger);
+  }
+
+  kv::Ledger ledger{{.num_blocks = 400, .block_tokens = kBlockTokens, .prefix_cache = false}};
+  BatchBuilder builder;
+};
+
+std::vector<std::int32_t> rows_of(const attention::Entry& entry) {
+  std::vector<std::int32_t> rows;
+  for (const attention::EntryRow& row : entry.rows) {
+    rows.push_back(row.row);
+  }
+  return rows;
+}
+
+std::vector<std::int32_t> positions_of(const attention::Entry& entry) {
+  std::vector<std::int32_t> positions;
+  for (const attention::EntryRow& row : entry.rows) {
+    positions.push_back(row.query_position);
+  }
+  return positions;
+}
+
+TEST_F(BatchBuilderTest, ASegmentInUseIsOneEntryWithTheRowsOfAllThatSeeIt) {
+  const kv::SegmentId shared = segment(6);
+  const auto one = behind({{.segment = shared, .position = 0}}, 2);
+  const auto two = behind({{.segment = shared, .position = 30}}, 4, 3);
+  const auto three = behind({{.segment = shared, .position = 0}}, 1);
+  const model::ForwardBatch& batch = build({one, two, three});
+  EXPECT_THAT(batch.token_ids, ElementsAre(100, 101, 103, 100));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 3, 0)) << "where keys are stored";
+  ASSERT_EQ(batch.entries.size(), 4U);
+  const attention::Entry& entry = batch.entries[0];
+  EXPECT_EQ(entry.num_tokens, 6);
+  EXPECT_EQ(entry.blocks.size(), 2U);
+  EXPECT_THAT(rows_of(entry), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(positions_of(entry), ElementsAre(6, 7, 9, 6)) << "as far behind it as it is used";
+  for (const attention::EntryRow& row : entry.rows) {
+    EXPECT_EQ(row.visible_end, 6);
+  }
+  EXPECT_THAT(rows_of(batch.entries[1]), ElementsAre(0, 1));
+  EXPECT_THAT(positions_of(batch.entries[2]), ElementsAre(3));
+  EXPECT_EQ(batch.entries[2].rows[0].visible_end, 4) << "its own tokens, itself included";
+  EXPECT_THAT(batch.logit_rows, ElementsAre(1, 2, 3));
+}
+
+TEST_F(BatchBuilderTest, EntriesStandByRankWhateverTheOrderOfSegments) {
+  const kv::SegmentId a = segment(4);
+  const kv::SegmentId b = segment(8);
+  const kv::SegmentUse first = {.segment = a, .position = 0, .rank = 9};
+  const kv::SegmentUse second = {.segment = b, .position = 4, .rank = 2};
+  const kv::SegmentUse moved = {.segment = a, .position = 8, .rank = 9};
+  const kv::SegmentUse front = {.segment = b, .position = 0, .rank = 2};
+  const model::ForwardBatch& batch = build({behind({first, second}, 1), behind({front, moved}, 1)});
+  ASSERT_EQ(batch.entries.size(), 4U);
+  EXPECT_EQ(batch.entries[0].num_tokens, 8);
+  EXPECT_EQ(batch.entries[1].num_tokens, 4);
+  EXPECT_THAT(rows_of(batch.entries[0]), ElementsAre(0, 1));
+  EXPECT_THAT(positions_of(batch.entries[0]), ElementsAre(8, 12));
+  EXPECT_THAT(positions_of(batch.entries[1]), ElementsAre(12, 4));
+}
+
+TEST_F(BatchBuilderTest, TheSameSegmentTwiceInOneSequenceIsTwoEntries) {
+  const kv::SegmentId twice = segment(5);
+  const auto both =
+      behind({{.segment = twice, .position = 0}, {.segment = twice, .position = 5}}, 2);
+  const auto once = behind({{.segment = twice, .position = 3}}, 1);
+  const model::ForwardBatch& batch = build({both, once});
+  ASSERT_EQ(batch.entries.size(), 4U);
+  EXPECT_THAT(rows_of(batch.entries[0]), ElementsAre(0, 1, 2));
+  EXPECT_THAT(rows_of(batch.entries[1]), ElementsAre(0, 1));
+  EXPECT_THAT(positions_of(batch.entries[0]), ElementsAre(10, 11, 5));
+  EXPECT_THAT(positions_of(batch.entries[1]), ElementsAre(5, 6));
+}
+
+TEST_F(BatchBuilderTest, WithoutSharingEveryUseIsAnEntry) {
+  const kv::SegmentId shared = segment(6);
+  const std::vector runs = {behind({{.segment = shared}}, 1), behind({{.segment = shared}}, 1)};
+  BatchBuilder flat(false);
+  const std::vector<LogitRows> wanted(2, LogitRows::kNone);
+  EXPECT_EQ(flat.build(runs, wanted, ledger).entries.size(), 4U);
+  EXPECT_EQ(build(runs).entries.size(), 3U);
+}
+
+// What a row sees, in the order in which it is merged, but for the row's own number.
+using Seen = std::vector<
+    std::tuple<std::vector<std::int32_t>, std::int32_t, std::int32_t, std::int32_t, std::int32_t>>;
+
+Seen seen_by(const model::ForwardBatch& batch, std::int32_t row) {
+  Seen seen;
+  for (const attention::Entry& entry : batch.entries) {
+    for (const attention::EntryRow& entry_row : entry.rows) {
+      if (entry_row.row == row) {
+        seen.emplace_back(std::vector<std::int32_t>(entry.blocks.begin(), entry.blocks.end()),
+                          entry.num_tokens, entry.first_token, entry_row.query_position,
+                          entry_row.visible_end);
+      }
+    }
+  }
+  return seen;
+}
+
+// Runs shorter than a canonical piece of attention, so that open runs are never shared.
+TEST_F(BatchBuilderTest, RandomBatchesShareEverySegmentOnceAndChangeNothingForAnyRow) {
+  std::mt19937 random(3);
+  const auto below = [&](std::uint32_t bound) {
+    return static_cast<std::int32_t>(random() % bound);
+  };
+  std::vector<kv::SegmentId> segments;
+  for (int i = 0; i < 6; ++i) {
+    segments.push_back(segment(static_cast<std::size_t>(1 + below(11))));
+  }
+  for (int round = 0; round < 200; ++round) {
+    std::vector<sched::ScheduledRun> runs;
+    std::set<std::pair<std::uint64_t, std::int32_t>> uses;  // segment, occurrence in its sequence
+    for (int i = 1 + below(5); i > 0; --i) {
+      std::vector<kv::SegmentUse> segments_of;
+      std::vector<std::int32_t> occurrences(segments.size());
+      for (int n = below(6); n > 0; --n) {
+        const auto which = static_cast<std::size_t>(below(6));
+        segments_of.push_back({.segment = segments[which],
+                               .position = below(60),
+                               .rank = (which * 7) % 5});  // with a tie
+        uses.emplace(segments[which].value, occurrences[which]++);
+      }
+      const std::int32_t own = 1 + below(6);
+      runs.push_back(behind(segments_of, own, below(static_cast<std::uint32_t>(own))));
+    }
+    std::vector<Seen> alone;
+    for (const sched::ScheduledRun& run : runs) {
+      const model::ForwardBatch& batch = build({run});
+      for (std::int32_t row = 0; row < run.count; ++row) {
+        alone.push_back(seen_by(batch, row));
+      }
+    }
+    const model::ForwardBatch& batch = build(runs);
+    ASSERT_EQ(batch.entries.size(), uses.size() + runs.size());
+    ASSERT_EQ(batch.token_ids.size(), alone.size());
+    for (const attention::Entry& entry : batch.entries) {
+      ASSERT_EQ(std::ranges::adjacent_find(entry.rows, std::ranges::greater_equal{},
+                                           &attention::EntryRow::row),
+                entry.rows.end())
+          << "rows ascend";
+    }
+    for (std::size_t row = 0; row < alone.size(); ++row) {
+      ASSERT_EQ(seen_by(batch, static_cast<std::int32_t>(row)), alone[row]) << "round " << round;
+    }
+    for (const sched::ScheduledRun& run : runs) {
+      ledger.close(run.sequence);
+    }
+  }
+}
+
+TEST_F(BatchBuilderTest, LogitsAreThoseOfTheRowsThatWereAskedFor) {
+  const std::vector runs = {behind({}, 3), behind({}, 2), behind({}, 4, 2)};
+  const std::vector wanted = {LogitRows::kAll, LogitRows::kNone, LogitRows::kLast};
+  const model::ForwardBatch& batch = builder.build(runs, wanted, ledger);
+  EXPECT_THAT(batch.logit_rows, ElementsAre(0, 1, 2, 6));
+  ASSERT_EQ(builder.logit_ranges().size(), 3U);
+  EXPECT_EQ(builder.logit_ranges()[0].count, 3);
+  EXPECT_EQ(builder.logit_ranges()[1].count, 0);
+  EXPECT_EQ(builder.logit_ranges()[2].first, 3);
+  EXPECT_EQ(batch.slots[6].offset, 3);
+}
+
+}  // namespace
+}  // namespace quire::engine

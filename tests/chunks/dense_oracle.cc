@@ -1,0 +1,329 @@
+#include "dense_oracle.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "quire/weights/checkpoint.h"
+#include "quire/weights/tensor_info.h"
+
+namespace quire::chunks {
+namespace {
+
+base::json::object read_json(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return base::parse_json(text, path.string()).value().as_object();
+}
+
+template <class T>
+T number(const base::json::object& object, std::string_view key, T otherwise) {
+  const auto* value = object.if_contains(key);
+  return value == nullptr || value->is_null() ? otherwise : value->to_number<T>();
+}
+
+double dot(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+void add(Matrix& to, const Matrix& what) {
+  for (std::size_t i = 0; i < to.values.size(); ++i) {
+    to.values[i] += what.values[i];
+  }
+}
+
+Matrix zeros(std::size_t rows, std::size_t columns) {
+  return {.rows = rows, .columns = columns, .values = std::vector<double>(rows * columns)};
+}
+
+Matrix columns_of(const Matrix& from, std::size_t first, std::size_t count) {
+  Matrix out = zeros(from.rows, count);
+  for (std::size_t i = 0; i < from.rows; ++i) {
+    std::ranges::copy(from.row(i).subspan(first, count), out.row(i).begin());
+  }
+  return out;
+}
+
+void norm(std::span<double> row, std::span<const double> gain, double epsilon) {
+  const double mean = dot(row, row) / static_cast<double>(row.size());
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    row[i] *= gain[i] / std::sqrt(mean + epsilon);
+  }
+}
+
+void softmax(std::vector<double>& scores) {
+  const double most = *std::ranges::max_element(scores);
+  double sum = 0;
+  for (double& score : scores) {
+    score = std::exp(score - most);
+    sum += score;
+  }
+  for (double& score : scores) {
+    score /= sum;
+  }
+}
+
+}  // namespace
+
+Sight causal() {
+  return [](std::size_t query, std::size_t key) -> std::optional<std::int64_t> {
+    if (key > query) {
+      return std::nullopt;
+    }
+    return static_cast<std::int64_t>(query - key);
+  };
+}
+
+DenseModel::DenseModel(const std::filesystem::path& folder) {
+  const base::json::object config = read_json(folder / "config.json");
+  layers_ = config.at("num_hidden_layers").to_number<std::size_t>();
+  heads_ = config.at("num_attention_heads").to_number<std::size_t>();
+  kv_heads_ = config.at("num_key_value_heads").to_number<std::size_t>();
+  head_dim_ =
+      number(config, "head_dim", config.at("hidden_size").to_number<std::size_t>() / heads_);
+  epsilon_ = config.at("rms_norm_eps").to_number<double>();
+  read_rotary(folder, config);
+  const auto checkpoint = weights::Checkpoint::open(folder);
+  if (!checkpoint.ok()) {
+    ADD_FAILURE() << checkpoint.error().message;
+    return;
+  }
+  for (const weights::TensorInfo& tensor : checkpoint->tensors()) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_values()));
+    weights::read_rows(tensor, 0, tensor.rows(), values);
+    weights_[tensor.name] = {.rows = static_cast<std::size_t>(tensor.rows()),
+                             .columns = static_cast<std::size_t>(tensor.columns()),
+                             .values = {values.begin(), values.end()}};
+  }
+}
+
+void DenseModel::read_rotary(const std::filesystem::path& folder,
+                             const base::json::object& config) {
+  const auto* nested = config.if_contains("rope_parameters");
+  const base::json::object& rope = nested != nullptr ? nested->as_object() : config;
+  const auto* type = rope.if_contains("rope_type");
+  const std::string name = type != nullptr ? type->as_string().c_str() : "default";
+  if (name != "default" && name != "linear") {
+    const base::json::object golden = read_json(folder / "golden.json");
+    frequencies_ = base::json::value_to<std::vector<double>>(golden.at("inv_freq"));
+    rope_scale_ = golden.at("rope_scale").to_number<double>();
+    return;
+  }
+  const double theta = rope.at("rope_theta").to_number<double>();
+  const double factor = name == "linear" ? rope.at("factor").to_number<double>() : 1.0;
+  const auto rotated = static_cast<std::size_t>(static_cast<double>(head_dim_) *
+                                                number(rope, "partial_rotary_factor", 1.0));
+  for (std::size_t i = 0; i < rotated; i += 2) {
+    const double exponent = static_cast<double>(i) / static_cast<double>(rotated);
+    frequencies_.push_back(std::pow(theta, -exponent) / factor);
+  }
+}
+
+const Matrix& DenseModel::weight(const std::string& name) const {
+  const auto found = weights_.find(name);
+  EXPECT_NE(found, weights_.end()) << name;
+  return found->second;
+}
+
+Matrix DenseModel::linear(const Matrix& in, const std::string& name) const {
+  const Matrix& matrix = weight(name + ".weight");
+  const auto bias = weights_.find(name + ".bias");
+  Matrix out = zeros(in.rows, matrix.rows);
+  for (std::size_t i = 0; i < in.rows; ++i) {
+    for (std::size_t j = 0; j < matrix.rows; ++j) {
+      const double offset = bias != weights_.end() ? bias->second.values[j] : 0.0;
+      out.row(i)[j] = dot(in.row(i), matrix.row(j)) + offset;
+    }
+  }
+  return out;
+}
+
+Matrix DenseModel::normed(const Matrix& in, const std::string& name) const {
+  Matrix out = in;
+  for (std::size_t i = 0; i < out.rows; ++i) {
+    norm(out.row(i), weight(name + ".weight").values, epsilon_);
+  }
+  return out;
+}
+
+Matrix DenseModel::projected(const Matrix& in, const std::string& layer, char which) const {
+  const std::string attention = layer + "self_attn.";
+  if (!weights_.contains(attention + "qkv_proj.weight")) {
+    return linear(in, attention + which + "_proj");
+  }
+  const std::size_t queries = heads_ * head_dim_;
+  const std::size_t keys = kv_heads_ * head_dim_;
+  const Matrix fused = linear(in, attention + "qkv_proj");
+  return which == 'q'   ? columns_of(fused, 0, queries)
+         : which == 'k' ? columns_of(fused, queries, keys)
+                        : columns_of(fused, queries + keys, keys);
+}
+
+// <R(relative) query, key>: the pair (i, i + half) of the query turns by relative * frequency.
+double DenseModel::score(std::span<const double> query, std::span<const double> key,
+                         std::int64_t relative) const {
+  const std::size_t half = frequencies_.size();
+  double sum = 0;
+  for (std::size_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(relative) * frequencies_[i];
+    const double cosine = std::cos(angle);
+    const double sine = std::sin(angle);
+    sum += (query[i] * cosine - query[i + half] * sine) * key[i] +
+           (query[i + half] * cosine + query[i] * sine) * key[i + half];
+  }
+  sum *= rope_scale_ * rope_scale_;
+  sum += dot(query.subspan(2 * half), key.subspan(2 * half));
+  return sum / std::sqrt(static_cast<double>(head_dim_));
+}
+
+Matrix DenseModel::attended(const Matrix& in, const std::string& layer, const Sight& sight) const {
+  Matrix queries = projected(in, layer, 'q');
+  Matrix keys = projected(in, layer, 'k');
+  const Matrix values = projected(in, layer, 'v');
+  const auto head_of = [&](auto& matrix, std::size_t row, std::size_t head) {
+    return matrix.row(row).subspan(head * head_dim_, head_dim_);
+  };
+  if (weights_.contains(layer + "self_attn.q_norm.weight")) {
+    for (std::size_t i = 0; i < in.rows; ++i) {
+      for (std::size_t head = 0; head < heads_; ++head) {
+        norm(head_of(queries, i, head), weight(layer + "self_attn.q_norm.weight").values, epsilon_);
+      }
+      for (std::size_t head = 0; head < kv_heads_; ++head) {
+        norm(head_of(keys, i, head), weight(layer + "self_attn.k_norm.weight").values, epsilon_);
+      }
+    }
+  }
+  Matrix out = zeros(in.rows, heads_ * head_dim_);
+  for (std::size_t i = 0; i < in.rows; ++i) {
+    std::vector<std::pair<std::size_t, std::int64_t>> seen;  // key, relative position
+    for (std::size_t j = 0; j < in.rows; ++j) {
+      if (const auto relative = sight(i, j)) {
+        seen.emplace_back(j, *relative);
+      }
+    }
+    for (std::size_t head = 0; head < heads_; ++head) {
+      const std::size_t kv_head = head / (heads_ / kv_heads_);
+      std::vector<double> shares;
+      for (const auto& [j, relative] : seen) {
+        shares.push_back(score(head_of(queries, i, head), head_of(keys, j, kv_head), relative));
+      }
+      softmax(shares);
+      for (std::size_t n = 0; n < seen.size(); ++n) {
+        const auto value = head_of(values, seen[n].first, kv_head);
+        const auto to = head_of(out, i, head);
+        for (std::size_t d = 0; d < head_dim_; ++d) {
+          to[d] += shares[n] * value[d];
+        }
+      }
+    }
+  }
+  return linear(out, layer + "self_attn.o_proj");
+}
+
+Matrix DenseModel::gated(const Matrix& in, const std::string& layer) const {
+  const bool fused = weights_.contains(layer + "mlp.gate_up_proj.weight");
+  const Matrix both = fused ? linear(in, layer + "mlp.gate_up_proj") : Matrix{};
+  const std::size_t half = both.columns / 2;
+  Matrix gate = fused ? columns_of(both, 0, half) : linear(in, layer + "mlp.gate_proj");
+  const Matrix up = fused ? columns_of(both, half, half) : linear(in, layer + "mlp.up_proj");
+  for (std::size_t i = 0; i < gate.values.size(); ++i) {
+    gate.values[i] *= up.values[i] / (1 + std::exp(-gate.values[i]));
+  }
+  return linear(gate, layer + "mlp.down_proj");
+}
+
+Matrix DenseModel::forward(std::span<const TokenId> ids, const Sight& sight) const {
+  const Matrix& embeddings = weight("model.embed_tokens.weight");
+  Matrix hidden = zeros(ids.size(), embeddings.columns);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    std::ranges::copy(embeddings.row(static_cast<std::size_t>(ids[i])), hidden.row(i).begin());
+  }
+  for (std::size_t n = 0; n < layers_; ++n) {
+    const std::string layer = "model.layers." + std::to_string(n) + ".";
+    add(hidden, attended(normed(hidden, layer + "input_layernorm"), layer, sight));
+    add(hidden, gated(normed(hidden, layer + "post_attention_layernorm"), layer));
+  }
+  const bool tied = !weights_.contains("lm_head.weight");
+  return linear(normed(hidden, "model.norm"), tied ? "model.embed_tokens" : "lm_head");
+}
+
+void Scene::place(Positions positions) {
+  std::int64_t next = 0;
+  const auto put = [&](Segment& segment, std::int64_t position) {
+    segment.position = position;
+    next = std::max(next, position + std::ssize(segment.ids));
+  };
+  if (system) {
+    put(*system, 0);
+  }
+  const std::int64_t start = next;
+  for (Segment& context : contexts) {
+    put(context, positions == Positions::kParallel ? start : next);
+  }
+  put(query, next);
+}
+
+Matrix Scene::logits(const DenseModel& model) const {
+  enum class Kind : std::uint8_t { kBos, kSystem, kContext, kQuery };
+  struct Token {
+    Kind kind;
+    std::int64_t segment;   // which context
+    std::int64_t used;      // position
+    std::int64_t computed;  // position when its KV was computed
+  };
+  Ids ids;
+  std::vector<Token> tokens;
+  const auto put = [&](const Segment& segment, Kind kind, std::int64_t number, std::int64_t at) {
+    for (std::int64_t i = 0; i < std::ssize(segment.ids); ++i) {
+      ids.push_back(segment.ids[static_cast<std::size_t>(i)]);
+      tokens.push_back({kind, number, segment.position + i, at + i});
+    }
+  };
+  if (bos_sink) {
+    put({.ids = {*bos_sink}}, Kind::kBos, 0, 0);
+  }
+  if (system) {
+    put(*system, Kind::kSystem, 0, computed_in_place ? system->position : 0);
+  }
+  const bool anchored = mode == ReuseMode::kAnchored && system;
+  const std::int64_t before = anchored ? std::ssize(system->ids) : bos_sink ? 1 : 0;
+  for (std::int64_t i = 0; i < std::ssize(contexts); ++i) {
+    const Segment& context = contexts[static_cast<std::size_t>(i)];
+    put(context, Kind::kContext, i, computed_in_place ? context.position : before);
+  }
+  const std::size_t first_query = ids.size();
+  put(query, Kind::kQuery, 0, query.position);
+  const Matrix all = model.forward(ids, [&](std::size_t q, std::size_t k) {
+    const Token& by = tokens[q];
+    const Token& of = tokens[k];
+    std::optional<std::int64_t> relative;
+    if (by.kind == Kind::kQuery) {
+      if (of.kind != Kind::kBos && k <= q) {
+        relative = by.used - of.used;
+      }
+      return relative;
+    }
+    const bool same = by.kind == of.kind && by.segment == of.segment && k <= q;
+    const bool above = by.kind == Kind::kContext &&
+                       (of.kind == Kind::kBos || (of.kind == Kind::kSystem && anchored));
+    if (same || above) {
+      relative = by.computed - of.computed;
+    }
+    return relative;
+  });
+  return {.rows = query.ids.size(),
+          .columns = all.columns,
+          .values = {all.values.begin() + static_cast<std::ptrdiff_t>(first_query * all.columns),
+                     all.values.end()}};
+}
+
+}  // namespace quire::chunks

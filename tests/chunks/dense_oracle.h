@@ -1,0 +1,96 @@
+// The oracle of composed requests: a transformer of its own in double precision, in naive loops.
+// It shares no code with the engine but the readers of JSON and of tensors.
+//
+// Keys are kept without rotation; what a token sees of another is told by the caller as a relative
+// position, and the pair's score is <R(relative) q, k>. So one pass computes any mask at any
+// positions, also those that no single list of position ids could express.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/chunks.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+using Ids = std::vector<TokenId>;
+
+// How far token `key` lies before token `query` as `query` sees it (negative: behind it); nullopt
+// when it does not see it. Indices into the ids of one pass, every token sees itself.
+using Sight = std::function<std::optional<std::int64_t>(std::size_t query, std::size_t key)>;
+
+// Token i stands at position i and sees what is not behind it.
+[[nodiscard]] Sight causal();
+
+// [rows][columns].
+struct Matrix {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::vector<double> values;
+  [[nodiscard]] std::span<const double> row(std::size_t i) const {
+    return std::span(values).subspan(i * columns, columns);
+  }
+  [[nodiscard]] std::span<double> row(std::size_t i) {
+    return std::span(values).subspan(i * columns, columns);
+  }
+};
+
+class DenseModel {
+ public:
+  // A folder with config.json and safetensors of a Llama, Mistral, Qwen2, Qwen3 or Phi3. The
+  // frequencies of a scaled RoPE are those that golden.json holds, which transformers computed.
+  // Fails the test on anything unexpected.
+  explicit DenseModel(const std::filesystem::path& folder);
+
+  // Logits of all tokens.
+  [[nodiscard]] Matrix forward(std::span<const TokenId> ids, const Sight& sight) const;
+
+ private:
+  void read_rotary(const std::filesystem::path& folder, const base::json::object& config);
+  [[nodiscard]] const Matrix& weight(const std::string& name) const;
+  [[nodiscard]] Matrix linear(const Matrix& in, const std::string& name) const;
+  [[nodiscard]] Matrix normed(const Matrix& in, const std::string& name) const;
+  // Queries, keys or values: their own tensor, or a part of the fused one.
+  [[nodiscard]] Matrix projected(const Matrix& in, const std::string& layer, char which) const;
+  [[nodiscard]] Matrix attended(const Matrix& in, const std::string& layer,
+                                const Sight& sight) const;
+  [[nodiscard]] Matrix gated(const Matrix& in, const std::string& layer) const;
+  [[nodiscard]] double score(std::span<const double> query, std::span<const double> key,
+                             std::int64_t relative) const;
+
+  std::map<std::string, Matrix> weights_;
+  std::vector<double> frequencies_;
+  double rope_scale_ = 1;
+  double epsilon_ = 0;
+  std::size_t layers_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
+};
+
+// A composition as the reference sees it.
+struct Scene {
+  struct Segment {
+    Ids ids;
+    std::int64_t position = 0;  // where it is used
+  };
+  std::optional<Segment> system;
+  std::vector<Segment> contexts;
+  Segment query;  // with what was generated behind it
+  ReuseMode mode = ReuseMode::kAnchored;
+  bool computed_in_place = false;
+  std::optional<TokenId> bos_sink;
+
+  // Positions one after the other, or contexts side by side behind the system chunk.
+  void place(Positions positions);
+  // Of the query's tokens.
+  [[nodiscard]] Matrix logits(const DenseModel& model) const;
+};
+
+}  // namespace quire::chunks

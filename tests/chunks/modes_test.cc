@@ -1,0 +1,420 @@
+// Composed requests against the dense oracle, on a tiny random checkpoint of every family: each
+// mode equals one forward pass with its own mask and positions, whatever the lengths, the number
+// and the order of chunks, and the block size.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dense_oracle.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire::chunks {
+namespace {
+
+const std::filesystem::path kGoldens = QUIRE_SOURCE_DIR "/tests/golden/model";
+
+// Of the largest logit of a request. Float32 keeps 6e-8 of each term, and a logit is the last of
+// about a hundred roundings that depend on each other; the worst of all cases below is 5.4e-6.
+constexpr double kTolerance = 1e-5;
+
+template <class T>
+T must(Result<T> result) {
+  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+  return std::move(result).value();
+}
+
+// A checkpoint whose window is switched off, in a folder of its own.
+std::filesystem::path without_window(const std::string& name) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("no_window_" + name);
+  std::filesystem::create_directories(folder);
+  for (const auto& entry : std::filesystem::directory_iterator(kGoldens / name)) {
+    const auto to = folder / entry.path().filename();
+    if (entry.path().filename() != "config.json") {
+      std::filesystem::copy_file(entry.path(), to, std::filesystem::copy_options::skip_existing);
+      continue;
+    }
+    std::ifstream in(entry.path());
+    std::stringstream text;
+    text << in.rdbuf();
+    auto config = base::parse_json(text.str(), "config.json").value();
+    config.as_object()["sliding_window"] = nullptr;
+    std::ofstream(to) << base::json::serialize(config);
+  }
+  return folder;
+}
+
+// "phi3*" is phi3 with its window switched off.
+std::filesystem::path folder_of(const std::string& family) {
+  return family.ends_with("*") ? without_window(family.substr(0, family.size() - 1))
+                               : kGoldens / family;
+}
+
+LLMOptions float32(std::int32_t block_tokens) {
+  return {.dtype = "float32",
+          .block_tokens = block_tokens,
+          .kv_budget_bytes = std::int64_t{1} << 23,
+          .threads = 1};
+}
+
+// An engine and the oracle of the same checkpoint, and the ids of what was registered.
+class Desk {
+ public:
+  Desk(const std::filesystem::path& model, const LLMOptions& options)
+      : oracle(model), llm(must(ChunkedLLM::open(model.string(), options))) {}
+
+  // `scene` as a composition of registered chunks; the contexts' own KV is not there yet where the
+  // mode wants another than the one of their registration.
+  CompositionSpec compose(const Scene& scene, Positions positions) {
+    CompositionSpec spec{.without_system = !scene.system,
+                         .mode = scene.mode,
+                         .positions = positions,
+                         .computed_in_place = scene.computed_in_place,
+                         .bos_sink = scene.bos_sink.has_value()};
+    const auto add = [&](const Scene::Segment& segment, ChunkType type) {
+      spec.fixed.push_back(static_cast<std::int32_t>(segment.position));
+      ChunkContent content{.content = segment.ids, .type = type};
+      if (type == ChunkType::kContext) {
+        content.options.anchor =
+            scene.mode == ReuseMode::kAnchored ? spec.system_chunk_id : std::string();
+      }
+      return must(llm.register_chunk(content));
+    };
+    if (scene.system) {
+      spec.system_chunk_id = add(*scene.system, ChunkType::kSystemPrompt);
+    }
+    for (const Scene::Segment& context : scene.contexts) {
+      spec.context_chunk_ids.push_back(add(context, ChunkType::kContext));
+    }
+    spec.query_chunk_id = add(scene.query, ChunkType::kQuery);
+    return spec;
+  }
+
+  DenseModel oracle;
+  ChunkedLLM llm;
+};
+
+// The largest difference, as a share of the largest logit.
+double distance(const ForwardOutput& got, const Matrix& want) {
+  EXPECT_EQ(static_cast<std::size_t>(got.rows), want.rows);
+  double most = 0;
+  double off = 0;
+  for (std::size_t i = 0; i < want.values.size(); ++i) {
+    most = std::max(most, std::abs(want.values[i]));
+    const double difference = std::abs(static_cast<double>(got.logits[i]) - want.values[i]);
+    off = std::isnan(difference) ? INFINITY : std::max(off, difference);
+  }
+  return off / most;
+}
+
+class Dice {
+ public:
+  explicit Dice(std::uint32_t seed) : random_(seed) {}
+  std::int32_t below(std::int32_t bound) {
+    return static_cast<std::int32_t>(random_() % static_cast<std::uint32_t>(bound));
+  }
+  Ids ids(std::int32_t count) {
+    Ids ids;
+    for (std::int32_t i = 0; i < count; ++i) {
+      ids.push_back(3 + below(197));
+    }
+    return ids;
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+// A system chunk, `contexts` contexts whose lengths walk over the block size, and a query.
+Scene make_scene(Dice& dice, std::int32_t contexts, std::int32_t block) {
+  const std::int32_t lengths[] = {std::max(block - 1, 1), 1, block + 1, block, 3 * block + 1};
+  Scene scene{.system = Scene::Segment{.ids = dice.ids(1 + dice.below(block + 3))},
+              .query = {.ids = dice.ids(1 + dice.below(7))}};
+  for (std::int32_t i = 0; i < contexts; ++i) {
+    if (i == 5) {  // the same chunk twice
+      scene.contexts.push_back(scene.contexts[2]);
+    } else {
+      scene.contexts.push_back({.ids = dice.ids(lengths[i % 5])});
+    }
+  }
+  return scene;
+}
+
+// Anywhere: overlaps, gaps and queries in the middle. In place a context must lie behind the
+// system chunk's start.
+void scatter(Dice& dice, Scene& scene) {
+  if (scene.system) {
+    scene.system->position = dice.below(30);
+  }
+  for (Scene::Segment& context : scene.contexts) {
+    const auto first = scene.system && scene.computed_in_place ? scene.system->position : 0;
+    context.position = first + dice.below(80);
+  }
+  scene.query.position = dice.below(120);
+}
+
+void expect_equal(Desk& desk, Dice& dice, Scene scene, Positions positions) {
+  if (positions == Positions::kFixed) {
+    scatter(dice, scene);
+  } else {
+    scene.place(positions);
+  }
+  const CompositionSpec spec = desk.compose(scene, positions);
+  const auto got = desk.llm.logits_from_chunks(spec);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  EXPECT_LE(distance(*got, scene.logits(desk.oracle)), kTolerance)
+      << reuse_mode_name(scene.mode) << (scene.computed_in_place ? " in place" : "")
+      << ", positions " << static_cast<int>(positions) << ", " << scene.contexts.size()
+      << " contexts" << (scene.system ? "" : ", without system");
+}
+
+constexpr Positions kAllPositions[] = {Positions::kConcat, Positions::kParallel, Positions::kFixed};
+
+void expect_all_modes(Desk& desk, Dice& dice, const Scene& scene) {
+  for (const Positions positions : kAllPositions) {
+    Scene one = scene;
+    one.mode = ReuseMode::kIndependent;
+    expect_equal(desk, dice, one, positions);
+    one.mode = ReuseMode::kAnchored;
+    expect_equal(desk, dice, one, positions);
+    one.computed_in_place = true;
+    expect_equal(desk, dice, one, positions);
+  }
+}
+
+class EveryFamily : public testing::TestWithParam<std::string> {};
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  return name.ends_with("*") ? name.replace(name.size() - 1, 1, "_without_window") : name;
+}
+
+TEST_P(EveryFamily, OracleEqualsTransformersOnAPlainPrompt) {
+  const auto folder = folder_of(GetParam());
+  const DenseModel oracle(folder);
+  std::ifstream in(folder / "golden.json");
+  std::stringstream text;
+  text << in.rdbuf();
+  const auto golden = base::parse_json(text.str(), "golden.json").value();
+  const bool other_window = GetParam().ends_with("*");
+  for (const auto& prompt : golden.at("prompts").as_array()) {
+    const Ids ids = base::json::value_to<Ids>(prompt.at("ids"));
+    if (ids.size() > 100 || (other_window && ids.size() > 16)) {
+      continue;
+    }
+    const Matrix logits = oracle.forward(ids, causal());
+    const auto rows = base::json::value_to<std::vector<std::size_t>>(prompt.at("rows"));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto want = base::json::value_to<std::vector<double>>(prompt.at("logits").at(i));
+      for (std::size_t v = 0; v < want.size(); ++v) {
+        ASSERT_NEAR(logits.row(rows[i])[v], want[v], 5e-5);
+      }
+    }
+  }
+}
+
+TEST_P(EveryFamily, EveryModeEqualsItsReference) {
+  Desk desk(folder_of(GetParam()), float32(16));
+  Dice dice(7);
+  for (const std::int32_t contexts : {0, 2, 4}) {
+    expect_all_modes(desk, dice, make_scene(dice, contexts, 16));
+  }
+}
+
+TEST_P(EveryFamily, GreedyContinuationIsTheReferencesArgmax) {
+  constexpr std::size_t kTokens = 8;
+  Desk desk(folder_of(GetParam()), float32(16));
+  Dice dice(8);
+  for (const ReuseMode mode : {ReuseMode::kIndependent, ReuseMode::kAnchored}) {
+    for (const Positions positions : {Positions::kConcat, Positions::kParallel}) {
+      Scene scene = make_scene(dice, 3, 16);
+      scene.mode = mode;
+      scene.place(positions);
+      const GenerationOutput out = must(desk.llm.generate_from_chunks(
+          desk.compose(scene, positions),
+          {.temperature = 0, .max_tokens = kTokens, .ignore_eos = true}));
+      ASSERT_EQ(out.token_ids.size(), kTokens);
+      const std::size_t first = scene.query.ids.size() - 1;
+      scene.query.ids.insert(scene.query.ids.end(), out.token_ids.begin(), out.token_ids.end());
+      const Matrix logits = scene.logits(desk.oracle);
+      for (std::size_t i = 0; i < kTokens; ++i) {
+        const auto row = logits.row(first + i);
+        const auto best = *std::ranges::max_element(row);
+        // A near tie may go either way: both are within 1e-4 of the best.
+        EXPECT_GE(row[static_cast<std::size_t>(out.token_ids[i])], best - 1e-4) << "token " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, EveryFamily,
+                         testing::Values("llama_mha", "llama_gqa", "llama_mqa", "llama_tied",
+                                         "llama_bias", "llama_rope_linear", "llama_rope_llama3",
+                                         "llama_rope_yarn", "llama_head_dim", "llama_head_80",
+                                         "llama_sharded", "llama_f16", "mistral_window*", "qwen2",
+                                         "qwen2_tied", "qwen3", "phi3*", "phi3_partial",
+                                         "phi3_longrope"),
+                         test_name);
+
+class EveryBlockSize : public testing::TestWithParam<std::int32_t> {};
+
+TEST_P(EveryBlockSize, EveryNumberOfContextsEqualsItsReference) {
+  Desk desk(kGoldens / "llama_gqa", float32(GetParam()));
+  Dice dice(static_cast<std::uint32_t>(GetParam()));
+  for (std::int32_t contexts = 0; contexts <= 6; ++contexts) {
+    Scene scene = make_scene(dice, contexts, GetParam());
+    expect_all_modes(desk, dice, scene);
+  }
+}
+
+TEST_P(EveryBlockSize, AnyOrderAndNoSystemChunkEqualTheirReferences) {
+  Desk desk(kGoldens / "qwen3", float32(GetParam()));
+  Dice dice(static_cast<std::uint32_t>(GetParam()) + 100);
+  Scene scene = make_scene(dice, 4, GetParam());
+  for (int i = 0; i < 4; ++i) {
+    std::swap(scene.contexts[0], scene.contexts[static_cast<std::size_t>(1 + dice.below(3))]);
+    for (const Positions positions : kAllPositions) {
+      scene.mode = i % 2 == 0 ? ReuseMode::kAnchored : ReuseMode::kIndependent;
+      expect_equal(desk, dice, scene, positions);
+    }
+  }
+  scene.system.reset();
+  expect_all_modes(desk, dice, scene);
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, EveryBlockSize, testing::Values(1, 4, 16, 32),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+// T5: one context behind the system chunk has seen all that stands before it.
+TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {
+  Desk desk(kGoldens / "llama_gqa", float32(16));
+  Dice dice(5);
+  for (const std::int32_t length : {1, 15, 16, 17, 50}) {
+    Scene scene{.system = Scene::Segment{.ids = dice.ids(9)},
+                .contexts = {{.ids = dice.ids(length)}},
+                .query = {.ids = dice.ids(4)}};
+    scene.place(Positions::kConcat);
+    const CompositionSpec spec = desk.compose(scene, Positions::kConcat);
+    const CompositionInfo info = must(desk.llm.preview_composition(spec));
+    EXPECT_EQ(info.grade, ReuseGrade::kEqualMath);
+    const Matrix all = desk.oracle.forward(info.token_ids, causal());
+    const Matrix want{.rows = 4,
+                      .columns = all.columns,
+                      .values = {all.values.end() - static_cast<std::ptrdiff_t>(4 * all.columns),
+                                 all.values.end()}};
+    EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), want), kTolerance);
+    CompositionSpec exact = spec;
+    exact.mode = ReuseMode::kExact;
+    EXPECT_LE(distance(must(desk.llm.logits_from_chunks(exact)), want), kTolerance);
+  }
+}
+
+// T11: side by side, contexts have no order.
+TEST(Modes, OrderOfParallelSiblingsChangesNoBit) {
+  Desk desk(kGoldens / "llama_gqa", float32(16));
+  Dice dice(11);
+  Scene scene = make_scene(dice, 5, 16);
+  scene.mode = ReuseMode::kIndependent;
+  scene.place(Positions::kParallel);
+  CompositionSpec spec = desk.compose(scene, Positions::kParallel);
+  const std::vector<float> first = must(desk.llm.logits_from_chunks(spec)).logits;
+  for (int i = 0; i < 6; ++i) {
+    std::swap(spec.context_chunk_ids[static_cast<std::size_t>(dice.below(5))],
+              spec.context_chunk_ids[static_cast<std::size_t>(dice.below(5))]);
+    EXPECT_EQ(must(desk.llm.logits_from_chunks(spec)).logits, first);
+  }
+}
+
+// T12.
+TEST(Modes, OneCopyAtThreeOffsetsInOneBatchEqualsThreeRunsOfTheirOwn) {
+  LLMOptions options = float32(16);
+  options.prefix_cache = false;
+  Desk desk(kGoldens / "qwen2", options);
+  const auto in_use = [&] {
+    const Stats stats = must(desk.llm.llm().stats());
+    return std::ranges::find(stats, "blocks_in_use", &Stats::value_type::first)->second;
+  };
+  Dice dice(12);
+  const Scene scene = make_scene(dice, 4, 16);
+  const CompositionSpec all = desk.compose(scene, Positions::kConcat);
+  const auto& ids = all.context_chunk_ids;
+  std::vector<CompositionSpec> specs(3, all);
+  specs[0].context_chunk_ids = {ids[2]};
+  specs[1].context_chunk_ids = {ids[0], ids[2], ids[3]};
+  specs[2].context_chunk_ids = {ids[3], ids[1], ids[0], ids[2]};
+  const SamplingParams params{.temperature = 0, .max_tokens = 6, .ignore_eos = true, .logprobs = 5};
+  const double registered = in_use();
+  double blocks = 0;
+  for (const auto& chunk : must(desk.llm.list_chunks())) {
+    blocks += chunk.type == ChunkType::kQuery
+                  ? 0
+                  : static_cast<double>((chunk.token_ids.size() + 15) / 16);
+  }
+  EXPECT_EQ(registered, blocks) << "one copy of each chunk";
+  std::vector<GenerationOutput> alone;
+  for (const CompositionSpec& spec : specs) {
+    alone.push_back(must(desk.llm.generate_from_chunks(spec, params)));
+  }
+  const auto together = must(desk.llm.batch_generate_from_chunks(specs, {&params, 1}));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(together[i].token_ids, alone[i].token_ids);
+    EXPECT_EQ(together[i].logprobs, alone[i].logprobs) << "to the bit";
+  }
+  EXPECT_EQ(in_use(), registered) << "no use made a copy";
+}
+
+// A BOS token needs a tokenizer: the demo model (8 layers, trained) stands for all.
+TEST(Modes, ABosSinkEqualsItsReferenceOnTheDemoModel) {
+  Desk desk(QUIRE_SOURCE_DIR "/models/cardfile/model", float32(16));
+  Dice dice(13);
+  Scene scene = make_scene(dice, 3, 16);
+  scene.mode = ReuseMode::kIndependent;
+  scene.bos_sink = 1;
+  for (const Positions positions : {Positions::kConcat, Positions::kFixed}) {
+    expect_equal(desk, dice, scene, positions);
+  }
+}
+
+TEST(Modes, AModelWithAWindowComposesInModeExactOnly) {
+  for (const std::string name : {"mistral_window", "qwen2_window", "phi3"}) {
+    Desk desk(kGoldens / name, float32(16));
+    Dice dice(14);
+    Scene scene = make_scene(dice, 3, 16);
+    scene.place(Positions::kConcat);
+    CompositionSpec spec = desk.compose(scene, Positions::kConcat);
+    const Stats before = must(desk.llm.llm().stats());
+    for (const ReuseMode mode :
+         {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
+      spec.mode = mode;
+      const auto refused = desk.llm.logits_from_chunks(spec);
+      ASSERT_FALSE(refused.ok()) << name;
+      EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible) << refused.error().message;
+      EXPECT_EQ(desk.llm.preview_composition(spec).error().code, ErrorCode::kIncompatible);
+      EXPECT_EQ(desk.llm.compose(spec).error().code, ErrorCode::kIncompatible);
+    }
+    const auto computed = [](const Stats& stats) {
+      return std::ranges::find(stats, "tokens_computed", &Stats::value_type::first)->second;
+    };
+    EXPECT_EQ(computed(must(desk.llm.llm().stats())), computed(before)) << "before any work";
+    EXPECT_EQ(computed(before), 0) << "nor does registering compute what no mode could use";
+    spec.mode = ReuseMode::kExact;
+    const std::vector<float> composed = must(desk.llm.logits_from_chunks(spec)).logits;
+    const auto plain = must(desk.llm.llm().forward(
+        must(desk.llm.preview_composition(spec)).token_ids, ForwardReuse::kNone));
+    EXPECT_TRUE(
+        std::equal(composed.begin(), composed.end(), plain.logits.end() - std::ssize(composed)));
+  }
+}
+
+}  // namespace
+}  // namespace quire::chunks
