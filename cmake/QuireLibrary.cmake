@@ -7,6 +7,8 @@ foreach(module ${modules})
   target_sources(quire PRIVATE $<TARGET_OBJECTS:${module}>)
 endforeach()
 target_link_libraries(quire PRIVATE $<BUILD_INTERFACE:quire_flags> ${libraries})
+target_link_options(quire PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/quire.map)
+set_property(TARGET quire APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/quire.map)
 set_target_properties(quire PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
 target_include_directories(quire PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

@@ -79,7 +79,7 @@ std::string preview(const std::string& text) {
   return line;
 }
 
-json::object to_json(const ChunkInfo& chunk, bool whole) {
+json::object describe(const ChunkInfo& chunk, bool whole) {
   json::object object{{"chunk_id", chunk.chunk_id},
                       {"chunk_type", chunk_type_name(chunk.type)},
                       {"token_count", chunk.token_ids.size()},
@@ -96,7 +96,7 @@ json::object to_json(const ChunkInfo& chunk, bool whole) {
   return object;
 }
 
-json::object to_json(const CompositionInfo& info) {
+json::object describe(const CompositionInfo& info) {
   json::array segments;
   for (const CompositionInfo::Segment& segment : info.segments) {
     segments.push_back(json::object{{"chunk_id", segment.chunk_id},
@@ -161,7 +161,7 @@ Status add(ScriptSession& session, AddOptions& options) {
   }
   QUIRE_TRY(const std::string id, session.llm.register_chunk(options.chunk));
   QUIRE_TRY(const ChunkInfo chunk, session.llm.get_chunk(id));
-  return options.format == Format::kJson ? print_json(to_json(chunk, false)) : print(id + "\n");
+  return options.format == Format::kJson ? print_json(describe(chunk, false)) : print(id + "\n");
 }
 
 void declare_add(CLI::App& app, ScriptSession& session, ScriptAction& action) {
@@ -193,7 +193,7 @@ Status list(ScriptSession& session, const ListOptions& options) {
   json::array objects;
   std::string table;
   for (const ChunkInfo& chunk : chunks) {
-    objects.push_back(to_json(chunk, false));
+    objects.push_back(describe(chunk, false));
     table += chunk.chunk_id.substr(0, kShownDigits) + '\t' + chunk_type_name(chunk.type) + '\t' +
              std::to_string(chunk.token_ids.size()) + '\t' + (chunk.pinned ? "pinned" : "") + '\t' +
              name_of(chunk) + '\t' + preview(chunk.content) + '\n';
@@ -232,14 +232,14 @@ struct OneOptions {
 
 Status show_one(ScriptSession& session, const OneOptions& options) {
   QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
-  return show(to_json(chunk, true), options.format);
+  return show(describe(chunk, true), options.format);
 }
 
 Status pin(ScriptSession& session, const OneOptions& options) {
   QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
   QUIRE_TRY(const ChunkInfo now,
             session.llm.update_chunk(chunk.chunk_id, {.pinned = !options.off}));
-  return confirm(to_json(now, false), options.format);
+  return confirm(describe(now, false), options.format);
 }
 
 Status remove(ScriptSession& session, const OneOptions& options) {
@@ -315,7 +315,7 @@ Status resolve(const ChunkedLLM& llm, RunOptions& options) {
 Status compose(ScriptSession& session, RunOptions& options) {
   QUIRE_TRY_STATUS(resolve(session.llm, options));
   QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(options.spec));
-  return show(to_json(info), options.format);
+  return show(describe(info), options.format);
 }
 
 Status run(ScriptSession& session, RunOptions& options) {

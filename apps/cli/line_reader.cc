@@ -61,8 +61,11 @@ struct LineReader::Editor {
       if (read(STDIN_FILENO, &byte, 1) != 1) {
         return 0;
       }
+      if (byte == '\0') {
+        continue;  // what a terminal makes of a Ctrl-D typed before the editor had it
+      }
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
-      if (used <= 1) {
+      if (used == 1) {
         return 1;
       }
       if (used == static_cast<std::size_t>(-1)) {

@@ -107,7 +107,8 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
       ->check([](const std::string& text) {
         std::uint64_t seed = 0;  // CLI11 would cut what does not fit
         const char* end = text.data() + text.size();
-        const bool fits = std::from_chars(text.data(), end, seed) == std::from_chars_result{end, {}};
+        const bool fits =
+            std::from_chars(text.data(), end, seed) == std::from_chars_result{end, {}};
         return fits ? std::string() : "want a number from 0 to 2^64 - 1, got \"" + text + '"';
       })
       ->group(group);

@@ -1,6 +1,7 @@
 """Quire: an LLM inference engine whose KV cache belongs to the user."""
 
 from ._quire import SamplingParams, __version__
+from .chunked import ChunkedLLM, ChunkType, Composition
 from .errors import (
     CancelledError,
     ChunkNotFoundError,
@@ -21,7 +22,10 @@ __all__ = [
     "LLM",
     "CancelledError",
     "ChunkNotFoundError",
+    "ChunkType",
+    "ChunkedLLM",
     "ClosedError",
+    "Composition",
     "Delta",
     "DeviceError",
     "ForwardOutput",

@@ -11,32 +11,33 @@ from typing import Any
 from . import _quire
 from ._quire import SamplingParams
 from .outputs import Delta, ForwardOutput, GenerationOutput
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, to_ids, to_text
 
 Params = SamplingParams | dict[str, Any] | None
 Prompt = str | Sequence[int]
 
 
-def _ids(ids: Sequence[int], what: str = "prompt") -> list[int]:
-    try:
-        return array.array("i", ids.tolist() if hasattr(ids, "tolist") else ids).tolist()
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"{what} must be text or a list of token ids: {error}") from None
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
 def _prompt(prompt: Prompt) -> str | list[int]:
-    return _text(prompt) if isinstance(prompt, str) else _ids(prompt)
+    return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, "prompt")
+
+
+def _set(options: _quire.Options, name: str, value: Any, field: str | None = None) -> None:
+    """Sets an option; ValueError for a number that does not fit, TypeError for another kind of thing."""
+    try:
+        setattr(options, field or name, value)
+    except TypeError:
+        kind = ValueError if isinstance(value, (int, float)) else TypeError
+        raise kind(f"{name} cannot be {value!r}") from None
 
 
 def _is_batch(prompts: Any) -> bool:
     """A list of texts or of id lists, as opposed to one text or one list of ids."""
-    if isinstance(prompts, str) or len(prompts) == 0:
+    if isinstance(prompts, (str, bytes)) or not (isinstance(prompts, Sequence) or hasattr(prompts, "tolist")):
         return False
-    return isinstance(prompts[0], str) or hasattr(prompts[0], "__len__")
+    if len(prompts) == 0:
+        return False
+    first = prompts[0]  # of an array of ids: a number, though one of no dimensions may claim a length
+    return isinstance(first, str) or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)
 
 
 class Stream(Iterator[Delta]):
@@ -97,11 +98,21 @@ class LLM:
         progress: Callable[[float], None] | None = None,
     ) -> None:
         options = _quire.Options()
-        options.device, options.dtype, options.quantize, options.kv_dtype = device, dtype, quantize or "", kv_dtype
-        options.block_tokens, options.max_batch_tokens, options.threads = block_tokens, max_batch_tokens, threads or 0
-        options.kv_budget_bytes = _quire.parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget
-        options.seed, options.prefix_cache = seed, prefix_cache
-        self._handle = _quire.LLM.open(os.fspath(model), options, progress)
+        _set(options, "device", device)
+        _set(options, "dtype", dtype)
+        _set(options, "quantize", "" if quantize is None else quantize)
+        _set(options, "kv_dtype", kv_dtype)
+        _set(options, "block_tokens", block_tokens)
+        budget = _quire.parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget
+        _set(options, "kv_budget", budget, field="kv_budget_bytes")
+        _set(options, "max_batch_tokens", max_batch_tokens)
+        _set(options, "threads", 0 if threads is None else threads)
+        _set(options, "seed", seed)
+        _set(options, "prefix_cache", prefix_cache)
+        self._handle = self._open(to_text(os.fspath(model)), options, progress)
+
+    def _open(self, model: str, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
+        return _quire.LLM.open(model, options, progress)
 
     def generate(
         self, prompt: Prompt | Sequence[Prompt], sampling_params: Params | Sequence[Params] = None
@@ -119,11 +130,14 @@ class LLM:
 
     def chat(self, messages: list[dict[str, Any]], sampling_params: Params = None, **template_args: Any) -> GenerationOutput:
         """As generate, through the model's own chat template."""
-        return self.generate(self.tokenizer.apply_chat_template(messages, **template_args), sampling_params)
+        return self.generate(self._chat_ids(messages, template_args), sampling_params)
 
     def stream_chat(self, messages: list[dict[str, Any]], sampling_params: Params = None, **template_args: Any) -> Stream:
         """As stream, through the model's own chat template."""
-        return self.stream(self.tokenizer.apply_chat_template(messages, **template_args), sampling_params)
+        return self.stream(self._chat_ids(messages, template_args), sampling_params)
+
+    def _chat_ids(self, messages: list[dict[str, Any]], template_args: dict[str, Any]) -> list[int]:
+        return self.tokenizer.apply_chat_template(messages, tokenize=True, **template_args)
 
     def forward(self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all") -> ForwardOutput:
         """Logits of the rows after the cached prefix (`rows="last"`: of the last one). Fills the cache."""
@@ -131,7 +145,7 @@ class LLM:
             raise ValueError(f"reuse must be 'exact' or 'none', not {reuse!r}")
         if rows not in ("all", "last"):
             raise ValueError(f"rows must be 'all' or 'last', not {rows!r}")
-        return ForwardOutput(self._handle.forward(_ids(token_ids, "token_ids"), reuse == "exact", rows == "all"))
+        return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuse == "exact", rows == "all"))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -167,4 +181,4 @@ def doctor() -> dict[str, Any]:
 
 def inspect(model: str | os.PathLike[str]) -> dict[str, Any]:
     """What a model folder holds, what it needs in memory, what is unsupported."""
-    return json.loads(_quire.inspect_json(os.fspath(model)))
+    return json.loads(_quire.inspect_json(to_text(os.fspath(model))))

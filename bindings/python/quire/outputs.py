@@ -30,6 +30,16 @@ class Record:
         return f"{type(self).__name__}({fields})"
 
 
+class Fields(dict):
+    """A dict whose keys answer as attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
 class Usage(Record):
     """Tokens of the prompt, of those taken from the cache, and generated."""
 
@@ -56,7 +66,8 @@ class Timing(Record):
 
 
 class GenerationOutput(Record):
-    """One finished request. `logprobs` holds, per generated token, a dict id -> natural log probability."""
+    """One finished request. `logprobs` holds, per generated token, a dict id -> natural log probability.
+    Where the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}."""
 
     request_id: int
     text: str

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import array
 import json
+import os
 from collections.abc import Iterable
 from typing import Any
 
 from . import _quire
+
+
+def to_ids(ids: Any, what: str) -> list[int]:
+    """Token ids as a list of ints, from any sequence or array of them; ValueError naming `what`."""
+    if isinstance(ids, (str, bytes, bytearray, dict, set)):  # some iterate over integers, but mean no ids
+        raise ValueError(f"{what} must be a list of token ids, not {type(ids).__name__}")
+    try:
+        return array.array("i", ids.tolist() if hasattr(ids, "tolist") else ids).tolist()
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"{what} must be a list of token ids: {error}") from None
+
+
+def to_text(text: str) -> str:
+    """`text` with lone surrogates, which UTF-8 cannot hold, replaced."""
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a str, not {type(text).__name__}")
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 class Tokenizer:
@@ -16,15 +35,15 @@ class Tokenizer:
         self._handle = handle
 
     @classmethod
-    def open(cls, model: str) -> Tokenizer:
+    def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
         """The tokenizer of a model folder or .gguf file, without its weights."""
-        return cls(_quire.Tokenizer.open(str(model)))
+        return cls(_quire.Tokenizer.open(to_text(os.fspath(model))))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._handle.encode(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"), add_special_tokens)
+        return self._handle.encode(to_text(text), add_special_tokens)
 
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
-        return self._handle.decode([ids] if isinstance(ids, int) else list(ids), skip_special_tokens)
+        return self._handle.decode(to_ids([ids] if isinstance(ids, int) else ids, "ids"), skip_special_tokens)
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any

@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "chunks.h"
 #include "errors.h"
 #include "outputs.h"
 #include "params.h"
 #include "quire/quire.h"
+#include "waiting.h"
 
 namespace nb = nanobind;
 
@@ -24,28 +26,8 @@ namespace {
 
 constexpr int kSignalPollMs = 50;
 
-// True when a signal handler of this thread has raised; the exception stays set.
-bool interrupted() {
-  const nb::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
-}
-
-template <class Work>
-auto without_gil(Work work) {
-  const nb::gil_scoped_release released;
-  return work();
-}
-
-std::vector<SamplingParams> params_list(const nb::list& objects) {
-  std::vector<SamplingParams> params;
-  for (const nb::handle object : objects) {
-    params.push_back(to_params(object));
-  }
-  return params;
-}
-
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params) {
-  const auto list = params_list(params);
+  const auto list = to_params_list(params);
   auto outputs = without_gil([&] { return llm.generate_batch(prompts, list, &interrupted); });
   nb::list result;
   for (const GenerationOutput& output : unwrap(std::move(outputs))) {
@@ -66,12 +48,7 @@ std::optional<nb::dict> next_delta(Stream& stream) {
 }
 
 LLM open(const std::string& model, LLMOptions options, const nb::object& progress) {
-  if (!progress.is_none()) {
-    options.progress = [&progress](double share) {
-      const nb::gil_scoped_acquire gil;
-      progress(share);
-    };
-  }
+  set_progress(options, progress);
   return unwrap(without_gil([&] { return LLM::open(model, options); }));
 }
 
@@ -130,11 +107,13 @@ void bind_llm(nb::module_& module) {
   nb::class_<LLM>(module, "LLM")
       .def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
       .def("generate", &generate)
-      .def("stream",
-           [](LLM& llm, const Prompt& prompt, const nb::object& params) {
-             const SamplingParams sampling = to_params(params);
-             return unwrap(without_gil([&] { return llm.stream(prompt, sampling); }));
-           })
+      .def(
+          "stream",
+          [](LLM& llm, const Prompt& prompt, const nb::object& params) {
+            const SamplingParams sampling = to_params(params);
+            return unwrap(without_gil([&] { return llm.stream(prompt, sampling); }));
+          },
+          nb::arg("prompt"), nb::arg("params").none())
       .def("forward",
            [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows) {
              return to_dict(unwrap(without_gil([&] {
@@ -168,6 +147,7 @@ NB_MODULE(_quire, module) {
   bind_options(module);
   bind_tokenizer(module);
   bind_llm(module);
+  bind_chunks(module);
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
   module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
   module.def("inspect_json", [](const std::string& model) { return unwrap(inspect_json(model)); });

@@ -90,6 +90,19 @@ std::string repr_of(const SamplingParams& params) {
   return text + ")";
 }
 
+// Refuses a value that a field cannot hold: TypeError for another kind of thing, ValueError for a
+// number or a list whose content is the trouble.
+[[noreturn]] void refuse(const std::string& name, nb::handle value) {
+  const std::string message =
+      "sampling parameter '" + name + "' cannot be " + nb::cast<std::string>(nb::repr(value));
+  const bool right_kind = nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value) ||
+                          nb::isinstance<nb::list>(value) || nb::isinstance<nb::dict>(value);
+  if (right_kind) {
+    throw nb::value_error(message.c_str());
+  }
+  throw nb::type_error(message.c_str());
+}
+
 }  // namespace
 
 void set_fields(SamplingParams& params, const nb::dict& fields) {
@@ -105,9 +118,7 @@ void set_fields(SamplingParams& params, const nb::dict& fields) {
         set(params, value);
       } catch (const std::exception&) {
         PyErr_Clear();
-        throw nb::type_error(("sampling parameter '" + name + "' cannot be " +
-                              nb::cast<std::string>(nb::repr(value)))
-                                 .c_str());
+        refuse(name, value);
       }
     });
     if (!known) {
@@ -129,6 +140,14 @@ SamplingParams to_params(const nb::handle& object) {
     throw nb::type_error("sampling_params must be a SamplingParams, a dict or None");
   }
   set_fields(params, nb::borrow<nb::dict>(object));
+  return params;
+}
+
+std::vector<SamplingParams> to_params_list(const nb::list& objects) {
+  std::vector<SamplingParams> params;
+  for (const nb::handle object : objects) {
+    params.push_back(to_params(object));
+  }
   return params;
 }
 

@@ -4,15 +4,21 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "quire/sampling.h"
 
 namespace quire::python {
 
-// Sets fields by name. ValueError naming an unknown key; TypeError naming a field of another type.
+// Sets fields by name. ValueError naming an unknown key or a value out of range; TypeError naming a
+// field of another type.
 void set_fields(SamplingParams& params, const nanobind::dict& fields);
 
 // None, a dict or a SamplingParams.
 [[nodiscard]] SamplingParams to_params(const nanobind::handle& object);
+
+// One for each object of the list.
+[[nodiscard]] std::vector<SamplingParams> to_params_list(const nanobind::list& objects);
 
 void bind_params(nanobind::module_& module);
 

@@ -74,6 +74,10 @@ def test_streamed_pieces_joined_equal_the_output(llm, goldens):
     assert next(stream, None) is None
 
 
+def test_a_stream_needs_no_params(llm):
+    assert next(llm.stream([20, 30])).token_ids
+
+
 def test_closing_a_stream_frees_its_blocks_at_once():
     with quire.LLM(MODEL, threads=2, prefix_cache=False) as llm:
         stream = llm.stream(list(range(10, 200)), {"max_tokens": 1000, "ignore_eos": True})
@@ -130,6 +134,21 @@ def test_logprobs_are_natural_logs_of_the_unmodified_softmax(llm, goldens):
         (lambda m: m.generate(["a", 3]), ValueError, "token ids"),
         (lambda m: m.generate("a", {"tempratur": 1}), ValueError, "tempratur"),
         (lambda m: m.generate("a", {"temperature": "hot"}), TypeError, "temperature"),
+        (lambda m: m.generate("a", {"seed": -1}), ValueError, "seed"),
+        (lambda m: m.generate("a", {"max_tokens": 2**40}), ValueError, "max_tokens"),
+        (lambda m: m.generate("a", {"stop_token_ids": [2**40]}), ValueError, "stop_token_ids"),
+        (lambda m: m.generate("a", {"logit_bias": {"x": 1}}), ValueError, "logit_bias"),
+        (lambda m: m.generate(b"bytes"), ValueError, "bytes"),
+        (lambda m: m.generate({"prompt": "a"}), ValueError, "dict"),
+        (lambda m: m.generate(None), ValueError, "prompt"),
+        (lambda m: m.generate(1.5), ValueError, "prompt"),
+        (lambda m: m.chat([{"role": "user", "content": "a"}], tokenize=False), TypeError, "tokenize"),
+        (lambda m: m.tokenizer.decode([2**40]), ValueError, "ids"),
+        (lambda m: m.tokenizer.encode(5), TypeError, "int"),
+        (lambda m: quire.LLM(MODEL, device="cudax"), ValueError, "cudax"),
+        (lambda m: quire.LLM(MODEL, seed=-1), ValueError, "seed"),
+        (lambda m: quire.LLM(MODEL, block_tokens="x"), TypeError, "block_tokens"),
+        (lambda m: quire.LLM(MODEL, kv_budget=2**70), ValueError, "kv_budget"),
         (lambda m: m.generate("a", {"temperature": float("nan")}), ValueError, "temperature"),
         (lambda m: quire.SamplingParams(top_p=1.5), ValueError, "top_p"),
         (lambda m: m.forward([]), ValueError, "empty"),
@@ -137,6 +156,7 @@ def test_logprobs_are_natural_logs_of_the_unmodified_softmax(llm, goldens):
         (lambda m: m.tokenizer.decode([99999]), ValueError, "99999"),
         (lambda m: m.generate([10] * 2100), quire.KVOverflowError, "2100"),
         (lambda m: quire.LLM("no/such/folder"), OSError, "no/such/folder"),
+        (lambda m: quire.LLM("no/such/\udcff"), OSError, "no/such/"),
         (lambda m: quire.LLM(MODEL, device="cuda"), quire.DeviceError, "cuda"),
         (lambda m: quire.LLM(MODEL, dtype="int3"), ValueError, "dtype"),
         (lambda m: quire.LLM(MODEL, no_such_option=1), TypeError, "no_such_option"),

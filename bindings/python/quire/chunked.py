@@ -1,0 +1,422 @@
+"""ChunkedLLM: text registered once, whose KV is computed once and composed in any order afterwards."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _quire
+from .errors import ChunkNotFoundError, InvalidCompositionError
+from .llm import LLM, Params, Prompt, Stream, _is_batch, _prompt, _set
+from .outputs import Fields, GenerationOutput, Record
+
+PREVIEW_CHARACTERS = 60
+BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
+
+_KEEP = object()  # a field that an update leaves alone
+
+
+class ChunkType(enum.StrEnum):
+    """What a chunk is for. Wherever a type is wanted its value does as well."""
+
+    SYSTEM_PROMPT = "system_prompt"
+    CONTEXT = "context"
+    QUERY = "query"
+
+
+class Composition(Record):
+    """Chunks in an order, at positions, in a mode. Immutable; names chunks and holds no KV.
+
+    Besides these fields those of `ChunkedLLM.preview_composition`, as when it was made.
+    """
+
+    __slots__ = ("_handle",)
+
+    token_ids: list[int]  # of all chunks, joined
+    segments: list[Fields]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
+    mode: str
+    grade: str  # that an output will have
+    num_levels: int  # runs of KV that attention merges
+    memory_bytes: int  # held while it runs
+
+    def __init__(self, handle: _quire.Composition) -> None:
+        super().__init__(_described(handle.info()))
+        object.__setattr__(self, "_handle", handle)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a composition is immutable; compose another one instead of setting {name!r}")
+
+    @property
+    def spec(self) -> _quire.CompositionSpec:
+        return self._handle.spec()
+
+
+def _described(info: dict[str, Any]) -> dict[str, Any]:
+    return {**info, "segments": [Fields(segment) for segment in info["segments"]]}
+
+
+def _id(chunk_id: Any) -> str:
+    """An id is a string; anything else names no chunk."""
+    if not isinstance(chunk_id, str):
+        raise ChunkNotFoundError(f"no chunk {chunk_id!r}: an id is a string of 64 hexadecimal digits")
+    return chunk_id
+
+
+def _optional_id(chunk_id: Any) -> str:
+    return "" if chunk_id is None else _id(chunk_id)
+
+
+def _ids(chunk_ids: Iterable[str] | None) -> list[str]:
+    if isinstance(chunk_ids, str):
+        raise TypeError("context_chunk_ids must be a list of ids, not one string")
+    return [_id(chunk_id) for chunk_id in chunk_ids or ()]
+
+
+def _type(chunk_type: ChunkType | str | None) -> str | None:
+    return None if chunk_type is None else ChunkType(chunk_type).value
+
+
+def _json(fields: Mapping[str, Any] | None) -> str:
+    return json.dumps({} if fields is None else fields, allow_nan=False)
+
+
+def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
+    kinds = ("system", "context", "query")
+    unknown = [kind for kind in chunk_format if kind not in kinds]
+    if unknown:
+        raise ValueError(f"chunk_format has the keys 'system', 'context' and 'query', not {unknown[0]!r}")
+    affixes = [affix for kind in kinds for affix in chunk_format.get(kind, ("", ""))]
+    if len(affixes) != 2 * len(kinds) or not all(isinstance(affix, str) for affix in affixes):
+        raise ValueError("chunk_format wants (prefix, suffix) for each kind of chunk")
+    return affixes
+
+
+def _blend(
+    recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
+) -> _quire.Blend:
+    blend = _quire.Blend()
+    listed = recompute is not None and not isinstance(recompute, (int, float))
+    if listed and selector not in (None, "explicit"):
+        raise ValueError(f"recompute lists tokens; selector {selector!r} would choose others")
+    if selector == "explicit" and not listed:
+        raise ValueError("selector 'explicit' wants recompute as a list of indices into token_ids")
+    blend.set_selector(selector or ("explicit" if listed else "query_attn"))
+    if listed:
+        _set(blend, "recompute", list(recompute), field="tokens")
+    else:
+        _set(blend, "recompute", BLEND_SHARE if recompute is None else recompute, field="share")
+    _set(blend, "selector_seed", selector_seed, field="seed")
+    blend.set_base(base or "anchored")
+    return blend
+
+
+def _how(
+    *,
+    without_system: bool = False,
+    mode: str = "anchored",
+    positions: str | Sequence[int] = "concat",
+    recompute: float | Sequence[int] | None = None,
+    selector: str | None = None,
+    selector_seed: int = 0,
+    base: str | None = None,
+    sink: str | None = None,
+    computed_in_place: bool = False,
+) -> _quire.CompositionSpec:
+    """How chunks are composed; the keywords of every composing call (see ChunkedLLM)."""
+    spec = _quire.CompositionSpec()
+    spec.set_mode(mode)
+    _set(spec, "without_system", without_system)
+    _set(spec, "computed_in_place", computed_in_place)
+    if mode == "blend":
+        spec.blend = _blend(recompute, selector, selector_seed, base)
+    elif recompute is not None or selector is not None or base is not None:
+        raise ValueError(f"recompute, selector and base belong to mode 'blend', not to {mode!r}")
+    if sink not in (None, "bos"):
+        raise ValueError(f"sink must be None or 'bos', not {sink!r}")
+    spec.bos_sink = sink == "bos"
+    if positions == "parallel":
+        spec.set_parallel()
+    elif isinstance(positions, str) and positions != "concat":
+        raise ValueError(f"positions must be 'concat', 'parallel' or a list of starts, not {positions!r}")
+    elif not isinstance(positions, str):
+        spec.set_starts(list(positions))
+    return spec
+
+
+def _spec(
+    system_chunk_id: str | None = None,
+    context_chunk_ids: Iterable[str] | None = (),
+    query_chunk_id: str | None = None,
+    *,
+    composition: Composition | None = None,
+    **how: Any,
+) -> _quire.CompositionSpec:
+    if composition is not None:
+        if system_chunk_id or query_chunk_id or list(context_chunk_ids or ()) or how:
+            raise TypeError("composition= says already what is composed and how; give nothing else")
+        if not isinstance(composition, Composition):
+            raise TypeError(f"composition must come from compose(), not be a {type(composition).__name__}")
+        return composition.spec
+    spec = _how(**how)
+    spec.system_chunk_id = _optional_id(system_chunk_id)
+    spec.context_chunk_ids = _ids(context_chunk_ids)
+    spec.query_chunk_id = _optional_id(query_chunk_id)
+    return spec
+
+
+def _request(request: Mapping[str, Any] | Composition) -> _quire.CompositionSpec:
+    if isinstance(request, Composition):
+        return request.spec
+    if not isinstance(request, Mapping):
+        raise TypeError(f"a request is a dict or a Composition, not a {type(request).__name__}")
+    return _spec(**request)
+
+
+def _content(
+    content: Prompt,
+    chunk_type: ChunkType | str,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    ttl_seconds: float | None = None,
+    pinned: bool = False,
+    priority: int = 0,
+    anchor: str | None = None,
+) -> _quire.ChunkContent:
+    options = _quire.ChunkOptions()
+    options.metadata = _json(metadata)
+    _set(options, "ttl_seconds", ttl_seconds)
+    _set(options, "pinned", pinned)
+    _set(options, "priority", priority)
+    _set(options, "anchor", anchor)
+    return _quire.ChunkContent(_prompt(content), ChunkType(chunk_type).value, options)
+
+
+def _chunk(info: dict[str, Any]) -> Fields:
+    return Fields(info, metadata=json.loads(info["metadata"]))
+
+
+def _listed(info: dict[str, Any]) -> Fields:
+    chunk = _chunk(info)
+    del chunk["token_ids"]
+    content = chunk.pop("content")
+    preview = content if len(content) <= PREVIEW_CHARACTERS else content[:PREVIEW_CHARACTERS] + "..."
+    return Fields(chunk, content_preview=preview)
+
+
+class ChunkedLLM(LLM):
+    """An LLM with a registry of chunks.
+
+    Calls that compose take the ids of one system chunk, any number of contexts and one query, or one
+    `composition=` from compose(), and these keywords:
+
+    mode: "anchored" (contexts have seen the system chunk and themselves), "independent" (only themselves),
+        "exact" (everything before them), "blend" (anchored, and a share of their tokens computed again)
+    positions: "concat", "parallel" (all contexts start where the system chunk ends), or the start of each segment
+    recompute, selector, selector_seed, base: of mode "blend": a share of the context tokens, chosen by "query_attn",
+        "value_dev", "first_k", "random", "all" or "none", or a list of indices into token_ids; base mode of the rest
+    sink: "bos": contexts of mode "independent" have seen a BOS token too
+    computed_in_place: contexts of mode "anchored" are computed at the distance at which they are used
+    without_system: allows a composition without a system chunk
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        max_chunks: int = 1000,
+        chunk_memory_ratio: float = 0.5,
+        enable_deduplication: bool = True,
+        chunk_format: Mapping[str, Sequence[str]] | None = None,
+        salt: str = "",
+        **options: Any,
+    ) -> None:
+        """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
+        template; `salt`: equal chunks of two salts are two chunks; the rest as for LLM."""
+        self._chunk_options = _quire.ChunkCacheOptions()
+        _set(self._chunk_options, "max_chunks", max_chunks)
+        _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
+        _set(self._chunk_options, "enable_deduplication", enable_deduplication)
+        _set(self._chunk_options, "salt", salt)
+        if chunk_format is not None:
+            self._chunk_options.set_format(_affixes(chunk_format))
+        super().__init__(model_path, **options)
+
+    def _open(self, model: str, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
+        self._chunks = _quire.ChunkedLLM.open(model, options, self._chunk_options, progress)
+        return self._chunks.llm
+
+    def register_chunk(
+        self, content: Prompt, chunk_type: ChunkType | str, metadata: Mapping[str, Any] | None = None, **options: Any
+    ) -> str:
+        """Computes the chunk's KV, unless an equal chunk is there, and returns its id: 64 hexadecimal digits.
+
+        Text goes through the chunk format, token ids are taken as they are. Metadata of a known chunk is merged.
+        Keywords: ttl_seconds (since the last use), pinned (never evicted), priority (lower ones go first), anchor
+        (id of the system chunk under which a context is computed; "": none; else the one registered last).
+        """
+        return self._chunks.register_chunks([_content(content, chunk_type, metadata, **options)])[0]
+
+    def register_chunks(self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[str]:
+        """The same for many, dicts or tuples of register_chunk's arguments, in one batch; all or none."""
+        contents = [_content(**chunk) if isinstance(chunk, Mapping) else _content(*chunk) for chunk in chunks]
+        return self._chunks.register_chunks(contents)
+
+    def list_chunks(
+        self, chunk_type: ChunkType | str | None = None, metadata_filter: Mapping[str, Any] | None = None
+    ) -> list[Fields]:
+        """Chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
+        return [_listed(info) for info in self._chunks.list_chunks(_type(chunk_type), _json(metadata_filter))]
+
+    def get_chunk(self, chunk_id: str) -> Fields:
+        """All about one chunk, with its content and token ids. Reading is no use of it."""
+        return _chunk(self._chunks.get_chunk(_id(chunk_id)))
+
+    def update_chunk(
+        self,
+        chunk_id: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        ttl_seconds: float | None | object = _KEEP,
+        pinned: bool | None = None,
+        priority: int | None = None,
+    ) -> Fields:
+        """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end."""
+        update = _quire.ChunkUpdate()
+        if metadata is not None:
+            update.metadata = _json(metadata)
+        if ttl_seconds is not _KEEP:
+            _set(update, "ttl_seconds", ttl_seconds)
+        if pinned is not None:
+            _set(update, "pinned", pinned)
+        if priority is not None:
+            _set(update, "priority", priority)
+        return _chunk(self._chunks.update_chunk(_id(chunk_id), update))
+
+    def delete_chunk(self, chunk_id: str) -> bool:
+        """Forgets the chunk; its memory is free with its last user. False when it was not there."""
+        return self._chunks.delete_chunk(_id(chunk_id))
+
+    def clear_chunks(self, chunk_type: ChunkType | str | None = None) -> int:
+        """Deletes all chunks (of a type) that nobody uses; returns how many."""
+        return self._chunks.clear_chunks(_type(chunk_type))
+
+    def evict_unused_chunks(self, max_age_seconds: float = 3600) -> int:
+        """Deletes chunks without use for so long, but for pinned ones and those in use; returns how many."""
+        return self._chunks.evict_unused_chunks(max_age_seconds)
+
+    def get_chunk_stats(self) -> Fields:
+        """Numbers of chunks, memory of their KV, and prefills avoided (`cache_hits`) and done (`cache_misses`)."""
+        stats = self._chunks.chunk_stats()
+        looked_up = stats["cache_hits"] + stats["cache_misses"]
+        return Fields(
+            stats,
+            memory_used_mb=stats["memory_used_bytes"] / 2**20,
+            memory_limit_mb=stats["memory_limit_bytes"] / 2**20,
+            hit_rate=stats["cache_hits"] / looked_up if looked_up else 0.0,
+        )
+
+    def compose(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        **how: Any,
+    ) -> Composition:
+        """Checks kinds, number and mode of the chunks, and computes nothing."""
+        return Composition(self._chunks.compose(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)))
+
+    def preview_composition(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        **how: Any,
+    ) -> Fields:
+        """What running it now would do: tokens, levels, blocks and bytes. Changes nothing."""
+        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
+        return Fields(_described(self._chunks.preview_composition(spec)))
+
+    def explain(self, request: Mapping[str, Any] | Composition | None = None, **composing: Any) -> list[Fields]:
+        """For each chunk of a composition whether its KV is there, and why not."""
+        spec = _spec(**composing) if request is None else _request(request)
+        return [Fields(part) for part in json.loads(self._chunks.explain(spec))]
+
+    def generate_from_chunks(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        sampling_params: Params = None,
+        **how: Any,
+    ) -> GenerationOutput:
+        """Answers the query behind the contexts; only the query is computed when their KV is there."""
+        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
+        return GenerationOutput(self._chunks.generate_from_chunks([spec], [sampling_params])[0])
+
+    def stream_from_chunks(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        sampling_params: Params = None,
+        **how: Any,
+    ) -> Stream:
+        """Deltas as they come; joined they equal what generate_from_chunks gives."""
+        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
+        return Stream(self._chunks.stream_from_chunks(spec, sampling_params))
+
+    def batch_generate_from_chunks(
+        self,
+        requests: Iterable[Mapping[str, Any] | Composition],
+        sampling_params: Params | Sequence[Params] = None,
+    ) -> list[GenerationOutput]:
+        """One continuous batch. A request is a dict of composing arguments or a Composition; params are one for
+        all, or one for each."""
+        params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
+        outputs = self._chunks.generate_from_chunks([_request(request) for request in requests], params)
+        return [GenerationOutput(fields) for fields in outputs]
+
+    def logits_from_chunks(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        **how: Any,
+    ) -> np.ndarray:
+        """Logits float32 [query tokens, vocab_size]; no sampling."""
+        return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how))["logits"]
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt] | None = None,
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        system_prompt: Prompt | None = None,
+        context: Sequence[Prompt] = (),
+        query: Prompt | None = None,
+        persist_chunks: bool = True,
+        **how: Any,
+    ) -> GenerationOutput | list[GenerationOutput]:
+        """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
+
+        The output then has `chunk_ids`: {"system", "context": [...], "query"}. With `persist_chunks=False` nothing
+        stays of what this call registered. `how`: the composing keywords of the class.
+        """
+        composed = query is not None or system_prompt is not None or len(context) > 0
+        if not composed and not how:
+            return super().generate(prompt, sampling_params)
+        if prompt is not None:
+            raise TypeError("generate takes a prompt, or system_prompt, context and query")
+        spec = _how(**how)
+        if query is None:
+            raise InvalidCompositionError("a composition has exactly one query; give query")
+        contexts = [context] if isinstance(context, str) else context
+        system = None if system_prompt is None else _prompt(system_prompt)
+        prompts = [_prompt(text) for text in contexts]
+        fields = self._chunks.generate(system, prompts, _prompt(query), spec, sampling_params, persist_chunks)
+        return GenerationOutput(fields)

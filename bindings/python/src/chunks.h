@@ -1,0 +1,11 @@
+// ChunkedLLM for Python; quire/chunked.py gives it names, defaults and keywords.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace quire::python {
+
+// After the classes LLM, Stream and Options.
+void bind_chunks(nanobind::module_& module);
+
+}  // namespace quire::python

@@ -1,0 +1,93 @@
+"""Model folders as people have them: the demo model's weights with other files around them."""
+
+import json
+import shutil
+
+import pytest
+
+import quire
+from conftest import MODEL
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the demo model whose small files may be changed; the weights are linked."""
+    for file in MODEL.iterdir():
+        if file.suffix == ".safetensors":
+            (tmp_path / file.name).symlink_to(file)
+        elif file.is_file():
+            shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def edit_json(path, **changes):
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, **changes}))
+
+
+def with_templates(folder, templates):
+    for file in ("chat_template.jinja", "chat_template.json"):
+        (folder / file).unlink(missing_ok=True)
+    edit_json(folder / "tokenizer_config.json", chat_template=templates)
+    return quire.Tokenizer.open(folder)
+
+
+def test_of_named_templates_the_one_for_tools_is_taken_when_there_are_tools(folder):
+    tokenizer = with_templates(folder, [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools[0] }}"}])
+    assert tokenizer.apply_chat_template(MESSAGES, tokenize=False) == "plain"
+    assert tokenizer.apply_chat_template(MESSAGES, tokenize=False, tools=["hammer"]) == "hammer"
+    assert tokenizer.apply_chat_template(MESSAGES, tokenize=False, tools=None) == "plain"
+
+
+def test_a_template_of_its_own_file_goes_before_the_one_in_tokenizer_config(folder):
+    with_templates(folder, "from the config")
+    (folder / "chat_template.jinja").write_text("from the file")
+    assert quire.Tokenizer.open(folder).apply_chat_template(MESSAGES, tokenize=False) == "from the file"
+
+
+def test_without_a_usable_template_chat_says_why(folder):
+    for templates, reason in (([{"name": "rag", "template": "x"}], "no chat template"), ("{% if %}", "not usable"), (5, "no chat template")):
+        with pytest.raises(NotImplementedError, match=reason):
+            with_templates(folder, templates).apply_chat_template(MESSAGES)
+
+
+@pytest.mark.parametrize("messages", [None, "hi", {"role": "user"}, [5], ["hi"]])
+def test_messages_that_are_no_list_of_objects_are_refused(llm, messages):
+    with pytest.raises(ValueError, match="messages"):
+        llm.tokenizer.apply_chat_template(messages)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"model": {"type": "Magic"}}'])
+def test_a_broken_tokenizer_names_its_file(folder, text):
+    (folder / "tokenizer.json").write_text(text)
+    with pytest.raises((ValueError, OSError, NotImplementedError), match="tokenizer.json"):
+        quire.LLM(folder)
+
+
+def test_ids_that_the_tokenizer_does_not_know_have_no_text(folder):
+    """Models pad their vocabulary beyond the tokenizer's."""
+    (folder / "tokenizer_config.json").unlink()
+    vocab = [["<unk>", 0.0], ["a", -1.0], ["b", -2.0]]
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram", "unk_id": 0, "vocab": vocab}}))
+    with quire.LLM(folder, threads=1) as llm:
+        assert llm.tokenizer.vocab_size == 3
+        out = llm.generate([1, 2000], {"temperature": 0, "max_tokens": 3, "logit_bias": {2000: 1e9}, "ignore_eos": True})
+        assert (out.token_ids, out.text) == ([2000] * 3, "")
+
+
+def test_eos_ids_come_from_both_configs_and_may_lie_outside_of_the_vocabulary(folder):
+    edit_json(folder / "config.json", eos_token_id=32000)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    with quire.LLM(folder, threads=1) as llm:
+        for end in (7, 9):
+            out = llm.generate([20, 30], {"temperature": 0, "max_tokens": 5, "logit_bias": {end: 1e9}})
+            assert (out.token_ids, out.finish_reason) == ([end], "stop")
+
+
+def test_inspect_names_what_would_keep_the_model_from_loading(folder):
+    assert quire.inspect(folder)["unsupported"] == []
+    edit_json(folder / "config.json", num_hidden_layers=9)
+    (reason,) = quire.inspect(folder)["unsupported"]
+    assert "model.layers.8." in reason

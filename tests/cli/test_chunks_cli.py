@@ -1,0 +1,101 @@
+"""`quire script` as a program: chunk, compose and run, from a file and from a pipe.
+
+Run by CTest as `test_chunks_cli.py PROGRAM MODEL`; standard library only.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PILE = """
+# two cards and a question
+chunk add --type system_prompt --name keeper "You are the keeper of a card file. Answer from the cards."
+chunk add --type context --name ada "Card 7. Ada trades in apples. They live in Foxley." --metadata source=cards
+chunk add --type context --name lars 'Card 9. Lars carries a lantern.' --pin
+chunk add --type query --name trade "What does Ada trade in?"
+"""
+
+
+def script(text, *arguments):
+    return subprocess.run([PROGRAM, "script", MODEL, *arguments], input=text, capture_output=True, text=True, timeout=60)
+
+
+class ScriptTest(unittest.TestCase):
+    def results(self, commands, *arguments):
+        """What the commands behind PILE print, one JSON value a line."""
+        done = script(PILE + commands, "--format", "json", *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return [json.loads(line) for line in done.stdout.splitlines()][4:]
+
+    def assert_refused(self, commands, code, naming):
+        done = script(PILE + commands)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertRegex(done.stderr, r"\Aerror: line 7: [^\n]+\n\Z")
+        self.assertIn(naming, done.stderr)
+
+    def test_chunks_are_listed_shown_and_deleted_by_name(self):
+        rows, one, gone, left = self.results("chunk list\nchunk show ada\nchunk rm ada\nchunk list --type context\n")
+        self.assertEqual([row["metadata"]["name"] for row in rows], ["keeper", "ada", "lars", "trade"])
+        self.assertEqual([row["pinned"] for row in rows], [False, False, True, False])
+        self.assertEqual(one["content"], "Card 7. Ada trades in apples. They live in Foxley.")
+        self.assertEqual(one["metadata"], {"source": "cards", "name": "ada"})
+        self.assertTrue(gone["deleted"])
+        self.assertEqual([row["chunk_id"] for row in left], [rows[2]["chunk_id"]])
+
+    def test_ids_and_their_beginnings_mean_a_chunk(self):
+        (rows,) = self.results("chunk list\n")
+        for length in (16, 64):
+            (row,) = self.results(f"chunk show {rows[1]['chunk_id'][:length]}\n")
+            self.assertEqual(row["chunk_id"], rows[1]["chunk_id"])
+
+    def test_pins_and_clearing(self):
+        pinned, free, cleared, left = self.results("chunk pin ada\nchunk pin lars --off\nchunk clear --type context\nchunk list\n")
+        self.assertEqual((pinned["pinned"], free["pinned"], cleared["cleared"], len(left)), (True, False, 2, 2))
+
+    def test_compose_shows_what_run_then_does(self):
+        preview, output = self.results("compose keeper lars ada trade --mode independent\n"
+                                       "run --chunk keeper --chunk lars --chunk ada --chunk trade --mode independent --max-tokens 1\n")
+        self.assertEqual((preview["mode"], preview["grade"], preview["num_levels"]), ("independent", "approximate", 4))
+        self.assertEqual(preview["tokens_reused"], output["usage"]["cached_tokens"])
+        self.assertEqual(preview["total_tokens"], output["usage"]["prompt_tokens"])
+
+    def test_run_answers_in_text(self):
+        for run in ("run --chunk keeper --chunk ada --chunk trade --temperature 0",
+                    'run --chunk keeper --chunk ada "What does Ada trade in?" --temperature 0'):
+            done = script(PILE + run)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(done.stdout.splitlines()[-1].strip(), "apples.")
+            self.assertRegex(done.stdout, r"\A([0-9a-f]{64}\n){4}")
+
+    def test_commands_and_texts_may_come_from_files(self):
+        with tempfile.NamedTemporaryFile("w") as card, tempfile.NamedTemporaryFile("w") as commands:
+            card.write("Card 7. Ada trades in apples.")
+            card.flush()
+            commands.write(f'chunk add --type context --file "{card.name}"\nchunk list --format json\n')
+            commands.flush()
+            done = script("", commands.name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(json.loads(done.stdout.splitlines()[1])[0]["content_preview"], "Card 7. Ada trades in apples.")
+
+    def test_wrong_usage_is_code_2_and_names_it(self):
+        self.assert_refused("frobnicate", 2, "frobnicate")
+        self.assert_refused("chunk frobnicate", 2, "frobnicate")
+        self.assert_refused("chunk add --type document text", 2, "document")
+        self.assert_refused("chunk add --type context", 2, "TEXT")
+        self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
+        self.assert_refused("run --chunk keeper --chunk trade --max-tokens -1", 2, "max_tokens")
+
+    def test_failures_are_code_1_and_end_the_script(self):
+        self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
+        self.assert_refused("compose keeper ada", 1, "query")
+        self.assert_refused("compose keeper keeper trade", 1, "keeper")
+        self.assert_refused("chunk add --type context --file no/such.txt", 1, "no/such.txt")
+        done = script("", "no/such/script")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("no/such/script", done.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()
