@@ -418,5 +418,5 @@ class ChunkedLLM(LLM):
         contexts = [context] if isinstance(context, str) else context
         system = None if system_prompt is None else _prompt(system_prompt)
         prompts = [_prompt(text) for text in contexts]
-        fields = self._chunks.generate(system, prompts, _prompt(query), spec, sampling_params, persist_chunks)
+        fields = self._chunks.generate((system, prompts, _prompt(query)), spec, sampling_params, persist_chunks)
         return GenerationOutput(fields)

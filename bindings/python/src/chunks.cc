@@ -2,12 +2,14 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,8 @@ namespace nb = nanobind;
 
 namespace quire::python {
 namespace {
+
+using python::to_dict;  // of outputs.h, beside those below
 
 // The enumerator called `name`; ValueError listing all names otherwise.
 template <class Enum>
@@ -66,7 +70,7 @@ nb::object or_none(const std::string& text) {
   return text.empty() ? nb::none() : nb::object(nb::cast(text));
 }
 
-nb::dict to_dict(const ChunkInfo& chunk) {
+nb::dict describe(const ChunkInfo& chunk) {
   nb::dict dict;
   dict["chunk_id"] = chunk.chunk_id;
   dict["chunk_type"] = chunk_type_name(chunk.type);
@@ -86,7 +90,7 @@ nb::dict to_dict(const ChunkInfo& chunk) {
   return dict;
 }
 
-nb::dict to_dict(const ChunkStats& stats) {
+nb::dict describe(const ChunkStats& stats) {
   nb::dict dict;
   dict["total_chunks"] = stats.total_chunks;
   dict["system_chunks"] = stats.system_chunks;
@@ -100,7 +104,7 @@ nb::dict to_dict(const ChunkStats& stats) {
   return dict;
 }
 
-nb::dict to_dict(const CompositionInfo& info) {
+nb::dict describe(const CompositionInfo& info) {
   nb::list segments;
   for (const CompositionInfo::Segment& segment : info.segments) {
     nb::dict dict;
@@ -131,12 +135,14 @@ std::vector<std::string> register_chunks(ChunkedLLM& llm, const std::vector<Chun
   return unwrap(without_gil([&] { return llm.register_chunks(chunks, &interrupted); }));
 }
 
-nb::dict generate(ChunkedLLM& llm, std::optional<Prompt> system, std::vector<Prompt> contexts,
-                  Prompt query, const CompositionSpec& how, const nb::object& params,
-                  bool persist_chunks) {
+// System, contexts, query.
+using Texts = std::tuple<std::optional<Prompt>, std::vector<Prompt>, Prompt>;
+
+nb::dict generate(ChunkedLLM& llm, const Texts& texts, const CompositionSpec& how,
+                  const nb::object& params, bool persist_chunks) {
   const SamplingParams sampling = to_params(params);
   const ChunkedPrompt prompt{
-      .system = std::move(system), .contexts = std::move(contexts), .query = std::move(query)};
+      .system = std::get<0>(texts), .contexts = std::get<1>(texts), .query = std::get<2>(texts)};
   const RegisteredGeneration generation = unwrap(without_gil(
       [&] { return llm.generate(prompt, how, sampling, persist_chunks, &interrupted); }));
   nb::dict ids;
@@ -230,14 +236,14 @@ void bind_composition(nb::module_& module) {
 
   nb::class_<Composition>(module, "Composition")
       .def("spec", &Composition::spec, nb::rv_policy::copy)
-      .def("info", [](const Composition& composition) { return to_dict(composition.info()); });
+      .def("info", [](const Composition& composition) { return describe(composition.info()); });
 }
 
 void bind_registry(nb::class_<ChunkedLLM>& llm) {
   llm.def("register_chunks", &register_chunks)
       .def("get_chunk",
            [](const ChunkedLLM& llm, const std::string& id) {
-             return to_dict(unwrap(without_gil([&] { return llm.get_chunk(id); })));
+             return describe(unwrap(without_gil([&] { return llm.get_chunk(id); })));
            })
       .def(
           "list_chunks",
@@ -247,14 +253,14 @@ void bind_registry(nb::class_<ChunkedLLM>& llm) {
             nb::list list;
             for (const ChunkInfo& chunk :
                  unwrap(without_gil([&] { return llm.list_chunks(wanted, filter); }))) {
-              list.append(to_dict(chunk));
+              list.append(describe(chunk));
             }
             return list;
           },
           nb::arg().none(), nb::arg())
       .def("update_chunk",
            [](ChunkedLLM& llm, const std::string& id, const ChunkUpdate& update) {
-             return to_dict(unwrap(without_gil([&] { return llm.update_chunk(id, update); })));
+             return describe(unwrap(without_gil([&] { return llm.update_chunk(id, update); })));
            })
       .def("delete_chunk",
            [](ChunkedLLM& llm, const std::string& id) {
@@ -272,7 +278,7 @@ void bind_registry(nb::class_<ChunkedLLM>& llm) {
              return unwrap(without_gil([&] { return llm.evict_unused_chunks(seconds); }));
            })
       .def("chunk_stats", [](const ChunkedLLM& llm) {
-        return to_dict(unwrap(without_gil([&] { return llm.chunk_stats(); })));
+        return describe(unwrap(without_gil([&] { return llm.chunk_stats(); })));
       });
 }
 
@@ -285,7 +291,7 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
            [](const ChunkedLLM& llm, const CompositionSpec& spec) {
              const CompositionInfo info =
                  unwrap(without_gil([&] { return llm.preview_composition(spec); }));
-             nb::dict dict = to_dict(info);
+             nb::dict dict = describe(info);
              dict["retokenizes_alike"] = info.retokenizes_alike;
              return dict;
            })
@@ -293,8 +299,8 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
            [](const ChunkedLLM& llm, const CompositionSpec& spec) {
              return unwrap(without_gil([&] { return llm.explain(spec); }));
            })
-      .def("generate", &generate, nb::arg("system").none(), nb::arg("contexts"), nb::arg("query"),
-           nb::arg("how"), nb::arg("params").none(), nb::arg("persist_chunks"))
+      .def("generate", &generate, nb::arg("texts"), nb::arg("how"), nb::arg("params").none(),
+           nb::arg("persist_chunks"))
       .def("generate_from_chunks", &generate_from_chunks)
       .def(
           "stream_from_chunks",

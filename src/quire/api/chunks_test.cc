@@ -94,7 +94,7 @@ TEST(Chunks, AnchoredAnswersOfTheDemoModelAreRight) {
   ChunkedLLM llm = open_demo();
   int right = 0;
   int asked = 0;
-  for (const Golden& golden : read_goldens(40)) {
+  for (const Golden& golden : read_goldens(20)) {
     CompositionSpec spec = register_pieces(llm, golden);
     spec.computed_in_place = true;
     must(llm.generate_from_chunks(spec, greedy(1)));
