@@ -10,17 +10,17 @@ from cards import GREEDY, KEEPER, MODEL, pile, show
 from quire import ChunkedLLM, ChunkType
 
 
-def words(text):
-    """Names and card numbers: what the search goes by."""
-    return set(re.findall(r"\d+|(?<!\. )\b[A-Z]\w+", text))
+def names(text):
+    """Names and card numbers: what the search goes by. The first word of a sentence may be any word."""
+    return set(re.findall(r"\d+|(?<=[^.?] )[A-Z]\w+", text))
 
 
 def search(question, documents):
-    """Cards that share a name with the question, and those that share one with these: relations lead to them."""
-    wanted = words(question)
+    """Cards that mention a name of the question, and those that mention one of theirs: relations lead to them."""
+    wanted = names(question)
     for _ in range(2):
-        found = [doc for doc in documents if words(doc["content"]) & wanted]
-        wanted = set.union(wanted, *(words(doc["content"]) for doc in found))
+        found = [doc for doc in documents if wanted & set(re.findall(r"\w+", doc["content"]))]
+        wanted = set.union(wanted, *(names(doc["content"]) for doc in found))
     return found
 
 

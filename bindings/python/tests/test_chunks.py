@@ -168,7 +168,7 @@ def test_without_persistence_nothing_stays_but_what_was_there():
         with pytest.raises(quire.InvalidCompositionError):
             llm.generate(context=[LARS], query=TRADE)
         with pytest.raises(quire.InvalidCompositionError):
-            llm.generate(system_prompt=KEEPER, query=TRADE, positions=[1, 2, 3])
+            llm.generate(system_prompt=KEEPER, query=TRADE, positions=[1, 2, 3], persist_chunks=False)
         assert state() == before
 
 

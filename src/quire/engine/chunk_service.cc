@@ -229,7 +229,7 @@ Status ChunkService::place_anchor(Draft& draft) {
   }
   QUIRE_TRY(const kv::Chunk* anchor, registry_.get(draft.chunk.anchor));
   if (anchor->type != ChunkType::kSystemPrompt) {
-    return Error{.code = ErrorCode::kInvalidArgument,
+    return Error{.code = ErrorCode::kInvalidComposition,
                  .message = base::str_cat("the anchor is a ", chunk_type_name(anchor->type),
                                           " chunk; give a system chunk"),
                  .chunk_id = anchor->id};
