@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-chat check build clean format tidy asan tsan fuzz
+.PHONY: help demo demo-chat check build build-demo clean format tidy asan tsan fuzz
 
 export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Seconds that `make check` may spend on clang-tidy; files that were clean before cost nothing.
@@ -28,7 +28,7 @@ help:
 build:
 	@tools/setup.sh build
 	@cmake --preset release > /dev/null
-	@cmake --build --preset release --target quire_cli quire_demo quire_chunk_demo reuse_accuracy
+	@cmake --build --preset release --target quire_cli
 
 # The cards and questions are made by the demo model's own generator; same seed, same cards.
 $(DEMO_CONTEXT): models/cardfile/cardfile.py Makefile
@@ -39,7 +39,13 @@ $(DEMO_QUESTIONS): models/cardfile/cardfile.py Makefile
 	@mkdir -p $(@D)
 	@python3 models/cardfile/cardfile.py write --seed 7 --contexts 4 --out $@
 
-demo: build $(DEMO_CONTEXT) $(DEMO_QUESTIONS)
+# First, because the generator needs Python.
+build-demo:
+	@tools/setup.sh build
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release --target quire_demo quire_chunk_demo reuse_accuracy
+
+demo: build-demo $(DEMO_CONTEXT) $(DEMO_QUESTIONS)
 	@build/release/apps/demo/quire_demo models/cardfile/model $(DEMO_CONTEXT)
 	@build/release/apps/demo/quire_chunk_demo models/cardfile/model $(DEMO_CONTEXT)
 	@echo; echo 'What each way of reuse does to the answers (percent right, questions asked):'
