@@ -1,15 +1,28 @@
-"""The Python block on README's first screen runs, and shows what it says: answers and reused tokens."""
+"""The Python blocks of the README run, and show what it says: answers and reused tokens."""
 import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 
 
-def test_the_python_block_of_the_readme_runs(monkeypatch, capsys):
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+def run(block, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(compile(block, "README.md", "exec"), {})
-    first, second, rest = capsys.readouterr().out.split("\n", 2)
+    return capsys.readouterr().out
+
+
+def test_questions_over_shared_documents_reuse_them(monkeypatch, capsys):
+    first, second, rest = run(BLOCKS[0], monkeypatch, capsys).split("\n", 2)
     assert "apples." in first and " 0 of " in first
     assert "Foxley." in second and " 0 of " not in second
     assert rest.strip()
+
+
+def test_chunks_are_reused_in_both_orders(monkeypatch, capsys):
+    for line in run(BLOCKS[1], monkeypatch, capsys).splitlines():
+        assert "Foxley." in line and " 0 of " not in line and line.endswith("approximate")
+
+
+def test_no_block_is_forgotten():
+    assert len(BLOCKS) == 2
