@@ -208,7 +208,8 @@ def test_threads_compute_together_without_the_gil(llm, goldens):
 
 def test_ctrl_c_ends_a_waiting_call():
     code = (
-        "import quire, sys\n"
+        "import quire, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent in the background may have it ignored
         f"llm = quire.LLM({str(MODEL)!r}, threads=1)\n"
         "print('ready', flush=True)\n"
         "try:\n"

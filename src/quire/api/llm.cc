@@ -1,15 +1,28 @@
 #include "quire/llm.h"
 
-#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "quire/api/llm_impl.h"
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/check.h"
 #include "quire/base/str.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {
@@ -43,16 +56,16 @@ Status first_failure(Channels channels) {
 
 // Waits until all have ended, one has failed, or the caller interrupts.
 Status wait_all(Channels channels, const Interrupt& interrupted) {
-  const bool must_look = interrupted || channels.size() > 1;
+  const int timeout_ms = interrupted || channels.size() > 1 ? kPollMs : -1;
+  Status state;
   for (const auto& channel : channels) {
-    while (!channel->wait_end(must_look ? kPollMs : -1)) {
-      if (interrupted && interrupted()) {
-        return {ErrorCode::kCancelled, "the call was interrupted"};
-      }
-      QUIRE_TRY_STATUS(first_failure(channels));
+    while (state.ok() && !channel->wait_end(timeout_ms)) {
+      state = interrupted && interrupted()
+                  ? Status(ErrorCode::kCancelled, "the call was interrupted")
+                  : first_failure(channels);
     }
   }
-  return first_failure(channels);
+  return state.ok() ? first_failure(channels) : state;
 }
 
 }  // namespace
@@ -104,7 +117,8 @@ Result<std::optional<Delta>> Stream::next() {
     impl_->ended = true;
     return delta;
   }
-  if (!*delta || (*delta)->finished) {
+  const std::optional<Delta>& given = *delta;
+  if (!given.has_value() || given->finished) {
     impl_->ended = true;
     QUIRE_TRY(impl_->output, impl_->channel->take_generation());
   }
@@ -112,8 +126,9 @@ Result<std::optional<Delta>> Stream::next() {
 }
 
 const GenerationOutput& Stream::output() const {
-  QUIRE_CHECK(impl_->output.has_value(), "the stream has not finished");
-  return *impl_->output;
+  const std::optional<GenerationOutput>& output = impl_->output;
+  QUIRE_CHECK(output.has_value(), "the stream has not finished");
+  return *output;
 }
 
 void Stream::close() {

@@ -1,11 +1,15 @@
 // LLMOptions and sizes as people write them.
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "quire/base/str.h"
 #include "quire/llm.h"
+#include "quire/result.h"
 
 namespace quire {
 namespace {

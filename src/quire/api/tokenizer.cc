@@ -1,11 +1,23 @@
 #include "quire/tokenizer.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/result.h"
+#include "quire/text/chat_template.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {

@@ -1,15 +1,41 @@
 #include "quire/engine/engine.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <future>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "quire/base/check.h"
+#include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
+#include "quire/engine/model_bundle.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/model/decoder.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sched/scheduler.h"
+#include "quire/types.h"
 
+// NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.
 namespace quire::engine {
 namespace {
 
@@ -210,6 +236,18 @@ Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequ
   return channels;
 }
 
+void Engine::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {
+  for (std::uint64_t undo = first; undo + 1 < next_request_; ++undo) {
+    scheduler_->finish(RequestId{undo});
+    active_.erase(undo);
+  }
+  for (const NewRequest& request : refused) {
+    if (request.composed) {
+      ledger_->close(request.composed->sequence);
+    }
+  }
+}
+
 Status Engine::enqueue(std::vector<NewRequest> requests,
                        std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
@@ -224,15 +262,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                                    .reuse = request.reuse,
                                    .all_logits = request.kind == RequestKind::kForwardAll};
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
-      for (std::uint64_t undo = first; undo < id.value; ++undo) {
-        scheduler_->finish(RequestId{undo});
-        active_.erase(undo);
-      }
-      for (const NewRequest& refused : std::span(requests).subspan(id.value - first)) {
-        if (refused.composed) {
-          ledger_->close(refused.composed->sequence);
-        }
-      }
+      withdraw(first, std::span(requests).subspan(id.value - first));
       return status;
     }
     ActiveRequest active(id, std::move(request), request_seed(options_.seed, id.value),
@@ -288,3 +318,4 @@ void Engine::publish_stats() {
 }
 
 }  // namespace quire::engine
+// NOLINTEND(bugprone-unchecked-optional-access)

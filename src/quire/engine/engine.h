@@ -94,7 +94,9 @@ class Engine {
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return bundle_.text; }
   [[nodiscard]] const std::string& text_error() const { return bundle_.text_error; }
-  [[nodiscard]] const model::ModelConfig& model_config() const { return bundle_.decoder->config(); }
+  [[nodiscard]] const model::ModelConfig& model_config() const {
+    return bundle_.decoder->config();  // NOLINT(bugprone-unchecked-optional-access): is set up
+  }
   [[nodiscard]] const ModelBundle& bundle() const { return bundle_; }
   [[nodiscard]] const kernels::Context& context() const { return context_; }
 
@@ -112,6 +114,9 @@ class Engine {
 
   [[nodiscard]] Status check(const NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;
+  // Takes back the requests from `first` on that were queued, and the sequences of those that were
+  // not.
+  void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();

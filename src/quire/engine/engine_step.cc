@@ -7,6 +7,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/engine.h"
 
+// NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.
 namespace quire::engine {
 namespace {
 
@@ -180,3 +181,4 @@ void Engine::fail_all(const Error& error) {
 }
 
 }  // namespace quire::engine
+// NOLINTEND(bugprone-unchecked-optional-access)
