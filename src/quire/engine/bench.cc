@@ -1,15 +1,27 @@
 // run_bench: the product measured by its own engine, each figure beside its floor.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
-#include <numeric>
 #include <random>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/bench_floors.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tools.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {
@@ -82,6 +94,7 @@ class Bench {
 Result<std::vector<GenerationOutput>> Bench::generate(std::vector<std::vector<TokenId>> prompts,
                                                       std::int32_t max_tokens) {
   std::vector<NewRequest> requests;
+  requests.reserve(prompts.size());
   for (auto& prompt : prompts) {
     requests.push_back(
         {.prompt = std::move(prompt),
@@ -171,6 +184,7 @@ Status Bench::batched_decode(std::int32_t batch) {
   const std::int32_t steps = options_.generate;
   for (std::int32_t i = 0; i < options_.repeat; ++i) {
     std::vector<std::vector<TokenId>> prompts;
+    prompts.reserve(static_cast<std::size_t>(batch));
     for (std::int32_t b = 0; b < batch; ++b) {
       prompts.push_back(join(prefix, prompts_.take(1)));
     }
@@ -215,6 +229,18 @@ Status check_range(const std::vector<std::int32_t>& values, std::int32_t lowest,
   return {};
 }
 
+using Say = std::function<void(const std::string&)>;
+
+Status measure_at(std::int32_t depth, std::span<const std::int32_t> prompts, Bench& bench,
+                  const Say& say) {
+  for (const std::int32_t prompt : prompts) {
+    say(base::str_cat("prefill of ", prompt, " tokens at depth ", depth));
+    QUIRE_TRY_STATUS(bench.prefill(prompt, depth));
+  }
+  say(base::str_cat("decode at depth ", depth));
+  return bench.decode(depth);
+}
+
 }  // namespace
 
 Status BenchOptions::validate() const {
@@ -240,12 +266,7 @@ Result<std::vector<BenchRecord>> run_bench(
   say("measuring the machine's ceilings");
   Bench bench(*engine, options, engine->bundle().weight_format);
   for (const std::int32_t depth : options.depth) {
-    for (const std::int32_t prompt : options.prompt) {
-      say(base::str_cat("prefill of ", prompt, " tokens at depth ", depth));
-      QUIRE_TRY_STATUS(bench.prefill(prompt, depth));
-    }
-    say(base::str_cat("decode at depth ", depth));
-    QUIRE_TRY_STATUS(bench.decode(depth));
+    QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }
   for (const std::int32_t batch : options.batch) {
     if (batch > 1) {

@@ -3,8 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 
 #include "quire/kernels/ceilings.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::engine {
 namespace {

@@ -1,11 +1,25 @@
 // One step of the engine: plan, commit, forward, sample, settle, deliver. Engine thread only.
-#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "quire/attention/plan.h"
 #include "quire/base/check.h"
 #include "quire/base/str.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/batch_builder.h"
 #include "quire/engine/engine.h"
+#include "quire/kv/types.h"
+#include "quire/model/forward_batch.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sched/scheduler.h"
 
 // NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.
 namespace quire::engine {
@@ -172,6 +186,7 @@ void Engine::fail_request(RequestId id, Error error) {
 
 void Engine::fail_all(const Error& error) {
   std::vector<RequestId> ids;
+  ids.reserve(active_.size());
   for (const auto& [value, active] : active_) {
     ids.push_back(active.id());
   }

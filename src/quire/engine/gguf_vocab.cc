@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/text/vocab_spec.h"
+#include "quire/types.h"
+#include "quire/weights/gguf.h"
 
 namespace quire::engine {
 namespace {
@@ -31,7 +36,7 @@ Result<std::vector<T>> list_of(const GgufFile& file, const char* name, std::size
 }
 
 Status read_ids(const GgufFile& file, VocabSpec& spec) {
-  const struct {
+  constexpr struct {
     const char* name;
     TokenId VocabSpec::* field;
   } kIds[] = {{"bos_token_id", &VocabSpec::bos},       {"eos_token_id", &VocabSpec::eos},
