@@ -7,6 +7,7 @@
 
 #include "quire/base/str.h"
 #include "quire/result.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text {
 namespace {
@@ -60,11 +61,19 @@ void Charsmap::walk(std::string_view text, Found&& found) const {
   }
 }
 
-std::optional<Charsmap::Match> Charsmap::match(std::size_t length, std::uint32_t value) const {
-  if (length == 0 || value >= replacements_.size()) {
+// A table that would cut a character or put in a part of one has no entry there: text stays
+// well-formed.
+std::optional<Charsmap::Match> Charsmap::match(std::string_view text, std::size_t length,
+                                               std::uint32_t value) const {
+  if (length == 0 || value >= replacements_.size() ||
+      (length < text.size() && is_utf8_continuation(text[length]))) {
     return std::nullopt;
   }
-  return Match{.length = length, .replacement = std::string_view(replacements_.c_str() + value)};
+  const std::string_view replacement(replacements_.c_str() + value);
+  if (valid_utf8_prefix(replacement) != replacement.size()) {
+    return std::nullopt;
+  }
+  return Match{.length = length, .replacement = replacement};
 }
 
 std::optional<Charsmap::Match> Charsmap::shortest_prefix(std::string_view text) const {
@@ -75,7 +84,7 @@ std::optional<Charsmap::Match> Charsmap::shortest_prefix(std::string_view text) 
     best_value = value;
     return false;
   });
-  return match(best, best_value);
+  return match(text, best, best_value);
 }
 
 std::optional<Charsmap::Match> Charsmap::longest_prefix(std::string_view text) const {
@@ -86,7 +95,7 @@ std::optional<Charsmap::Match> Charsmap::longest_prefix(std::string_view text) c
     best_value = value;
     return true;
   });
-  return match(best, best_value);
+  return match(text, best, best_value);
 }
 
 }  // namespace quire::text

@@ -22,8 +22,8 @@ class Charsmap {
   [[nodiscard]] static Result<Charsmap> parse(std::string_view blob);
 
   struct Match {
-    std::size_t length;            // bytes of the text that it replaces
-    std::string_view replacement;  // borrowed from this object
+    std::size_t length;            // bytes of the text that it replaces: whole characters
+    std::string_view replacement;  // well-formed; borrowed from this object
   };
   [[nodiscard]] std::optional<Match> shortest_prefix(std::string_view text) const;
   [[nodiscard]] std::optional<Match> longest_prefix(std::string_view text) const;
@@ -33,7 +33,8 @@ class Charsmap {
   // it returns false.
   template <class Found>
   void walk(std::string_view text, Found&& found) const;
-  [[nodiscard]] std::optional<Match> match(std::size_t length, std::uint32_t value) const;
+  [[nodiscard]] std::optional<Match> match(std::string_view text, std::size_t length,
+                                           std::uint32_t value) const;
 
   std::vector<std::uint32_t> units_;
   std::string replacements_;  // ends with NUL
