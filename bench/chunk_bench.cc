@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kChunks = 16;
 constexpr int kQueryTokens = 32;
-constexpr int kRounds = 5;
+constexpr int kRounds = 3;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -151,6 +151,7 @@ void shared_decode(const std::string& model) {
 
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines as they come, in pipes too
   {
     ChunkedLLM llm = open_model(model, true);
     first_tokens(llm);

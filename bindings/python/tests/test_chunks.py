@@ -188,11 +188,11 @@ def test_statistics_count(llm):
 
 def test_age_pins_and_ttl_decide_what_goes(llm):
     pinned = llm.register_chunk(ADA, "context", pinned=True)
-    short = llm.register_chunk(LARS, "context", ttl_seconds=0.05)
-    assert llm.evict_unused_chunks() == 0
+    short = llm.register_chunk(LARS, "context", ttl_seconds=3600)
+    assert llm.evict_unused_chunks() == 0 and llm.get_chunk(short).ttl_seconds == 3600
     assert llm.update_chunk(short, ttl_seconds=None).ttl_seconds is None
-    llm.update_chunk(short, ttl_seconds=0.05)
-    time.sleep(0.1)
+    llm.update_chunk(short, ttl_seconds=0.01)
+    time.sleep(0.05)
     with pytest.raises(quire.ChunkNotFoundError, match="expired") as caught:
         llm.get_chunk(short)
     assert caught.value.chunk_id == short
