@@ -3,13 +3,16 @@
 #include <unistd.h>
 
 #include <boost/version.hpp>
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 
-#include "quire/base/json.h"
+#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
 #include "quire/device/cpu/isa.h"
 #include "quire/kernels/self_check.h"
+#include "quire/result.h"
 #include "quire/tools.h"
 
 namespace quire {
