@@ -197,7 +197,7 @@ Status read_rope_and_finish(const object& json, const Family& family, ModelConfi
   RopeSpec spec;
   QUIRE_TRY(const auto old_name, base::get_string(block, "type", "default"));
   QUIRE_TRY(spec.type, base::get_string(block, "rope_type", old_name));
-  if (spec.type == "yarn" || spec.type == "su") {
+  if (spec.type == "yarn" || (spec.type == "su" && family.yarn == "longrope")) {
     spec.type = family.yarn;
   }
   QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", spec.theta));

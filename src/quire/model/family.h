@@ -58,9 +58,10 @@ struct Family {
   std::vector<FixedField> fixed;
   // Biases, norms and windows from config.json; the shape is already there.
   Status (*configure)(const base::json::object& json, ModelConfig& config);
-  bool partial_rotary = false;     // "partial_rotary_factor" is honoured
-  bool qk_norm = false;            // of GGUF files, which do not say it
-  std::string_view yarn = "yarn";  // what this family means by the rope types "yarn" and "su"
+  bool partial_rotary = false;  // "partial_rotary_factor" is honoured
+  bool qk_norm = false;         // of GGUF files, which do not say it
+  std::string_view yarn =
+      "yarn";  // what this family means by the rope type "yarn"; "su" is longrope or nothing
   TensorNames hf, gguf;
 };
 
