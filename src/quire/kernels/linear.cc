@@ -15,10 +15,13 @@
 namespace quire::kernels {
 namespace {
 
-// Panels per task: a multiple of 4 (the widest single-row tile), enough tasks to balance, few
-// enough to be cheap.
+// Panels per task: a multiple of 4 (the widest single-row tile), enough tasks to balance. With many
+// rows a task reads them all once more, so that fewer are better; with few rows the weights' stream
+// is all the work, and the last task's length is what the other threads wait for.
 constexpr std::int64_t kPanelQuantum = 4;
 constexpr std::int64_t kTasksPerThread = 6;
+constexpr std::int64_t kStreamTasksPerThread = 64;
+constexpr std::int64_t kStreamRows = 32;
 // Weight bytes that one thread reads in about the time of a hand-off.
 constexpr std::int64_t kBytesPerTask = std::int64_t{64} << 10;
 // Sums that wait for an epilogue: 4 panels of kMaxTaskRows rows.
@@ -39,8 +42,9 @@ Grid make_grid(const PackedWeights& weights, std::int64_t rows, int threads) {
   grid.rows_per_task = divide_up(divide_up(rows, shares), 32) * 32;  // whole pairs of row blocks
   grid.row_tasks = divide_up(rows, grid.rows_per_task);
   const std::int64_t work = static_cast<std::int64_t>(weights.size_bytes()) * divide_up(rows, 8);
-  const std::int64_t wanted =
-      std::clamp<std::int64_t>(divide_up(work, kBytesPerTask), 1, threads * kTasksPerThread);
+  const std::int64_t most =
+      threads * (rows <= kStreamRows ? kStreamTasksPerThread : kTasksPerThread);
+  const std::int64_t wanted = std::clamp<std::int64_t>(divide_up(work, kBytesPerTask), 1, most);
   const std::int64_t share = divide_up(weights.panels(), divide_up(wanted, grid.row_tasks));
   grid.panels_per_task = divide_up(share, kPanelQuantum) * kPanelQuantum;
   grid.panel_tasks = divide_up(weights.panels(), grid.panels_per_task);

@@ -12,7 +12,7 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kPrefetchBytes = 4096;
+constexpr int kPrefetchBytes = 2048;
 
 // A step of the format is kDepthRows rows of 16 outputs per tile, a row kRowBytes after the other;
 // an activation row of a step is kDepthRows words. One word meets one row.
