@@ -226,7 +226,7 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
   const std::vector<std::pair<std::string, std::int64_t>> published = {
       {"tinyllama-1.1b", 1100048384}, {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400},
       {"qwen2.5-0.5b", 494032768},    {"qwen3-0.6b", 596049920},    {"mistral-7b", 7241732096},
-      {"phi-3-mini", 3821079552},     {"smollm2-135m", 134515008}};
+      {"phi-3-mini", 3821079552},     {"smollm2-135m", 134515008},  {"llama-160m", 162417408}};
   for (const auto& [name, parameters] : published) {
     const auto config = config_from_preset(name);
     ASSERT_TRUE(config.ok()) << config.error().message;

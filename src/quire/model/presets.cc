@@ -17,9 +17,9 @@ struct Preset {
   std::string_view json;
 };
 
-// The two first are the shapes of the benchmarks; their positions are many, so that a bench can
-// start at any depth.
-constexpr std::array<Preset, 9> kPresets = {{
+// The two first and llama-160m (multi-head attention, JackFram/llama-160m) are the shapes of the
+// benchmarks; their positions are many, so that a bench can start at any depth.
+constexpr std::array<Preset, 10> kPresets = {{
     {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
       "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -67,6 +67,10 @@ constexpr std::array<Preset, 9> kPresets = {{
       "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192,
       "rms_norm_eps": 1e-05, "rope_theta": 100000, "rope_interleaved": false,
       "tie_word_embeddings": true, "eos_token_id": 2})"},
+    {"llama-160m", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
+      "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+      "num_attention_heads": 12, "max_position_embeddings": 131072, "rms_norm_eps": 1e-06,
+      "eos_token_id": 2})"},
 }};
 
 }  // namespace
