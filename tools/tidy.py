@@ -63,7 +63,7 @@ def run(root, jobs, seconds):
     product = tuple(str(root / part) + "/" for part in ("src", "apps", "bindings", "bench", "examples"))
     entries = {e["file"]: e for e in json.loads((build / "compile_commands.json").read_text())
                if e["file"].startswith(product) and not e["file"].endswith("_test.cc")}
-    configuration = (root / ".clang-tidy").read_bytes()
+    configuration = b"".join(path.read_bytes() for path in [root / ".clang-tidy", *sorted((root / "src").rglob(".clang-tidy"))])
     known, keys = {}, {}
     for name, entry in entries.items():
         key = key_of(root, entry, known, configuration)

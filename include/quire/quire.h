@@ -1,6 +1,7 @@
 // Everything: #include <quire/quire.h>, link quire::quire.
 #pragma once
 
+// IWYU pragma: begin_exports
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -9,3 +10,4 @@
 #include "quire/tokenizer.h"
 #include "quire/tools.h"
 #include "quire/types.h"
+// IWYU pragma: end_exports

@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include "quire/result.h"
+
 namespace nb = nanobind;
 
 namespace quire::python {

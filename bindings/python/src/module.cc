@@ -7,6 +7,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -121,6 +122,10 @@ void bind_llm(nb::module_& module) {
                                   all_rows ? ForwardRows::kAll : ForwardRows::kLast, &interrupted);
              })));
            })
+      .def("explain",
+           [](const LLM& llm, const Prompt& prompt) {
+             return to_list(unwrap(without_gil([&] { return llm.explain(prompt); })));
+           })
       .def("tokenizer", [](const LLM& llm) { return unwrap(llm.tokenizer()); })
       .def("stats",
            [](const LLM& llm) {
@@ -141,6 +146,7 @@ void bind_llm(nb::module_& module) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-cstyle-cast): the cast is inside of the macro.
 NB_MODULE(_quire, module) {
   module.attr("__version__") = version();
   bind_params(module);

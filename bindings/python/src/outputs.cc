@@ -5,7 +5,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "quire/output.h"
 
 namespace nb = nanobind;
 
@@ -66,6 +71,24 @@ nb::dict to_dict(const Delta& delta) {
   dict["finish_reason"] =
       delta.finished ? nb::object(nb::str(finish_reason_name(delta.finish_reason))) : nb::none();
   return dict;
+}
+
+nb::list to_list(const std::vector<ReusePart>& parts) {
+  const auto or_none = [](const std::string& text) {
+    return text.empty() ? nb::none() : nb::object(nb::cast(text));
+  };
+  nb::list list;
+  for (const ReusePart& part : parts) {
+    nb::dict dict;
+    dict["chunk_type"] = or_none(part.chunk_type);
+    dict["chunk_id"] = or_none(part.chunk_id);
+    dict["position"] = part.position;
+    dict["tokens"] = part.tokens;
+    dict["hit"] = part.hit;
+    dict["reason"] = part.reason;
+    list.append(dict);
+  }
+  return list;
 }
 
 nb::dict to_dict(ForwardOutput output) {

@@ -4,12 +4,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdint>
+#include <exception>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "errors.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace nb = nanobind;
 
