@@ -69,6 +69,24 @@ double mass_of(const MassParams& p, const Entry& entry, std::span<const float> q
   return sum;
 }
 
+// What the tokens of one block of the run get; `block` counts from the run's first.
+void add_block_mass(const MassParams& p, std::size_t entry_index, std::span<const float> queries,
+                    const tensor::PagedKVView& view, int block) {
+  const Entry& entry = p.entries[entry_index];
+  std::vector<float> key(static_cast<std::size_t>(p.shape.head_dim));
+  const std::int32_t first = block * view.block_tokens;
+  const std::int32_t end = std::min(first + view.block_tokens, entry.num_tokens);
+  for (std::int32_t token = first; token < end; ++token) {
+    for (int head = 0; head < view.kv_heads; ++head) {
+      kernels::read_key(
+          view, head,
+          {.block = entry.blocks[static_cast<std::size_t>(block)], .offset = token - first}, key);
+      p.mass[entry_index][static_cast<std::size_t>(token)] +=
+          mass_of(p, entry, queries, token, head, key);
+    }
+  }
+}
+
 }  // namespace
 
 void add_mass(const kernels::Context& context, const MassParams& params,
@@ -76,27 +94,14 @@ void add_mass(const kernels::Context& context, const MassParams& params,
   QUIRE_CHECK(params.mass.size() == params.entries.size(), "a mass for every entry");
   for (std::size_t e = 0; e < params.entries.size(); ++e) {
     const Entry& entry = params.entries[e];
-    const std::span<double> mass = params.mass[e];
-    if (mass.empty()) {
+    if (params.mass[e].empty()) {
       continue;
     }
-    QUIRE_CHECK(std::ssize(mass) == entry.num_tokens, "a mass for every token of the run");
+    QUIRE_CHECK(std::ssize(params.mass[e]) == entry.num_tokens,
+                "a mass for every token of the run");
     const std::vector<float> queries = rotated_queries(params, e);
-    context.pool->run(static_cast<int>(entry.blocks.size()), [&](int block, int) {
-      std::vector<float> key(static_cast<std::size_t>(params.shape.head_dim));
-      const std::int32_t first = block * view.block_tokens;
-      const std::int32_t end = std::min(first + view.block_tokens, entry.num_tokens);
-      for (std::int32_t token = first; token < end; ++token) {
-        for (int head = 0; head < view.kv_heads; ++head) {
-          kernels::read_key(
-              view, head,
-              {.block = entry.blocks[static_cast<std::size_t>(block)], .offset = token - first},
-              key);
-          mass[static_cast<std::size_t>(token)] +=
-              mass_of(params, entry, queries, token, head, key);
-        }
-      }
-    });
+    context.pool->run(static_cast<int>(entry.blocks.size()),
+                      [&](int block, int) { add_block_mass(params, e, queries, view, block); });
   }
 }
 

@@ -244,7 +244,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   }
   draft.result.id = draft.chunk.id = known->id;
   if (draft.counted) {
-    registry_.merge(std::move(draft.chunk));
+    registry_.merge(draft.chunk);
   }
   return true;
 }

@@ -49,7 +49,7 @@ void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std
 
 void read_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
               std::span<float> out) {
-  const std::ptrdiff_t slots = (view.block_tokens + 1) / 2 * 2;
+  const std::ptrdiff_t slots = (std::ptrdiff_t{view.block_tokens} + 1) / 2 * 2;
   const bool wide = view.dtype == tensor::DType::kFloat32;
   read(view, kv_head, slot, 0,
        wide ? Layout{.first = slot.offset, .step = slots}

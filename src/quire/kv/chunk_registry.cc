@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/base/check.h"
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/kv/ledger.h"
@@ -147,7 +148,7 @@ void ChunkRegistry::touch(Chunk& chunk) {
   ++chunk.accesses;
 }
 
-void ChunkRegistry::merge(NewChunk chunk) {
+void ChunkRegistry::merge(const NewChunk& chunk) {
   Chunk* known = lookup(chunk.id);
   QUIRE_CHECK(known != nullptr && known->listed, "merged with a chunk that is not there");
   for (const auto& [key, value] : chunk.metadata) {

@@ -103,7 +103,7 @@ class ChunkRegistry {
 
   // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`.
   // Precondition: find(chunk.id).
-  void merge(NewChunk chunk);
+  void merge(const NewChunk& chunk);
   // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
   // all else but the token ids. nullptr when unknown.
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);

@@ -244,7 +244,7 @@ class Stress {
       touch(*there);
       hits_ += there->variants.empty() ? 0 : 1;
       there->named = ++named_;
-      return registry_->merge(std::move(chunk));
+      return registry_->merge(chunk);
     }
     if (known(name.id) == nullptr) {  // else somebody is at it
       begin(name, std::move(chunk));

@@ -135,7 +135,7 @@ TEST_F(ChunkRegistryTest, RegisteringAgainIsAUseAndMergesWhatWasSaid) {
   NewChunk again = chunk('a');
   again.metadata = {{"b", 3}};
   again.pinned = true;
-  registry.merge(std::move(again));
+  registry.merge(again);
   const Chunk* known = registry.get(id_of('a')).value();
   EXPECT_EQ(base::json::serialize(known->metadata), R"({"a":1,"b":3})");
   EXPECT_TRUE(known->pinned);

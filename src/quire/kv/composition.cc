@@ -15,6 +15,7 @@
 #include "quire/chunks.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/types.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -74,6 +75,7 @@ std::string before_contexts(const CompositionSpec& spec) {
 
 Status place_fixed(const CompositionSpec& spec, ResolvedComposition& composition) {
   std::vector<Part*> parts;
+  parts.reserve(composition.parts.size() + 1);
   for (Part& part : composition.parts) {
     parts.push_back(&part);
   }

@@ -17,7 +17,6 @@
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
-#include "quire/types.h"
 
 namespace quire::kv {
 namespace {

@@ -50,7 +50,7 @@ class Planner {
   }
 
   [[nodiscard]] std::int32_t pending_tokens(const Entry& entry) const {
-    return wanted_tokens(entry) - ledger_.num_computed(*entry.sequence);
+    return wanted_tokens(entry) - ledger_.num_computed(entry.running_sequence());
   }
 
   [[nodiscard]] std::optional<RequestId> first_needy() const {
@@ -69,7 +69,7 @@ class Planner {
       if (fit_blocks(keep, dropped, plan.runs) && !plan.runs.empty()) {
         return true;
       }
-      dropped.push_back(*entry(keep - 1).sequence);
+      dropped.push_back(entry(keep - 1).running_sequence());
       plan.preempt.push_back(entry(keep - 1).request.id);
     }
     plan = {.version = plan.version};
@@ -101,7 +101,7 @@ class Planner {
     runs.clear();
     for (std::int32_t i = 0; i < keep; ++i) {
       const Entry& running = entry(i);
-      const SeqId id = *running.sequence;
+      const SeqId id = running.running_sequence();
       const std::int32_t wanted = rows[static_cast<std::size_t>(i)];
       const std::int32_t count = rows_that_fit(id, wanted);
       if (wanted > 0 && count == 0) {

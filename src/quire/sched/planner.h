@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/sched/scheduler.h"
@@ -18,6 +19,12 @@ struct Entry {
   std::int32_t total_tokens = 0;  // whose KV it can ever need: prompt + max_new_tokens - 1
   std::optional<SeqId> sequence;  // from first admission on; of a composition from the start
   RequestProgress progress;
+
+  // Precondition: the request is running.
+  [[nodiscard]] SeqId running_sequence() const {
+    QUIRE_CHECK(sequence.has_value(), "a running request without a sequence");
+    return *sequence;
+  }
 };
 
 struct State {

@@ -94,7 +94,7 @@ Status Scheduler::Impl::check_fits(const Request& request) const {
 void Scheduler::Impl::preempt(RequestId id) {
   Entry& youngest = *state.line[static_cast<std::size_t>(state.num_running - 1)];
   QUIRE_CHECK(youngest.request.id == id, "only the youngest running request may be preempted");
-  state.ledger->drop_kv(*youngest.sequence);
+  state.ledger->drop_kv(youngest.running_sequence());
   ++youngest.progress.preemptions;
   --state.num_running;
 }
@@ -116,7 +116,7 @@ Result<std::vector<ScheduledRun>> Scheduler::Impl::make_room(const std::vector<P
   std::vector<ScheduledRun> scheduled;
   scheduled.reserve(runs.size());
   for (const PlannedRun& run : runs) {
-    const SeqId sequence = *find(run.request)->sequence;
+    const SeqId sequence = find(run.request)->running_sequence();
     if (state.ledger->num_computed(sequence) != run.first) {
       return {ErrorCode::kInternal,
               base::str_cat("request ", run.request.value, " was planned from token ", run.first,
@@ -141,8 +141,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
 
 Scheduler::~Scheduler() {
   for (const auto& entry : impl_->state.line) {
-    if (entry->sequence) {
-      impl_->state.ledger->close(*entry->sequence);
+    if (const auto& sequence = entry->sequence) {
+      impl_->state.ledger->close(*sequence);
     }
   }
 }
@@ -182,8 +182,8 @@ bool Scheduler::finish(RequestId id) {
     return false;
   }
   State& state = impl_->state;
-  const auto place = std::ranges::lower_bound(state.line, entry->arrival, {},
-                                              [](const auto& other) { return other->arrival; });
+  const auto place = std::ranges::partition_point(
+      state.line, [&](const auto& other) { return other->arrival < entry->arrival; });
   if (place - state.line.begin() < state.num_running) {
     --state.num_running;
   }

@@ -85,7 +85,7 @@ struct VectorProducts {
                                               : Stream{view.v[0] + in_unit, kUnitTokens};
       for (int row = 0; row < t.rows; row += kRows) {
         kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
-          score_tile<rows.value>(t, row, k, ahead, &b.scores[row][column]);
+          score_tile<rows.kValue>(t, row, k, ahead, &b.scores[row][column]);
         });
       }
     }
@@ -116,7 +116,7 @@ struct VectorProducts {
       for (int row = 0; row < t.rows; row += kRows) {
         float* to = out + std::ptrdiff_t{row} * t.padded_dim + dim;
         kernels::with_row_count<kRows>(
-            t.rows - row, [&](auto rows) { value_tile<rows.value>(t, view, b, {row, dim}, to); });
+            t.rows - row, [&](auto rows) { value_tile<rows.kValue>(t, view, b, {row, dim}, to); });
       }
     }
   }

@@ -134,14 +134,14 @@ void dense_strip(const MatmulTask& t, const std::byte* w, int columns, StepRange
       const std::byte* tile_w = w + column_offset<F>(c, t.panel_bytes);
       for (int r = 0; r < block_rows; r += MaxRows) {
         with_row_count<MaxRows>(block_rows - r, [&](auto rows) {
-          dense_tile<V, F, rows.value, N>({.w = tile_w,
-                                           .panel_bytes = t.panel_bytes,
-                                           .x = block + r * F::kDepthRows * 4,
-                                           .block_rows = block_rows,
-                                           .steps = range.count,
-                                           .resume = range.first > 0,
-                                           .out = out + (row + r) * t.out_stride + c,
-                                           .out_stride = t.out_stride});
+          dense_tile<V, F, rows.kValue, N>({.w = tile_w,
+                                            .panel_bytes = t.panel_bytes,
+                                            .x = block + r * F::kDepthRows * 4,
+                                            .block_rows = block_rows,
+                                            .steps = range.count,
+                                            .resume = range.first > 0,
+                                            .out = out + (row + r) * t.out_stride + c,
+                                            .out_stride = t.out_stride});
         });
       }
     }

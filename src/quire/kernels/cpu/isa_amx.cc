@@ -1,6 +1,8 @@
 // The amx kernels: matrix products on tiles, everything else as on AVX-512.
+#include "quire/device/cpu/isa.h"
 #include "quire/kernels/cpu/amx_matmul.h"
 #include "quire/kernels/cpu/amx_peak.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cpu/vec_avx512.h"
 #include "quire/kernels/cpu/vector_kernels.h"
 

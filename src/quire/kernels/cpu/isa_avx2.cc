@@ -1,4 +1,6 @@
 // The avx2 kernels; compiled with the flags of that instruction set.
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cpu/vec_avx2.h"
 #include "quire/kernels/cpu/vector_kernels.h"
 

@@ -1,4 +1,6 @@
 // The portable kernels; compiled with the flags of that instruction set.
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cpu/vec_portable.h"
 #include "quire/kernels/cpu/vector_kernels.h"
 

@@ -13,7 +13,7 @@ constexpr int min_int(int a, int b) { return a < b ? a : b; }
 constexpr int max_int(int a, int b) { return a > b ? a : b; }
 
 inline std::int32_t word_at(const void* p) {
-  std::int32_t x;
+  std::int32_t x = 0;
   __builtin_memcpy(&x, p, sizeof x);
   return x;
 }
@@ -21,7 +21,7 @@ inline std::int32_t word_at(const void* p) {
 // A row count known at compile time.
 template <int R>
 struct RowCount {
-  static constexpr int value = R;
+  static constexpr int kValue = R;
 };
 
 // Calls fn(RowCount<min(rows, Max)>{}); rows >= 1.

@@ -18,8 +18,8 @@ constexpr int kQuantPrefetchBytes = 4096;
 
 // Byte offset, inside a step's tiles, of the 64-byte row `row` that holds column `column`.
 template <bool kQ4>
-constexpr std::size_t quant_offset(int column, int row) {
-  return static_cast<std::size_t>(column / 16 * (kQ4 ? 256 : 512) + row * 64 + column % 16 * 4);
+constexpr int quant_offset(int column, int row) {
+  return column / 16 * (kQ4 ? 256 : 512) + row * 64 + column % 16 * 4;
 }
 
 // Operands of one register tile over the whole depth.
@@ -133,15 +133,15 @@ void quant_block(const MatmulTask& t, const std::byte* w, int row, float* out) {
   for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
     for (int r = 0; r < block_rows; r += V::kQuantRows) {
       with_row_count<V::kQuantRows>(block_rows - r, [&](auto rows) {
-        quant_tile<V, rows.value, V::kQuantRegisters, kQ4>({.w = w,
-                                                            .column = c,
-                                                            .steps = t.steps,
-                                                            .x = x + r * 32,
-                                                            .scales = t.scales + group + r,
-                                                            .offsets = t.offsets + group + r,
-                                                            .block_rows = block_rows,
-                                                            .out = out + r * t.out_stride + c,
-                                                            .out_stride = t.out_stride});
+        quant_tile<V, rows.kValue, V::kQuantRegisters, kQ4>({.w = w,
+                                                             .column = c,
+                                                             .steps = t.steps,
+                                                             .x = x + r * 32,
+                                                             .scales = t.scales + group + r,
+                                                             .offsets = t.offsets + group + r,
+                                                             .block_rows = block_rows,
+                                                             .out = out + r * t.out_stride + c,
+                                                             .out_stride = t.out_stride});
       });
     }
   }
