@@ -264,8 +264,9 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<ForwardOutput> logits_from_chunks(const CompositionSpec& spec,
                                                          const Interrupt& interrupted = {});
 
-  // JSON list: for each part of the composition or prompt why it is there or not.
-  [[nodiscard]] Result<std::string> explain(const CompositionSpec& spec) const;
+  // For each part of the composition whether its KV is there, and why not. Chunks that have gone
+  // are parts too, of unknown length. Changes nothing. Of a plain prompt: llm().explain.
+  [[nodiscard]] Result<std::vector<ReusePart>> explain(const CompositionSpec& spec) const;
 
   struct Impl;
 

@@ -118,6 +118,9 @@ class QUIRE_API LLM {
                                               ForwardRows rows = ForwardRows::kAll,
                                               const Interrupt& interrupted = {});
 
+  // What the prefix cache holds of the prompt, and why it holds no more. Changes nothing.
+  [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt) const;
+
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;
   // As after the last finished step. kClosed when closed.

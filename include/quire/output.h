@@ -66,6 +66,16 @@ struct Delta {
   FinishReason finish_reason = FinishReason::kStop;
 };
 
+// One part of a request: whether its KV is there, and why not.
+struct ReusePart {
+  std::string chunk_type;  // empty in a plain prompt
+  std::string chunk_id;
+  std::int64_t position = 0;
+  std::int64_t tokens = 0;
+  bool hit = false;
+  std::string reason;  // "hit"; "never seen", "evicted to make room 3 s ago", ...
+};
+
 // Logits fp32 [rows, vocab_size] of the prompt's tokens from `cached_tokens` on, or of the last
 // one.
 struct ForwardOutput {

@@ -341,10 +341,21 @@ class ChunkedLLM(LLM):
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
         return Fields(_described(self._chunks.preview_composition(spec)))
 
-    def explain(self, request: Mapping[str, Any] | Composition | None = None, **composing: Any) -> list[Fields]:
-        """For each chunk of a composition whether its KV is there, and why not."""
-        spec = _spec(**composing) if request is None else _request(request)
-        return [Fields(part) for part in json.loads(self._chunks.explain(spec))]
+    def explain(self, request: Mapping[str, Any] | Composition | Prompt | None = None, **composing: Any) -> list[Fields]:
+        """For each part of a request whether its KV is there (`hit`), and why not (`reason`). Changes nothing.
+
+        A request is one of batch_generate_from_chunks, a Composition, composing keywords, or a plain prompt.
+        Chunks that have gone are parts too.
+        """
+        if request is None:
+            spec = _spec(**composing)
+        elif composing:
+            raise TypeError("explain takes a request, or composing keywords")
+        elif isinstance(request, (Mapping, Composition)):
+            spec = _request(request)
+        else:
+            return super().explain(request)
+        return [Fields(part) for part in self._chunks.explain(spec)]
 
     def generate_from_chunks(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _quire
 from ._quire import SamplingParams
-from .outputs import Delta, ForwardOutput, GenerationOutput
+from .outputs import Delta, Fields, ForwardOutput, GenerationOutput
 from .tokenizer import Tokenizer, to_ids, to_text
 
 Params = SamplingParams | dict[str, Any] | None
@@ -146,6 +146,10 @@ class LLM:
         if rows not in ("all", "last"):
             raise ValueError(f"rows must be 'all' or 'last', not {rows!r}")
         return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuse == "exact", rows == "all"))
+
+    def explain(self, prompt: Prompt) -> list[Fields]:
+        """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing."""
+        return [Fields(part) for part in self._handle.explain(_prompt(prompt))]
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -25,6 +25,7 @@ namespace quire::python {
 namespace {
 
 using python::to_dict;  // of outputs.h, beside those below
+using python::to_list;
 
 // The enumerator called `name`; ValueError listing all names otherwise.
 template <class Enum>
@@ -297,7 +298,7 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
            })
       .def("explain",
            [](const ChunkedLLM& llm, const CompositionSpec& spec) {
-             return unwrap(without_gil([&] { return llm.explain(spec); }));
+             return to_list(unwrap(without_gil([&] { return llm.explain(spec); })));
            })
       .def("generate", &generate, nb::arg("texts"), nb::arg("how"), nb::arg("params").none(),
            nb::arg("persist_chunks"))

@@ -3,12 +3,16 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "quire/output.h"
 
 namespace quire::python {
 
 [[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
+// As explain gives them.
+[[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);
 // The logits become a NumPy array [rows, vocab_size] that owns the memory; nothing is copied.
 [[nodiscard]] nanobind::dict to_dict(ForwardOutput output);
 

@@ -119,6 +119,24 @@ def test_the_preview_is_what_the_run_does_and_changes_nothing(llm, ids):
     assert preview.retokenizes_alike and preview.num_levels == 4
 
 
+def test_explain_tells_what_became_of_chunks_and_of_plain_prompts(llm, ids):
+    llm.delete_chunk(ids[1])
+    parts = llm.explain(composing(ids))
+    assert [part.chunk_id for part in parts] == ids and "deleted" in parts[1].reason
+    assert parts[2].chunk_type == "context" and parts[2].tokens > 0
+    llm.clear_prefix_cache()
+    prompt = list(range(300, 370))
+    assert [(part.hit, part.reason) for part in llm.explain(prompt)] == [(False, "never seen")]
+    llm.generate(prompt, {"max_tokens": 1})
+    hit, miss = llm.explain(prompt)
+    assert hit.hit and hit.tokens == 64 and not miss.hit and miss.position == 64
+    assert llm.explain(prompt[:40] + [299] * 40)[1].reason == "differs from what is cached at token 40"
+    exact = composing([ids[0], ids[2], ids[3]], mode="exact")
+    assert llm.explain(exact)[0].reason == "never seen"
+    with pytest.raises(TypeError):
+        llm.explain(exact, mode="exact")
+
+
 def test_a_batch_equals_single_calls(llm, ids):
     requests = [
         composing(ids),

@@ -85,6 +85,27 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
                               .context_ids = spec.context_chunk_ids};
 }
 
+// ChunkedLLM::explain of a composition some of whose chunks have gone.
+std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpec& spec) {
+  std::vector<std::string> ids = spec.context_chunk_ids;
+  ids.insert(ids.begin(), spec.system_chunk_id);
+  ids.push_back(spec.query_chunk_id);
+  std::vector<ReusePart> parts;
+  for (const std::string& id : ids) {
+    if (id.empty()) {
+      continue;
+    }
+    const Result<ChunkInfo> chunk = service->get(id);
+    ReusePart part{.chunk_id = id, .reason = chunk.ok() ? "registered" : chunk.error().message};
+    if (chunk.ok()) {
+      part.chunk_type = chunk_type_name(chunk->type);
+      part.tokens = std::ssize(chunk->token_ids);
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
 }  // namespace
 
 Status ChunkCacheOptions::validate() const {
@@ -256,18 +277,25 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
   return output;
 }
 
-Result<std::string> ChunkedLLM::explain(const CompositionSpec& spec) const {
-  QUIRE_TRY(const CompositionInfo info, preview_composition(spec));
-  base::json::array parts;
-  for (const CompositionInfo::Segment& segment : info.segments) {
-    parts.push_back(base::json::object{{"chunk_id", segment.chunk_id},
-                                       {"chunk_type", chunk_type_name(segment.type)},
-                                       {"tokens", segment.num_tokens},
-                                       {"position", segment.position},
-                                       {"hit", segment.cached},
-                                       {"reason", segment.cached ? "hit" : segment.why_not}});
+Result<std::vector<ReusePart>> ChunkedLLM::explain(const CompositionSpec& spec) const {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  const Result<CompositionInfo> info = service->preview(spec);
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
+    return explain_lost(service, spec);
   }
-  return base::json::serialize(parts);
+  if (!info.ok()) {
+    return info.error();
+  }
+  std::vector<ReusePart> parts;
+  for (const CompositionInfo::Segment& segment : info->segments) {
+    parts.push_back({.chunk_type = std::string(chunk_type_name(segment.type)),
+                     .chunk_id = segment.chunk_id,
+                     .position = segment.position,
+                     .tokens = segment.num_tokens,
+                     .hit = segment.cached,
+                     .reason = segment.cached ? "hit" : segment.why_not});
+  }
+  return parts;
 }
 
 }  // namespace quire

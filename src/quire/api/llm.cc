@@ -289,6 +289,22 @@ Result<std::int64_t> LLM::clear_prefix_cache() {
   return engine->clear_prefix_cache();
 }
 
+Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt) const {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt));
+  QUIRE_TRY(const auto cached, engine->cached_prefix(ids));
+  std::vector<ReusePart> parts;
+  if (cached.tokens > 0) {
+    parts.push_back({.tokens = cached.tokens, .hit = true, .reason = "hit"});
+  }
+  if (cached.tokens < std::ssize(ids)) {
+    parts.push_back({.position = cached.tokens,
+                     .tokens = std::ssize(ids) - cached.tokens,
+                     .reason = kv::to_text(cached.miss)});
+  }
+  return parts;
+}
+
 Result<bool> LLM::abort(RequestId request) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->abort(request);

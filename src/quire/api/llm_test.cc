@@ -115,6 +115,44 @@ TEST(LLM, WarmForwardEqualsColdBitForBitAndReusesEveryWholeBlock) {
   }
 }
 
+TEST(LLM, ExplainsWhatOfAPromptIsCachedAndWhyNotMore) {
+  LLM llm = open_demo({.block_tokens = 16, .kv_budget_bytes = std::int64_t{4} << 20});
+  const auto ids = some_ids(50, 11);
+  const auto parts_of = [&](const std::vector<TokenId>& prompt) {
+    auto parts = llm.explain(prompt);
+    EXPECT_TRUE(parts.ok());
+    return std::move(parts).value();
+  };
+  EXPECT_EQ(parts_of(ids).at(0).reason, "never seen");
+  ASSERT_TRUE(llm.forward(ids).ok());
+  const auto before = llm.stats().value();
+  auto parts = parts_of(ids);
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_TRUE(parts[0].hit);
+  EXPECT_EQ(parts[0].tokens, 48);
+  EXPECT_EQ(parts[1].position, 48);
+  EXPECT_EQ(parts[1].tokens, 2);
+  EXPECT_EQ(parts_of({ids[0], ids[1]}).at(0).reason,
+            "less than a block is left, and the last token is always computed");
+  auto other = ids;
+  other[20] = other[20] == 300 ? 301 : 300;
+  parts = parts_of(other);
+  EXPECT_EQ(parts[0].tokens, 16);
+  EXPECT_EQ(parts[1].reason, "differs from what is cached at token 20");
+  EXPECT_EQ(llm.stats().value(), before);  // nothing has changed
+  EXPECT_EQ(llm.forward(ids).value().cached_tokens, 48);
+
+  for (std::uint32_t seed = 100; llm.stats().value()[6].second == 0; ++seed) {
+    ASSERT_EQ(llm.stats().value()[6].first, "evictions");
+    ASSERT_TRUE(llm.forward(some_ids(200, seed)).ok());
+  }
+  EXPECT_EQ(parts_of(ids).back().reason.rfind("evicted to make room", 0), 0u)
+      << parts_of(ids).back().reason;
+  ASSERT_TRUE(llm.clear_prefix_cache().ok());
+  EXPECT_TRUE(parts_of(ids).back().reason.rfind("evicted", 0) == 0 ||
+              parts_of(ids).back().reason.rfind("the cache was cleared", 0) == 0);
+}
+
 TEST(LLM, LastRowAloneEqualsTheLastOfAllRows) {
   LLM llm = open_demo();
   const auto ids = some_ids(77, 3);

@@ -27,6 +27,11 @@ std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
   return ids;
 }
 
+std::string why_not_computed(const kv::Chunk& chunk) {
+  return chunk.variants.empty() ? "not computed yet"
+                                : "computed under another anchor, not yet under this one";
+}
+
 }  // namespace
 
 // Keeps chunks from being evicted; destroyed on the engine thread.
@@ -257,6 +262,7 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
   };
   const bool exact = composition.mode == ReuseMode::kExact;
   const kv::PrefixMatch match = exact ? ledger.probe(info.token_ids) : kv::PrefixMatch{};
+  const std::string miss = exact ? kv::to_text(ledger.explain(info.token_ids)) : "";
   std::int64_t seen = 0;
   std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
   for (const kv::Part& part : composition.parts) {
@@ -269,8 +275,8 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
                              .position = part.position,
                              .cached = cached,
                              .why_not = cached  ? ""
-                                        : exact ? "not in the prefix cache after these predecessors"
-                                                : "not computed under this anchor yet"});
+                                        : exact ? miss
+                                                : why_not_computed(*part.chunk)});
     const bool first = counted.insert({part.chunk, part.key}).second;
     info.num_blocks += first && !exact ? blocks_for(tokens) : 0;
     info.new_blocks += first && !exact && !cached ? blocks_for(tokens) : 0;

@@ -300,6 +300,13 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
   return cleared;
 }
 
+Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens) {
+  Cached cached;
+  QUIRE_TRY_STATUS(
+      call([&] { cached = {.tokens = ledger_->match(tokens), .miss = ledger_->explain(tokens)}; }));
+  return cached;
+}
+
 Result<EngineStats> Engine::stats() const {
   const std::lock_guard lock(mutex_);
   if (closing_) {

@@ -86,6 +86,11 @@ class Engine {
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
+  struct Cached {
+    std::int64_t tokens = 0;
+    kv::PrefixMiss miss;  // of the token behind them
+  };
+  [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens);
   [[nodiscard]] Result<EngineStats> stats() const;
   void close();
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -99,6 +100,34 @@ PrefixMatch Ledger::probe(std::span<const TokenId> tokens) const {
     result.evictable_blocks += impl_->shared.index().is_unused(block) ? 1 : 0;
   }
   return result;
+}
+
+PrefixMiss Ledger::explain(std::span<const TokenId> tokens) const {
+  if (!config().prefix_cache) {
+    return {.why = PrefixMiss::Why::kCacheOff};
+  }
+  return impl_->shared.index().explain(tokens.first(tokens.empty() ? 0 : tokens.size() - 1));
+}
+
+std::string to_text(const PrefixMiss& miss) {
+  const auto ago = [&] {
+    return base::str_cat(" ", static_cast<std::int64_t>(miss.seconds), " s ago");
+  };
+  switch (miss.why) {
+    case PrefixMiss::Why::kCacheOff:
+      return "the prefix cache is off";
+    case PrefixMiss::Why::kNeverSeen:
+      return "never seen";
+    case PrefixMiss::Why::kDiffers:
+      return base::str_cat("differs from what is cached at token ", miss.token);
+    case PrefixMiss::Why::kEvicted:
+      return base::str_cat("evicted to make room", ago());
+    case PrefixMiss::Why::kCleared:
+      return base::str_cat("the cache was cleared", ago());
+    case PrefixMiss::Why::kTail:
+      return "less than a block is left, and the last token is always computed";
+  }
+  return "";
 }
 
 SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse) {

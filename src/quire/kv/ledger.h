@@ -32,6 +32,9 @@ class Ledger {
   // The same with what it would hold. Cost: O(match).
   [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens) const;
 
+  // Why the match ends where it does. Cost: O(match + blocks).
+  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens) const;
+
   // A new sequence over `tokens`; with `reuse` its KV begins with the longest cached prefix (whole
   // blocks, token-exact, at most tokens.size() - 1 tokens, so that the last token is computed).
   // Allocates nothing. Without `reuse` it never uses a block that another sequence computed, not

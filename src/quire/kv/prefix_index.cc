@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,10 +13,16 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::kv {
+namespace {
+
+constexpr std::size_t kRemembered = 16384;  // blocks that have gone
+
+}  // namespace
 
 PrefixIndex::PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
                          std::uint64_t hash_mask)
@@ -50,6 +57,46 @@ std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const Token
     }
   }
   return std::nullopt;
+}
+
+PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens) const {
+  const std::vector<BlockRef> chain = match(tokens);
+  const auto step = static_cast<std::size_t>(block_tokens_);
+  const std::size_t matched = chain.size() * step;
+  const std::span<const TokenId> rest = tokens.subspan(matched);
+  PrefixMiss miss{.why = PrefixMiss::Why::kNeverSeen, .token = static_cast<std::int64_t>(matched)};
+  if (rest.size() < step) {
+    miss.why = PrefixMiss::Why::kTail;
+    return miss;
+  }
+  const std::int32_t parent = chain.empty() ? -1 : chain.back().id.value;
+  if (const Gone* gone = last_gone(chain_hash(parent, rest.first(step)))) {
+    miss.why = gone->why;
+    miss.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - gone->when).count();
+    return miss;
+  }
+  for (const BlockRef other : blocks()) {
+    if (node(other.id.value).parent == parent) {
+      const std::span<const TokenId> seen = tokens_of(other);
+      const auto alike = std::ranges::mismatch(seen, rest).in1 - seen.begin();
+      if (alike > 0 || parent >= 0) {
+        miss.why = PrefixMiss::Why::kDiffers;
+        miss.token = std::max(miss.token, static_cast<std::int64_t>(matched) + alike);
+      }
+    }
+  }
+  return miss;
+}
+
+const PrefixIndex::Gone* PrefixIndex::last_gone(std::uint64_t hash) const {
+  for (std::size_t i = 0; i < gone_.size(); ++i) {
+    const Gone& gone = gone_[(next_gone_ + kRemembered - 1 - i) % kRemembered];
+    if (gone.hash == hash) {
+      return &gone;
+    }
+  }
+  return nullptr;
 }
 
 void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens) {
@@ -102,7 +149,7 @@ void PrefixIndex::set_unused(BlockRef block) {
   ++num_unused_;
 }
 
-std::vector<BlockRef> PrefixIndex::evict() {
+std::vector<BlockRef> PrefixIndex::evict(PrefixMiss::Why why) {
   QUIRE_CHECK(oldest_ >= 0, "nothing to evict");
   std::vector<BlockRef> removed = {ref_of(oldest_)};
   for (std::size_t i = 0; i < removed.size(); ++i) {
@@ -112,7 +159,15 @@ std::vector<BlockRef> PrefixIndex::evict() {
     }
   }
   std::ranges::reverse(removed);
+  const auto now = std::chrono::steady_clock::now();
   for (const BlockRef block : removed) {
+    const Gone gone{.hash = node(block.id.value).hash, .why = why, .when = now};
+    if (gone_.size() < kRemembered) {
+      gone_.push_back(gone);
+    } else {
+      gone_[next_gone_] = gone;
+    }
+    next_gone_ = (next_gone_ + 1) % kRemembered;
     remove_leaf(block.id.value);
   }
   return removed;

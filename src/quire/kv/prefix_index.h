@@ -11,6 +11,8 @@
 // released alone; when they are evicted the blocks after them leave the index too.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,6 +20,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -39,6 +42,10 @@ class PrefixIndex {
   [[nodiscard]] std::optional<BlockRef> find(BlockRef parent,
                                              std::span<const TokenId> tokens) const;
 
+  // Why match ends where it does. For people: evictions are known by hash alone, and only the last
+  // ones. Cost: O(match + blocks).
+  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens) const;
+
   // Adds a block, as used. Preconditions: `parent` is the root or known; `block` is not known, and
   // no sibling has the same tokens.
   void insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens);
@@ -53,8 +60,9 @@ class PrefixIndex {
   void set_unused(BlockRef block);
 
   // Removes the oldest unused block with everything below it and returns what was removed, children
-  // before parents; without a window that is one block. Precondition: num_unused() > 0.
-  [[nodiscard]] std::vector<BlockRef> evict();
+  // before parents; without a window that is one block. `why`: kEvicted or kCleared, for explain.
+  // Precondition: num_unused() > 0.
+  [[nodiscard]] std::vector<BlockRef> evict(PrefixMiss::Why why = PrefixMiss::Why::kEvicted);
 
   [[nodiscard]] std::int32_t num_unused() const { return num_unused_; }
   [[nodiscard]] std::vector<BlockRef> blocks() const;                      // ascending ids
@@ -65,6 +73,11 @@ class PrefixIndex {
   [[nodiscard]] Status check() const;
 
  private:
+  struct Gone {
+    std::uint64_t hash = 0;  // of the chain
+    PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
+    std::chrono::steady_clock::time_point when;
+  };
   struct Node {
     bool present = false;
     bool unused = false;
@@ -87,6 +100,7 @@ class PrefixIndex {
   [[nodiscard]] BlockRef ref_of(std::int32_t id) const;
   [[nodiscard]] std::uint64_t chain_hash(std::int32_t parent,
                                          std::span<const TokenId> tokens) const;
+  [[nodiscard]] const Gone* last_gone(std::uint64_t hash) const;
   [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
   void remove_leaf(std::int32_t id);
   [[nodiscard]] Status check_node(std::int32_t id) const;
@@ -99,6 +113,8 @@ class PrefixIndex {
   std::int32_t oldest_ = -1;           // ends of the list of unused nodes
   std::int32_t newest_ = -1;
   std::int32_t num_unused_ = 0;
+  std::vector<Gone> gone_;  // a ring of the last ones
+  std::size_t next_gone_ = 0;
 };
 
 }  // namespace quire::kv

@@ -246,6 +246,35 @@ class RandomWalk {
   std::mt19937 random_;
 };
 
+TEST(PrefixIndex, ExplainsWhyAMatchEndsWhereItDoes) {
+  using Why = PrefixMiss::Why;
+  PrefixIndex index(8, 2);
+  const BlockRef first{BlockId{0}, 1};
+  const BlockRef second{BlockId{1}, 1};
+  index.insert(kIndexRoot, first, Tokens{1, 2});
+  index.insert(first, second, Tokens{3, 4});
+  const auto why = [&](const Tokens& tokens) { return index.explain(tokens).why; };
+  EXPECT_EQ(why({9, 9}), Why::kNeverSeen);
+  EXPECT_EQ(why({1, 2, 3, 4}), Why::kTail);
+  EXPECT_EQ(why({1, 2, 3}), Why::kTail);
+  EXPECT_EQ(why({1, 2, 3, 4, 5, 6}), Why::kNeverSeen);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4, 5, 6}).token, 4);
+  EXPECT_EQ(why({1, 2, 3, 9}), Why::kDiffers);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3, 9}).token, 3);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 9, 9}).token, 2);
+  EXPECT_EQ(index.explain(Tokens{1, 9}).token, 1);
+
+  index.set_unused(second);
+  index.set_unused(first);
+  ASSERT_EQ(index.evict().size(), 1u);
+  EXPECT_EQ(why({1, 2, 3, 4}), Why::kEvicted);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4}).token, 2);
+  EXPECT_EQ(why({1, 2, 3, 9}), Why::kNeverSeen);
+  ASSERT_EQ(index.evict(Why::kCleared).size(), 1u);
+  EXPECT_EQ(why({1, 2, 3, 4}), Why::kCleared);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4}).token, 0);
+}
+
 TEST(PrefixIndex, MillionRandomOperationsEqualBruteForce) {
   constexpr std::int64_t kSteps = 1'000'000 / 12 + 1;
   for (const std::int32_t num_blocks : {1, 7, 16, 24}) {

@@ -24,7 +24,7 @@ std::int32_t SharedBlocks::num_available() const { return pool_.num_free() + ind
 std::vector<BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
   while (pool_.num_free() < count) {
-    num_evictions_ += evict();
+    num_evictions_ += evict(PrefixMiss::Why::kEvicted);
   }
   return pool_.acquire(count, after);
 }
@@ -60,15 +60,15 @@ BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const 
 std::int32_t SharedBlocks::clear_cache() {
   std::int32_t freed = 0;
   while (index_.num_unused() > 0) {
-    freed += evict();
+    freed += evict(PrefixMiss::Why::kCleared);
   }
   return freed;
 }
 
 // Blocks that are in use below an evicted one only leave the index.
-std::int32_t SharedBlocks::evict() {
+std::int32_t SharedBlocks::evict(PrefixMiss::Why why) {
   std::int32_t freed = 0;
-  for (const BlockRef block : index_.evict()) {
+  for (const BlockRef block : index_.evict(why)) {
     freed += pool_.release(block) ? 1 : 0;
   }
   return freed;

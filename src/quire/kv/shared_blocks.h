@@ -50,7 +50,7 @@ class SharedBlocks {
   std::int32_t clear_cache();
 
  private:
-  std::int32_t evict();
+  std::int32_t evict(PrefixMiss::Why why);
 
   LedgerConfig config_;
   BlockPool pool_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "quire/base/ids.h"
 #include "quire/result.h"
@@ -63,6 +64,24 @@ struct PrefixMatch {
   std::int32_t evictable_blocks = 0;  // of those, used by nobody now: attaching takes them from
                                       // blocks_available
 };
+
+// Why the KV of a prompt's first token that is not cached is not there.
+struct PrefixMiss {
+  enum class Why : std::uint8_t {
+    kCacheOff,
+    kNeverSeen,  // or forgotten: only so many evictions are remembered
+    kDiffers,    // a cached prompt goes on with another token
+    kEvicted,    // to make room
+    kCleared,
+    kTail,  // less than a block is left, or the last token alone, which is always computed
+  };
+  Why why = Why::kNeverSeen;
+  std::int64_t token = 0;  // kDiffers: the first other one; else the first without KV
+  double seconds = 0;      // since then, of kEvicted and kCleared
+};
+
+// For people: "evicted to make room 12 s ago".
+[[nodiscard]] std::string to_text(const PrefixMiss& miss);
 
 struct LedgerCounts {
   std::int32_t blocks_total = 0;
