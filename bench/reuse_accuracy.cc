@@ -2,16 +2,21 @@
 // for any model trained on the card-file world (models/cardfile/README.md has the trainer's own
 // table).
 //
-//   python3 models/cardfile/cardfile.py write --seed 1 --contexts 50 --out contexts.jsonl
-//   reuse_accuracy models/cardfile/model contexts.jsonl [SHARE_OF_QUESTIONS]
+//   python3 models/cardfile/cardfile.py write --seed 1 --contexts 400 --out contexts.jsonl
+//   reuse_accuracy models/cardfile/model contexts.jsonl [QUESTIONS [MODE...]]
 //
-// An answer counts when every token of it is the greedy choice.
+// QUESTIONS: so many of each context, the first ones; 0 (all) by default. MODE: the rows whose name
+// contains it. Rows "in place" are defined as in the trainer's table: every context computed where
+// it stands. The default computes it once, right behind the system chunk, for all orders
+// (docs/adr/0008). An answer counts when it is the greedy one.
+#include <algorithm>
 #include <boost/json.hpp>
 #include <boost/json/src.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -51,17 +56,30 @@ std::vector<Mode> all_modes() {
       {"anchored", {}},
       {"independent", {.mode = ReuseMode::kIndependent}},
       {"parallel", {.positions = Positions::kParallel}},
-      {"in place + value_dev 0.15", in_place(blend(Selector::kValueDeviation, 0.15))},
-      {"in place + random 0.15", in_place(blend(Selector::kRandom, 0.15))},
-      {"in place + query_attn 0.15", in_place(blend(Selector::kQueryAttention, 0.15))},
-      {"blend value_dev 0.15", blend(Selector::kValueDeviation, 0.15)},
-      {"blend random 0.15", blend(Selector::kRandom, 0.15)},
-      {"blend first_k 0.15", blend(Selector::kFirst, 0.15)},
-      {"blend query_attn 0.15", blend(Selector::kQueryAttention, 0.15)},
-      {"blend query_attn 0.30", blend(Selector::kQueryAttention, 0.30)},
-      {"blend/independent query_attn 0.15",
+      {"value_dev 0.15, in place", in_place(blend(Selector::kValueDeviation, 0.15))},
+      {"random 0.15, in place", in_place(blend(Selector::kRandom, 0.15))},
+      {"query_attn 0.15, in place", in_place(blend(Selector::kQueryAttention, 0.15))},
+      {"value_dev 0.15", blend(Selector::kValueDeviation, 0.15)},
+      {"random 0.15", blend(Selector::kRandom, 0.15)},
+      {"first_k 0.15", blend(Selector::kFirst, 0.15)},
+      {"query_attn 0.15", blend(Selector::kQueryAttention, 0.15)},
+      {"query_attn 0.30", blend(Selector::kQueryAttention, 0.30)},
+      {"query_attn 0.15, independent",
        blend(Selector::kQueryAttention, 0.15, ReuseMode::kIndependent)},
   };
+}
+
+// Those whose name contains one of `wanted`; all without any.
+std::vector<Mode> chosen_modes(const std::vector<std::string>& wanted) {
+  std::vector<Mode> modes = all_modes();
+  if (!wanted.empty()) {
+    std::erase_if(modes, [&](const Mode& mode) {
+      return std::none_of(wanted.begin(), wanted.end(), [&](const std::string& part) {
+        return mode.name.find(part) != std::string::npos;
+      });
+    });
+  }
+  return modes;
 }
 
 const std::vector<std::string> kTypes = {"one_hop", "two_hop",       "split_adj", "split_link",
@@ -93,7 +111,8 @@ struct Question {
 };
 
 // One context: its cards registered once, all questions asked in every mode.
-void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t stride, Table& table) {
+void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t most,
+             const std::vector<Mode>& modes, Table& table) {
   std::vector<ChunkContent> contents;
   contents.push_back(
       {.content = std::string(context.at("system").as_string()), .type = ChunkType::kSystemPrompt});
@@ -103,14 +122,14 @@ void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t stride, Ta
   const std::vector<std::string> cards = must(llm.register_chunks(contents));
   std::vector<Question> questions;
   const json::array& all = context.at("questions").as_array();
-  for (std::size_t i = 0; i < all.size(); i += stride) {
+  for (std::size_t i = 0; i < std::min(all.size(), most); ++i) {
     questions.push_back(
         {std::string(all[i].at("type").as_string()), std::string(all[i].at("answer").as_string()),
          must(llm.register_chunk({.content = std::string(all[i].at("question").as_string()),
                                   .type = ChunkType::kQuery}))});
   }
   const quire::SamplingParams params = {.temperature = 0, .max_tokens = 64};
-  for (const Mode& mode : all_modes()) {
+  for (const Mode& mode : modes) {
     std::vector<CompositionSpec> specs;
     for (const Question& question : questions) {
       CompositionSpec spec = mode.spec;
@@ -129,13 +148,13 @@ void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t stride, Ta
   must(llm.clear_chunks());
 }
 
-void print(const Table& table) {
+void print(const std::vector<Mode>& modes, const Table& table) {
   std::printf("%-34s", "percent right");
   for (const std::string& type : kTypes) {
     std::printf(" %13s", type.c_str());
   }
   std::printf("\n");
-  for (const Mode& mode : all_modes()) {
+  for (const Mode& mode : modes) {
     std::printf("%-34s", mode.name.c_str());
     for (const std::string& type : kTypes) {
       const auto& counts = table.at(mode.name);
@@ -155,23 +174,24 @@ void print(const Table& table) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: reuse_accuracy MODEL CONTEXTS.jsonl [SHARE_OF_QUESTIONS]\n");
+    std::fprintf(stderr, "usage: reuse_accuracy MODEL CONTEXTS.jsonl [QUESTIONS [MODE...]]\n");
     return 2;
   }
-  const double share = argc > 3 ? std::strtod(argv[3], nullptr) : 1.0;
-  const auto stride = share > 0 && share < 1 ? static_cast<std::size_t>(1 / share) : 1;
+  const auto asked = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 0;
+  const std::size_t most = asked > 0 ? asked : std::numeric_limits<std::size_t>::max();
+  const std::vector<Mode> modes = chosen_modes({argv + std::min(argc, 4), argv + argc});
   ChunkedLLM llm = must(ChunkedLLM::open(argv[1], {.dtype = "float32"}));
   std::ifstream in(argv[2]);
   Table table;
   int contexts = 0;
   for (std::string line; std::getline(in, line); ++contexts) {
-    ask_all(llm, json::parse(line), stride, table);
+    ask_all(llm, json::parse(line), most, modes, table);
   }
   if (contexts == 0) {
     std::fprintf(stderr, "error: no contexts in %s\n", argv[2]);
     return 1;
   }
   std::printf("%d contexts\n", contexts);
-  print(table);
+  print(modes, table);
   return 0;
 }
