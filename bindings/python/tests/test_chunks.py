@@ -137,6 +137,24 @@ def test_explain_tells_what_became_of_chunks_and_of_plain_prompts(llm, ids):
         llm.explain(exact, mode="exact")
 
 
+def test_generated_text_becomes_a_chunk_and_what_is_exact_about_it_is_not_computed_again():
+    with ChunkedLLM(MODEL, threads=2, block_tokens=4) as llm:
+        ids = llm.register_chunks([(KEEPER, "system_prompt"), (ADA, "context"), (LARS, "context"), (TRADE, "query")])
+        out = llm.generate_from_chunks(**composing(ids, mode="exact"), sampling_params=GREEDY)
+        turn = llm.register_chunk(llm.get_chunk(ids[3]).token_ids + out.token_ids, "context")
+        query = llm.register_chunk("What does Lars carry?", "query")
+        request = composing([*ids[:3], turn, query], mode="exact")
+        computed_before = len(out.prompt_token_ids) + len(out.token_ids) - 1  # the last token has no KV yet
+        preview = llm.preview_composition(**request)
+        assert preview.tokens_reused == computed_before // 4 * 4
+        before = llm.stats()["tokens_computed"]
+        answer = llm.generate_from_chunks(**request, sampling_params={"temperature": 0, "max_tokens": 1})
+        assert answer.reuse.grade == "exact" and llm.stats()["tokens_computed"] - before == preview.tokens_computed
+        # The same chunk serves in any other composition, where its KV is its own.
+        other = llm.generate_from_chunks(**composing([ids[0], turn, ids[2], query]), sampling_params=GREEDY)
+        assert other.text.strip() == "a lantern." and other.usage.cached_tokens > 0
+
+
 def test_a_batch_equals_single_calls(llm, ids):
     requests = [
         composing(ids),
