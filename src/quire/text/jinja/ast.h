@@ -139,7 +139,10 @@ struct Stmt {
 };
 
 // Names that the language itself sets, interned first.
-enum SpecialSymbol : Symbol { kLoopSymbol, kCallerSymbol, kVarargsSymbol, kKwargsSymbol };
+inline constexpr Symbol kLoopSymbol = 0;
+inline constexpr Symbol kCallerSymbol = 1;
+inline constexpr Symbol kVarargsSymbol = 2;
+inline constexpr Symbol kKwargsSymbol = 3;
 
 struct Template {
   std::vector<Stmt> body;

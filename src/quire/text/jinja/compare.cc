@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"

@@ -14,6 +14,7 @@
 #include "quire/text/jinja/compare.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/interpreter.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"

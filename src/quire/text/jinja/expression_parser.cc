@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,11 +14,10 @@
 #include "quire/result.h"
 #include "quire/text/jinja/arithmetic.h"
 #include "quire/text/jinja/ast.h"
-#include "quire/text/jinja/error.h"
-#include "quire/text/jinja/filters.h"
 #include "quire/text/jinja/lexer.h"
 #include "quire/text/jinja/numbers.h"
 #include "quire/text/jinja/parser.h"
+#include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
 
@@ -401,12 +398,13 @@ Result<ExprPtr> ExpressionParser::number() {
     out.constant = Value::real(value.value_or(0.0));
     return finish(std::move(out));
   }
-  const auto value = parse_integer(tokens_.current().text, 0);
-  if (!value.ok() || !*value) {
+  const auto parsed = parse_integer(tokens_.current().text, 0);
+  const auto value = parsed.ok() ? *parsed : std::nullopt;
+  if (!value) {
     return tokens_.fail("the integer ", tokens_.current().text, " is beyond 64 bits");
   }
   tokens_.take();
-  out.constant = Value::integer(**value);
+  out.constant = Value::integer(*value);
   return finish(std::move(out));
 }
 

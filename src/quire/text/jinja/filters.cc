@@ -1,8 +1,6 @@
 #include "quire/text/jinja/filters.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +11,11 @@
 #include <utility>
 
 #include "quire/result.h"
-#include "quire/text/jinja/access.h"
 #include "quire/text/jinja/arguments.h"
 #include "quire/text/jinja/compare.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/format.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/numbers.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +15,7 @@
 #include "quire/text/jinja/compare.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/filters.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/sort.h"
@@ -238,23 +237,29 @@ Result<Value> filter_list(Runtime& runtime, const Value& input, const Arguments&
   return list_of(runtime.meter(), items->items);
 }
 
+// map(attribute=...).
+Result<Value> map_attribute(Meter& meter, const Value& input, const Arguments& arguments) {
+  QUIRE_TRY(const auto items, iterate(meter, input));
+  QUIRE_TRY(const auto bound, BoundArguments::bind("|map", arguments, {"attribute", "default"}, 1));
+  QUIRE_TRY(const auto path, AttributePath::parse(meter, bound[0]));
+  SequenceBuilder out(&meter, SequenceKind::kGenerator);
+  for (const auto& item : items->items) {
+    QUIRE_TRY(auto mapped, path.get(meter, item, bound.optional(1)));
+    QUIRE_TRY_STATUS(push(meter, out, std::move(mapped)));
+  }
+  return std::move(out).build();
+}
+
 Result<Value> filter_map(Runtime& runtime, const Value& input, const Arguments& arguments) {
   Meter& meter = runtime.meter();
   SequenceBuilder out(&meter, SequenceKind::kGenerator);
   if (!truth(input)) {
     return std::move(out).build();
   }
-  QUIRE_TRY(const auto items, iterate(meter, input));
   if (arguments.positional.empty()) {
-    QUIRE_TRY(const auto bound,
-              BoundArguments::bind("|map", arguments, {"attribute", "default"}, 1));
-    QUIRE_TRY(const auto path, AttributePath::parse(meter, bound[0]));
-    for (const auto& item : items->items) {
-      QUIRE_TRY(auto mapped, path.get(meter, item, bound.optional(1)));
-      QUIRE_TRY_STATUS(push(meter, out, std::move(mapped)));
-    }
-    return std::move(out).build();
+    return map_attribute(meter, input, arguments);
   }
+  QUIRE_TRY(const auto items, iterate(meter, input));
   const auto* name = arguments.positional[0].text();
   const Filter filter = name == nullptr ? nullptr : find_filter(name->view());
   if (filter == nullptr) {
@@ -435,9 +440,10 @@ Result<Value> filter_unique(Runtime& runtime, const Value& input, const Argument
     if (!bound.boolean(0, false)) {
       key = lower_case(meter, key);
     }
-    if (seen.set(key, Value())) {
-      QUIRE_TRY_STATUS(push(meter, out, item));
+    if (!seen.set(key, Value())) {
+      continue;
     }
+    QUIRE_TRY_STATUS(push(meter, out, item));
   }
   return std::move(out).build();
 }

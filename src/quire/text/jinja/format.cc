@@ -1,5 +1,6 @@
 #include "quire/text/jinja/format.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,6 @@
 #include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/text.h"
-#include "quire/text/jinja/unicode.h"
 #include "quire/text/jinja/value.h"
 
 namespace quire::text::jinja {
@@ -43,9 +43,10 @@ class PercentFormatter {
       const std::size_t percent = std::min(view_.find('%', at_), view_.size());
       out_.append(format_, at_, percent);
       at_ = percent + 1;
-      if (percent < view_.size()) {
-        QUIRE_TRY_STATUS(conversion());
+      if (percent == view_.size()) {
+        break;
       }
+      QUIRE_TRY_STATUS(conversion());
     }
     const bool all_used = tuple_ != nullptr ? used_ == tuple_->items.size() : used_ == 1;
     if (!all_used && arguments_.dict() == nullptr) {
@@ -142,14 +143,15 @@ class PercentFormatter {
     if (kNumbers.find(type) == std::string_view::npos || type == '\0') {
       return unsupported("the conversion '%", type, "' is not supported in formats");
     }
-    if (!value.as_number()) {
+    const auto number = value.as_number();
+    if (!number) {
       return invalid("a number is required by '%", type, "', got ", type_name(value));
     }
     spec.type = type == 'i' || type == 'u' ? 'd' : type;
     const auto* real = value.get<double>();
     const bool integral = std::string_view("diuxXo").find(type) != std::string_view::npos;
     if (real == nullptr && !integral) {
-      return append_number(Value(*value.as_number(), value.source()), spec, out_);
+      return append_number(Value(*number, value.source()), spec, out_);
     }
     if (real != nullptr && integral) {
       if (type == 'x' || type == 'X' || type == 'o' || !(std::fabs(*real) < 9.2e18)) {

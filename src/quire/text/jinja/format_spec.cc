@@ -7,10 +7,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
@@ -127,15 +125,16 @@ Result<NumberText> number_text(const Value& value, const FormatSpec& spec) {
   constexpr std::string_view kIntegerTypes = "bdoxXn";
   constexpr std::string_view kRealTypes = "eEfFgG%n";
   const auto integer = value.as_integer();
+  const auto number = value.as_number();
   const bool any = spec.type == 0;
   if (integer && (any || kIntegerTypes.find(spec.type) != std::string_view::npos)) {
     return integer_text(*integer, spec);
   }
-  if (any || kRealTypes.find(spec.type) != std::string_view::npos) {
+  if (number && (any || kRealTypes.find(spec.type) != std::string_view::npos)) {
     if (spec.alternate) {
       return unsupported("the flag '#' is not supported for floats");
     }
-    return real_text(*value.as_number(), spec);
+    return real_text(*number, spec);
   }
   return invalid("unknown format type '", spec.type, "' for ", type_name(value));
 }

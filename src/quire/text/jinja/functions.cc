@@ -1,6 +1,8 @@
 #include "quire/text/jinja/functions.h"
 
-#include <locale.h>  // NOLINT: strftime_l and newlocale are POSIX
+// POSIX: newlocale and strftime_l.
+#include <locale.h>
+#include <time.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "quire/text/jinja/access.h"
 #include "quire/text/jinja/arguments.h"
 #include "quire/text/jinja/error.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
@@ -57,6 +61,23 @@ Result<Value> range(Runtime& runtime, const Arguments& arguments) {
 
 using Pairs = std::vector<std::pair<Value, Value>>;
 
+// What dict(from) takes: the entries of a dict, or pairs.
+Result<Pairs> pairs_of(Meter& meter, std::string_view function, const Value& from) {
+  if (const auto* dict = from.dict()) {
+    return dict->items;
+  }
+  Pairs out;
+  QUIRE_TRY(const auto items, iterate(meter, from));
+  for (const auto& item : items->items) {
+    QUIRE_TRY(const auto pair, iterate(meter, item));
+    if (pair->items.size() != 2 || !is_hashable(pair->items[0])) {
+      return invalid(function, " needs pairs of a hashable key and a value");
+    }
+    out.emplace_back(pair->items[0], pair->items[1]);
+  }
+  return out;
+}
+
 // The entries that Python's dict(...) would have.
 Result<Pairs> dict_entries(Runtime& runtime, std::string_view function,
                            const Arguments& arguments) {
@@ -66,19 +87,7 @@ Result<Pairs> dict_entries(Runtime& runtime, std::string_view function,
                    arguments.positional.size());
   }
   if (!arguments.positional.empty()) {
-    const Value& from = arguments.positional.front();
-    if (const auto* dict = from.dict()) {
-      out = dict->items;
-    } else {
-      QUIRE_TRY(const auto items, iterate(runtime.meter(), from));
-      for (const auto& item : items->items) {
-        QUIRE_TRY(const auto pair, iterate(runtime.meter(), item));
-        if (pair->items.size() != 2 || !is_hashable(pair->items[0])) {
-          return invalid(function, " needs pairs of a hashable key and a value");
-        }
-        out.emplace_back(pair->items[0], pair->items[1]);
-      }
-    }
+    QUIRE_TRY(out, pairs_of(runtime.meter(), function, arguments.positional.front()));
   }
   for (const auto& [name, value] : arguments.named) {
     out.emplace_back(Value::string(make_text(&runtime.meter(), name, kFromTemplate)), value);

@@ -128,20 +128,23 @@ Result<Interpreter::Flow> Interpreter::run_if(const Stmt& stmt, const ScopePtr& 
   return run_all(stmt.orelse, scope, out);
 }
 
+LoopContext::Filter Interpreter::loop_filter(const Stmt& stmt, const ScopePtr& scope) {
+  if (stmt.condition == nullptr) {
+    return {};
+  }
+  return [this, &stmt, scope](const Value& item) -> Result<bool> {
+    const ScopePtr inner = inner_scope(scope);
+    QUIRE_TRY_STATUS(assign(stmt.target, item, *inner));
+    QUIRE_TRY(const auto condition, evaluate(*stmt.condition, inner));
+    return truth(condition);
+  };
+}
+
 Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, const ScopePtr& scope,
                                                TextBuilder& out) {
   QUIRE_TRY(const auto iterable, evaluate(*stmt.expr, scope));
   QUIRE_TRY(auto items, iterate(meter(), iterable));
-  LoopContext::Filter filter;
-  if (stmt.condition != nullptr) {
-    filter = [this, &stmt, scope](const Value& item) -> Result<bool> {
-      const ScopePtr inner = inner_scope(scope);
-      QUIRE_TRY_STATUS(assign(stmt.target, item, *inner));
-      QUIRE_TRY(const auto condition, evaluate(*stmt.condition, inner));
-      return truth(condition);
-    };
-  }
-  const auto loop = std::make_shared<LoopContext>(std::move(items), std::move(filter));
+  const auto loop = std::make_shared<LoopContext>(std::move(items), loop_filter(stmt, scope));
   // As in jinja2, an iteration that `break` or `continue` ends does not keep `else` from running.
   bool finished_one = false;
   for (;;) {
@@ -195,15 +198,7 @@ Result<Value> Interpreter::capture(const std::vector<Stmt>& body, const Expr* fi
 
 Status Interpreter::assign(const Target& target, const Value& value, Scope& scope) {
   if (target.is_tuple) {
-    QUIRE_TRY(const auto items, iterate(meter(), value));
-    if (items->items.size() != target.items.size()) {
-      return invalid("cannot unpack ", items->items.size(), " values into ", target.items.size(),
-                     " names");
-    }
-    for (std::size_t i = 0; i < target.items.size(); ++i) {
-      QUIRE_TRY_STATUS(assign(target.items[i], items->items[i], scope));
-    }
-    return {};
+    return unpack(target, value, scope);
   }
   if (target.attribute.empty()) {
     scope.set(target.symbol, value);
@@ -218,6 +213,18 @@ Status Interpreter::assign(const Target& target, const Value& value, Scope& scop
     return invalid("a namespace cannot have the attribute ", base::quoted(target.attribute));
   }
   (*space)->set(target.attribute, value);
+  return {};
+}
+
+Status Interpreter::unpack(const Target& target, const Value& value, Scope& scope) {
+  QUIRE_TRY(const auto items, iterate(meter(), value));
+  if (items->items.size() != target.items.size()) {
+    return invalid("cannot unpack ", items->items.size(), " values into ", target.items.size(),
+                   " names");
+  }
+  for (std::size_t i = 0; i < target.items.size(); ++i) {
+    QUIRE_TRY_STATUS(assign(target.items[i], items->items[i], scope));
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
+#include "quire/text/jinja/loop.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
@@ -30,6 +31,8 @@ class Interpreter {
                                      TextBuilder& out);
   [[nodiscard]] Result<Flow> run_one(const Stmt& stmt, const ScopePtr& scope, TextBuilder& out);
   [[nodiscard]] Result<Flow> run_if(const Stmt& stmt, const ScopePtr& scope, TextBuilder& out);
+  // What a loop's `if` keeps.
+  [[nodiscard]] LoopContext::Filter loop_filter(const Stmt& stmt, const ScopePtr& scope);
   [[nodiscard]] Result<Flow> run_for(const Stmt& stmt, const ScopePtr& scope, TextBuilder& out);
   [[nodiscard]] Result<Flow> run_with(const Stmt& stmt, const ScopePtr& scope, TextBuilder& out);
   Status run_simple(const Stmt& stmt, const ScopePtr& scope, TextBuilder& out);
@@ -38,6 +41,7 @@ class Interpreter {
   [[nodiscard]] Result<Value> capture(const std::vector<Stmt>& body, const Expr* filter,
                                       const ScopePtr& scope);
   Status assign(const Target& target, const Value& value, Scope& scope);
+  Status unpack(const Target& target, const Value& value, Scope& scope);
 
   [[nodiscard]] Value make_macro(const Macro& macro, const ScopePtr& scope);
   [[nodiscard]] Result<Value> call_macro(const Macro& macro, const ScopePtr& outer,

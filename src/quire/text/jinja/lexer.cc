@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -252,16 +251,16 @@ class Lexer {
     if (is_word(decode_at(view_, at_).code)) {
       return take_name();
     }
-    for (const auto op : kOperators) {
-      if (starts(at_, op)) {
-        QUIRE_TRY_STATUS(balance(op.front(), brackets));
-        emit(TokenKind::kOperator, op);
-        advance(at_ + op.size());
-        return {};
-      }
+    const auto* const op =
+        std::ranges::find_if(kOperators, [this](auto known) { return starts(at_, known); });
+    if (op == kOperators.end()) {
+      return fail("unexpected character ",
+                  base::quoted(view_.substr(at_, decode_at(view_, at_).bytes)));
     }
-    return fail("unexpected character ",
-                base::quoted(view_.substr(at_, decode_at(view_, at_).bytes)));
+    QUIRE_TRY_STATUS(balance(op->front(), brackets));
+    emit(TokenKind::kOperator, *op);
+    advance(at_ + op->size());
+    return {};
   }
 
   Status balance(char c, std::vector<char>& brackets) const {
@@ -360,11 +359,11 @@ class Lexer {
     std::string value;
     std::size_t end = at_ + 1;
     while (end < view_.size() && view_[end] != quote) {
-      if (view_[end] == '\\') {
-        QUIRE_TRY_STATUS(unescape(end, value));
-      } else {
+      if (view_[end] != '\\') {
         value.push_back(view_[end++]);
+        continue;
       }
+      QUIRE_TRY_STATUS(unescape(end, value));
     }
     if (end >= view_.size()) {
       return fail("string is not closed");

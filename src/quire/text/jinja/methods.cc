@@ -1,14 +1,9 @@
 #include "quire/text/jinja/methods.h"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +12,7 @@
 #include "quire/text/jinja/arguments.h"
 #include "quire/text/jinja/compare.h"
 #include "quire/text/jinja/error.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/value.h"
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/unicode.h"

@@ -16,6 +16,7 @@
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/expression_parser.h"
 #include "quire/text/jinja/lexer.h"
+#include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
 
 namespace quire::text::jinja {
@@ -46,19 +47,19 @@ class Parser {
     QUIRE_TRY_STATUS(tokens_.enter());
     std::vector<Stmt> out;
     while (!tokens_.is(TokenKind::kEnd)) {
-      if (tokens_.is(TokenKind::kBlockBegin)) {
-        tokens_.take();
-        if (std::any_of(ends.begin(), ends.end(), [&](auto end) { return tokens_.is_name(end); })) {
-          tokens_.leave();
-          return out;
-        }
-        QUIRE_TRY(auto parsed, tag());
-        out.push_back(std::move(parsed));
-        QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kBlockEnd, "'%}'"));
-      } else {
+      if (!tokens_.is(TokenKind::kBlockBegin)) {
         QUIRE_TRY(auto parsed, text_or_print());
         out.push_back(std::move(parsed));
+        continue;
       }
+      tokens_.take();
+      if (std::any_of(ends.begin(), ends.end(), [&](auto end) { return tokens_.is_name(end); })) {
+        tokens_.leave();
+        return out;
+      }
+      QUIRE_TRY(auto parsed, tag());
+      out.push_back(std::move(parsed));
+      QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kBlockEnd, "'%}'"));
     }
     tokens_.leave();
     if (ends.size() != 0) {
@@ -267,13 +268,14 @@ class Parser {
     return std::make_unique<const Macro>(std::move(macro));
   }
 
+  // What separates the items of a list.
+  Status comma_unless(bool first) { return first ? Status() : tokens_.expect_op(","); }
+
   Result<std::vector<Parameter>> signature() {
     std::vector<Parameter> out;
     QUIRE_TRY_STATUS(tokens_.expect_op("("));
     while (!tokens_.is_op(")")) {
-      if (!out.empty()) {
-        QUIRE_TRY_STATUS(tokens_.expect_op(","));
-      }
+      QUIRE_TRY_STATUS(comma_unless(out.empty()));
       Parameter parameter;
       QUIRE_TRY(const auto named, name_target());
       parameter.symbol = named.symbol;
@@ -301,9 +303,7 @@ class Parser {
   Result<Stmt> with_tag() {
     Stmt out = begin(StmtKind::kWith);
     while (!tokens_.is(TokenKind::kBlockEnd)) {
-      if (!out.assignments.empty()) {
-        QUIRE_TRY_STATUS(tokens_.expect_op(","));
-      }
+      QUIRE_TRY_STATUS(comma_unless(out.assignments.empty()));
       QUIRE_TRY(auto to, target(false));
       QUIRE_TRY_STATUS(tokens_.expect_op("="));
       QUIRE_TRY(auto value, expressions_.expression());

@@ -1,20 +1,16 @@
 // What follows an operand: attributes, subscripts, calls, filters and tests.
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/expression_parser.h"
 #include "quire/text/jinja/filters.h"
 #include "quire/text/jinja/lexer.h"
-#include "quire/text/jinja/text.h"
-#include "quire/text/jinja/value.h"
 
 namespace quire::text::jinja {
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/format.h"
 #include "quire/text/jinja/format_spec.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/methods.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/string_ops.h"

@@ -10,6 +10,7 @@
 #include "quire/text/jinja/compare.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/filters.h"
+#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/unicode.h"

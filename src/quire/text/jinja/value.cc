@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 
 #include "quire/text/jinja/compare.h"
 #include "quire/text/jinja/meter.h"
