@@ -1,8 +1,13 @@
 #include "quire/base/json.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "quire/base/str.h"
+#include "quire/result.h"
 
 // The one translation unit that compiles Boost.JSON.
 #include <boost/json/src.hpp>

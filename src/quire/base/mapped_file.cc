@@ -6,11 +6,19 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <ios>
+#include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "quire/base/str.h"
+#include "quire/result.h"
 
 namespace quire::base {
 namespace {

@@ -1,6 +1,15 @@
 #include "quire/base/sha256.h"
 
 #include <openssl/evp.h>
+#include <openssl/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "quire/base/check.h"
 

@@ -1,6 +1,8 @@
 #include "quire/tensor/dtype.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 namespace quire::tensor {
 
