@@ -169,7 +169,8 @@ struct CompositionInfo {
   std::int64_t num_levels = 0;    // runs of KV that attention merges
   std::int64_t num_blocks = 0;    // held while it runs, up to its first token
   std::int64_t memory_bytes = 0;  // of them
-  std::int64_t new_blocks = 0;    // of them, to be allocated
+  std::int64_t new_blocks = 0;    // of them, to be allocated; blend with kQueryAttention or
+                                  // kValueDeviation: the most that there can be
   bool retokenizes_alike = true;  // encoding the joined text gives the same ids
 };
 

@@ -255,6 +255,59 @@ TEST(Chunks, BlendingNothingIsTheBaseModeAndBlendingAllIsAFullPrefill) {
   }
 }
 
+TEST(Chunks, ThePreviewNamesTheBlocksThatTheRunThenTakes) {
+  ChunkedLLM llm = open_demo({}, {.block_tokens = 8});
+  const CompositionSpec plain = register_pieces(llm, read_goldens(1).front());
+  const auto made = [&](auto change) {
+    CompositionSpec spec = plain;
+    change(spec);
+    return spec;
+  };
+  const auto blended = [&](Selector selector, double share) {
+    return made([&](CompositionSpec& spec) {
+      spec.mode = ReuseMode::kBlend;
+      spec.blend = {.selector = selector, .share = share};
+    });
+  };
+  CompositionSpec twice = plain;
+  twice.context_chunk_ids.push_back(twice.context_chunk_ids.front());
+  CompositionSpec picked = blended(Selector::kExplicit, 0);
+  picked.blend.tokens = {60, 61, 100, 3, 100};
+  const std::vector<CompositionSpec> specs = {
+      plain,
+      twice,
+      picked,
+      blended(Selector::kFirst, 0.2),
+      blended(Selector::kRandom, 0.1),
+      blended(Selector::kAll, 0),
+      blended(Selector::kNone, 0),
+      made([](CompositionSpec& spec) { spec.mode = ReuseMode::kIndependent; }),
+      made([](CompositionSpec& spec) { spec.computed_in_place = true; })};
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const CompositionInfo info = must(llm.preview_composition(specs[i]));
+    const auto before = stats_of(llm);
+    Stream stream = must(llm.stream_from_chunks(specs[i], greedy(4)));
+    must(stream.next());
+    const auto running = stats_of(llm);
+    EXPECT_EQ(running.at("blocks_in_use") - before.at("blocks_in_use"), info.new_blocks) << i;
+    EXPECT_EQ(info.memory_bytes, info.num_blocks * running.at("block_bytes")) << i;
+    stream.close();
+  }
+  for (const Selector selector : {Selector::kQueryAttention, Selector::kValueDeviation}) {
+    const CompositionSpec spec = blended(selector, 0.1);
+    const CompositionInfo info = must(llm.preview_composition(spec));
+    const auto before = stats_of(llm);
+    Stream stream = must(llm.stream_from_chunks(spec, greedy(4)));
+    must(stream.next());
+    EXPECT_LE(stats_of(llm).at("blocks_in_use") - before.at("blocks_in_use"), info.new_blocks);
+  }
+  for (const double share : {-0.1, 1.1, std::nan("")}) {
+    const auto refused = llm.preview_composition(blended(Selector::kRandom, share));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
   ChunkedLLM llm = open_demo();
   int base = 0;

@@ -2,17 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <iterator>
 #include <numeric>
-#include <optional>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
-#include "quire/base/check.h"
+#include "quire/attention/entry.h"
+#include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/chunks.h"
 #include "quire/kernels/kv_read.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/types.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -93,27 +105,93 @@ class Rows {
   model::ForwardBatch batch_;
 };
 
+// Every context token of a composition.
+struct Contexts {
+  std::int64_t first = 0;  // index of the first one among all tokens
+  std::vector<Place> tokens;
+};
+
+Contexts contexts_of(const kv::ResolvedComposition& composition) {
+  Contexts contexts;
+  for (std::size_t run = 0; run < composition.parts.size(); ++run) {
+    const kv::Chunk& chunk = *composition.parts[run].chunk;
+    if (chunk.type != ChunkType::kContext) {
+      contexts.first += std::ssize(*chunk.tokens);
+      continue;
+    }
+    for (std::int32_t local = 0; local < std::ssize(*chunk.tokens); ++local) {
+      contexts.tokens.push_back({static_cast<std::int32_t>(run), local});
+    }
+  }
+  return contexts;
+}
+
+// The system chunk and the query are always as if computed with everything in sight.
+std::vector<std::int32_t> explicit_tokens(const Blend& how, const Contexts& contexts) {
+  std::set<std::int32_t> chosen;
+  for (const std::int32_t token : how.tokens) {
+    const std::int64_t index = token - contexts.first;
+    if (index >= 0 && index < std::ssize(contexts.tokens)) {
+      chosen.insert(static_cast<std::int32_t>(index));
+    }
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
+// The first tokens of every context, one after the other in turn.
+std::vector<double> first_scores(const Contexts& contexts) {
+  std::vector<double> scores;
+  scores.reserve(contexts.tokens.size());
+  for (const Place place : contexts.tokens) {
+    scores.push_back(-place.local);
+  }
+  return scores;
+}
+
+std::vector<double> random_scores(const Contexts& contexts, std::uint64_t seed) {
+  std::vector<double> scores;
+  scores.reserve(contexts.tokens.size());
+  std::uint64_t state = seed;
+  for (std::size_t i = 0; i < contexts.tokens.size(); ++i) {  // splitmix64 (Steele et al. 2014)
+    state += 0x9e3779b97f4a7c15ULL;
+    std::uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    scores.push_back(static_cast<double>((z ^ (z >> 31)) >> 11));
+  }
+  return scores;
+}
+
+bool looks_at_kv(Selector selector) {
+  return selector == Selector::kValueDeviation || selector == Selector::kQueryAttention;
+}
+
+// Indices into contexts.tokens, ascending. Precondition: !looks_at_kv(how.selector).
+std::vector<std::int32_t> choose_by_place(const Blend& how, const Contexts& contexts) {
+  switch (how.selector) {
+    case Selector::kAll:
+      return largest(std::vector<double>(contexts.tokens.size()), 1);
+    case Selector::kExplicit:
+      return explicit_tokens(how, contexts);
+    case Selector::kFirst:
+      return largest(first_scores(contexts), how.share);
+    case Selector::kRandom:
+      return largest(random_scores(contexts, how.seed), how.share);
+    default:
+      return {};
+  }
+}
+
 class Blender {
  public:
   Blender(const BlendContext& context, const Blend& how, const kv::ResolvedComposition& composition)
-      : context_(context), how_(how), composition_(composition) {
-    for (std::size_t run = 0; run < composition.parts.size(); ++run) {
-      const kv::Chunk& chunk = *composition.parts[run].chunk;
-      if (chunk.type != ChunkType::kContext) {
-        first_context_ += std::ssize(*chunk.tokens);
-        continue;
-      }
-      for (std::int32_t local = 0; local < std::ssize(*chunk.tokens); ++local) {
-        contexts_.push_back({static_cast<std::int32_t>(run), local});
-      }
-    }
-  }
+      : context_(context),
+        how_(how),
+        composition_(composition),
+        in_place_(contexts_of(composition)),
+        contexts_(in_place_.tokens) {}
 
   Result<BlendResult> run() {
-    if (!(how_.share >= 0 && how_.share <= 1)) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("recompute is ", how_.share, "; give a share from 0 to 1")};
-    }
     QUIRE_TRY(const std::vector<std::int32_t> chosen, choose());
     QUIRE_TRY(BlendResult result, derive(chosen));
     if (const Status status = compute(result.uses, chosen); !status.ok()) {
@@ -137,68 +215,12 @@ class Blender {
 
   // Indices into contexts_, ascending.
   [[nodiscard]] Result<std::vector<std::int32_t>> choose() {
-    switch (how_.selector) {
-      case Selector::kNone:
-        return std::vector<std::int32_t>();
-      case Selector::kAll:
-        return largest(std::vector<double>(contexts_.size()), 1);
-      case Selector::kExplicit:
-        return explicit_tokens();
-      case Selector::kFirst:
-        return largest(first_scores(), how_.share);
-      case Selector::kRandom:
-        return largest(random_scores(), how_.share);
-      case Selector::kValueDeviation: {
-        QUIRE_TRY(const std::vector<double> scores, value_deviations());
-        return largest(scores, how_.share);
-      }
-      case Selector::kQueryAttention: {
-        QUIRE_TRY(const std::vector<double> scores, query_attention());
-        return largest(scores, how_.share);
-      }
+    if (!looks_at_kv(how_.selector)) {
+      return choose_by_place(how_, in_place_);
     }
-    return {ErrorCode::kInvalidArgument, "unknown selector"};
-  }
-
-  // The system chunk and the query are always as if computed with everything in sight.
-  [[nodiscard]] Result<std::vector<std::int32_t>> explicit_tokens() const {
-    std::vector<std::int32_t> chosen;
-    for (const std::int32_t token : how_.tokens) {
-      if (token < 0 || token >= composition_.num_tokens()) {
-        return {ErrorCode::kInvalidArgument,
-                base::str_cat("recompute names token ", token, " of a composition of ",
-                              composition_.num_tokens())};
-      }
-      const std::int64_t index = token - first_context_;
-      if (index >= 0 && index < std::ssize(contexts_)) {
-        chosen.push_back(static_cast<std::int32_t>(index));
-      }
-    }
-    std::ranges::sort(chosen);
-    chosen.erase(std::ranges::unique(chosen).begin(), chosen.end());
-    return chosen;
-  }
-
-  // The first tokens of every context, one after the other in turn.
-  [[nodiscard]] std::vector<double> first_scores() const {
-    std::vector<double> scores;
-    for (const Place place : contexts_) {
-      scores.push_back(-place.local);
-    }
-    return scores;
-  }
-
-  [[nodiscard]] std::vector<double> random_scores() const {
-    std::vector<double> scores;
-    std::uint64_t state = how_.seed;
-    for (std::size_t i = 0; i < contexts_.size(); ++i) {  // splitmix64 (Steele et al. 2014)
-      state += 0x9e3779b97f4a7c15ULL;
-      std::uint64_t z = state;
-      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-      z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-      scores.push_back(static_cast<double>((z ^ (z >> 31)) >> 11));
-    }
-    return scores;
+    QUIRE_TRY(const std::vector<double> scores,
+              how_.selector == Selector::kValueDeviation ? value_deviations() : query_attention());
+    return largest(scores, how_.share);
   }
 
   // A sequence over `uses` with the query's tokens behind them; closed by its destructor.
@@ -369,29 +391,31 @@ class Blender {
   const BlendContext& context_;
   const Blend& how_;
   const kv::ResolvedComposition& composition_;
-  std::int64_t first_context_ = 0;  // index of the first context token in the composition
-  std::vector<Place> contexts_;     // of every context token
+  const Contexts in_place_;
+  const std::vector<Place>& contexts_;  // of in_place_
 };
 
 }  // namespace
 
-std::int64_t recomputed_tokens(const Blend& how, std::int64_t first_context,
-                               std::int64_t context_tokens) {
-  switch (how.selector) {
-    case Selector::kNone:
-      return 0;
-    case Selector::kAll:
-      return context_tokens;
-    case Selector::kExplicit: {
-      std::set<std::int32_t> tokens;
-      std::ranges::copy_if(how.tokens, std::inserter(tokens, tokens.end()), [&](std::int32_t t) {
-        return t >= first_context && t < first_context + context_tokens;
-      });
-      return std::ssize(tokens);
-    }
-    default:
-      return static_cast<std::int64_t>(wanted(how.share, context_tokens));
+BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
+                     std::int32_t block_tokens) {
+  const Contexts contexts = contexts_of(composition);
+  std::vector<std::int32_t> chosen;
+  if (looks_at_kv(how.selector)) {
+    chosen.resize(contexts.tokens.size());
+    std::iota(chosen.begin(), chosen.end(), 0);
+  } else {
+    chosen = choose_by_place(how, contexts);
   }
+  std::set<std::pair<std::int32_t, std::int32_t>> blocks;
+  for (const std::int32_t index : chosen) {
+    const Place place = contexts.tokens[static_cast<std::size_t>(index)];
+    blocks.emplace(place.run, place.local / block_tokens);
+  }
+  const auto tokens = looks_at_kv(how.selector)
+                          ? static_cast<std::int64_t>(wanted(how.share, std::ssize(chosen)))
+                          : std::ssize(chosen);
+  return {.tokens = tokens, .blocks = std::min(std::ssize(blocks), tokens)};
 }
 
 std::vector<std::int32_t> largest(std::span<const double> scores, double share) {

@@ -43,16 +43,19 @@ struct BlendResult {
 };
 
 // Chooses tokens and computes them again. Preconditions: nothing of the composition is missing; the
-// spec's mode is kBlend and its positions are kConcat. kOutOfBlocks when the copies do not fit;
-// kInvalidArgument for a share outside [0, 1] or explicit tokens outside of the composition. Cost:
-// a forward pass of the chosen tokens; kQueryAttention and kValueDeviation another one of the
-// query, or of all context tokens through one layer.
+// spec's mode is kBlend (resolve has checked share and tokens). kOutOfBlocks when the copies do not
+// fit. Cost: a forward pass of the chosen tokens; kQueryAttention and kValueDeviation another one
+// of the query, or of all context tokens through one layer.
 [[nodiscard]] Result<BlendResult> blend(const BlendContext& context, const Blend& how,
                                         const kv::ResolvedComposition& composition);
 
-// How many of them will be computed again, whichever they are.
-[[nodiscard]] std::int64_t recomputed_tokens(const Blend& how, std::int64_t first_context,
-                                             std::int64_t context_tokens);
+struct BlendCost {
+  std::int64_t tokens = 0;  // to be computed again
+  std::int64_t blocks = 0;  // to be copied for it; the most that there can be for kValueDeviation
+                            // and kQueryAttention, which choose by what the KV holds
+};
+[[nodiscard]] BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
+                                   std::int32_t block_tokens);
 
 // Indices of the ceil(share * scores.size()) largest scores, ties to the lower index, ascending.
 [[nodiscard]] std::vector<std::int32_t> largest(std::span<const double> scores, double share);

@@ -1,13 +1,30 @@
 // Composing: from chunk ids to requests behind their segments.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/blend.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/text/tokenizer.h"
 
 namespace quire::engine {
 namespace {
@@ -291,10 +308,9 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
   const std::int64_t own = exact ? info.total_tokens : query;
   info.tokens_reused += match.tokens;
   if (spec.mode == ReuseMode::kBlend) {
-    const std::int64_t system =
-        spec.system_chunk_id.empty() ? 0 : std::ssize(*composition.parts.front().chunk->tokens);
-    const std::int64_t again = recomputed_tokens(spec.blend, system, seen - system);
-    info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - again);
+    const BlendCost cost = blend_cost(spec.blend, composition, ledger.config().block_tokens);
+    info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - cost.tokens);
+    info.new_blocks += cost.blocks;
   }
   info.tokens_computed = info.total_tokens - info.tokens_reused;
   info.num_levels = exact ? 1 : std::ssize(composition.parts) + 1;

@@ -65,6 +65,23 @@ Status check_mode(const CompositionSpec& spec, bool windowed) {
   return {};
 }
 
+// Which tokens blend computes again.
+Status check_blend(const Blend& blend, std::int64_t num_tokens) {
+  if (!(blend.share >= 0 && blend.share <= 1)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("recompute is ", blend.share, "; give a share from 0 to 1")};
+  }
+  if (blend.selector == Selector::kExplicit) {
+    for (const std::int32_t token : blend.tokens) {
+      if (token < 0 || token >= num_tokens) {
+        return {ErrorCode::kInvalidArgument, base::str_cat("recompute names token ", token,
+                                                           " of a composition of ", num_tokens)};
+      }
+    }
+  }
+  return {};
+}
+
 // What contexts are computed behind, in this mode.
 std::string before_contexts(const CompositionSpec& spec) {
   if (base_mode(spec) == ReuseMode::kAnchored) {
@@ -224,6 +241,9 @@ Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSp
   }
   QUIRE_TRY(composition.query, part_of(registry, spec.query_chunk_id, ChunkType::kQuery));
   QUIRE_TRY_STATUS(place(spec, num_systems, composition));
+  if (spec.mode == ReuseMode::kBlend) {
+    QUIRE_TRY_STATUS(check_blend(spec.blend, composition.num_tokens()));
+  }
   if (spec.computed_in_place && num_systems == 1) {
     QUIRE_TRY_STATUS(set_gaps(composition));
   }
