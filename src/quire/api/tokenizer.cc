@@ -91,13 +91,7 @@ Result<std::vector<TokenId>> Tokenizer::apply_chat_template(std::string_view mes
                                                             std::string_view variables_json) const {
   QUIRE_TRY(const auto prompt,
             render(*impl_->text, messages_json, add_generation_prompt, variables_json));
-  std::vector<text::TextSpan> spans;
-  spans.reserve(prompt.spans.size());
-  for (const text::RenderedSpan& span : prompt.spans) {
-    spans.push_back(
-        {.text = span.text, .parse_special = span.from.source == text::Provenance::kTemplate});
-  }
-  return impl_->text->tokenizer.encode_spans(spans);
+  return text::encode_prompt(impl_->text->tokenizer, prompt);
 }
 
 Result<std::string> Tokenizer::render_chat_template(std::string_view messages_json,

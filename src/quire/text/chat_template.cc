@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
 #include "quire/result.h"
@@ -22,7 +23,9 @@
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/tokenizer.h"
 #include "quire/text/utf8.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -203,5 +206,15 @@ Result<RenderedPrompt> ChatTemplate::render(const json::object& variables,
 }
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
+
+std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt) {
+  std::vector<TextSpan> spans;
+  spans.reserve(prompt.spans.size());
+  for (const RenderedSpan& span : prompt.spans) {
+    spans.push_back(
+        {.text = span.text, .parse_special = span.from.source == Provenance::kTemplate});
+  }
+  return tokenizer.encode_spans(spans);
+}
 
 }  // namespace quire::text

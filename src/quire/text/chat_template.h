@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "quire/result.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::text {
 
@@ -78,5 +80,9 @@ class ChatTemplate {
   explicit ChatTemplate(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };
+
+// Ids of a rendered prompt, in which only the template's own special tokens count as such.
+[[nodiscard]] std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer,
+                                                 const RenderedPrompt& prompt);
 
 }  // namespace quire::text

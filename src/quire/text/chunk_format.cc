@@ -130,17 +130,6 @@ std::vector<TokenId> joined_ids(const Tokenizer& tokenizer, const ChunkFormat& f
   return out;
 }
 
-// Ids of a rendering, where only the template's own special tokens count.
-std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const RenderedPrompt& prompt) {
-  std::vector<TextSpan> spans;
-  spans.reserve(prompt.spans.size());
-  for (const RenderedSpan& span : prompt.spans) {
-    spans.push_back(
-        {.text = span.text, .parse_special = span.from.source == Provenance::kTemplate});
-  }
-  return tokenizer.encode_spans(spans);
-}
-
 class Cutter {
  public:
   Cutter(const ChatTemplate& chat, const Tokenizer& tokenizer, json::object tokens,
@@ -270,7 +259,7 @@ class Cutter {
                                                  base::quoted(expected.substr(at), 40))};
       }
       format.starts_special = format.starts_special && joined_ids(tokenizer_, format, texts) ==
-                                                           prompt_ids(tokenizer_, prompt);
+                                                           encode_prompt(tokenizer_, prompt);
     }
     return {};
   }
