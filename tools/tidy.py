@@ -1,4 +1,4 @@
-"""clang-tidy over the product's sources, changed files first, each file only when something that it sees has changed.
+"""clang-tidy over the product's sources, those changed last first, each file only when something that it sees has changed.
 
 A file is known to be clean when .cache/tidy holds the hash of its compile command, the configuration, and itself with every
 header of ours that it includes.
@@ -50,9 +50,16 @@ def key_of(root, entry, known, configuration):
     return digest.hexdigest()
 
 
-def changed_files(root):
+def ages(root):
+    """How many commits ago each file changed; files that differ from the last one are not in it."""
+    log = subprocess.run(["git", "log", "--format=", "--name-only"], cwd=root, capture_output=True, text=True)
+    age = {}
+    for line in filter(None, log.stdout.splitlines()):
+        age.setdefault(str(root / line), len(age))
     status = subprocess.run(["git", "status", "--porcelain", "--untracked-files=all"], cwd=root, capture_output=True, text=True)
-    return {str(root / line[3:]) for line in status.stdout.splitlines()}
+    for line in status.stdout.splitlines():
+        age.pop(str(root / line[3:]), None)
+    return age
 
 
 def run(root, jobs, seconds):
@@ -69,8 +76,8 @@ def run(root, jobs, seconds):
         key = key_of(root, entry, known, configuration)
         if not (folder / key).exists():
             keys[name] = key
-    changed = changed_files(root)
-    order = sorted(keys, key=lambda name: (name not in changed, name))
+    age = ages(root)
+    order = sorted(keys, key=lambda name: age.get(name, -1))
     deadline = time.monotonic() + seconds
 
     def check(name):
