@@ -236,9 +236,12 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   QUIRE_TRY(const auto architecture, file.get_string("general.architecture", ""));
   const Family* family = find_gguf_family(architecture);
   if (family == nullptr) {
+    std::string known;
+    for (const std::string_view name : gguf_family_names()) {
+      known += base::str_cat(known.empty() ? "" : ", ", name);
+    }
     return {ErrorCode::kUnsupported, base::str_cat("GGUF architecture ", base::quoted(architecture),
-                                                   " is not implemented; known: llama, phi3, "
-                                                   "qwen2, qwen3")};
+                                                   " is not implemented; known: ", known)};
   }
   const Metadata metadata{file, architecture + "."};
   QUIRE_TRY_STATUS(check_keys(metadata));

@@ -121,6 +121,17 @@ std::vector<std::string_view> family_names() {
   return names;
 }
 
+std::vector<std::string_view> gguf_family_names() {
+  std::vector<std::string_view> names;
+  names.reserve(kFamilies.size());
+  for (const auto& family : kFamilies) {
+    if (!family().gguf_architecture.empty()) {
+      names.push_back(family().gguf_architecture);
+    }
+  }
+  return names;
+}
+
 Status set_window(const base::json::object& json, std::string_view key, std::int32_t absent,
                   ModelConfig& config) {
   std::int32_t window = json.contains({key.data(), key.size()}) ? 0 : absent;

@@ -69,6 +69,7 @@ struct Family {
 [[nodiscard]] const Family* find_family(std::string_view name);
 [[nodiscard]] const Family* find_gguf_family(std::string_view architecture);
 [[nodiscard]] std::vector<std::string_view> family_names();
+[[nodiscard]] std::vector<std::string_view> gguf_family_names();
 
 // The same window in all layers: `json[key]` tokens, none when it is null, `absent` when it is not
 // there (0: none).
