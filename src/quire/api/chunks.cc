@@ -1,12 +1,26 @@
 #include "quire/chunks.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/api/llm_impl.h"
-#include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
 
 namespace quire {
 
@@ -69,6 +83,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
     spec.system_chunk_id = std::move(ids.front());
   }
   std::vector<ChunkContent> chunks;
+  chunks.reserve(prompt.contexts.size() + 1);
   for (const Prompt& context : prompt.contexts) {
     chunks.push_back({.content = context, .options = {.anchor = anchor_of(spec)}});
   }
@@ -154,6 +169,7 @@ Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const Chu
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted));
   std::vector<std::string> ids;
+  ids.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {
     ids.push_back(chunk.id);
   }
@@ -227,6 +243,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
                           " requests; give one, or one per request")};
   }
   std::vector<ChunkService::Run> runs;
+  runs.reserve(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     runs.push_back({.spec = &specs[i], .params = &params[params.size() == 1 ? 0 : i]});
   }

@@ -19,6 +19,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/kv/types.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"

@@ -1,8 +1,21 @@
 #include "quire/engine/active_request.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <iterator>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/engine/channel.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling/sampler.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -70,7 +83,7 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
     pending_.logprobs.push_back(std::move(token.logprobs));
   }
   bool stopped = false;
-  if (token.id < end_of_text_ids_) {
+  if (detokenizer_ && token.id < end_of_text_ids_) {
     auto piece = stops_.push(detokenizer_->push(token.id));
     pending_.text += piece.text;
     stopped = piece.stopped;

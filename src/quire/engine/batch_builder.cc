@@ -1,11 +1,20 @@
 #include "quire/engine/batch_builder.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
+#include <span>
 #include <tuple>
+#include <vector>
 
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/model/forward_batch.h"
+#include "quire/sched/scheduler.h"
 
 namespace quire::engine {
 namespace {

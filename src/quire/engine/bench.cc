@@ -269,10 +269,11 @@ Result<std::vector<BenchRecord>> run_bench(
     QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }
   for (const std::int32_t batch : options.batch) {
-    if (batch > 1) {
-      say(base::str_cat("decode of ", batch, " sequences"));
-      QUIRE_TRY_STATUS(bench.batched_decode(batch));
+    if (batch == 1) {
+      continue;  // measured with every depth
     }
+    say(base::str_cat("decode of ", batch, " sequences"));
+    QUIRE_TRY_STATUS(bench.batched_decode(batch));
   }
   return std::move(bench.records);
 }

@@ -1,7 +1,12 @@
 #include "quire/engine/channel.h"
 
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <utility>
+
+#include "quire/output.h"
+#include "quire/result.h"
 
 namespace quire::engine {
 

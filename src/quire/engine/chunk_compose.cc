@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
@@ -92,26 +93,31 @@ Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> ru
   return compositions;
 }
 
+// The prefill of a missing part, or first of the BOS token before it. It may be at work already.
+Result<ChunkService::Pending> ChunkService::start_part(const kv::Part& part,
+                                                       std::set<Name>& started) {
+  const bool wants_bos = part.key.before == kv::kBosVariant && !bos_;
+  const Name name =
+      wants_bos ? Name("", {.before = part.key.before}) : Name(part.chunk->id, part.key);
+  if (const auto meanwhile = pending_.find(name); meanwhile != pending_.end()) {
+    return meanwhile->second;
+  }
+  if (wants_bos) {
+    return start_bos();
+  }
+  QUIRE_TRY_STATUS(registry_.begin_variant(part.chunk->id, part.key));
+  QUIRE_TRY(const Pending pending, start_prefill(*part.chunk, part.key));
+  started.insert(name);
+  return pending;
+}
+
 // Prefills of what is missing; empty when nothing is.
 Result<std::vector<ChunkService::Pending>> ChunkService::start_missing(
     const Compositions& compositions, std::set<Name>& started) {
   std::vector<Pending> pending;
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
-      const bool wants_bos = part.key.before == kv::kBosVariant && !bos_;
-      const Name name =
-          wants_bos ? Name("", {.before = part.key.before}) : Name(part.chunk->id, part.key);
-      if (const auto meanwhile = pending_.find(name); meanwhile != pending_.end()) {
-        pending.push_back(meanwhile->second);
-        continue;
-      }
-      if (wants_bos) {
-        QUIRE_TRY(pending.emplace_back(), start_bos());
-        continue;
-      }
-      QUIRE_TRY_STATUS(registry_.begin_variant(part.chunk->id, part.key));
-      QUIRE_TRY(pending.emplace_back(), start_prefill(*part.chunk, part.key));
-      started.insert(name);
+      QUIRE_TRY(pending.emplace_back(), start_part(part, started));
     }
   }
   return pending;
@@ -123,13 +129,16 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
                                     ComposedPrompt& composed) {
   const kv::ComposeTail tail = {.tokens = *composition.query.chunk->tokens,
                                 .position = composition.query.position};
-  kv::Ledger& ledger = *engine_.ledger_;
+  kv::Ledger& ledger = this->ledger();
   if (spec.mode != ReuseMode::kBlend) {
     return ledger.compose(composition.uses(), tail);
   }
+  auto& store = engine_.store_;
+  auto& decoder = engine_.bundle_.decoder;
+  QUIRE_CHECK(store.has_value() && decoder.has_value(), "a running engine has both");
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
-                                              .store = *engine_.store_,
-                                              .decoder = *engine_.bundle_.decoder,
+                                              .store = *store,
+                                              .decoder = *decoder,
                                               .views = engine_.views_,
                                               .max_rows = engine_.options_.max_batch_tokens},
                                              spec.blend, composition));
@@ -189,7 +198,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
   const auto close_all = [&] {
     for (const NewRequest& request : requests) {
       if (request.composed) {
-        engine_.ledger_->close(request.composed->sequence);
+        ledger().close(request.composed->sequence);
       }
     }
   };
@@ -219,49 +228,58 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
   return channels;
 }
 
+// How far a call of submit has come.
+struct ChunkService::Attempt {
+  std::set<Name> started;                    // prefills of this call
+  std::vector<std::shared_ptr<Use>> in_use;  // nothing is evicted between two visits
+  std::vector<Pending> pending;              // to wait for; none: the runs have started
+  std::vector<std::shared_ptr<Channel>> channels;
+};
+
+Status ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
+  QUIRE_TRY(const Compositions compositions, resolve(runs));
+  std::vector<std::shared_ptr<Use>> uses;
+  uses.reserve(runs.size());
+  for (const Run& run : runs) {
+    uses.push_back(std::make_shared<Use>(registry_, *run.spec));
+  }
+  attempt.in_use.swap(uses);
+  QUIRE_TRY(attempt.pending, start_missing(compositions, attempt.started));
+  if (attempt.pending.empty()) {
+    QUIRE_TRY(attempt.channels, start_runs(runs, compositions, attempt.started));
+  }
+  return {};
+}
+
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
                                                                    const Interrupt& interrupted) {
   for (const Run& run : runs) {
-    if (run.kind == RequestKind::kGenerate) {
-      QUIRE_TRY_STATUS(engine_.check(*run.params));
+    if (run.kind != RequestKind::kGenerate) {
+      continue;
     }
+    QUIRE_TRY_STATUS(engine_.check(*run.params));
   }
-  std::set<Name> started;                    // prefills of this call
-  std::vector<std::shared_ptr<Use>> in_use;  // nothing is evicted between two visits
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    Status failure;
-    std::vector<Pending> pending;
-    std::vector<std::shared_ptr<Channel>> channels;
-    const auto visit = [&]() -> Status {
-      QUIRE_TRY(const Compositions compositions, resolve(runs));
-      std::vector<std::shared_ptr<Use>> uses;
-      for (const Run& run : runs) {
-        uses.push_back(std::make_shared<Use>(registry_, *run.spec));
-      }
-      in_use.swap(uses);
-      QUIRE_TRY(pending, start_missing(compositions, started));
-      if (pending.empty()) {
-        QUIRE_TRY(channels, start_runs(runs, compositions, started));
-      }
-      return {};
-    };
-    QUIRE_TRY_STATUS(engine_.call([&] {
-      failure = visit();
-      if (!failure.ok() || pending.empty()) {
-        in_use.clear();
-      }
-      engine_.publish_stats();
-    }));
-    QUIRE_TRY_STATUS(failure);
-    if (pending.empty()) {
-      return channels;
+  Attempt attempt;
+  Status failure;
+  const auto visit = [&] {
+    failure = advance(runs, attempt);
+    if (!failure.ok() || attempt.pending.empty()) {
+      attempt.in_use.clear();
     }
-    if (const Status computed = wait(pending, interrupted); !computed.ok()) {
-      [[maybe_unused]] const Status closed = engine_.call([&] { in_use.clear(); });
+    engine_.publish_stats();
+  };
+  for (int count = 0; count < kAttempts; ++count) {
+    QUIRE_TRY_STATUS(engine_.call(visit));
+    QUIRE_TRY_STATUS(failure);
+    if (attempt.pending.empty()) {
+      return std::move(attempt.channels);
+    }
+    if (const Status computed = wait(attempt.pending, interrupted); !computed.ok()) {
+      [[maybe_unused]] const Status closed = engine_.call([&] { attempt.in_use.clear(); });
       return computed.error();
     }
   }
-  [[maybe_unused]] const Status closed = engine_.call([&] { in_use.clear(); });
+  [[maybe_unused]] const Status closed = engine_.call([&] { attempt.in_use.clear(); });
   return {ErrorCode::kOutOfBlocks,
           "the composition's chunks were deleted as fast as they were computed; try again"};
 }
@@ -272,7 +290,7 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
                        .mode = composition.mode,
                        .grade = composition.grade,
                        .total_tokens = composition.num_tokens()};
-  const kv::Ledger& ledger = *engine_.ledger_;
+  const kv::Ledger& ledger = this->ledger();
   const std::int64_t block_tokens = ledger.config().block_tokens;
   const auto blocks_for = [&](std::int64_t tokens) {
     return (tokens + block_tokens - 1) / block_tokens;
@@ -331,6 +349,7 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
       info = std::move(compositions).error();
     }
   }));
+  QUIRE_CHECK(info.has_value(), "the engine thread was called");
   return std::move(*info);
 }
 

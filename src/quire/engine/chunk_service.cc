@@ -4,15 +4,38 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <ctime>
 #include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/model_bundle.h"
 #include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/text/chunk_format.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -30,6 +53,7 @@ std::string iso_utc(kv::WallClock::time_point time) {
 
 // Weights, RoPE, KV format and tokenizer: what ids of chunks depend on besides their tokens.
 std::string digest_of(const ModelBundle& bundle) {
+  QUIRE_CHECK(bundle.decoder.has_value(), "a bundle without a decoder");
   base::FieldHasher hasher;
   hasher.add(bundle.decoder->weights_digest());
   hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
@@ -107,39 +131,53 @@ class ChunkService::Prefill : public RequestObserver {
 Result<std::unique_ptr<ChunkService>> ChunkService::create(Engine& engine,
                                                            const ChunkCacheOptions& options) {
   std::unique_ptr<ChunkService> service(new ChunkService(engine, options));
-  const auto& text = engine.text();
-  if (options.chunk_format) {
+  service->choose_format();
+  return service;
+}
+
+void ChunkService::choose_format() {
+  if (options_.chunk_format) {
     const auto affixes = [](const ChunkAffixes& from) {
       return text::Affixes{.prefix = from.prefix, .suffix = from.suffix};
     };
-    service->format_ = text::ChunkFormat{.system = affixes(options.chunk_format->system),
-                                         .context = affixes(options.chunk_format->context),
-                                         .query = affixes(options.chunk_format->query),
-                                         .contexts_as = "own"};
-  } else if (text != nullptr && text->chat_template) {
-    auto format = text::cut_chat_template(*text->chat_template, text->tokenizer, text->bos_token,
-                                          text->eos_token);
-    if (format.ok()) {
-      service->format_ = std::move(format).value();
-    } else {
-      service->format_error_ = format.error().message;
-    }
-  } else if (text != nullptr) {
-    service->format_ = text::plain_format(text->tokenizer);
-  } else {
-    service->format_error_ = engine.text_error();
+    format_ = text::ChunkFormat{.system = affixes(options_.chunk_format->system),
+                                .context = affixes(options_.chunk_format->context),
+                                .query = affixes(options_.chunk_format->query),
+                                .contexts_as = "own"};
+    return;
   }
-  return service;
+  const auto& text = engine_.text();
+  if (text == nullptr) {
+    format_error_ = engine_.text_error();
+    return;
+  }
+  const auto& chat_template = text->chat_template;
+  if (!chat_template) {
+    format_ = text::plain_format(text->tokenizer);
+    return;
+  }
+  auto format =
+      text::cut_chat_template(*chat_template, text->tokenizer, text->bos_token, text->eos_token);
+  if (format.ok()) {
+    format_ = std::move(format).value();
+  } else {
+    format_error_ = format.error().message;
+  }
 }
 
 ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
     : engine_(engine),
       options_(options),
       model_digest_(digest_of(engine.bundle_)),
-      registry_(registry_config(options, *engine.ledger_, engine.counters_.block_bytes),
-                *engine.ledger_) {}
+      registry_(registry_config(options, ledger(), engine.counters_.block_bytes), ledger()) {}
 
 ChunkService::~ChunkService() = default;
+
+kv::Ledger& ChunkService::ledger() const {
+  auto& ledger = engine_.ledger_;
+  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
+  return *ledger;
+}
 
 template <class T>
 Result<T> ChunkService::ask(const std::function<Result<T>()>& question) {
@@ -148,6 +186,7 @@ Result<T> ChunkService::ask(const std::function<Result<T>()>& question) {
     answer = question();
     engine_.publish_stats();
   }));
+  QUIRE_CHECK(answer.has_value(), "the engine thread was called");
   return std::move(*answer);
 }
 
@@ -157,6 +196,7 @@ bool ChunkService::windowed() const {
 }
 
 const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
+  QUIRE_CHECK(format_.has_value(), "text was refused when there is no format");
   return type == ChunkType::kSystemPrompt ? format_->system
          : type == ChunkType::kContext    ? format_->context
                                           : format_->query;
@@ -252,7 +292,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
 Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
                                                   Prefill::Store store) {
   auto observer = std::make_shared<Prefill>(
-      *engine_.ledger_, [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
+      ledger(), [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
         pending_.erase(name);
         return store(kv);
       });
@@ -323,8 +363,8 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
     before = {.segment = variant->second, .rank = anchor->rank};
     position += std::ssize(*anchor->tokens);
   }
-  return engine_.ledger_->compose(
-      {&before, 1}, {.tokens = tokens, .position = static_cast<std::int32_t>(position)});
+  return ledger().compose({&before, 1},
+                          {.tokens = tokens, .position = static_cast<std::int32_t>(position)});
 }
 
 // A chunk that nobody has registered yet. Nothing to wait for when it needs no KV.
@@ -349,17 +389,20 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   return std::optional(pending);
 }
 
+Status ChunkService::cancel(std::span<const Pending> pending) {
+  for (const Pending& unwanted : pending) {
+    QUIRE_TRY([[maybe_unused]] const bool aborted, engine_.abort(unwanted.request));
+  }
+  return {ErrorCode::kCancelled, "the call was interrupted"};
+}
+
 Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& interrupted) {
   Status first_failure;
   for (const Pending& prefill : pending) {
     while (interrupted && prefill.done.wait_for(kInterruptPoll) != std::future_status::ready) {
-      if (!interrupted()) {
-        continue;
+      if (interrupted()) {
+        return cancel(pending);
       }
-      for (const Pending& unwanted : pending) {
-        QUIRE_TRY([[maybe_unused]] const bool aborted, engine_.abort(unwanted.request));
-      }
-      return {ErrorCode::kCancelled, "the call was interrupted"};
     }
     if (const Status status = prefill.done.get(); !status.ok() && first_failure.ok()) {
       first_failure = status;
@@ -371,15 +414,15 @@ Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& int
 // Engine thread. Runs `visit` on the drafts that have no id yet, until one fails.
 Status ChunkService::visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit) {
   Status failure;
-  QUIRE_TRY_STATUS(engine_.call([&] {
+  const Status called = engine_.call([&] {
     for (Draft& draft : drafts) {
       if (draft.result.id.empty() && failure.ok()) {
         failure = visit(draft);
       }
     }
     engine_.publish_stats();
-  }));
-  return failure;
+  });
+  return called.ok() ? failure : called;
 }
 
 // Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
@@ -405,9 +448,10 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     return Status();
   }));
   for (Draft& draft : drafts) {
-    if (draft.result.id.empty()) {
-      QUIRE_TRY_STATUS(tokenize(draft));
+    if (!draft.result.id.empty()) {
+      continue;
     }
+    QUIRE_TRY_STATUS(tokenize(draft));
   }
   std::vector<Pending> pending;
   const Status begun = visit(drafts, [&](Draft& draft) -> Status {
@@ -444,6 +488,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     first = next;
   }
   std::vector<Registered> registered;
+  registered.reserve(drafts.size());
   for (const Draft& draft : drafts) {
     registered.push_back(draft.result);
   }

@@ -97,6 +97,9 @@ class ChunkService {
   using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
 
   ChunkService(Engine& engine, const ChunkCacheOptions& options);
+  // The format asked for, else the model's own; format_error_ says why there is none.
+  void choose_format();
+  [[nodiscard]] kv::Ledger& ledger() const;  // the engine's; engine thread
 
   // Callers' threads.
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
@@ -105,6 +108,8 @@ class ChunkService {
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
   [[nodiscard]] kv::ChunkIdentity identity_of(const Draft& draft) const;
+  // Aborts them all; the error of the call that wanted them.
+  [[nodiscard]] Status cancel(std::span<const Pending> pending);
   [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
   template <class T>
   [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question);
@@ -126,6 +131,9 @@ class ChunkService {
   using Compositions = std::vector<kv::ResolvedComposition>;
   [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs);
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
+  struct Attempt;
+  [[nodiscard]] Status advance(std::span<const Run> runs, Attempt& attempt);
+  [[nodiscard]] Result<Pending> start_part(const kv::Part& part, std::set<Name>& started);
   [[nodiscard]] Result<std::vector<Pending>> start_missing(const Compositions& compositions,
                                                            std::set<Name>& started);
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> start_runs(

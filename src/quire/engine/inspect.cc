@@ -2,11 +2,12 @@
 #include <string>
 #include <utility>
 
-#include "quire/base/json.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
-#include "quire/model/decoder.h"
+#include "quire/model/config.h"
 #include "quire/model/tensor_map.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tools.h"
 #include "quire/weights/checkpoint.h"
 

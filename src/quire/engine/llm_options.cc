@@ -1,5 +1,8 @@
 #include "quire/engine/llm_options.h"
 
+#include "quire/engine/engine.h"
+#include "quire/llm.h"
+
 namespace quire::engine {
 
 EngineOptions to_engine_options(const LLMOptions& options) {

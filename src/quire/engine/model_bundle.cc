@@ -1,13 +1,27 @@
 #include "quire/engine/model_bundle.h"
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/text/chat_template.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
 #include "quire/weights/checkpoint.h"
 
 namespace quire::engine {
@@ -280,9 +294,10 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   bundle.weight_format = formats.weights;
   bundle.kv_dtype = formats.kv;
   bundle.eos_token_ids = source.config.eos_token_ids;
-  if (bundle.eos_token_ids.empty() && bundle.text != nullptr &&
-      bundle.text->tokenizer.eos_token_id()) {
-    bundle.eos_token_ids.push_back(*bundle.text->tokenizer.eos_token_id());
+  if (bundle.eos_token_ids.empty() && bundle.text != nullptr) {
+    if (const auto eos = bundle.text->tokenizer.eos_token_id()) {
+      bundle.eos_token_ids.push_back(*eos);
+    }
   }
   return bundle;
 }
