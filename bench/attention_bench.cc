@@ -124,7 +124,8 @@ void bench(device::Isa isa, int threads, tensor::DType dtype) {
     const double work = decode ? pairs * 2 * kShape.kv_heads * kShape.head_dim * (fp32 ? 4 : 2)
                                : pairs * 4 * kShape.heads * kShape.head_dim;
     const double ceiling = decode ? read : fp32 ? peaks.f32 : peaks.bf16;
-    std::printf("%-9s %s %-18s %9.3f ms %9.2f %s  %5.2f\n", device::isa_name(isa).data(),
+    const std::string isa_name(device::isa_name(isa));
+    std::printf("%-9s %s %-18s %9.3f ms %9.2f %s  %5.2f\n", isa_name.c_str(),
                 tensor::dtype_name(dtype), c.name, seconds * 1e3, work / seconds / 1e9,
                 decode ? "GB/s" : "GF/s", work / seconds / ceiling);
     std::fflush(stdout);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ratio>
 #include <vector>
 
 #include "quire/kv/ledger.h"
+#include "quire/types.h"
 
 namespace {
 
@@ -15,6 +17,7 @@ constexpr int kRounds = 101;
 
 std::vector<quire::TokenId> prompt_of(int tokens) {
   std::vector<quire::TokenId> ids;
+  ids.reserve(static_cast<std::size_t>(tokens) + 1);
   for (int i = 0; i < tokens + 1; ++i) {
     ids.push_back((i * 7919) % 32000);
   }

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -35,7 +36,7 @@ constexpr const char* kChunkHelp = "id, beginning of an id, or name";
 // An option whose value is one of the names that `name_of` gives `all`.
 template <class Enum>
 CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name_of)(Enum),
-                       std::initializer_list<Enum> all, std::function<void(Enum)> set,
+                       std::initializer_list<Enum> all, const std::function<void(Enum)>& set,
                        const char* help) {
   std::string names;
   for (const Enum value : all) {
@@ -52,10 +53,10 @@ CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name
   return command.add_option_function<std::string>(option, choose, help)->option_text(names);
 }
 
-CLI::Option* add_type(CLI::App& command, std::function<void(ChunkType)> set) {
+CLI::Option* add_type(CLI::App& command, const std::function<void(ChunkType)>& set) {
   return add_named<ChunkType>(command, "--type", &chunk_type_name,
                               {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery},
-                              std::move(set), "kind of chunk");
+                              set, "kind of chunk");
 }
 
 json::object metadata_of(const ChunkInfo& chunk) {

@@ -56,6 +56,16 @@ auto load_with(const std::string& model, LLMOptions options, bool verbose, Open 
   return llm;
 }
 
+// Aborts the request at the first look after Ctrl-C.
+Status pass_on(Interrupts& interrupts, LLM& llm, const Stream& stream, bool& interrupted) {
+  if (interrupted || !interrupts.pending()) {
+    return {};
+  }
+  interrupted = true;
+  QUIRE_TRY([[maybe_unused]] const bool known, llm.abort(stream.request_id()));
+  return {};
+}
+
 }  // namespace
 
 Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
@@ -75,10 +85,7 @@ Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
   Generation generation;
   while (true) {
     const bool ready = stream.wait(kInterruptPollMs);
-    if (interrupts.pending() && !generation.interrupted) {
-      generation.interrupted = true;
-      QUIRE_TRY_STATUS(llm.abort(stream.request_id()));
-    }
+    QUIRE_TRY_STATUS(pass_on(interrupts, llm, stream, generation.interrupted));
     if (!ready) {
       continue;
     }

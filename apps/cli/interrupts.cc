@@ -1,9 +1,8 @@
 #include "interrupts.h"
 
-#include <pthread.h>
+#include <signal.h>  // POSIX: masks and waiting
 #include <unistd.h>
 
-#include <csignal>
 #include <thread>
 
 #include "command.h"
@@ -12,7 +11,7 @@ namespace quire::cli {
 namespace {
 
 // SIGINT, and SIGUSR1 by which the destructor wakes the watcher.
-sigset_t watched_signals() {
+sigset_t watched_signals() {  // NOLINT(misc-include-cleaner): the type comes with <signal.h>
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

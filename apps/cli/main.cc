@@ -1,10 +1,10 @@
 // The program `quire`. Exit codes: 0 ok, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
 #include <fcntl.h>
+#include <signal.h>  // SIGPIPE is of POSIX
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <clocale>
-#include <csignal>
 #include <exception>
 #include <string>
 
@@ -62,7 +62,7 @@ int run(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   occupy_standard_descriptors();
-  std::signal(SIGPIPE, SIG_DFL);  // whose reader left ends quietly, whatever our parent ignored
+  signal(SIGPIPE, SIG_DFL);  // whose reader left ends quietly, whatever our parent ignored
   std::setlocale(LC_CTYPE, "C.UTF-8");
   try {
     return run(argc, argv);

@@ -93,31 +93,38 @@ std::string trimmed(const std::string& text) {
                                     : text.substr(begin, text.find_last_not_of(" \n") + 1 - begin);
 }
 
-// Asks every question over every order; the same ids without chunks for the time.
-Result<bool> ask(ChunkedLLM& llm, const Pile& pile) {
+// Asks a question over the cards in this order and prints how it went; the same ids without chunks
+// for the time. True for the right answer.
+Result<bool> ask_over(ChunkedLLM& llm, const Pile& pile, const Question& question,
+                      const Order& order) {
   const quire::SamplingParams params = {.temperature = 0, .max_tokens = 48};
+  const CompositionSpec spec = {.system_chunk_id = pile.system_id,
+                                .context_chunk_ids = order.card_ids,
+                                .query_chunk_id = question.chunk_id};
+  QUIRE_TRY(const auto output, llm.generate_from_chunks(spec, params));
+  QUIRE_TRY_STATUS(llm.llm().clear_prefix_cache());
+  QUIRE_TRY(const auto plain, llm.llm().generate(output.prompt_token_ids, params));
+  const bool good = trimmed(output.text) == question.answer;
+  std::printf("%-52s %-22s %9lld %8lld %8.1f %8.1f %s: %s%s\n", question.text.c_str(), order.name,
+              static_cast<long long>(output.usage.prompt_tokens - output.usage.cached_tokens),
+              static_cast<long long>(output.usage.cached_tokens),
+              output.timing.first_token_seconds * 1e3, plain.timing.first_token_seconds * 1e3,
+              quire::reuse_grade_name(output.reuse.grade), trimmed(output.text).c_str(),
+              good ? "" : (" (wrong: " + question.answer + ")").c_str());
+  return good;
+}
+
+// Asks every question over every order; true when all answers are right.
+Result<bool> ask(ChunkedLLM& llm, const Pile& pile) {
   int right = 0;
   int asked = 0;
   std::printf("\n%-52s %-22s %9s %8s %8s %9s %s\n", "", "cards", "computed", "reused", "ms",
               "uncached", "grade");
   for (const Question& question : pile.questions) {
     for (const Order& order : orders_of(pile)) {
-      const CompositionSpec spec = {.system_chunk_id = pile.system_id,
-                                    .context_chunk_ids = order.card_ids,
-                                    .query_chunk_id = question.chunk_id};
-      QUIRE_TRY(const auto output, llm.generate_from_chunks(spec, params));
-      QUIRE_TRY_STATUS(llm.llm().clear_prefix_cache());
-      QUIRE_TRY(const auto plain, llm.llm().generate(output.prompt_token_ids, params));
-      const bool good = trimmed(output.text) == question.answer;
+      QUIRE_TRY(const bool good, ask_over(llm, pile, question, order));
       right += good ? 1 : 0;
       ++asked;
-      std::printf("%-52s %-22s %9lld %8lld %8.1f %8.1f %s: %s%s\n", question.text.c_str(),
-                  order.name,
-                  static_cast<long long>(output.usage.prompt_tokens - output.usage.cached_tokens),
-                  static_cast<long long>(output.usage.cached_tokens),
-                  output.timing.first_token_seconds * 1e3, plain.timing.first_token_seconds * 1e3,
-                  quire::reuse_grade_name(output.reuse.grade), trimmed(output.text).c_str(),
-                  good ? "" : (" (wrong: " + question.answer + ")").c_str());
     }
   }
   std::printf("\n%d of %d answers right\n", right, asked);

@@ -134,8 +134,9 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
     return ledger.compose(composition.uses(), tail);
   }
   auto& store = engine_.store_;
+  QUIRE_CHECK(store.has_value(), "a running engine has a store");
   auto& decoder = engine_.bundle_.decoder;
-  QUIRE_CHECK(store.has_value() && decoder.has_value(), "a running engine has both");
+  QUIRE_CHECK(decoder.has_value(), "a bundle has a decoder");
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
                                               .store = *store,
                                               .decoder = *decoder,
