@@ -6,6 +6,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -17,6 +18,9 @@
 #include "outputs.h"
 #include "params.h"
 #include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/sampling.h"
 #include "waiting.h"
 
 namespace nb = nanobind;

@@ -19,7 +19,6 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
-#include "quire/kv/types.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -301,7 +300,7 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt) const {
   if (cached.tokens < std::ssize(ids)) {
     parts.push_back({.position = cached.tokens,
                      .tokens = std::ssize(ids) - cached.tokens,
-                     .reason = kv::to_text(cached.miss)});
+                     .reason = cached.miss});
   }
   return parts;
 }

@@ -15,7 +15,6 @@
 
 #include "quire/attention/entry.h"
 #include "quire/base/ids.h"
-#include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kv/chunk_registry.h"
@@ -358,6 +357,7 @@ class Blender {
         return own.error();
       }
       result.uses[run].segment = *own;
+      result.uses[run].rank ^= (run + 1) * 0xbf58476d1ce4e5b9;  // this use alone, wherever it lies
       result.own.push_back(*own);
     }
     copy_blocks();

@@ -302,8 +302,9 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
 
 Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens) {
   Cached cached;
-  QUIRE_TRY_STATUS(
-      call([&] { cached = {.tokens = ledger_->match(tokens), .miss = ledger_->explain(tokens)}; }));
+  QUIRE_TRY_STATUS(call([&] {
+    cached = {.tokens = ledger_->match(tokens), .miss = kv::to_text(ledger_->explain(tokens))};
+  }));
   return cached;
 }
 

@@ -88,7 +88,7 @@ class Engine {
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
   struct Cached {
     std::int64_t tokens = 0;
-    kv::PrefixMiss miss;  // of the token behind them
+    std::string miss;  // why the token behind them is not, in words
   };
   [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens);
   [[nodiscard]] Result<EngineStats> stats() const;

@@ -157,7 +157,7 @@ void Sampler::adjust(std::span<float> logits, const SampleContext& context) {
   }
   if (context.index < params.min_tokens) {
     for (const TokenId id : context.end_ids) {
-      change(logits, id, kNever);
+      change(logits, id, static_cast<double>(kNever));
     }
   }
 }
