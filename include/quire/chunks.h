@@ -124,7 +124,8 @@ struct Blend {
   double share = 0;                       // of the context tokens, [0, 1]
   std::vector<std::int32_t> tokens;       // kExplicit: indices into the composition's token_ids
   ReuseMode base = ReuseMode::kAnchored;  // or kIndependent
-  std::uint64_t seed = 0;                 // of kRandom
+  std::uint64_t seed = 0;                 // of kRandom: the tokens with the largest numbers when
+                                          // splitmix64 gives each one its upper 53 bits in turn
 };
 
 enum class Positions : std::uint8_t {

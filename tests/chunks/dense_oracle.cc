@@ -168,24 +168,32 @@ Matrix DenseModel::projected(const Matrix& in, const std::string& layer, char wh
                         : columns_of(fused, queries + keys, keys);
 }
 
+DenseModel::Turn DenseModel::turn(std::int64_t relative) const {
+  Turn turn;
+  for (const double frequency : frequencies_) {
+    turn.push_back(
+        std::polar(rope_scale_ * rope_scale_, static_cast<double>(relative) * frequency));
+  }
+  return turn;
+}
+
 // <R(relative) query, key>: the pair (i, i + half) of the query turns by relative * frequency.
 double DenseModel::score(std::span<const double> query, std::span<const double> key,
-                         std::int64_t relative) const {
-  const std::size_t half = frequencies_.size();
+                         const Turn& turn) const {
+  const std::size_t half = turn.size();
   double sum = 0;
   for (std::size_t i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(relative) * frequencies_[i];
-    const double cosine = std::cos(angle);
-    const double sine = std::sin(angle);
+    const double cosine = turn[i].real();
+    const double sine = turn[i].imag();
     sum += (query[i] * cosine - query[i + half] * sine) * key[i] +
            (query[i + half] * cosine + query[i] * sine) * key[i + half];
   }
-  sum *= rope_scale_ * rope_scale_;
   sum += dot(query.subspan(2 * half), key.subspan(2 * half));
   return sum / std::sqrt(static_cast<double>(head_dim_));
 }
 
-Matrix DenseModel::attended(const Matrix& in, const std::string& layer, const Sight& sight) const {
+Matrix DenseModel::attended(const Matrix& in, const std::string& layer, const Sight& sight,
+                            Watch* watch) const {
   Matrix queries = projected(in, layer, 'q');
   Matrix keys = projected(in, layer, 'k');
   const Matrix values = projected(in, layer, 'v');
@@ -203,21 +211,29 @@ Matrix DenseModel::attended(const Matrix& in, const std::string& layer, const Si
     }
   }
   Matrix out = zeros(in.rows, heads_ * head_dim_);
+  std::map<std::int64_t, Turn> turns;  // by relative position
   for (std::size_t i = 0; i < in.rows; ++i) {
-    std::vector<std::pair<std::size_t, std::int64_t>> seen;  // key, relative position
+    std::vector<std::pair<std::size_t, const Turn*>> seen;
     for (std::size_t j = 0; j < in.rows; ++j) {
       if (const auto relative = sight(i, j)) {
-        seen.emplace_back(j, *relative);
+        auto [found, is_new] = turns.try_emplace(*relative);
+        if (is_new) {
+          found->second = turn(*relative);
+        }
+        seen.emplace_back(j, &found->second);
       }
     }
     for (std::size_t head = 0; head < heads_; ++head) {
       const std::size_t kv_head = head / (heads_ / kv_heads_);
       std::vector<double> shares;
-      for (const auto& [j, relative] : seen) {
-        shares.push_back(score(head_of(queries, i, head), head_of(keys, j, kv_head), relative));
+      for (const auto& [j, by] : seen) {
+        shares.push_back(score(head_of(queries, i, head), head_of(keys, j, kv_head), *by));
       }
       softmax(shares);
       for (std::size_t n = 0; n < seen.size(); ++n) {
+        if (watch != nullptr && i >= watch->first_row) {
+          watch->looked[seen[n].first] += shares[n];
+        }
         const auto value = head_of(values, seen[n].first, kv_head);
         const auto to = head_of(out, i, head);
         for (std::size_t d = 0; d < head_dim_; ++d) {
@@ -241,89 +257,26 @@ Matrix DenseModel::gated(const Matrix& in, const std::string& layer) const {
   return linear(gate, layer + "mlp.down_proj");
 }
 
-Matrix DenseModel::forward(std::span<const TokenId> ids, const Sight& sight) const {
+Matrix DenseModel::forward(std::span<const TokenId> ids, const Sight& sight, Watch* watch) const {
   const Matrix& embeddings = weight("model.embed_tokens.weight");
   Matrix hidden = zeros(ids.size(), embeddings.columns);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     std::ranges::copy(embeddings.row(static_cast<std::size_t>(ids[i])), hidden.row(i).begin());
   }
+  if (watch != nullptr) {
+    watch->looked.assign(ids.size(), 0.0);
+  }
   for (std::size_t n = 0; n < layers_; ++n) {
     const std::string layer = "model.layers." + std::to_string(n) + ".";
-    add(hidden, attended(normed(hidden, layer + "input_layernorm"), layer, sight));
+    const Matrix in = normed(hidden, layer + "input_layernorm");
+    if (watch != nullptr && n == 1) {
+      watch->values = projected(in, layer, 'v');
+    }
+    add(hidden, attended(in, layer, sight, watch));
     add(hidden, gated(normed(hidden, layer + "post_attention_layernorm"), layer));
   }
   const bool tied = !weights_.contains("lm_head.weight");
   return linear(normed(hidden, "model.norm"), tied ? "model.embed_tokens" : "lm_head");
-}
-
-void Scene::place(Positions positions) {
-  std::int64_t next = 0;
-  const auto put = [&](Segment& segment, std::int64_t position) {
-    segment.position = position;
-    next = std::max(next, position + std::ssize(segment.ids));
-  };
-  if (system) {
-    put(*system, 0);
-  }
-  const std::int64_t start = next;
-  for (Segment& context : contexts) {
-    put(context, positions == Positions::kParallel ? start : next);
-  }
-  put(query, next);
-}
-
-Matrix Scene::logits(const DenseModel& model) const {
-  enum class Kind : std::uint8_t { kBos, kSystem, kContext, kQuery };
-  struct Token {
-    Kind kind;
-    std::int64_t segment;   // which context
-    std::int64_t used;      // position
-    std::int64_t computed;  // position when its KV was computed
-  };
-  Ids ids;
-  std::vector<Token> tokens;
-  const auto put = [&](const Segment& segment, Kind kind, std::int64_t number, std::int64_t at) {
-    for (std::int64_t i = 0; i < std::ssize(segment.ids); ++i) {
-      ids.push_back(segment.ids[static_cast<std::size_t>(i)]);
-      tokens.push_back({kind, number, segment.position + i, at + i});
-    }
-  };
-  if (bos_sink) {
-    put({.ids = {*bos_sink}}, Kind::kBos, 0, 0);
-  }
-  if (system) {
-    put(*system, Kind::kSystem, 0, computed_in_place ? system->position : 0);
-  }
-  const bool anchored = mode == ReuseMode::kAnchored && system;
-  const std::int64_t before = anchored ? std::ssize(system->ids) : bos_sink ? 1 : 0;
-  for (std::int64_t i = 0; i < std::ssize(contexts); ++i) {
-    const Segment& context = contexts[static_cast<std::size_t>(i)];
-    put(context, Kind::kContext, i, computed_in_place ? context.position : before);
-  }
-  const std::size_t first_query = ids.size();
-  put(query, Kind::kQuery, 0, query.position);
-  const Matrix all = model.forward(ids, [&](std::size_t q, std::size_t k) {
-    const Token& by = tokens[q];
-    const Token& of = tokens[k];
-    std::optional<std::int64_t> relative;
-    if (by.kind == Kind::kQuery) {
-      if (of.kind != Kind::kBos && k <= q) {
-        relative = by.used - of.used;
-      }
-      return relative;
-    }
-    const bool same = by.kind == of.kind && by.segment == of.segment && k <= q;
-    const bool above = by.kind == Kind::kContext &&
-                       (of.kind == Kind::kBos || (of.kind == Kind::kSystem && anchored));
-    if (same || above) {
-      relative = by.computed - of.computed;
-    }
-    return relative;
-  });
-  return {.rows = query.ids.size(),
-          .columns = all.columns,
-          .values = {all.values.begin() + static_cast<std::ptrdiff_t>(first_query * all.columns),
-                     all.values.end()}};
 }
 
 }  // namespace quire::chunks

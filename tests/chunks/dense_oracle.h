@@ -6,6 +6,7 @@
 // positions, also those that no single list of position ids could express.
 #pragma once
 
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +18,6 @@
 #include <vector>
 
 #include "quire/base/json.h"
-#include "quire/chunks.h"
 #include "quire/types.h"
 
 namespace quire::chunks {
@@ -44,6 +44,13 @@ struct Matrix {
   }
 };
 
+// What a pass shows on the way.
+struct Watch {
+  Matrix values;              // [tokens][kv heads * head size] of layer 1, empty when there is none
+  std::size_t first_row = 0;  // rows from here on look
+  std::vector<double> looked;  // [tokens] at each: the sum over those rows, all heads and layers
+};
+
 class DenseModel {
  public:
   // A folder with config.json and safetensors of a Llama, Mistral, Qwen2, Qwen3 or Phi3. The
@@ -52,7 +59,8 @@ class DenseModel {
   explicit DenseModel(const std::filesystem::path& folder);
 
   // Logits of all tokens.
-  [[nodiscard]] Matrix forward(std::span<const TokenId> ids, const Sight& sight) const;
+  [[nodiscard]] Matrix forward(std::span<const TokenId> ids, const Sight& sight,
+                               Watch* watch = nullptr) const;
 
  private:
   void read_rotary(const std::filesystem::path& folder, const base::json::object& config);
@@ -61,36 +69,20 @@ class DenseModel {
   [[nodiscard]] Matrix normed(const Matrix& in, const std::string& name) const;
   // Queries, keys or values: their own tensor, or a part of the fused one.
   [[nodiscard]] Matrix projected(const Matrix& in, const std::string& layer, char which) const;
-  [[nodiscard]] Matrix attended(const Matrix& in, const std::string& layer,
-                                const Sight& sight) const;
+  [[nodiscard]] Matrix attended(const Matrix& in, const std::string& layer, const Sight& sight,
+                                Watch* watch) const;
   [[nodiscard]] Matrix gated(const Matrix& in, const std::string& layer) const;
+  // A rotation of each pair, times the scale of scores.
+  using Turn = std::vector<std::complex<double>>;
+  [[nodiscard]] Turn turn(std::int64_t relative) const;
   [[nodiscard]] double score(std::span<const double> query, std::span<const double> key,
-                             std::int64_t relative) const;
+                             const Turn& turn) const;
 
   std::map<std::string, Matrix> weights_;
   std::vector<double> frequencies_;
   double rope_scale_ = 1;
   double epsilon_ = 0;
   std::size_t layers_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
-};
-
-// A composition as the reference sees it.
-struct Scene {
-  struct Segment {
-    Ids ids;
-    std::int64_t position = 0;  // where it is used
-  };
-  std::optional<Segment> system;
-  std::vector<Segment> contexts;
-  Segment query;  // with what was generated behind it
-  ReuseMode mode = ReuseMode::kAnchored;
-  bool computed_in_place = false;
-  std::optional<TokenId> bos_sink;
-
-  // Positions one after the other, or contexts side by side behind the system chunk.
-  void place(Positions positions);
-  // Of the query's tokens.
-  [[nodiscard]] Matrix logits(const DenseModel& model) const;
 };
 
 }  // namespace quire::chunks

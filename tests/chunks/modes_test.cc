@@ -5,34 +5,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dense_oracle.h"
+#include "desk.h"
+#include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
+#include "scene.h"
+#include "selection.h"
+#include "tiny_checkpoint.h"
 
 namespace quire::chunks {
 namespace {
-
-const std::filesystem::path kGoldens = QUIRE_SOURCE_DIR "/tests/golden/model";
-
-// Of the largest logit of a request. Float32 keeps 6e-8 of each term, and a logit is the last of
-// about a hundred roundings that depend on each other; the worst of all cases below is 5.4e-6.
-constexpr double kTolerance = 1e-5;
-
-template <class T>
-T must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
-  return std::move(result).value();
-}
 
 // A checkpoint whose window is switched off, in a folder of its own.
 std::filesystem::path without_window(const std::string& name) {
@@ -58,96 +53,6 @@ std::filesystem::path without_window(const std::string& name) {
 std::filesystem::path folder_of(const std::string& family) {
   return family.ends_with("*") ? without_window(family.substr(0, family.size() - 1))
                                : kGoldens / family;
-}
-
-LLMOptions float32(std::int32_t block_tokens) {
-  return {.dtype = "float32",
-          .block_tokens = block_tokens,
-          .kv_budget_bytes = std::int64_t{1} << 23,
-          .threads = 1};
-}
-
-// An engine and the oracle of the same checkpoint, and the ids of what was registered.
-class Desk {
- public:
-  Desk(const std::filesystem::path& model, const LLMOptions& options)
-      : oracle(model), llm(must(ChunkedLLM::open(model.string(), options))) {}
-
-  // `scene` as a composition of registered chunks; the contexts' own KV is not there yet where the
-  // mode wants another than the one of their registration.
-  CompositionSpec compose(const Scene& scene, Positions positions) {
-    CompositionSpec spec{.without_system = !scene.system,
-                         .mode = scene.mode,
-                         .positions = positions,
-                         .computed_in_place = scene.computed_in_place,
-                         .bos_sink = scene.bos_sink.has_value()};
-    const auto add = [&](const Scene::Segment& segment, ChunkType type) {
-      spec.fixed.push_back(static_cast<std::int32_t>(segment.position));
-      ChunkContent content{.content = segment.ids, .type = type};
-      if (type == ChunkType::kContext) {
-        content.options.anchor =
-            scene.mode == ReuseMode::kAnchored ? spec.system_chunk_id : std::string();
-      }
-      return must(llm.register_chunk(content));
-    };
-    if (scene.system) {
-      spec.system_chunk_id = add(*scene.system, ChunkType::kSystemPrompt);
-    }
-    for (const Scene::Segment& context : scene.contexts) {
-      spec.context_chunk_ids.push_back(add(context, ChunkType::kContext));
-    }
-    spec.query_chunk_id = add(scene.query, ChunkType::kQuery);
-    return spec;
-  }
-
-  DenseModel oracle;
-  ChunkedLLM llm;
-};
-
-// The largest difference, as a share of the largest logit.
-double distance(const ForwardOutput& got, const Matrix& want) {
-  EXPECT_EQ(static_cast<std::size_t>(got.rows), want.rows);
-  double most = 0;
-  double off = 0;
-  for (std::size_t i = 0; i < want.values.size(); ++i) {
-    most = std::max(most, std::abs(want.values[i]));
-    const double difference = std::abs(static_cast<double>(got.logits[i]) - want.values[i]);
-    off = std::isnan(difference) ? INFINITY : std::max(off, difference);
-  }
-  return off / most;
-}
-
-class Dice {
- public:
-  explicit Dice(std::uint32_t seed) : random_(seed) {}
-  std::int32_t below(std::int32_t bound) {
-    return static_cast<std::int32_t>(random_() % static_cast<std::uint32_t>(bound));
-  }
-  Ids ids(std::int32_t count) {
-    Ids ids;
-    for (std::int32_t i = 0; i < count; ++i) {
-      ids.push_back(3 + below(197));
-    }
-    return ids;
-  }
-
- private:
-  std::mt19937 random_;
-};
-
-// A system chunk, `contexts` contexts whose lengths walk over the block size, and a query.
-Scene make_scene(Dice& dice, std::int32_t contexts, std::int32_t block) {
-  const std::int32_t lengths[] = {std::max(block - 1, 1), 1, block + 1, block, 3 * block + 1};
-  Scene scene{.system = Scene::Segment{.ids = dice.ids(1 + dice.below(block + 3))},
-              .query = {.ids = dice.ids(1 + dice.below(7))}};
-  for (std::int32_t i = 0; i < contexts; ++i) {
-    if (i == 5) {  // the same chunk twice
-      scene.contexts.push_back(scene.contexts[2]);
-    } else {
-      scene.contexts.push_back({.ids = dice.ids(lengths[i % 5])});
-    }
-  }
-  return scene;
 }
 
 // Anywhere: overlaps, gaps and queries in the middle. In place a context must lie behind the
@@ -257,6 +162,28 @@ TEST_P(EveryFamily, GreedyContinuationIsTheReferencesArgmax) {
   }
 }
 
+TEST_P(EveryFamily, BlendOfHalfTheTokensEqualsItsReference) {
+  Desk desk(folder_of(GetParam()), float32(16));
+  Dice dice(9);
+  Scene scene = make_scene(dice, 3, 16);
+  for (const ReuseMode base : {ReuseMode::kIndependent, ReuseMode::kAnchored}) {
+    scene.mode = base;
+    scene.place(Positions::kConcat);
+    CompositionSpec spec = desk.compose(scene, Positions::kConcat);
+    spec.mode = ReuseMode::kBlend;
+    for (const Selector selector : {Selector::kValueDeviation, Selector::kQueryAttention}) {
+      const Choice choice = choose(scene, scores_of(selector, scene, desk.oracle, 0), 50);
+      EXPECT_GT(choice.gap, 1e-4) << "rounding decides: draw another scene";
+      scene.recomputed = choice.tokens;
+      spec.blend = {.selector = selector, .share = 0.5, .base = base};
+      EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), scene.logits(desk.oracle)),
+                kTolerance)
+          << selector_name(selector) << " on " << reuse_mode_name(base);
+    }
+    scene.recomputed.clear();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Checkpoints, EveryFamily,
                          testing::Values("llama_mha", "llama_gqa", "llama_mqa", "llama_tied",
                                          "llama_bias", "llama_rope_linear", "llama_rope_llama3",
@@ -294,6 +221,55 @@ TEST_P(EveryBlockSize, AnyOrderAndNoSystemChunkEqualTheirReferences) {
 
 INSTANTIATE_TEST_SUITE_P(Blocks, EveryBlockSize, testing::Values(1, 4, 16, 32),
                          [](const auto& info) { return std::to_string(info.param); });
+
+// T3: angles are those of the positions, not of their rounding. At 131072 an angle computed in
+// float32 is off by up to 7e-3.
+TEST(Modes, DistancesUpTo131072EqualTheirReferences) {
+  Desk desk(write_checkpoint("long", {.max_positions = 262144}), float32(16));
+  Dice dice(33);
+  Scene scene = make_scene(dice, 4, 16);
+  const std::int64_t positions[][4] = {
+      {131072, 65537, 100, 131071}, {4096, 131072, 77777, 131072}, {200000, 31, 131072, 99999}};
+  for (const auto& at : positions) {
+    for (const bool in_place : {false, true}) {
+      for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent}) {
+        if (in_place && mode == ReuseMode::kIndependent) {
+          continue;
+        }
+        scene.mode = mode;
+        scene.computed_in_place = in_place;
+        for (std::size_t i = 0; i < scene.contexts.size(); ++i) {
+          scene.contexts[i].position = at[i];
+        }
+        scene.query.position = 131200;
+        const CompositionSpec spec = desk.compose(scene, Positions::kFixed);
+        EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), scene.logits(desk.oracle)),
+                  kTolerance)
+            << reuse_mode_name(mode) << (in_place ? " in place" : "") << ", first at " << at[0];
+      }
+    }
+  }
+}
+
+// T3: only distances count, to the bit, because keys are stored at positions of their own.
+TEST(Modes, AShiftOfAllPositionsChangesNoBit) {
+  Desk desk(write_checkpoint("long", {.max_positions = 262144}), float32(16));
+  Dice dice(34);
+  Scene scene = make_scene(dice, 4, 16);
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent}) {
+    scene.mode = mode;
+    scene.place(Positions::kConcat);
+    CompositionSpec spec = desk.compose(scene, Positions::kConcat);
+    const std::vector<float> want = desk.logits(spec);
+    const std::vector<std::int32_t> starts = spec.fixed;
+    spec.positions = Positions::kFixed;
+    for (const std::int32_t shift : {0, 1, 31, 4096, 65537, 131072}) {
+      std::ranges::transform(starts, spec.fixed.begin(),
+                             [&](std::int32_t start) { return start + shift; });
+      EXPECT_EQ(desk.logits(spec), want) << reuse_mode_name(mode) << " + " << shift;
+    }
+  }
+}
 
 // T5: one context behind the system chunk has seen all that stands before it.
 TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {

@@ -102,10 +102,10 @@ TEST_F(BatchBuilderTest, ASegmentInUseIsOneEntryWithTheRowsOfAllThatSeeIt) {
 TEST_F(BatchBuilderTest, EntriesStandByRankWhateverTheOrderOfSegments) {
   const kv::SegmentId a = segment(4);
   const kv::SegmentId b = segment(8);
-  const kv::SegmentUse first = {.segment = a, .position = 0, .rank = 9};
-  const kv::SegmentUse second = {.segment = b, .position = 4, .rank = 2};
-  const kv::SegmentUse moved = {.segment = a, .position = 8, .rank = 9};
-  const kv::SegmentUse front = {.segment = b, .position = 0, .rank = 2};
+  const kv::SegmentUse first = {.segment = a, .position = 0, .rank = {9}};
+  const kv::SegmentUse second = {.segment = b, .position = 4, .rank = {2}};
+  const kv::SegmentUse moved = {.segment = a, .position = 8, .rank = {9}};
+  const kv::SegmentUse front = {.segment = b, .position = 0, .rank = {2}};
   const model::ForwardBatch& batch = build({behind({first, second}, 1), behind({front, moved}, 1)});
   ASSERT_EQ(batch.entries.size(), 4U);
   EXPECT_EQ(batch.entries[0].num_tokens, 8);
@@ -175,7 +175,7 @@ TEST_F(BatchBuilderTest, RandomBatchesShareEverySegmentOnceAndChangeNothingForAn
         const auto which = static_cast<std::size_t>(below(6));
         segments_of.push_back({.segment = segments[which],
                                .position = below(60),
-                               .rank = (which * 7) % 5});  // with a tie
+                               .rank = {(which * 7) % 5}});  // with a tie
         uses.emplace(segments[which].value, occurrences[which]++);
       }
       const std::int32_t own = 1 + below(6);

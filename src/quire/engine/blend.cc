@@ -31,6 +31,9 @@ namespace {
 // V of this layer is the first to depend on other tokens.
 constexpr int kFirstMixedLayer = 1;
 
+// MergeRank::variant of a composition's first run: beyond all distances from an anchor.
+constexpr std::uint32_t kOwnVariants = std::uint32_t{1} << 31;
+
 // A share of 0.3 of 10 tokens is 3, though 0.3 * 10 is a little more.
 double wanted(double share, std::int64_t tokens) {
   return std::max(0.0, std::ceil(share * static_cast<double>(tokens) - 1e-9));
@@ -357,7 +360,7 @@ class Blender {
         return own.error();
       }
       result.uses[run].segment = *own;
-      result.uses[run].rank ^= (run + 1) * 0xbf58476d1ce4e5b9;  // this use alone, wherever it lies
+      result.uses[run].rank.variant = kOwnVariants + static_cast<std::uint32_t>(run);
       result.own.push_back(*own);
     }
     copy_blocks();

@@ -360,7 +360,7 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
     QUIRE_TRY(const kv::Chunk* anchor, registry_.get(key.before));
     const auto variant = anchor->variants.find({});
     QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
-    before = {.segment = variant->second, .rank = anchor->rank};
+    before = {.segment = variant->second, .rank = {anchor->rank}};
     position += std::ssize(*anchor->tokens);
   }
   return ledger().compose({&before, 1},

@@ -73,7 +73,7 @@ struct Chunk : NewChunk {
   std::map<VariantKey, SegmentId> variants;    // with KV
   std::map<VariantKey, std::int32_t> pending;  // being computed: blocks set aside
   bool listed = false;                         // registration has ended well
-  std::uint64_t rank = 0;                      // of its id: RunView::rank
+  std::uint64_t rank = 0;                      // of its id: MergeRank::chunk
 };
 
 // Why a chunk is no longer there.

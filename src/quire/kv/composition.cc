@@ -192,7 +192,9 @@ std::vector<SegmentUse> ResolvedComposition::uses() const {
   uses.reserve(parts.size());
   for (const Part& part : parts) {
     QUIRE_CHECK(part.segment.has_value(), "a part of the composition has no KV");
-    uses.push_back({.segment = *part.segment, .position = part.position, .rank = part.chunk->rank});
+    uses.push_back({.segment = *part.segment,
+                    .position = part.position,
+                    .rank = {part.chunk->rank, static_cast<std::uint32_t>(part.key.gap)}});
   }
   return uses;
 }

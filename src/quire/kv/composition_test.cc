@@ -119,7 +119,7 @@ TEST_F(CompositionTest, WhatIsThereIsUsedAndWhatIsNotIsMissingOnce) {
   EXPECT_EQ(uses[1].segment, uses[3].segment) << "one copy, used twice";
   EXPECT_EQ(uses[1].position, 5);
   EXPECT_EQ(uses[3].position, 16);
-  EXPECT_EQ(uses[1].rank, 0xbbbbbbbbbbbbbbbbU);
+  EXPECT_EQ(uses[1].rank.chunk, 0xbbbbbbbbbbbbbbbbU);
   CompositionSpec one = spec("bcb");
   one.mode = ReuseMode::kIndependent;
   const auto missing = resolved(one).missing();

@@ -429,8 +429,8 @@ TEST(Ledger, AComposedSequenceGoesOnWhereItIsTold) {
   compute(ledger, *id, 3);
   for (const SeqId sequence : {*id, ledger.fork(*id)}) {
     const std::vector<RunView> runs = ledger.runs(sequence);
-    EXPECT_EQ(runs[0].rank, 5U);
-    EXPECT_EQ(runs[1].rank, 9U);
+    EXPECT_EQ(runs[0].rank.chunk, 5U);
+    EXPECT_EQ(runs[1].rank.chunk, 9U);
     EXPECT_EQ(runs[2].start_position, 30);
     EXPECT_EQ(runs[2].num_tokens, 3);
   }

@@ -34,7 +34,7 @@ struct OpenRun {
 struct SealedRun {
   std::shared_ptr<const Segment> segment;
   std::int32_t start_position = 0;
-  std::uint64_t rank = 0;  // as RunView
+  MergeRank rank;
 };
 
 class Sequence {

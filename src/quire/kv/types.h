@@ -27,11 +27,19 @@ struct SegmentId {
   friend auto operator<=>(SegmentId, SegmentId) = default;
 };
 
+// Attention merges the sealed runs of a row by ascending rank, so that requests may share a read
+// whatever their order of segments, and no bit depends on where blocks lie.
+struct MergeRank {
+  std::uint64_t chunk = 0;
+  std::uint32_t variant = 0;  // of runs of one chunk
+  friend auto operator<=>(MergeRank, MergeRank) = default;
+};
+
 // A segment at a place: its token 0 is used at `position`.
 struct SegmentUse {
   SegmentId segment;
   std::int32_t position = 0;
-  std::uint64_t rank = 0;  // carried to RunView
+  MergeRank rank;  // carried to RunView
 };
 
 // What a composed sequence has of its own.
@@ -53,8 +61,7 @@ struct RunView {
   std::span<const BlockId> blocks;  // room made by extend included
   std::int32_t num_tokens = 0;      // with KV
   std::int32_t start_position = 0;  // use position of run token 0: the shift of the run
-  std::uint64_t rank = 0;           // attention merges sealed runs by ascending rank, so that
-                                    // requests may share a read whatever their order of segments
+  MergeRank rank;                   // of a sealed run
 };
 
 // What attaching the longest cached prefix of some tokens would bring.
