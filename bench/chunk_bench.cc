@@ -1,6 +1,6 @@
 // Chunks against the same ids without them, on random weights of a real shape.
 //
-//   chunk_bench [MODEL [all|first-token|decode [q8g32|q4g32]]]    default: preset:smollm2-135m, all
+//   chunk_bench [MODEL [all|first-token|decode [DTYPE]]]    default: preset:smollm2-135m, all, auto
 //
 // 1. Time to first token of a 32-token query behind 16 cached chunks, and of the same ids uncached.
 //    Bar: 10 times faster from 4k cached tokens on, growing with the length.
@@ -83,9 +83,9 @@ Pile register_pile(ChunkedLLM& llm, int chunks, int chunk_tokens, std::uint32_t 
   return pile;
 }
 
-ChunkedLLM open_model(const std::string& model, const std::string& quantize, bool share_reads) {
+ChunkedLLM open_model(const std::string& model, const std::string& dtype, bool share_reads) {
   quire::LLMOptions options;
-  options.quantize = quantize;
+  options.dtype = dtype;
   options.kv_budget_bytes = std::int64_t{3} << 30;
   options.share_reads = share_reads;
   return must(ChunkedLLM::open(model, options, {.chunk_memory_ratio = 0.8}));
@@ -133,9 +133,9 @@ double step_seconds(ChunkedLLM& llm, const Pile& pile, int batch) {
 
 // Shared and flat take turns, and their ratio is taken turn by turn: other work on the machine
 // passes, the order of the two does not.
-void shared_decode(const std::string& model, const std::string& quantize) {
-  ChunkedLLM shared = open_model(model, quantize, true);
-  ChunkedLLM flat = open_model(model, quantize, false);
+void shared_decode(const std::string& model, const std::string& dtype) {
+  ChunkedLLM shared = open_model(model, dtype, true);
+  ChunkedLLM flat = open_model(model, dtype, false);
   std::printf("\n%8s %8s %14s %14s %8s\n", "batch", "context", "shared [ms]", "flat [ms]", "ratio");
   for (const int chunk_tokens : {4, 16, 64, 256}) {
     const Pile pile = register_pile(shared, kChunks, chunk_tokens, 7);
@@ -161,14 +161,14 @@ void shared_decode(const std::string& model, const std::string& quantize) {
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
   const std::string part = argc > 2 ? argv[2] : "all";
-  const std::string quantize = argc > 3 ? argv[3] : "";
+  const std::string dtype = argc > 3 ? argv[3] : "auto";
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines as they come, in pipes too
   if (part != "decode") {
-    ChunkedLLM llm = open_model(model, quantize, true);
+    ChunkedLLM llm = open_model(model, dtype, true);
     first_tokens(llm);
   }
   if (part != "first-token") {
-    shared_decode(model, quantize);
+    shared_decode(model, dtype);
   }
   return 0;
 }

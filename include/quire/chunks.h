@@ -1,6 +1,7 @@
 // Chunks: text registered once, whose KV is computed once and composed in any order afterwards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -157,12 +158,21 @@ struct CompositionInfo {
     std::string chunk_id;
     ChunkType type = ChunkType::kContext;
     std::int64_t num_tokens = 0;
+    std::shared_ptr<const std::vector<TokenId>> token_ids;  // the chunk's, shared with it
     std::int64_t position = 0;
     bool cached = false;  // its KV is there
     std::string why_not;  // else: never seen, evicted, other anchor, ...
   };
   std::vector<Segment> segments;
-  std::vector<TokenId> token_ids;  // joined
+  // Those of all segments, joined. O(tokens).
+  [[nodiscard]] std::vector<TokenId> token_ids() const {
+    std::vector<TokenId> joined;
+    joined.reserve(static_cast<std::size_t>(total_tokens));
+    for (const Segment& segment : segments) {
+      joined.insert(joined.end(), segment.token_ids->begin(), segment.token_ids->end());
+    }
+    return joined;
+  }
   ReuseMode mode = ReuseMode::kAnchored;
   ReuseGrade grade = ReuseGrade::kExact;  // that the output will have
   std::int64_t total_tokens = 0;
@@ -239,7 +249,8 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
   [[nodiscard]] Result<ChunkStats> chunk_stats() const;
 
-  // Checks kinds, number and mode, and computes nothing. O(number of chunks), but for token_ids.
+  // Checks kinds, number and mode, and computes nothing. O(number of chunks); mode kExact looks its
+  // tokens up in the prefix cache.
   [[nodiscard]] Result<Composition> compose(const CompositionSpec& spec) const;
   // What running it would do now. Changes nothing.
   [[nodiscard]] Result<CompositionInfo> preview_composition(const CompositionSpec& spec) const;

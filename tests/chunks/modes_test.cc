@@ -283,7 +283,7 @@ TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {
     const CompositionSpec spec = desk.compose(scene, Positions::kConcat);
     const CompositionInfo info = must(desk.llm.preview_composition(spec));
     EXPECT_EQ(info.grade, ReuseGrade::kEqualMath);
-    const Matrix all = desk.oracle.forward(info.token_ids, causal());
+    const Matrix all = desk.oracle.forward(info.token_ids(), causal());
     const Matrix want{.rows = 4,
                       .columns = all.columns,
                       .values = {all.values.end() - static_cast<std::ptrdiff_t>(4 * all.columns),
@@ -386,7 +386,7 @@ TEST(Modes, AModelWithAWindowComposesInModeExactOnly) {
     spec.mode = ReuseMode::kExact;
     const std::vector<float> composed = must(desk.llm.logits_from_chunks(spec)).logits;
     const auto plain = must(desk.llm.llm().forward(
-        must(desk.llm.preview_composition(spec)).token_ids, ForwardReuse::kNone));
+        must(desk.llm.preview_composition(spec)).token_ids(), ForwardReuse::kNone));
     EXPECT_TRUE(
         std::equal(composed.begin(), composed.end(), plain.logits.end() - std::ssize(composed)));
   }

@@ -37,7 +37,6 @@ class Composition(Record):
 
     __slots__ = ("_handle",)
 
-    token_ids: list[int]  # of all chunks, joined
     segments: list[Fields]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
     mode: str
     grade: str  # that an output will have
@@ -47,6 +46,14 @@ class Composition(Record):
     def __init__(self, handle: _quire.Composition) -> None:
         super().__init__(_described(handle.info()))
         object.__setattr__(self, "_handle", handle)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Those of all chunks, joined."""
+        return self._handle.token_ids()
+
+    def __getitem__(self, key: str) -> Any:
+        return self.token_ids if key == "token_ids" else super().__getitem__(key)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a composition is immutable; compose another one instead of setting {name!r}")

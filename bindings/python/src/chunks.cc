@@ -123,7 +123,6 @@ nb::dict describe(const CompositionInfo& info) {
   }
   nb::dict dict;
   dict["segments"] = segments;
-  dict["token_ids"] = info.token_ids;
   dict["mode"] = reuse_mode_name(info.mode);
   dict["grade"] = reuse_grade_name(info.grade);
   dict["total_tokens"] = info.total_tokens;
@@ -241,7 +240,8 @@ void bind_composition(nb::module_& module) {
 
   nb::class_<Composition>(module, "Composition")
       .def("spec", &Composition::spec, nb::rv_policy::copy)
-      .def("info", [](const Composition& composition) { return describe(composition.info()); });
+      .def("info", [](const Composition& composition) { return describe(composition.info()); })
+      .def("token_ids", [](const Composition& made) { return made.info().token_ids(); });
 }
 
 void bind_registry(nb::class_<ChunkedLLM>& llm) {
@@ -297,6 +297,7 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
              const CompositionInfo info =
                  unwrap(without_gil([&] { return llm.preview_composition(spec); }));
              nb::dict dict = describe(info);
+             dict["token_ids"] = info.token_ids();
              dict["retokenizes_alike"] = info.retokenizes_alike;
              return dict;
            })

@@ -287,8 +287,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
 
 CompositionInfo ChunkService::describe(const CompositionSpec& spec,
                                        const kv::ResolvedComposition& composition) const {
-  CompositionInfo info{.token_ids = composition.joined(),
-                       .mode = composition.mode,
+  CompositionInfo info{.mode = composition.mode,
                        .grade = composition.grade,
                        .total_tokens = composition.num_tokens()};
   const kv::Ledger& ledger = this->ledger();
@@ -297,8 +296,9 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
     return (tokens + block_tokens - 1) / block_tokens;
   };
   const bool exact = composition.mode == ReuseMode::kExact;
-  const kv::PrefixMatch match = exact ? ledger.probe(info.token_ids) : kv::PrefixMatch{};
-  const std::string miss = exact ? kv::to_text(ledger.explain(info.token_ids)) : "";
+  const std::vector<TokenId> prompt = exact ? composition.joined() : std::vector<TokenId>();
+  const kv::PrefixMatch match = exact ? ledger.probe(prompt) : kv::PrefixMatch{};
+  const std::string miss = exact ? kv::to_text(ledger.explain(prompt)) : "";
   std::int64_t seen = 0;
   std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
   for (const kv::Part& part : composition.parts) {
@@ -308,6 +308,7 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
     info.segments.push_back({.chunk_id = part.chunk->id,
                              .type = part.chunk->type,
                              .num_tokens = tokens,
+                             .token_ids = part.chunk->tokens,
                              .position = part.position,
                              .cached = cached,
                              .why_not = cached  ? ""
@@ -322,6 +323,7 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
   info.segments.push_back({.chunk_id = composition.query.chunk->id,
                            .type = composition.query.chunk->type,
                            .num_tokens = query,
+                           .token_ids = composition.query.chunk->tokens,
                            .position = composition.query.position,
                            .why_not = "a query is always computed"});
   const std::int64_t own = exact ? info.total_tokens : query;
@@ -359,8 +361,9 @@ bool ChunkService::retokenizes_alike(const CompositionInfo& info) const {
     return true;
   }
   const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
-  const auto joined = tokenizer.decode(info.token_ids, false);
-  return joined.ok() && tokenizer.encode(*joined, {.add_special_tokens = false}) == info.token_ids;
+  const std::vector<TokenId> ids = info.token_ids();
+  const auto joined = tokenizer.decode(ids, false);
+  return joined.ok() && tokenizer.encode(*joined, {.add_special_tokens = false}) == ids;
 }
 
 }  // namespace quire::engine
