@@ -25,6 +25,7 @@
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/types.h"
 #include "quire/text/tokenizer.h"
 
 namespace quire::engine {
