@@ -25,8 +25,8 @@
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/types.h"
 #include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
