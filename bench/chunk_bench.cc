@@ -11,11 +11,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "must.h"
 #include "quire/quire.h"
 
 namespace {
@@ -40,15 +39,6 @@ double seconds_since(Clock::time_point start) {
 double median(std::vector<double> times) {
   std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
   return times[times.size() / 2];
-}
-
-template <class T>
-T must(quire::Result<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "error: %s\n", result.error().message.c_str());
-    std::exit(1);
-  }
-  return std::move(result).value();
 }
 
 std::vector<TokenId> ids_of(int count, std::uint32_t seed) {

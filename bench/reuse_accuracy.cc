@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "must.h"
 #include "quire/quire.h"
 
 namespace {
@@ -89,15 +90,6 @@ struct Count {
   int asked = 0;
 };
 using Table = std::map<std::string, std::map<std::string, Count>>;  // mode -> type
-
-template <class T>
-T must(quire::Result<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "error: %s\n", result.error().message.c_str());
-    std::exit(1);
-  }
-  return std::move(result).value();
-}
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(" \n");

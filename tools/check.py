@@ -125,11 +125,15 @@ def stage_dev(log):
     return ctest(log, "dev")
 
 
-def stage_python(log):
+def install_wheel(log):
     """`pip install .` as a user does it, but with the dev build's objects through ccache."""
-    report = ROOT / "build" / "pytest.xml"
     log.run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall", ".",
             env={"CXX": shutil.which("c++")})  # by the name that the dev build uses: ccache tells names apart
+
+
+def stage_python(log):
+    report = ROOT / "build" / "pytest.xml"
+    install_wheel(log)
     log.run(sys.executable, "-m", "pytest", "-q", "bindings/python/tests", "tests/python", f"--junitxml={report}", check=False)
     suite = xml.parse(report).getroot().find("testsuite")
     bad = int(suite.get("failures")) + int(suite.get("errors"))
@@ -165,6 +169,8 @@ def stage_style(log):
 def stage_tidy(log, seconds):
     if not (ROOT / "build" / "dev" / "compile_commands.json").exists():
         build(log, "dev")
+    if not tidy.wheel_commands(ROOT):
+        install_wheel(log)
     report = tidy.run(ROOT, JOBS, seconds)
     log.write(report.text)
     if report.failed:

@@ -50,8 +50,29 @@ def key_of(root, entry, known, configuration):
     return digest.hexdigest()
 
 
+def wheel_commands(root):
+    """The files of compile commands that `pip install .` left, none before the first."""
+    return sorted((root / "build").glob("python-*/compile_commands.json"))
+
+
+def compile_commands(root):
+    """Build folder and command of each product file: of the dev build, and of the wheel's for what is built there alone."""
+    product = tuple(str(root / part) + "/" for part in ("src", "apps", "bindings", "bench", "examples"))
+    found = {}
+    for commands in [root / "build" / "dev" / "compile_commands.json", *wheel_commands(root)]:
+        for entry in json.loads(commands.read_text()):
+            if entry["file"].startswith(product) and not entry["file"].endswith("_test.cc"):
+                found.setdefault(entry["file"], (commands.parent, entry))
+    return found
+
+
+def configurations(root):
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", "*.clang-tidy"], cwd=root, capture_output=True, text=True)
+    return [root / name for name in sorted(listed.stdout.splitlines())]
+
+
 def ages(root):
-    """How many commits ago each file changed; files that differ from the last one are not in it."""
+    """The place of each file among those that commits changed, the last first; uncommitted ones are not in it."""
     log = subprocess.run(["git", "log", "--format=", "--name-only"], cwd=root, capture_output=True, text=True)
     age = {}
     for line in filter(None, log.stdout.splitlines()):
@@ -66,11 +87,9 @@ def run(root, jobs, seconds):
     """Checks until `seconds` have passed; says how many files are left."""
     folder = root / ".cache" / "tidy"
     folder.mkdir(parents=True, exist_ok=True)
-    build = root / "build" / "dev"
-    product = tuple(str(root / part) + "/" for part in ("src", "apps", "bindings", "bench", "examples"))
-    entries = {e["file"]: e for e in json.loads((build / "compile_commands.json").read_text())
-               if e["file"].startswith(product) and not e["file"].endswith("_test.cc")}
-    configuration = b"".join(path.read_bytes() for path in [root / ".clang-tidy", *sorted((root / "src").rglob(".clang-tidy"))])
+    commands = compile_commands(root)
+    entries = {name: entry for name, (_, entry) in commands.items()}
+    configuration = b"".join(path.read_bytes() for path in configurations(root))
     known, keys = {}, {}
     for name, entry in entries.items():
         key = key_of(root, entry, known, configuration)
@@ -83,7 +102,7 @@ def run(root, jobs, seconds):
     def check(name):
         if time.monotonic() > deadline:
             return None
-        done = subprocess.run([TOOL, "--quiet", "-p", str(build), name], capture_output=True, text=True, errors="replace")
+        done = subprocess.run([TOOL, "--quiet", "-p", str(commands[name][0]), name], capture_output=True, text=True, errors="replace")
         if done.returncode == 0:
             (folder / keys[name]).touch()
         return done

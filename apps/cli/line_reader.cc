@@ -1,7 +1,7 @@
 #include "line_reader.h"
 
 #include <histedit.h>
-#include <sys/poll.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>

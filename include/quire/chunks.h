@@ -17,6 +17,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sequence.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -276,6 +277,12 @@ class QUIRE_API ChunkedLLM {
   // fp32 [query tokens, vocab_size].
   [[nodiscard]] Result<ForwardOutput> logits_from_chunks(const CompositionSpec& spec,
                                                          const Interrupt& interrupted = {});
+
+  // The KV that the chunk was registered with. kNotFound; kInvalidComposition for a query.
+  [[nodiscard]] Result<BlockList> chunk_blocks(const std::string& chunk_id) const;
+  // A sequence behind the composition: its query is the first of the sequence's own tokens.
+  [[nodiscard]] Result<Sequence> sequence(const CompositionSpec& spec,
+                                          const Interrupt& interrupted = {});
 
   // For each part of the composition whether its KV is there, and why not. Chunks that have gone
   // are parts too, of unknown length. Changes nothing. Of a plain prompt: llm().explain.

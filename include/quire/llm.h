@@ -81,6 +81,9 @@ class QUIRE_API Stream {
   std::unique_ptr<Impl> impl_;
 };
 
+class BlockList;
+class Sequence;
+
 // Move only. All calls may come from any thread; they wait in the calling thread while one engine
 // thread computes. After close() every call gives kClosed.
 class QUIRE_API LLM {
@@ -121,6 +124,30 @@ class QUIRE_API LLM {
   // What the prefix cache holds of the prompt, and why it holds no more. Changes nothing.
   [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt) const;
 
+  // Tokens as a value of the caller's; what no cache holds of them is computed. May be empty.
+  [[nodiscard]] Result<Sequence> sequence(std::span<const TokenId> token_ids,
+                                          const Interrupt& interrupted = {});
+  // The same behind cached tokens, which are shared, not copied. Behind several lists they stand
+  // one after the other, and have not seen each other: kApproximate.
+  [[nodiscard]] Result<Sequence> sequence(const BlockList& existing,
+                                          std::span<const TokenId> new_tokens,
+                                          const Interrupt& interrupted = {});
+  // Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
+  // Blocks of its own are freed at the end, the existing ones stay as they are.
+  [[nodiscard]] Result<GenerationOutput> infer_from_blocks(const BlockList& existing,
+                                                           std::span<const TokenId> new_tokens,
+                                                           const SamplingParams& params = {},
+                                                           const Interrupt& interrupted = {});
+  [[nodiscard]] Result<Stream> infer_from_blocks_stream(const BlockList& existing,
+                                                        std::span<const TokenId> new_tokens,
+                                                        const SamplingParams& params = {},
+                                                        const Interrupt& interrupted = {});
+  // What plain block ids stand for; they do not say which of their slots count, so together with
+  // `num_tokens` they must be those of chunks and sequences, the last one possibly cut.
+  // kInvalidComposition when they are not, or could mean several things.
+  [[nodiscard]] Result<BlockList> find_blocks(std::span<const std::int32_t> block_ids,
+                                              std::int64_t num_tokens) const;
+
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;
   // As after the last finished step. kClosed when closed.
@@ -135,6 +162,7 @@ class QUIRE_API LLM {
   struct Impl;
   explicit LLM(std::shared_ptr<Impl> impl);  // for the library itself
   [[nodiscard]] const Impl& impl() const { return *impl_; }
+  [[nodiscard]] const std::shared_ptr<Impl>& shared_impl() const { return impl_; }
 
  private:
   std::shared_ptr<Impl> impl_;

@@ -7,6 +7,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sequence.h"
 #include "quire/tokenizer.h"
 #include "quire/tools.h"
 #include "quire/types.h"

@@ -79,6 +79,17 @@ double distance(const ForwardOutput& got, const Matrix& want) {
   return off / most;
 }
 
+void expect_greedy(const Ids& generated, Scene scene, const DenseModel& oracle) {
+  const std::size_t first = scene.query.ids.size() - 1;
+  scene.query.ids.insert(scene.query.ids.end(), generated.begin(), generated.end());
+  const Matrix logits = scene.logits(oracle);
+  for (std::size_t i = 0; i < generated.size(); ++i) {
+    const auto row = logits.row(first + i);
+    const double best = *std::ranges::max_element(row);
+    EXPECT_GE(row[static_cast<std::size_t>(generated[i])], best - 1e-4) << "token " << i;
+  }
+}
+
 std::int32_t Dice::below(std::int32_t bound) {
   return static_cast<std::int32_t>(random_() % static_cast<std::uint32_t>(bound));
 }

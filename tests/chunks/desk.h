@@ -49,6 +49,10 @@ struct Desk {
 // The largest difference, as a share of the largest logit.
 [[nodiscard]] double distance(const ForwardOutput& got, const Matrix& want);
 
+// `generated` behind the query of `scene` are the oracle's likeliest tokens. A near tie may go
+// either way: both are within 1e-4 of the best.
+void expect_greedy(const Ids& generated, Scene scene, const DenseModel& oracle);
+
 class Dice {
  public:
   explicit Dice(std::uint32_t seed) : random_(seed) {}

@@ -36,6 +36,7 @@ class Composition(Record):
     """
 
     __slots__ = ("_handle",)
+    _lazy = ("token_ids",)
 
     segments: list[Fields]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
     mode: str
@@ -51,9 +52,6 @@ class Composition(Record):
     def token_ids(self) -> list[int]:
         """Those of all chunks, joined."""
         return self._handle.token_ids()
-
-    def __getitem__(self, key: str) -> Any:
-        return self.token_ids if key == "token_ids" else super().__getitem__(key)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a composition is immutable; compose another one instead of setting {name!r}")

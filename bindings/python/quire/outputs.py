@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import KeysView
+from typing import Any, ClassVar
 
 import numpy as np
 
 
 class Record:
-    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`."""
+    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`.
+
+    Properties that `_lazy` names are fields too, made when somebody asks for them.
+    """
+
+    _lazy: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.__dict__.update(fields)
 
     def __getitem__(self, key: str) -> Any:
-        return self.__dict__[key]
+        if key not in self:
+            raise KeyError(key)
+        return getattr(self, key)
 
     def __contains__(self, key: str) -> bool:
-        return key in self.__dict__
+        return key in self.keys()
 
-    def keys(self):
-        return self.__dict__.keys()
+    def keys(self) -> KeysView[str]:
+        return (self.__dict__ | dict.fromkeys(self._lazy)).keys()
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__

@@ -71,10 +71,6 @@ std::optional<ChunkType> to_type(const std::optional<std::string>& name) {
   return name ? std::optional(to_type(*name)) : std::nullopt;
 }
 
-nb::object or_none(const std::string& text) {
-  return text.empty() ? nb::none() : nb::object(nb::cast(text));
-}
-
 nb::dict describe(const ChunkInfo& chunk) {
   nb::dict dict;
   dict["chunk_id"] = chunk.chunk_id;

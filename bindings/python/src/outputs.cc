@@ -37,6 +37,10 @@ nb::list to_list(const std::vector<TokenLogprobs>& logprobs) {
 
 }  // namespace
 
+nb::object or_none(const std::string& text) {
+  return text.empty() ? nb::none() : nb::object(nb::cast(text));
+}
+
 nb::dict to_dict(const GenerationOutput& output) {
   nb::dict usage;
   usage["prompt_tokens"] = output.usage.prompt_tokens;
@@ -74,9 +78,6 @@ nb::dict to_dict(const Delta& delta) {
 }
 
 nb::list to_list(const std::vector<ReusePart>& parts) {
-  const auto or_none = [](const std::string& text) {
-    return text.empty() ? nb::none() : nb::object(nb::cast(text));
-  };
   nb::list list;
   for (const ReusePart& part : parts) {
     nb::dict dict;

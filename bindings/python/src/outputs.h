@@ -3,12 +3,15 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
 #include <vector>
 
 #include "quire/output.h"
 
 namespace quire::python {
 
+// None for what is not there.
+[[nodiscard]] nanobind::object or_none(const std::string& text);
 [[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
 // As explain gives them.

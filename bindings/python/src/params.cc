@@ -109,8 +109,9 @@ std::string repr_of(const SamplingParams& params) {
 }  // namespace
 
 void set_fields(SamplingParams& params, const nb::dict& fields) {
-  for (const auto& [key, value] : fields) {
-    const auto name = nb::cast<std::string>(nb::str(key));
+  for (const auto& item : fields) {
+    const auto name = nb::cast<std::string>(nb::str(item.first));
+    const nb::handle value = item.second;
     bool known = false;
     for_each_field([&](const char* field, auto, auto set) {
       if (name != field) {

@@ -94,6 +94,11 @@ def test_compositions_tell_their_segments_and_are_immutable(llm, ids):
     starts = np.cumsum([0, *(s.num_tokens for s in composition.segments)])
     assert [s.position for s in composition.segments] == list(starts[:-1])
     assert len(composition.token_ids) == starts[-1] and composition.num_levels == 4 and composition.memory_bytes > 0
+    assert "token_ids" in composition and composition.keys() >= {"segments", "mode", "token_ids"}
+    assert dict(composition)["token_ids"] == composition["token_ids"] == composition.token_ids
+    assert "spec" not in composition
+    with pytest.raises(KeyError, match="spec"):
+        composition["spec"]
     with pytest.raises(AttributeError, match="immutable"):
         composition.mode = "exact"
     parallel = llm.compose(**composing(ids, positions="parallel"))
@@ -124,6 +129,7 @@ def test_explain_tells_what_became_of_chunks_and_of_plain_prompts(llm, ids):
     parts = llm.explain(composing(ids))
     assert [part.chunk_id for part in parts] == ids and "deleted" in parts[1].reason
     assert parts[2].chunk_type == "context" and parts[2].tokens > 0
+    assert [part.hit for part in parts] == [True, False, True, False] and parts[3].reason == "a query is always computed"
     llm.clear_prefix_cache()
     prompt = list(range(300, 370))
     assert [(part.hit, part.reason) for part in llm.explain(prompt)] == [(False, "never seen")]

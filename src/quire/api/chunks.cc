@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "quire/api/llm_impl.h"
+#include "quire/api/sequence_impl.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/engine/sequence_service.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -41,7 +43,7 @@ namespace {
 // The service and the engine that keeps it alive during the call.
 struct Service {
   std::shared_ptr<engine::Engine> engine;
-  ChunkService* operator->() const { return engine->chunks(); }
+  ChunkService* operator->() const { return &engine->chunks(); }
 };
 
 Result<Service> service_of(const LLM& llm) {
@@ -111,12 +113,18 @@ std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpe
       continue;
     }
     const Result<ChunkInfo> chunk = service->get(id);
-    ReusePart part{.chunk_id = id, .reason = chunk.ok() ? "registered" : chunk.error().message};
-    if (chunk.ok()) {
-      part.chunk_type = chunk_type_name(chunk->type);
-      part.tokens = std::ssize(chunk->token_ids);
+    if (!chunk.ok()) {
+      parts.push_back({.chunk_id = id, .reason = chunk.error().message});
+      continue;
     }
-    parts.push_back(std::move(part));
+    const bool hit = chunk->num_variants > 0;
+    const char* why_not =
+        chunk->type == ChunkType::kQuery ? engine::kQueryIsComputed : engine::kNotComputedYet;
+    parts.push_back({.chunk_type = std::string(chunk_type_name(chunk->type)),
+                     .chunk_id = id,
+                     .tokens = std::ssize(chunk->token_ids),
+                     .hit = hit,
+                     .reason = hit ? "hit" : why_not});
   }
   return parts;
 }
@@ -292,6 +300,18 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
     output.rows = rows;
   }
   return output;
+}
+
+Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id) const {
+  QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
+  QUIRE_TRY(auto run, engine->sequences().chunk_run(chunk_id));
+  return make_block_list({std::move(run)});
+}
+
+Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
+  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted));
+  return make_sequence(impl_->llm.shared_impl(), std::move(state));
 }
 
 Result<std::vector<ReusePart>> ChunkedLLM::explain(const CompositionSpec& spec) const {

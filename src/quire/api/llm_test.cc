@@ -17,6 +17,7 @@ namespace quire {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
@@ -141,16 +142,27 @@ TEST(LLM, ExplainsWhatOfAPromptIsCachedAndWhyNotMore) {
   EXPECT_EQ(parts[1].reason, "differs from what is cached at token 20");
   EXPECT_EQ(llm.stats().value(), before);  // nothing has changed
   EXPECT_EQ(llm.forward(ids).value().cached_tokens, 48);
+}
 
-  for (std::uint32_t seed = 100; llm.stats().value()[6].second == 0; ++seed) {
-    ASSERT_EQ(llm.stats().value()[6].first, "evictions");
+TEST(LLM, ExplainsWhetherWhatWasCachedMadeRoomOrWasCleared) {
+  LLM llm = open_demo({.block_tokens = 16, .kv_budget_bytes = std::int64_t{4} << 20});
+  const auto first = some_ids(50, 11);
+  const auto reason_of = [&](const std::vector<TokenId>& prompt) {
+    const auto parts = llm.explain(prompt);
+    EXPECT_TRUE(parts.ok());
+    return parts.value().back().reason;
+  };
+  ASSERT_TRUE(llm.forward(first).ok());
+  std::uint32_t seed = 100;
+  for (; stat(llm, "evictions") == 0; ++seed) {
     ASSERT_TRUE(llm.forward(some_ids(200, seed)).ok());
   }
-  EXPECT_EQ(parts_of(ids).back().reason.rfind("evicted to make room", 0), 0u)
-      << parts_of(ids).back().reason;
+  EXPECT_THAT(reason_of(first), StartsWith("evicted to make room"));
+  const auto last = some_ids(200, seed - 1);
+  EXPECT_EQ(llm.explain(last).value().front().tokens, 192);
   ASSERT_TRUE(llm.clear_prefix_cache().ok());
-  EXPECT_TRUE(parts_of(ids).back().reason.rfind("evicted", 0) == 0 ||
-              parts_of(ids).back().reason.rfind("the cache was cleared", 0) == 0);
+  EXPECT_THAT(reason_of(last), StartsWith("the cache was cleared"));
+  EXPECT_THAT(reason_of(first), StartsWith("evicted to make room"));  // before that, and still so
 }
 
 TEST(LLM, LastRowAloneEqualsTheLastOfAllRows) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -47,16 +48,22 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
       join_prompt();
     }
   }
+  if (request_.sampled_before > 0) {
+    join_prompt();
+    sampled_.assign(request_.prompt.end() - request_.sampled_before, request_.prompt.end());
+  }
   output_.request_id = id;
   forward_.request_id = id;
 }
 
 sampling::SampleContext ActiveRequest::sample_context() const {
+  const std::size_t prompt_tokens =
+      request_.prompt.size() - static_cast<std::size_t>(request_.sampled_before);
   return {.params = &request_.params,
           .seed = seed_,
-          .index = static_cast<std::int32_t>(output_.token_ids.size()),
-          .prompt = request_.prompt,
-          .output = output_.token_ids,
+          .index = static_cast<std::int32_t>(sampled_.size()),
+          .prompt = std::span(request_.prompt).first(prompt_tokens),
+          .output = sampled_,
           .end_ids = end_ids_};
 }
 
@@ -77,6 +84,7 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
     output_.timing.first_token_seconds = seconds_since(submitted_);
   }
   output_.token_ids.push_back(token.id);
+  sampled_.push_back(token.id);
   pending_.token_ids.push_back(token.id);
   if (params.logprobs) {
     output_.logprobs.push_back(token.logprobs);
@@ -118,9 +126,16 @@ void ActiveRequest::deliver() {
     channel_->push(std::exchange(pending_, Delta()));
   }
   if (finished_) {
-    request_.observer.reset();
-    channel_->finish(take_output());
+    GenerationOutput output = take_output();
+    release();
+    channel_->finish(std::move(output));
   }
+}
+
+// What the request holds of others' goes before its caller sees the end.
+void ActiveRequest::release() {
+  request_.observer.reset();
+  request_.composed.reset();
 }
 
 void ActiveRequest::end(FinishReason reason) {
@@ -131,7 +146,7 @@ void ActiveRequest::end(FinishReason reason) {
     if (reason == FinishReason::kCancelled) {
       fail({.code = ErrorCode::kCancelled, .message = "the request was aborted"});
     } else {
-      request_.observer.reset();
+      release();
       channel_->finish(std::move(forward_));
     }
     return;
@@ -154,8 +169,8 @@ void ActiveRequest::note_computed(SeqId sequence) {
 void ActiveRequest::fail(Error error) {
   if (request_.observer != nullptr) {
     request_.observer->failed(error);
-    request_.observer.reset();
   }
+  release();
   channel_->fail(std::move(error));
 }
 

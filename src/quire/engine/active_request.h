@@ -37,7 +37,7 @@ class RequestObserver {
   virtual void failed(const Error& /*error*/) {}
 };
 
-// The prompt of a composition: its sequence, opened in the ledger, and the ids of its chunks.
+// A prompt with KV of its own: its sequence, opened in the ledger, and the ids of its pieces.
 struct ComposedPrompt {
   SeqId sequence;
   std::vector<std::shared_ptr<const std::vector<TokenId>>> pieces;  // joined: the prompt
@@ -53,6 +53,8 @@ struct NewRequest {
   bool reuse = true;
   bool streaming = false;
   std::optional<ComposedPrompt> composed;     // instead of `prompt`
+  std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on
+                                              // as if it had not stopped behind them
   std::shared_ptr<RequestObserver> observer;  // may be null
 };
 
@@ -90,6 +92,7 @@ class ActiveRequest {
 
  private:
   [[nodiscard]] GenerationOutput take_output();
+  void release();
   void join_prompt();
 
   RequestId id_;
@@ -101,6 +104,7 @@ class ActiveRequest {
   // Ids from here on have no text: models pad their vocabulary beyond the tokenizer's.
   TokenId end_of_text_ids_ = 0;
   sampling::StopChecker stops_;
+  std::vector<TokenId> sampled_;  // those before and those of this request
   GenerationOutput output_;
   ForwardOutput forward_;
   Delta pending_;

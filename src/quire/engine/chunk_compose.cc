@@ -47,7 +47,7 @@ std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
 }
 
 std::string why_not_computed(const kv::Chunk& chunk) {
-  return chunk.variants.empty() ? "not computed yet"
+  return chunk.variants.empty() ? kNotComputedYet
                                 : "computed under another anchor, not yet under this one";
 }
 
@@ -56,7 +56,9 @@ std::string why_not_computed(const kv::Chunk& chunk) {
 // Keeps chunks from being evicted; destroyed on the engine thread.
 class ChunkService::Use : public RequestObserver {
  public:
-  Use(kv::ChunkRegistry& registry, const CompositionSpec& spec) : registry_(registry) {
+  Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
+      std::shared_ptr<RequestObserver> next = nullptr)
+      : registry_(registry), next_(std::move(next)) {
     for (const std::string& id : chunk_ids(spec)) {
       holds_.push_back(registry_.hold(id));
     }
@@ -67,8 +69,15 @@ class ChunkService::Use : public RequestObserver {
     }
   }
 
+  void computed(SeqId sequence) override {
+    if (next_ != nullptr) {
+      next_->computed(sequence);
+    }
+  }
+
  private:
   kv::ChunkRegistry& registry_;
+  std::shared_ptr<RequestObserver> next_;
   std::vector<kv::ChunkRegistry::Hold> holds_;
 };
 
@@ -173,7 +182,7 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
   } else {
     request.params.max_tokens = 0;
   }
-  request.observer = std::make_shared<Use>(registry_, *run.spec);
+  request.observer = std::make_shared<Use>(registry_, *run.spec, run.observer);
   if (composition.mode == ReuseMode::kExact) {
     request.prompt = composition.joined();
     request.reuse = run.kind == RequestKind::kGenerate;  // all rows of the query are wanted
@@ -299,7 +308,9 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
   const bool exact = composition.mode == ReuseMode::kExact;
   const std::vector<TokenId> prompt = exact ? composition.joined() : std::vector<TokenId>();
   const kv::PrefixMatch match = exact ? ledger.probe(prompt) : kv::PrefixMatch{};
-  const std::string miss = exact ? kv::to_text(ledger.explain(prompt)) : "";
+  const std::int64_t query = std::ssize(*composition.query.chunk->tokens);
+  const bool misses = exact && match.tokens < info.total_tokens - query;
+  const std::string miss = misses ? kv::to_text(ledger.explain(prompt)) : "";
   std::int64_t seen = 0;
   std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
   for (const kv::Part& part : composition.parts) {
@@ -320,13 +331,12 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
     info.new_blocks += first && !exact && !cached ? blocks_for(tokens) : 0;
     info.tokens_reused += cached && !exact ? tokens : 0;
   }
-  const std::int64_t query = std::ssize(*composition.query.chunk->tokens);
   info.segments.push_back({.chunk_id = composition.query.chunk->id,
                            .type = composition.query.chunk->type,
                            .num_tokens = query,
                            .token_ids = composition.query.chunk->tokens,
                            .position = composition.query.position,
-                           .why_not = "a query is always computed"});
+                           .why_not = kQueryIsComputed});
   const std::int64_t own = exact ? info.total_tokens : query;
   info.tokens_reused += match.tokens;
   if (spec.mode == ReuseMode::kBlend) {

@@ -36,6 +36,10 @@ namespace quire::engine {
 
 class Engine;
 
+// Why the KV of a chunk that is there is not.
+inline constexpr const char* kQueryIsComputed = "a query is always computed";
+inline constexpr const char* kNotComputedYet = "not computed yet";
+
 class ChunkService {
  public:
   // Cuts the model's chat template. A template that cannot be cut is no error yet: registering text
@@ -74,10 +78,14 @@ class ChunkService {
     const SamplingParams* params = nullptr;  // of kGenerate
     bool streaming = false;
     bool counted = true;  // as uses and hits of its chunks
+    std::shared_ptr<RequestObserver> observer = nullptr;
   };
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
                                                                      const Interrupt& interrupted);
+
+  // Engine thread.
+  [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
 
  private:
   class Prefill;

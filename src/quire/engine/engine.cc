@@ -25,6 +25,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/sequence_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
@@ -69,13 +70,12 @@ std::uint64_t request_seed(std::uint64_t engine_seed, std::uint64_t request) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::start(const std::string& model,
+Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
                                               const EngineOptions& options) {
-  std::unique_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
+  std::shared_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
   QUIRE_TRY_STATUS(engine->set_up(model));
-  if (options.chunks) {
-    QUIRE_TRY(engine->chunks_, ChunkService::create(*engine, *options.chunks));
-  }
+  QUIRE_TRY(engine->chunks_, ChunkService::create(*engine, options.chunks));
+  engine->sequences_ = std::make_unique<SequenceService>(*engine);
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
@@ -143,6 +143,18 @@ Status Engine::call(const std::function<void()>& work) {
   work_arrived_.notify_one();
   done.get_future().wait();
   return {};
+}
+
+void Engine::post(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) {
+      return;
+    }
+    posted_ = true;
+    mailbox_.push_back(std::move(work));
+  }
+  work_arrived_.notify_one();
 }
 
 void Engine::drain_mailbox() {
@@ -308,7 +320,15 @@ Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens) {
   return cached;
 }
 
-Result<EngineStats> Engine::stats() const {
+Result<EngineStats> Engine::stats() {
+  bool posted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    posted = std::exchange(posted_, false);
+  }
+  if (posted) {
+    QUIRE_TRY_STATUS(call([this] { publish_stats(); }));
+  }
   const std::lock_guard lock(mutex_);
   if (closing_) {
     return closed_error();

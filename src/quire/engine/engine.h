@@ -35,6 +35,7 @@
 namespace quire::engine {
 
 class ChunkService;
+class SequenceService;
 
 struct EngineOptions {
   std::int32_t block_tokens = 32;
@@ -45,7 +46,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;
   bool prefix_cache = true;
   bool share_reads = true;
-  std::optional<ChunkCacheOptions> chunks;  // not given: no registry
+  ChunkCacheOptions chunks;
   BundleOptions model;
 };
 
@@ -70,10 +71,10 @@ struct EngineStats {
   std::int64_t weight_bytes = 0;  // packed
 };
 
-class Engine {
+class Engine : public std::enable_shared_from_this<Engine> {
  public:
   // Loads the model and starts the thread.
-  [[nodiscard]] static Result<std::unique_ptr<Engine>> start(const std::string& model,
+  [[nodiscard]] static Result<std::shared_ptr<Engine>> start(const std::string& model,
                                                              const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -91,11 +92,12 @@ class Engine {
     std::string miss;  // why the token behind them is not, in words
   };
   [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens);
-  [[nodiscard]] Result<EngineStats> stats() const;
+  // With all that was posted before it.
+  [[nodiscard]] Result<EngineStats> stats();
   void close();
 
-  // nullptr without EngineOptions::chunks.
-  [[nodiscard]] ChunkService* chunks() { return chunks_.get(); }
+  [[nodiscard]] ChunkService& chunks() { return *chunks_; }
+  [[nodiscard]] SequenceService& sequences() { return *sequences_; }
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return bundle_.text; }
   [[nodiscard]] const std::string& text_error() const { return bundle_.text_error; }
@@ -111,11 +113,14 @@ class Engine {
 
   // Runs `work` on the engine thread between two steps and waits for it; kClosed when closed.
   [[nodiscard]] Status call(const std::function<void()>& work);
+  // The same without waiting; nothing when closed.
+  void post(std::function<void()> work);
   void run();
   // Runs what callers have sent. Engine thread.
   void drain_mailbox();
 
-  friend class ChunkService;  // a part of the engine: its registry lives on the engine thread
+  friend class ChunkService;  // parts of the engine: what they own lives on its thread
+  friend class SequenceService;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;
@@ -144,6 +149,7 @@ class Engine {
   std::vector<tensor::PagedKVView> views_;  // [layers]
   std::optional<sched::Scheduler> scheduler_;
   std::unique_ptr<ChunkService> chunks_;
+  std::unique_ptr<SequenceService> sequences_;
 
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
@@ -160,6 +166,7 @@ class Engine {
   std::condition_variable work_arrived_;
   std::deque<std::function<void()>> mailbox_;
   bool closing_ = false;
+  bool posted_ = false;  // something that stats_ does not show yet
   EngineStats stats_;
   std::thread thread_;
 };

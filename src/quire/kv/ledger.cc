@@ -47,6 +47,24 @@ Status check_position(std::int32_t position, std::int64_t num_tokens, std::strin
                         "; give 0 to ", kMaxPosition - num_tokens)};
 }
 
+// The first `num_tokens` tokens of a segment, which share its blocks.
+Result<std::shared_ptr<const Segment>> first_part(const LedgerConfig& config,
+                                                  const std::shared_ptr<const Segment>& segment,
+                                                  std::int32_t num_tokens) {
+  if (num_tokens == segment->num_tokens()) {
+    return segment;
+  }
+  if (num_tokens < 1 || num_tokens > segment->num_tokens()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot use ", num_tokens, " tokens of a segment of ",
+                          segment->num_tokens(), "; give 1 to ", segment->num_tokens())};
+  }
+  const std::span<const TokenId> tokens = segment->tokens();
+  return std::make_shared<const Segment>(
+      segment->blocks().clone(blocks_for_tokens(config, num_tokens)),
+      std::vector<TokenId>(tokens.begin(), tokens.begin() + num_tokens));
+}
+
 }  // namespace
 
 Status LedgerConfig::validate() const {
@@ -144,6 +162,17 @@ bool Ledger::contains(SeqId id) const { return impl_->sequences.contains(id.valu
 
 std::span<const TokenId> Ledger::tokens(SeqId id) const { return impl_->sequence(id).tokens(); }
 
+std::vector<TokenId> Ledger::joined_tokens(SeqId id) const {
+  const Sequence& sequence = impl_->sequence(id);
+  std::vector<TokenId> joined;
+  joined.reserve(static_cast<std::size_t>(segment_tokens(id)) + sequence.tokens().size());
+  for (const SealedRun& run : sequence.sealed()) {
+    joined.insert(joined.end(), run.segment->tokens().begin(), run.segment->tokens().end());
+  }
+  joined.insert(joined.end(), sequence.tokens().begin(), sequence.tokens().end());
+  return joined;
+}
+
 std::int32_t Ledger::num_computed(SeqId id) const { return impl_->sequence(id).num_computed(); }
 
 std::int32_t Ledger::segment_tokens(SeqId id) const {
@@ -171,14 +200,19 @@ std::vector<RunView> Ledger::runs(SeqId id) const {
   return views;
 }
 
-std::int32_t Ledger::num_blocks_held(SeqId id) const {
-  const Sequence& sequence = impl_->sequence(id);
-  std::int32_t held = sequence.open().blocks.num_live();
-  for (const SealedRun& run : sequence.sealed()) {
-    held += run.segment->blocks().size();
+std::int32_t Ledger::segment_blocks(SeqId id) const {
+  std::int32_t blocks = 0;
+  for (const SealedRun& run : impl_->sequence(id).sealed()) {
+    blocks += run.segment->blocks().size();
   }
-  return held;
+  return blocks;
 }
+
+std::int32_t Ledger::num_blocks_held(SeqId id) const {
+  return impl_->sequence(id).open().blocks.num_live() + segment_blocks(id);
+}
+
+bool Ledger::is_plain(SeqId id) const { return impl_->sequence(id).is_plain(); }
 
 std::int32_t Ledger::blocks_needed(SeqId id, std::int32_t count) const {
   return impl_->sequence(id).blocks_needed(count);
@@ -251,10 +285,30 @@ std::int32_t Ledger::reattach(SeqId id) {
   return sequence.num_computed();
 }
 
+SegmentId Ledger::Impl::name(std::shared_ptr<const Segment> segment) {
+  segments.emplace(++last_id, std::move(segment));
+  return {last_id};
+}
+
 Result<SegmentId> Ledger::seal(SeqId id) {
   QUIRE_TRY(Segment segment, impl_->sequence(id).seal());
-  impl_->segments.emplace(++impl_->last_id, std::make_shared<const Segment>(std::move(segment)));
-  return SegmentId{impl_->last_id};
+  return impl_->name(std::make_shared<const Segment>(std::move(segment)));
+}
+
+Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
+  const Sequence& sequence = impl_->sequence(id);
+  std::vector<SegmentUse> uses;
+  if (sequence.num_computed() > 0) {
+    QUIRE_TRY(const SegmentId own, seal(id));
+    uses.push_back({.segment = own, .position = sequence.open().start_position});
+  }
+  std::vector<SegmentUse> before;
+  for (const SealedRun& run : sequence.sealed()) {
+    before.push_back(
+        {.segment = impl_->name(run.segment), .position = run.start_position, .rank = run.rank});
+  }
+  uses.insert(uses.begin(), before.begin(), before.end());
+  return uses;
 }
 
 bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value) > 0; }
@@ -291,16 +345,18 @@ Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tok
                              .tokens = std::min(block_tokens, base.num_tokens() - first)});
     blocks.replace(touched[i], fresh[i]);
   }
-  impl_->segments.emplace(
-      ++impl_->last_id,
-      std::make_shared<const Segment>(
-          std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end())));
-  return SegmentId{impl_->last_id};
+  return impl_->name(std::make_shared<const Segment>(
+      std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end())));
 }
 
 std::int32_t Ledger::num_blocks(SegmentId id) const {
   const auto found = impl_->segments.find(id.value);
   return found == impl_->segments.end() ? 0 : found->second->blocks().size();
+}
+
+const Segment* Ledger::segment(SegmentId id) const {
+  const auto found = impl_->segments.find(id.value);
+  return found == impl_->segments.end() ? nullptr : found->second.get();
 }
 
 Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, ComposeTail tail) {
@@ -312,9 +368,11 @@ Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, ComposeTail tail
     if (found == impl_->segments.end()) {
       return {ErrorCode::kNotFound, base::str_cat("no segment ", use.segment.value)};
     }
-    const std::int32_t num_tokens = found->second->num_tokens();
+    const std::int32_t num_tokens = use.tokens.value_or(found->second->num_tokens());
     QUIRE_TRY_STATUS(check_position(use.position, num_tokens, "a segment"));
-    sealed.push_back({.segment = found->second, .start_position = use.position, .rank = use.rank});
+    QUIRE_TRY(auto segment, first_part(config(), found->second, num_tokens));
+    sealed.push_back(
+        {.segment = std::move(segment), .start_position = use.position, .rank = use.rank});
     end = std::max(end, use.position + num_tokens);
   }
   const std::int32_t position = tail.position.value_or(end);

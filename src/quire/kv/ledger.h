@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -49,11 +50,15 @@ class Ledger {
   void close(SeqId id);
 
   [[nodiscard]] bool contains(SeqId id) const;
+  // Of its segments and its own, in order. O(tokens).
+  [[nodiscard]] std::vector<TokenId> joined_tokens(SeqId id) const;
   // Of its own: those of the segments that it was composed of do not count.
   [[nodiscard]] std::span<const TokenId> tokens(SeqId id) const;  // all, computed or not
   [[nodiscard]] std::int32_t num_computed(SeqId id) const;        // tokens with KV: THE length
   [[nodiscard]] std::vector<RunView> runs(SeqId id) const;        // last one is the open run
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
+  // Whether it was not composed, so that its KV follows from its tokens alone.
+  [[nodiscard]] bool is_plain(SeqId id) const;
 
   // New blocks needed before KV of the next `count` tokens can be written (copy-on-write included).
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
@@ -92,6 +97,9 @@ class Ledger {
   // Names the KV of the open run of a sequence: a segment of its own, at positions from 0, that
   // lives until drop_segment. kInvalidArgument when there is none or the window has freed a part.
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
+  // Names every run of a sequence that has KV, those that it was composed of included, as segments
+  // at their places, for `compose` and `drop_segment`. kInvalidArgument as for `seal`.
+  [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
   // Forgets the name; blocks return when no sequence uses them. False when unknown.
   bool drop_segment(SegmentId id);
   // A segment with the same tokens in which `tokens` (ascending) may be written once more: blocks
@@ -101,14 +109,18 @@ class Ledger {
 
   // Blocks that a segment covers; 0 when unknown.
   [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
+  // nullptr when unknown. Valid until the segment is dropped.
+  [[nodiscard]] const Segment* segment(SegmentId id) const;
 
   // A sequence behind these segments at these positions: it shares them, and its own tokens are
   // those of `tail` and what is appended. Its blocks are never published in the prefix index, since
   // their KV does not follow from the token ids alone. kNotFound for an unknown segment,
-  // kInvalidArgument for a position below 0 or an end above 2^31 - 1. Cost: O(segments + tail).
+  // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
+  // Cost: O(segments + tail), and O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
-  // Tokens of the segments before the sequence's own.
+  // Tokens of the segments before the sequence's own, and blocks that they cover.
   [[nodiscard]] std::int32_t segment_tokens(SeqId id) const;
+  [[nodiscard]] std::int32_t segment_blocks(SeqId id) const;
 
   // Forgets every cached block that nobody uses; returns how many became free.
   std::int32_t clear_cache();

@@ -20,6 +20,7 @@ struct Ledger::Impl {
 
   [[nodiscard]] Sequence& sequence(SeqId id);
   SeqId add(Sequence sequence);
+  SegmentId name(std::shared_ptr<const Segment> segment);
 
   SharedBlocks shared;  // before everything that holds its blocks
   std::unordered_map<std::uint64_t, Sequence> sequences;

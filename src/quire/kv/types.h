@@ -39,7 +39,8 @@ struct MergeRank {
 struct SegmentUse {
   SegmentId segment;
   std::int32_t position = 0;
-  MergeRank rank;  // carried to RunView
+  MergeRank rank;                      // carried to RunView
+  std::optional<std::int32_t> tokens;  // the first so many of it; not given: all
 };
 
 // What a composed sequence has of its own.

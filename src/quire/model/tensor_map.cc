@@ -224,12 +224,12 @@ Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
     if (used.contains(&tensor) || is_derived(tensor.name)) {
       continue;
     }
-    const bool tied_head = config_.tied_embeddings && tensor.name == head;
-    QUIRE_TRY_STATUS(
-        tied_head ? check_tied_head(tensor)
-                  : Status(ErrorCode::kUnsupported,
-                           base::str_cat("tensor ", base::quoted(tensor.name), " is not part of a ",
-                                         config_.family, " model of this config")));
+    if (!config_.tied_embeddings || tensor.name != head) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("tensor ", base::quoted(tensor.name), " is not part of a ",
+                            config_.family, " model of this config")};
+    }
+    QUIRE_TRY_STATUS(check_tied_head(tensor));
   }
   for (const weights::UnsupportedTensor& tensor : checkpoint_.unsupported()) {
     if (!is_derived(tensor.name)) {

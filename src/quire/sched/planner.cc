@@ -152,7 +152,7 @@ class Planner {
 
   // The cached prefix that it would find. A composition holds its segments already.
   [[nodiscard]] kv::PrefixMatch known_kv(const Entry& waiting) const {
-    const bool plain = !waiting.request.sequence;
+    const bool plain = !waiting.sequence || ledger_.is_plain(*waiting.sequence);
     return plain && waiting.request.reuse ? ledger_.probe(known_tokens(waiting))
                                           : kv::PrefixMatch{};
   }
@@ -162,6 +162,9 @@ class Planner {
   // blocks that it attaches are no longer evictable, so they count as taken. Two that attach the
   // same ones pay twice here; at worst the second waits for the next step.
   bool admit_one(const Entry& waiting, StepPlan& plan) {
+    if (waiting.sequence && ledger_.num_computed(*waiting.sequence) > 0) {
+      return admit_fork(waiting, *waiting.sequence, plan);
+    }
     const kv::PrefixMatch match = known_kv(waiting);
     const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
     const std::int64_t fresh = blocks_left_ - match.evictable_blocks;
@@ -172,14 +175,32 @@ class Planner {
     const auto count =
         static_cast<std::int32_t>(std::min({std::int64_t{wanted_tokens(waiting) - match.tokens},
                                             std::int64_t{rows_left_}, fresh * block_tokens}));
+    blocks_left_ = fresh - (count + block_tokens - 1) / block_tokens;
+    admit_rows(waiting, match.tokens, count, plan);
+    return true;
+  }
+
+  // A sequence that comes with KV of its own, whose last block may have to be copied.
+  bool admit_fork(const Entry& waiting, SeqId id, StepPlan& plan) {
+    const std::int32_t pending = pending_tokens(waiting);
+    const std::int64_t missing =
+        std::min(std::int64_t{ledger_.blocks_needed(id, pending)},
+                 ledger_.min_blocks(wanted_tokens(waiting)) + std::int64_t{1});
+    if (missing > blocks_left_) {
+      return false;
+    }
+    const std::int32_t count = rows_that_fit(id, std::min(pending, rows_left_));
+    blocks_left_ -= ledger_.blocks_needed(id, count);
+    admit_rows(waiting, ledger_.num_computed(id), count, plan);
+    return true;
+  }
+
+  void admit_rows(const Entry& waiting, std::int32_t first, std::int32_t count, StepPlan& plan) {
     plan.admit.push_back(waiting.request.id);
     if (count > 0) {
-      plan.runs.push_back(make_run(waiting, match.tokens, count));
+      plan.runs.push_back(make_run(waiting, first, count));
       rows_left_ -= count;
     }
-    const std::int64_t needed = (count + block_tokens - 1) / block_tokens;
-    blocks_left_ = fresh - needed;
-    return true;
   }
 
   const State& state_;

@@ -74,8 +74,8 @@ std::int64_t Scheduler::Impl::total_tokens(const Request& request) const {
 Status Scheduler::Impl::check_fits(const Request& request) const {
   const std::int64_t tokens = total_tokens(request);
   const kv::Ledger& ledger = *state.ledger;
-  const std::int64_t needed = ledger.min_blocks(tokens) +
-                              (request.sequence ? ledger.num_blocks_held(*request.sequence) : 0);
+  const std::int64_t needed =
+      ledger.min_blocks(tokens) + (request.sequence ? ledger.segment_blocks(*request.sequence) : 0);
   const std::int64_t all = ledger.config().num_blocks;
   if (needed <= all && tokens <= kMaxTokens) {
     return {};
@@ -166,7 +166,9 @@ Status Scheduler::submit(Request request) {
   entry->total_tokens = static_cast<std::int32_t>(impl_->total_tokens(request));
   entry->sequence = request.sequence;
   if (request.sequence) {
-    entry->progress.cached_tokens = impl_->state.ledger->segment_tokens(*request.sequence);
+    const kv::Ledger& ledger = *impl_->state.ledger;
+    entry->progress.cached_tokens =
+        ledger.segment_tokens(*request.sequence) + ledger.num_computed(*request.sequence);
   }
   entry->request = std::move(request);
   entry->arrival = ++impl_->last_arrival;

@@ -32,9 +32,9 @@ struct SchedulerConfig {
 struct Request {
   RequestId id;
   std::vector<TokenId> prompt;      // not empty; empty with `sequence`
-  std::optional<SeqId> sequence;    // a composition (Ledger::compose) with at least one token of
-                                    // its own: opened by the caller, closed by the scheduler once
-                                    // it is accepted. Its segments stay when it is preempted
+  std::optional<SeqId> sequence;    // instead: a composition or a fork with at least one token of
+                                    // its own without KV: opened by the caller, closed by the
+                                    // scheduler once it is accepted. Preempted, it keeps segments
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
   bool all_logits = false;          // logits of every computed row (forward), not of the last one:
@@ -73,7 +73,7 @@ struct ScheduledRun {
 
 struct RequestProgress {
   std::int32_t cached_tokens = 0;  // prompt tokens with KV at first admission: from the prefix
-                                   // cache, or of a composition's segments
+                                   // cache, or what a sequence brought along
   std::int32_t preemptions = 0;
 };
 

@@ -1,0 +1,366 @@
+#include "quire/sequence.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/api/llm_impl.h"
+#include "quire/api/sequence_impl.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire {
+namespace {
+
+using engine::BlockRun;
+using engine::SequenceService;
+using engine::StateRef;
+
+Error closed_sequence() {
+  return {.code = ErrorCode::kClosed, .message = "the sequence is closed"};
+}
+
+// Runs `work` on the state and takes over what it makes of it.
+Status change(Sequence::Impl& sequence,
+              const std::function<Result<StateRef>(SequenceService&, const StateRef&)>& work) {
+  QUIRE_TRY(const StateRef state, sequence.begin());
+  const auto engine = sequence.llm->open_engine();
+  auto next = engine.ok() ? work((*engine)->sequences(), state) : engine.error();
+  sequence.end(next.ok() ? *next : nullptr);
+  return next.ok() ? Status() : next.error();
+}
+
+// Starts to generate; the sequence takes over the end.
+Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl>& sequence,
+                                            const SamplingParams& params, bool streaming) {
+  QUIRE_TRY(const StateRef state, sequence->begin());
+  const auto engine = sequence->llm->open_engine();
+  if (!engine.ok()) {
+    sequence->end(nullptr);
+    return engine.error();
+  }
+  auto channel = (*engine)->sequences().generate(
+      state, {.params = &params, .streaming = streaming},
+      [sequence](StateRef next) { sequence->end(std::move(next)); });
+  if (!channel.ok()) {
+    sequence->end(nullptr);
+    return std::move(channel).error();
+  }
+  auto stream = std::make_unique<Stream::Impl>();
+  stream->engine = *engine;
+  stream->channel = std::move(channel).value();
+  return stream;
+}
+
+// Tokens of the runs whose KV is used as it is: where nothing follows, the last one is computed.
+std::int64_t reused_tokens(const BlockList& existing, std::span<const TokenId> new_tokens) {
+  return std::max<std::int64_t>(0, existing.num_tokens() - (new_tokens.empty() ? 1 : 0));
+}
+
+Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const BlockList& existing,
+                                                   std::span<const TokenId> new_tokens,
+                                                   const SequenceService::Generate& how,
+                                                   const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, llm.open_engine());
+  QUIRE_TRY_STATUS(how.params->validate());
+  QUIRE_TRY(const StateRef state,
+            engine->sequences().open(existing.impl().runs, new_tokens, interrupted));
+  auto stream = std::make_unique<Stream::Impl>();
+  QUIRE_TRY(stream->channel, engine->sequences().generate(state, how, [](const StateRef&) {}));
+  stream->engine = engine;
+  return stream;
+}
+
+Result<GenerationOutput> output_of(const Stream::Impl& stream, const Interrupt& interrupted) {
+  QUIRE_TRY(auto outputs, await_outputs(*stream.engine, {&stream.channel, 1}, interrupted));
+  return std::move(outputs.front());
+}
+
+}  // namespace
+
+BlockList make_block_list(std::vector<BlockRun> runs) {
+  return BlockList(std::make_shared<const BlockList::Impl>(BlockList::Impl{std::move(runs)}));
+}
+
+Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, StateRef state) {
+  return Sequence(std::make_shared<Sequence::Impl>(std::move(llm), std::move(state)));
+}
+
+BlockList::BlockList() : BlockList(std::make_shared<const Impl>()) {}
+BlockList::BlockList(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+BlockList BlockList::join(std::span<const BlockList> lists) {
+  std::vector<BlockRun> runs;
+  for (const BlockList& list : lists) {
+    runs.insert(runs.end(), list.impl().runs.begin(), list.impl().runs.end());
+  }
+  return make_block_list(std::move(runs));
+}
+
+Result<BlockList> BlockList::first(std::int64_t tokens) const {
+  if (tokens < 0 || tokens > num_tokens()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("existing_token_count is ", tokens, ", the blocks hold ", num_tokens(),
+                          " tokens; give 0 to ", num_tokens())};
+  }
+  std::vector<BlockRun> runs;
+  for (const BlockRun& run : impl_->runs) {
+    if (tokens > 0) {
+      runs.push_back(run);
+      runs.back().tokens = std::min(run.tokens, tokens);
+      tokens -= runs.back().tokens;
+    }
+  }
+  return make_block_list(std::move(runs));
+}
+
+std::vector<std::int32_t> BlockList::block_ids() const {
+  std::vector<std::int32_t> ids;
+  for (const BlockRun& run : impl_->runs) {
+    ids.insert(ids.end(), run.blocks.begin(), run.blocks.end());
+  }
+  return ids;
+}
+
+std::int64_t BlockList::num_tokens() const {
+  std::int64_t tokens = 0;
+  for (const BlockRun& run : impl_->runs) {
+    tokens += run.tokens;
+  }
+  return tokens;
+}
+
+Result<StateRef> Sequence::Impl::begin() {
+  const std::lock_guard lock(mutex);
+  if (state == nullptr) {
+    return closed_sequence();
+  }
+  if (busy) {
+    return {ErrorCode::kInvalidArgument,
+            "the sequence is busy with another call; wait for it, or fork"};
+  }
+  busy = true;
+  return state;
+}
+
+void Sequence::Impl::end(StateRef next) {
+  const std::lock_guard lock(mutex);
+  busy = false;
+  if (next != nullptr && state != nullptr) {
+    state.swap(next);  // the old one goes after the lock
+  }
+}
+
+Result<StateRef> Sequence::Impl::look() const {
+  QUIRE_TRY([[maybe_unused]] const auto engine, llm->open_engine());
+  const std::lock_guard lock(mutex);
+  return state == nullptr ? Result<StateRef>(closed_sequence()) : state;
+}
+
+Sequence::Sequence(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Sequence::Sequence(Sequence&&) noexcept = default;
+Sequence& Sequence::operator=(Sequence&& other) noexcept {
+  if (this != &other) {
+    close();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+Sequence::~Sequence() { close(); }
+
+void Sequence::close() {
+  if (impl_ == nullptr) {
+    return;
+  }
+  StateRef state;
+  std::map<std::uint64_t, StateRef> marks;
+  const std::lock_guard lock(impl_->mutex);
+  state.swap(impl_->state);
+  marks.swap(impl_->marks);
+}
+
+std::vector<TokenId> Sequence::tokens() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state == nullptr ? std::vector<TokenId>() : impl_->state->tokens;
+}
+
+std::int64_t Sequence::num_tokens() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state == nullptr ? 0 : std::ssize(impl_->state->tokens);
+}
+
+ReuseGrade Sequence::grade() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state == nullptr ? ReuseGrade::kExact : impl_->state->grade;
+}
+
+Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interrupted) {
+  return change(*impl_, [&](SequenceService& service, const StateRef& state) {
+    return service.append(state, tokens, interrupted);
+  });
+}
+
+Result<GenerationOutput> Sequence::generate(const SamplingParams& params,
+                                            const Interrupt& interrupted) {
+  QUIRE_TRY(const auto stream, start(impl_, params, false));
+  return output_of(*stream, interrupted);
+}
+
+Result<Stream> Sequence::stream(const SamplingParams& params) {
+  QUIRE_TRY(auto stream, start(impl_, params, true));
+  return Stream(std::move(stream));
+}
+
+Result<std::vector<float>> Sequence::logits(const Interrupt& interrupted) {
+  QUIRE_TRY(const StateRef state, impl_->look());
+  QUIRE_TRY(const auto engine, impl_->llm->open_engine());
+  QUIRE_TRY(const auto channel, engine->sequences().logits(state));
+  QUIRE_TRY_STATUS(await(*engine, {&channel, 1}, interrupted));
+  QUIRE_TRY(ForwardOutput output, channel->take_forward());
+  return std::move(output.logits);
+}
+
+Result<Sequence> Sequence::fork() const {
+  QUIRE_TRY(StateRef state, impl_->look());
+  Sequence copy = make_sequence(impl_->llm, std::move(state));
+  const std::lock_guard lock(impl_->mutex);
+  copy.impl_->marks = impl_->marks;
+  copy.impl_->last_mark = impl_->last_mark;
+  return copy;
+}
+
+Result<Mark> Sequence::checkpoint() {
+  QUIRE_TRY(StateRef state, impl_->look());
+  const std::lock_guard lock(impl_->mutex);
+  impl_->marks[++impl_->last_mark] = std::move(state);
+  return Mark{impl_->last_mark};
+}
+
+Status Sequence::rollback(Mark mark) {
+  return change(*impl_, [&](SequenceService&, const StateRef&) -> Result<StateRef> {
+    const std::lock_guard lock(impl_->mutex);
+    const auto found = impl_->marks.find(mark.value);
+    if (found == impl_->marks.end()) {
+      return {ErrorCode::kNotFound, base::str_cat("no mark ", mark.value,
+                                                  ": it was committed, rolled back over, or made "
+                                                  "for another sequence")};
+    }
+    StateRef state = found->second;
+    impl_->marks.erase(std::next(found), impl_->marks.end());
+    return state;
+  });
+}
+
+Status Sequence::rollback_to(std::int64_t length) {
+  return change(*impl_, [&](SequenceService& service, const StateRef& state) {
+    return service.cut(state, length);
+  });
+}
+
+Status Sequence::commit(Mark mark) {
+  QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
+  std::map<std::uint64_t, StateRef> forgotten;
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->marks.find(mark.value);
+  if (found == impl_->marks.end()) {
+    return {ErrorCode::kNotFound, base::str_cat("no mark ", mark.value)};
+  }
+  forgotten.insert(found, impl_->marks.end());
+  impl_->marks.erase(found, impl_->marks.end());
+  return {};
+}
+
+Status Sequence::commit() {
+  QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
+  std::map<std::uint64_t, StateRef> forgotten;
+  const std::lock_guard lock(impl_->mutex);
+  forgotten.swap(impl_->marks);
+  return {};
+}
+
+Status Sequence::replace(std::int64_t start, std::int64_t stop, std::span<const TokenId> tokens,
+                         const Interrupt& interrupted) {
+  return change(*impl_, [&](SequenceService& service, const StateRef& state) {
+    return service.replace(state, start, stop, tokens, interrupted);
+  });
+}
+
+Result<SequenceDiff> Sequence::diff(const Sequence& other) const {
+  QUIRE_TRY(const StateRef left, impl_->look());
+  QUIRE_TRY(const StateRef right, other.impl_->look());
+  const auto differ = std::ranges::mismatch(left->tokens, right->tokens);
+  SequenceDiff diff{.common_tokens = differ.in1 - left->tokens.begin(),
+                    .left = {differ.in1, left->tokens.end()},
+                    .right = {differ.in2, right->tokens.end()}};
+  std::vector<std::int32_t> mine = left->blocks, theirs = right->blocks, both;
+  std::ranges::sort(mine);
+  std::ranges::sort(theirs);
+  std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
+  diff.shared_blocks = std::ssize(both);
+  return diff;
+}
+
+Result<BlockList> Sequence::blocks() const {
+  QUIRE_TRY(const StateRef state, impl_->look());
+  return make_block_list({SequenceService::run_of(state)});
+}
+
+Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interrupt& interrupted) {
+  return sequence(BlockList(), token_ids, interrupted);
+}
+
+Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenId> new_tokens,
+                               const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(StateRef state,
+            engine->sequences().open(existing.impl().runs, new_tokens, interrupted));
+  return make_sequence(impl_, std::move(state));
+}
+
+Result<GenerationOutput> LLM::infer_from_blocks(const BlockList& existing,
+                                                std::span<const TokenId> new_tokens,
+                                                const SamplingParams& params,
+                                                const Interrupt& interrupted) {
+  QUIRE_TRY(const auto stream, start_behind(*impl_, existing, new_tokens,
+                                            {.params = &params,
+                                             .source = "blocks",
+                                             .cached = reused_tokens(existing, new_tokens)},
+                                            interrupted));
+  return output_of(*stream, interrupted);
+}
+
+Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
+                                             std::span<const TokenId> new_tokens,
+                                             const SamplingParams& params,
+                                             const Interrupt& interrupted) {
+  QUIRE_TRY(auto stream, start_behind(*impl_, existing, new_tokens,
+                                      {.params = &params,
+                                       .streaming = true,
+                                       .source = "blocks",
+                                       .cached = reused_tokens(existing, new_tokens)},
+                                      interrupted));
+  return Stream(std::move(stream));
+}
+
+Result<BlockList> LLM::find_blocks(std::span<const std::int32_t> block_ids,
+                                   std::int64_t num_tokens) const {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(auto runs, engine->sequences().find_runs(block_ids, num_tokens));
+  return make_block_list(std::move(runs));
+}
+
+}  // namespace quire

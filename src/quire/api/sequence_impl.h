@@ -1,0 +1,44 @@
+// What a BlockList and a Sequence hold.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "quire/api/llm_impl.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/result.h"
+#include "quire/sequence.h"
+
+namespace quire {
+
+struct BlockList::Impl {
+  std::vector<engine::BlockRun> runs;
+};
+
+struct Sequence::Impl {
+  explicit Impl(std::shared_ptr<LLM::Impl> owner, engine::StateRef first)
+      : llm(std::move(owner)), state(std::move(first)) {}
+
+  // The state, for a call that may change it: nobody else gets it until `end`.
+  [[nodiscard]] Result<engine::StateRef> begin();
+  // nullptr: unchanged.
+  void end(engine::StateRef next);
+  // For a call that leaves it.
+  [[nodiscard]] Result<engine::StateRef> look() const;
+
+  const std::shared_ptr<LLM::Impl> llm;
+  mutable std::mutex mutex;  // guards what follows
+  engine::StateRef state;    // null once closed
+  std::map<std::uint64_t, engine::StateRef> marks;
+  std::uint64_t last_mark = 0;
+  bool busy = false;
+};
+
+[[nodiscard]] BlockList make_block_list(std::vector<engine::BlockRun> runs);
+[[nodiscard]] Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, engine::StateRef state);
+
+}  // namespace quire

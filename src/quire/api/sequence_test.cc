@@ -1,0 +1,470 @@
+// Sequences and direct inference on the demo model. Oracles: plain prompts of the same ids (every
+// bit), the model's golden file, and for random operations a program that keeps copies of all ids.
+#include "quire/sequence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Ids = std::vector<TokenId>;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+LLM open_demo(LLMOptions options = {}) {
+  options.threads = 2;
+  return LLM::open(kModel, options).value();
+}
+
+ChunkedLLM open_chunked() { return ChunkedLLM::open(kModel, {.threads = 2}).value(); }
+
+double stat(const LLM& llm, const std::string& name) {
+  for (const auto& [key, value] : llm.stats().value()) {
+    if (key == name) {
+      return value;
+    }
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return -1;
+}
+
+// Seeded ids without the special ones.
+Ids some_ids(std::size_t count, std::uint32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
+  }
+  return ids;
+}
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+SamplingParams greedy(std::int32_t max_tokens) {
+  return {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true};
+}
+
+SamplingParams seeded(std::int32_t max_tokens) {
+  return {.repetition_penalty = 1.1,
+          .presence_penalty = 0.2,
+          .frequency_penalty = 0.1,
+          .max_tokens = max_tokens,
+          .ignore_eos = true,
+          .seed = 7};
+}
+
+std::vector<float> cold_logits(LLM& llm, const Ids& ids) {
+  return llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast).value().logits;
+}
+
+TEST(Sequence, LogitsAndContinuationEqualAPlainPromptBitForBit) {
+  LLM llm = open_demo();
+  for (const std::size_t length : {1, 2, 31, 32, 33, 64, 100}) {
+    const Ids ids = some_ids(length, 3);
+    Sequence sequence = llm.sequence(ids).value();
+    EXPECT_EQ(sequence.tokens(), ids);
+    EXPECT_EQ(sequence.logits().value(), cold_logits(llm, ids)) << length;
+    EXPECT_EQ(sequence.generate(greedy(9)).value().token_ids,
+              llm.generate(ids, greedy(9)).value().token_ids);
+  }
+}
+
+TEST(Sequence, GoingOnEqualsNeverHavingStopped) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(70, 5);
+  const Ids whole = llm.generate(ids, seeded(24)).value().token_ids;
+  Sequence sequence = llm.sequence(ids).value();
+  Ids pieces;
+  for (const std::int32_t part : {1, 7, 16}) {
+    const GenerationOutput output = sequence.generate(seeded(part)).value();
+    EXPECT_EQ(std::ssize(output.token_ids), part);
+    pieces = joined(std::move(pieces), output.token_ids);
+  }
+  EXPECT_EQ(pieces, whole);
+  EXPECT_EQ(sequence.tokens(), joined(ids, whole));
+}
+
+TEST(Sequence, AStreamIsTheSameAndTheSequenceGrowsByIt) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(40, 6);
+  Sequence sequence = llm.sequence(ids).value();
+  Sequence other = sequence.fork().value();
+  const GenerationOutput whole = other.generate(seeded(12)).value();
+  std::string text;
+  Ids streamed;
+  {
+    Stream stream = sequence.stream(seeded(12)).value();
+    const Status busy = sequence.append(Ids{20});
+    EXPECT_THAT(busy.error().message, HasSubstr("busy"));
+    while (const auto delta = stream.next().value()) {
+      text += delta->text;
+      streamed = joined(std::move(streamed), delta->token_ids);
+    }
+  }
+  EXPECT_EQ(text, whole.text);
+  EXPECT_EQ(streamed, whole.token_ids);
+  EXPECT_EQ(sequence.tokens(), other.tokens());
+}
+
+TEST(Sequence, AStreamClosedBeforeItsEndLeavesTheSequence) {
+  LLM llm = open_demo();
+  Sequence sequence = llm.sequence(some_ids(40, 6)).value();
+  const Ids before = sequence.tokens();
+  {
+    Stream stream = sequence.stream(greedy(2000)).value();
+    EXPECT_TRUE(stream.next().ok());
+  }
+  EXPECT_EQ(sequence.tokens(), before);
+  EXPECT_TRUE(sequence.append(Ids{20}).ok());
+}
+
+TEST(Sequence, ForksShareBlocksAndGoTheirOwnWays) {
+  LLM llm = open_demo({.prefix_cache = false});
+  const Ids ids = some_ids(97, 8);
+  Sequence sequence = llm.sequence(ids).value();
+  const double before = stat(llm, "blocks_in_use");
+  Sequence fork = sequence.fork().value();
+  EXPECT_EQ(stat(llm, "blocks_in_use"), before);
+  ASSERT_TRUE(fork.append(some_ids(5, 9)).ok());
+  EXPECT_EQ(stat(llm, "blocks_in_use"), before + 1) << "the part block was not copied alone";
+  EXPECT_EQ(fork.logits().value(), cold_logits(llm, fork.tokens()));
+  EXPECT_EQ(sequence.logits().value(), cold_logits(llm, ids));
+  const SequenceDiff diff = sequence.diff(fork).value();
+  EXPECT_EQ(diff.common_tokens, 97);
+  EXPECT_THAT(diff.left, IsEmpty());
+  EXPECT_EQ(diff.right, some_ids(5, 9));
+  EXPECT_EQ(diff.shared_blocks, 3);
+  fork.close();
+  sequence.close();
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_EQ(fork.append(Ids{20}).error().code, ErrorCode::kClosed);
+}
+
+TEST(Sequence, RolledBackNeverHappened) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(75, 10);
+  Sequence sequence = llm.sequence(ids).value();
+  const Ids head = sequence.generate(seeded(6)).value().token_ids;
+  const Mark mark = sequence.checkpoint().value();
+  const Ids tail = sequence.generate(seeded(9)).value().token_ids;
+  const Mark later = sequence.checkpoint().value();
+  ASSERT_TRUE(sequence.rollback(mark).ok());
+  EXPECT_EQ(sequence.tokens(), joined(ids, head));
+  EXPECT_EQ(sequence.rollback(later).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(sequence.generate(seeded(9)).value().token_ids, tail);
+  ASSERT_TRUE(sequence.rollback(mark).ok());
+  ASSERT_TRUE(sequence.commit(mark).ok());
+  EXPECT_EQ(sequence.rollback(mark).error().code, ErrorCode::kNotFound);
+  for (const std::int64_t length : {78, 75, 64, 33, 1}) {
+    ASSERT_TRUE(sequence.rollback_to(length).ok());
+    EXPECT_EQ(sequence.logits().value(), cold_logits(llm, sequence.tokens())) << length;
+  }
+  ASSERT_TRUE(sequence.rollback_to(0).ok());
+  EXPECT_THAT(sequence.generate().error().message, HasSubstr("empty"));
+  EXPECT_THAT(sequence.rollback_to(1).error().message, HasSubstr("has 0"));
+}
+
+TEST(Sequence, AnEditEqualsComputingTheEditedIdsAnew) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(90, 11);
+  for (const auto& [start, stop, added] :
+       std::vector<std::tuple<std::int64_t, std::int64_t, std::size_t>>{{40, 45, 5},
+                                                                        {40, 40, 3},
+                                                                        {0, 10, 0},
+                                                                        {89, 90, 1},
+                                                                        {90, 90, 4},
+                                                                        {64, 90, 0},
+                                                                        {0, 90, 2}}) {
+    Sequence sequence = llm.sequence(ids).value();
+    const Ids middle = some_ids(added, 99);
+    Ids expected(ids.begin(), ids.begin() + start);
+    expected = joined(joined(expected, middle), Ids(ids.begin() + stop, ids.end()));
+    const double computed = stat(llm, "tokens_computed");
+    ASSERT_TRUE(sequence.replace(start, stop, middle).ok());
+    EXPECT_LE(stat(llm, "tokens_computed") - computed, expected.size() - start);
+    EXPECT_EQ(sequence.tokens(), expected);
+    EXPECT_EQ(sequence.logits().value(), cold_logits(llm, expected));
+  }
+  Sequence sequence = llm.sequence(ids).value();
+  EXPECT_THAT(sequence.replace(5, 91, {}).error().message, HasSubstr("has 90"));
+  EXPECT_THAT(sequence.replace(5, 6, Ids{1 << 30}).error().message, HasSubstr("vocabulary"));
+  EXPECT_EQ(sequence.tokens(), ids);
+}
+
+TEST(Sequence, ErrorsLeaveItAsItWas) {
+  LLM llm = open_demo({.kv_budget_bytes = 512 << 10, .prefix_cache = false});
+  const double total = stat(llm, "blocks_total");
+  const auto all = static_cast<std::size_t>(total) * 32;
+  Sequence sequence = llm.sequence(some_ids(all / 2, 12)).value();
+  const Ids before = sequence.tokens();
+  const auto logits = sequence.logits().value();
+  EXPECT_FALSE(sequence.append(some_ids(all, 13)).ok());
+  EXPECT_EQ(sequence.tokens(), before);
+  EXPECT_EQ(sequence.logits().value(), logits);
+  EXPECT_FALSE(sequence.generate({.top_p = 3}).ok());
+  EXPECT_EQ(sequence.tokens(), before);
+  EXPECT_EQ(sequence.logits().value(), logits);
+  sequence.close();
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+}
+
+TEST(Sequence, AnInterruptedCallLeavesIt) {
+  LLM llm = open_demo({.kv_budget_bytes = 256 << 20});
+  Sequence sequence = llm.sequence(some_ids(40, 12)).value();
+  const Status cancelled = sequence.append(some_ids(1900, 13), [] { return true; });
+  EXPECT_EQ(cancelled.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(sequence.tokens(), some_ids(40, 12));
+  EXPECT_EQ(stat(llm, "requests_running"), 0);
+  EXPECT_TRUE(sequence.append(Ids{20}).ok());
+}
+
+TEST(Sequence, BehindACompositionItKeepsTheChunksAndTheirGrade) {
+  ChunkedLLM llm = open_chunked();
+  const std::string system =
+      llm.register_chunk({.content = some_ids(20, 1), .type = ChunkType::kSystemPrompt}).value();
+  const std::string first = llm.register_chunk({.content = some_ids(45, 2)}).value();
+  const std::string second = llm.register_chunk({.content = some_ids(33, 3)}).value();
+  const std::string query =
+      llm.register_chunk({.content = some_ids(7, 4), .type = ChunkType::kQuery}).value();
+  const CompositionSpec spec{
+      .system_chunk_id = system, .context_chunk_ids = {first, second}, .query_chunk_id = query};
+  const Ids whole = llm.generate_from_chunks(spec, seeded(12)).value().token_ids;
+  Sequence sequence = llm.sequence(spec).value();
+  EXPECT_EQ(sequence.grade(), ReuseGrade::kApproximate);
+  EXPECT_EQ(sequence.num_tokens(), 105);
+  const Mark mark = sequence.checkpoint().value();
+  const Ids head = sequence.generate(seeded(5)).value().token_ids;
+  EXPECT_EQ(joined(head, sequence.generate(seeded(7)).value().token_ids), whole);
+  ASSERT_TRUE(sequence.rollback(mark).ok());
+  EXPECT_EQ(sequence.generate(seeded(12)).value().token_ids, whole);
+  // Into the second chunk: what stands there still, as it was.
+  ASSERT_TRUE(sequence.rollback_to(80).ok());
+  EXPECT_EQ(sequence.grade(), ReuseGrade::kApproximate);
+  EXPECT_EQ(sequence.num_tokens(), 80);
+  ASSERT_TRUE(sequence.append(some_ids(3, 5)).ok());
+  EXPECT_TRUE(sequence.generate(greedy(3)).ok());
+  // An edit within chunks is exact, so it makes a plain sequence.
+  ASSERT_TRUE(sequence.replace(10, 12, some_ids(4, 6)).ok());
+  EXPECT_EQ(sequence.grade(), ReuseGrade::kExact);
+  EXPECT_EQ(sequence.logits().value(), cold_logits(llm.llm(), sequence.tokens()));
+}
+
+TEST(DirectInference, GoesOnBehindASequenceWithAndWithoutNewTokens) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(70, 20), more = some_ids(6, 21);
+  Sequence sequence = llm.sequence(ids).value();
+  const BlockList blocks = sequence.blocks().value();
+  EXPECT_EQ(blocks.num_tokens(), 70);
+  EXPECT_EQ(blocks.block_ids().size(), 3);
+  const double in_use = stat(llm, "blocks_in_use");
+  const GenerationOutput gone_on = llm.infer_from_blocks(blocks, {}, greedy(8)).value();
+  EXPECT_EQ(gone_on.token_ids, llm.generate(ids, greedy(8)).value().token_ids);
+  EXPECT_EQ(gone_on.usage.cached_tokens, 69);
+  EXPECT_EQ(gone_on.reuse.grade, ReuseGrade::kExact);
+  const GenerationOutput added = llm.infer_from_blocks(blocks, more, greedy(8)).value();
+  EXPECT_EQ(added.token_ids, llm.generate(joined(ids, more), greedy(8)).value().token_ids);
+  EXPECT_EQ(added.prompt_token_ids, joined(ids, more));
+  EXPECT_EQ(stat(llm, "blocks_in_use"), in_use);
+  EXPECT_EQ(sequence.tokens(), ids);
+  const BlockList part = blocks.first(50).value();
+  EXPECT_EQ(
+      llm.infer_from_blocks(part, more, greedy(8)).value().token_ids,
+      llm.generate(joined(Ids(ids.begin(), ids.begin() + 50), more), greedy(8)).value().token_ids);
+  EXPECT_THAT(blocks.first(71).error().message, HasSubstr("hold 70"));
+}
+
+TEST(DirectInference, FromNothingIsAnOrdinaryPrompt) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(20, 22);
+  EXPECT_EQ(llm.infer_from_blocks({}, ids, greedy(5)).value().token_ids,
+            llm.generate(ids, greedy(5)).value().token_ids);
+  EXPECT_THAT(llm.infer_from_blocks({}, {}).error().message, HasSubstr("empty"));
+}
+
+TEST(DirectInference, HandlesGoStaleLoudly) {
+  ChunkedLLM llm = open_chunked();
+  Sequence sequence = llm.llm().sequence(some_ids(40, 23)).value();
+  const BlockList blocks = sequence.blocks().value();
+  ASSERT_TRUE(sequence.append(Ids{30}).ok());
+  const auto stale = llm.llm().infer_from_blocks(blocks, {});
+  EXPECT_EQ(stale.error().code, ErrorCode::kInvalidComposition);
+  EXPECT_THAT(stale.error().message, HasSubstr("stale"));
+  const std::string chunk = llm.register_chunk({.content = some_ids(40, 24)}).value();
+  const BlockList of_chunk = llm.chunk_blocks(chunk).value();
+  EXPECT_TRUE(llm.llm().infer_from_blocks(of_chunk, {}, greedy(1)).ok());
+  ASSERT_TRUE(llm.delete_chunk(chunk).value());
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(40, 24)}).ok());
+  EXPECT_THAT(llm.llm().infer_from_blocks(of_chunk, {}).error().message, HasSubstr("stale"));
+}
+
+TEST(DirectInference, PlainBlockIdsAreTakenWhereTheyMeanOneThing) {
+  ChunkedLLM llm = open_chunked();
+  const Ids a = some_ids(40, 25), b = some_ids(70, 26), more = some_ids(4, 27);
+  const BlockList first = llm.chunk_blocks(llm.register_chunk({.content = a}).value()).value();
+  const BlockList second = llm.chunk_blocks(llm.register_chunk({.content = b}).value()).value();
+  const BlockList both = BlockList::join(std::vector{first, second});
+  const BlockList found = llm.llm().find_blocks(both.block_ids(), 110).value();
+  EXPECT_EQ(llm.llm().infer_from_blocks(found, more, greedy(6)).value().token_ids,
+            llm.llm().infer_from_blocks(both, more, greedy(6)).value().token_ids);
+  EXPECT_EQ(llm.llm().find_blocks(both.block_ids(), 105).value().num_tokens(), 105);
+  const auto wrong_count = llm.llm().find_blocks(both.block_ids(), 70);
+  EXPECT_THAT(wrong_count.error().message, HasSubstr("not those of any"));
+  EXPECT_EQ(llm.llm().find_blocks(std::vector<std::int32_t>{7000}, 3).error().code,
+            ErrorCode::kInvalidComposition);
+}
+
+// Any list of handles: the tokens one after the other, whole or in part, states and chunks.
+TEST(DirectInference, ListsOfManyKindsAreTheirTokensInOrder) {
+  ChunkedLLM llm = open_chunked();
+  const Ids a = some_ids(40, 30), b = some_ids(33, 31);
+  const BlockList chunk = llm.chunk_blocks(llm.register_chunk({.content = a}).value()).value();
+  Sequence sequence = llm.llm().sequence(b).value();
+  const BlockList state = sequence.blocks().value();
+  const BlockList list = BlockList::join(
+      std::vector{state, chunk.first(35).value(), state.first(32).value(), chunk, state});
+  const GenerationOutput output = llm.llm().infer_from_blocks(list, {}, greedy(4)).value();
+  Ids expected = joined(b, Ids(a.begin(), a.begin() + 35));
+  expected = joined(joined(joined(expected, Ids(b.begin(), b.begin() + 32)), a), b);
+  EXPECT_EQ(output.prompt_token_ids, expected);
+  EXPECT_EQ(output.reuse.grade, ReuseGrade::kApproximate);
+}
+
+// What a user of the operations keeps in mind: nothing but ids.
+struct Copies {
+  Ids ids;
+  std::vector<std::pair<Mark, Ids>> marks;
+};
+
+TEST(Sequence, RandomOperationsEqualAProgramThatCopiesEverything) {
+  LLM llm = open_demo({.kv_budget_bytes = 8 << 20});
+  std::mt19937 random(20261121);
+  const auto below = [&](std::size_t n) { return static_cast<std::int64_t>(random() % n); };
+  {
+    std::vector<std::pair<Sequence, Copies>> all;
+    all.emplace_back(llm.sequence(some_ids(20, 1)).value(), Copies{.ids = some_ids(20, 1)});
+    for (int step = 0; step < 1500; ++step) {
+      auto& [sequence, copies] = all[static_cast<std::size_t>(below(all.size()))];
+      const auto length = std::ssize(copies.ids);
+      switch (below(9)) {
+        case 0: {
+          const Ids more = some_ids(static_cast<std::size_t>(below(12)), random());
+          if (length < 150) {
+            ASSERT_TRUE(sequence.append(more).ok());
+            copies.ids = joined(copies.ids, more);
+          }
+          break;
+        }
+        case 1:
+          if (length > 0 && length < 150) {
+            const auto output = sequence.generate(seeded(static_cast<int>(below(4)))).value();
+            copies.ids = joined(copies.ids, output.token_ids);
+          }
+          break;
+        case 2:
+          copies.marks.emplace_back(sequence.checkpoint().value(), copies.ids);
+          break;
+        case 3:
+          if (!copies.marks.empty()) {
+            const auto chosen = static_cast<std::size_t>(below(copies.marks.size()));
+            ASSERT_TRUE(sequence.rollback(copies.marks[chosen].first).ok());
+            copies.ids = copies.marks[chosen].second;
+            copies.marks.resize(chosen + 1);
+          }
+          break;
+        case 4:
+          if (!copies.marks.empty()) {
+            const auto chosen = static_cast<std::size_t>(below(copies.marks.size()));
+            ASSERT_TRUE(sequence.commit(copies.marks[chosen].first).ok());
+            copies.marks.resize(chosen);
+          }
+          break;
+        case 5: {
+          const std::int64_t to = below(static_cast<std::size_t>(length) + 1);
+          ASSERT_TRUE(sequence.rollback_to(to).ok());
+          copies.ids.resize(static_cast<std::size_t>(to));
+          break;
+        }
+        case 6: {
+          const std::int64_t start = below(static_cast<std::size_t>(length) + 1);
+          const std::int64_t stop = std::min<std::int64_t>(length, start + below(5));
+          const Ids middle = some_ids(static_cast<std::size_t>(below(4)), random());
+          ASSERT_TRUE(sequence.replace(start, stop, middle).ok());
+          Ids edited(copies.ids.begin(), copies.ids.begin() + start);
+          edited = joined(joined(edited, middle), Ids(copies.ids.begin() + stop, copies.ids.end()));
+          copies.ids = edited;
+          break;
+        }
+        case 7:
+          if (all.size() < 8) {
+            Sequence fork = sequence.fork().value();
+            Copies same = copies;
+            all.emplace_back(std::move(fork), std::move(same));
+          }
+          break;
+        default:
+          if (all.size() > 1) {
+            all.erase(all.begin() + below(all.size()));
+          }
+      }
+      for (const auto& [other, its] : all) {
+        ASSERT_EQ(other.tokens(), its.ids) << "step " << step;
+      }
+      auto& [checked, its] = all[static_cast<std::size_t>(below(all.size()))];
+      if (step % 10 == 0 && !its.ids.empty()) {
+        ASSERT_EQ(checked.logits().value(), cold_logits(llm, its.ids)) << "step " << step;
+      }
+    }
+  }
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+}
+
+TEST(Sequence, ManyThreadsForkAndGenerateFromOneSequence) {
+  LLM llm = open_demo();
+  const Ids ids = some_ids(50, 40);
+  Sequence root = llm.sequence(ids).value();
+  std::vector<Ids> outputs(8);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Sequence fork = root.fork().value();
+      ASSERT_TRUE(fork.append(Ids{static_cast<TokenId>(100 + i)}).ok());
+      outputs[i] = fork.generate(greedy(6)).value().token_ids;
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Ids prompt = joined(ids, {static_cast<TokenId>(100 + i)});
+    EXPECT_EQ(outputs[i], llm.generate(prompt, greedy(6)).value().token_ids);
+  }
+}
+
+TEST(Sequence, OutlivesItsEngineAsClosed) {
+  std::optional<LLM> llm = open_demo();
+  Sequence sequence = llm->sequence(some_ids(10, 50)).value();
+  llm.reset();
+  EXPECT_EQ(sequence.append(Ids{20}).error().code, ErrorCode::kClosed);
+  EXPECT_EQ(sequence.fork().error().code, ErrorCode::kClosed);
+  sequence.close();
+}
+
+}  // namespace
+}  // namespace quire

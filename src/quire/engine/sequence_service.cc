@@ -1,0 +1,601 @@
+#include "quire/engine/sequence_service.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr int kInterruptPollMs = 50;
+
+// Of runs that no chunk names: behind all that have a chunk's.
+constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
+
+Error stale(const std::string& what) {
+  return {.code = ErrorCode::kInvalidComposition,
+          .message = base::str_cat("the blocks are stale: ", what,
+                                   "; get them again from where they came")};
+}
+
+Status await(Engine& engine, Channel& channel, const Interrupt& interrupted) {
+  for (int timeout_ms = interrupted ? 0 : -1; !channel.wait_end(timeout_ms);
+       timeout_ms = kInterruptPollMs) {
+    if (interrupted()) {
+      QUIRE_TRY([[maybe_unused]] const bool aborted, engine.abort(channel.id()));
+      return {ErrorCode::kCancelled, "the call was interrupted"};
+    }
+  }
+  return channel.failure();
+}
+
+}  // namespace
+
+SequenceState::~SequenceState() {
+  if (const auto owner = engine.lock()) {
+    owner->sequences().release(sequence);
+  }
+}
+
+// Keeps what a request has computed as the next state.
+class SequenceService::Next : public RequestObserver {
+ public:
+  using Keep = std::function<StateRef(SeqId)>;
+  Next(Keep keep, Done done) : keep_(std::move(keep)), done_(std::move(done)) {}
+  ~Next() override {
+    if (done_) {
+      done_(nullptr);
+    }
+  }
+
+  void computed(SeqId sequence) override { std::exchange(done_, nullptr)(keep_(sequence)); }
+
+ private:
+  Keep keep_;
+  Done done_;
+};
+
+kv::Ledger& SequenceService::ledger() const {
+  auto& ledger = engine_.ledger_;
+  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
+  return *ledger;
+}
+
+template <class T>
+Result<T> SequenceService::ask(const std::function<Result<T>()>& question) {
+  std::optional<Result<T>> answer;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    answer = question();
+    engine_.publish_stats();
+  }));
+  QUIRE_CHECK(answer.has_value(), "the engine thread was called");
+  return std::move(*answer);
+}
+
+void SequenceService::release(SeqId sequence) {
+  engine_.post([this, sequence] { ledger().close(sequence); });
+}
+
+// `tokens` are to stand behind `before` others.
+Status SequenceService::check(std::int64_t before, std::span<const TokenId> tokens) const {
+  if (tokens.empty()) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(engine_.check({.prompt = {tokens.begin(), tokens.end()}}));
+  const std::int64_t limit = engine_.model_config().max_positions;
+  if (before + std::ssize(tokens) <= limit) {
+    return {};
+  }
+  return {
+      ErrorCode::kOverflow,
+      base::str_cat("the sequence would have ", before + std::ssize(tokens),
+                    " tokens, the model's context ", limit, "; roll back, or begin another one")};
+}
+
+StateRef SequenceService::keep(const Draft& draft) {
+  kv::Ledger& ledger = this->ledger();
+  const SeqId id = draft.sequence;
+  if (draft.last) {
+    ledger.append(id, *draft.last);
+  }
+  const std::span<const TokenId> own = ledger.tokens(id);
+  if (!own.empty() && ledger.num_computed(id) == std::ssize(own)) {
+    const TokenId last = own.back();
+    const Status cut = ledger.rollback(id, ledger.num_computed(id) - 1);
+    QUIRE_CHECK(cut.ok(), "the last token of a sequence is in its window");
+    ledger.append(id, last);
+  }
+  auto state = std::make_shared<SequenceState>();
+  state->tokens = ledger.joined_tokens(id);
+  state->segment_tokens = ledger.segment_tokens(id);
+  state->sampled = draft.sampled;
+  state->grade = draft.grade;
+  state->sequence = id;
+  state->engine = engine_.weak_from_this();
+  for (const kv::RunView& run : ledger.runs(id)) {
+    for (const BlockId block : run.blocks) {
+      state->blocks.push_back(block.value);
+    }
+  }
+  std::erase_if(states_, [](const auto& known) { return known.expired(); });
+  states_.push_back(state);
+  return state;
+}
+
+SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tokens) {
+  Draft draft{.sequence = ledger().open(tokens, true)};
+  if (!tokens.empty()) {
+    draft.last = tokens.back();
+    const Status cut = ledger().rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
+    QUIRE_CHECK(cut.ok(), "a cached prefix never has the last token");
+  }
+  return draft;
+}
+
+// The state's tokens and `tokens`, of which there is at least one. What the prefix cache knows of
+// them beyond the state's own KV is taken from there.
+SequenceService::Draft SequenceService::draft_next(const SequenceState& state,
+                                                   std::span<const TokenId> tokens) {
+  kv::Ledger& ledger = this->ledger();
+  if (ledger.is_plain(state.sequence)) {
+    std::vector<TokenId> all = state.tokens;
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    if (ledger.match(all) > ledger.num_computed(state.sequence)) {
+      return draft_plain(all);
+    }
+  }
+  const Draft draft{
+      .sequence = ledger.fork(state.sequence), .last = tokens.back(), .grade = state.grade};
+  for (const TokenId token : tokens.first(tokens.size() - 1)) {
+    ledger.append(draft.sequence, token);
+  }
+  return draft;
+}
+
+// The state's first `length` tokens, of which there is at least one.
+Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
+                                                          std::int64_t length) {
+  kv::Ledger& ledger = this->ledger();
+  const SequenceState& state = *from;
+  const auto tokens = std::span(state.tokens).first(static_cast<std::size_t>(length));
+  const std::int64_t own = length - state.segment_tokens;
+  if (length == 1) {
+    return draft_plain(tokens);
+  }
+  if (own < 1) {
+    const BlockRun run{.state = from, .tokens = length - 1};
+    QUIRE_TRY(Draft draft, draft_behind({&run, 1}, {tokens.back()}));
+    draft.grade = state.grade;
+    return draft;
+  }
+  Draft draft{.sequence = ledger.fork(state.sequence),
+              .last = tokens.back(),
+              .sampled = static_cast<std::int32_t>(
+                  std::max<std::int64_t>(0, state.sampled - (std::ssize(state.tokens) - length))),
+              .grade = state.grade};
+  const Status cut = ledger.rollback(draft.sequence, static_cast<std::int32_t>(own) - 1);
+  if (cut.ok()) {
+    return draft;
+  }
+  ledger.close(draft.sequence);
+  if (!ledger.is_plain(state.sequence)) {
+    return cut.error();
+  }
+  return draft_plain(tokens);  // the window has freed what is needed
+}
+
+Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) const {
+  const auto first = [&](std::span<const TokenId> all) {
+    const auto tokens = all.first(std::min(all.size(), static_cast<std::size_t>(run.tokens)));
+    return std::vector<TokenId>(tokens.begin(), tokens.end());
+  };
+  if (run.chunk_id.empty()) {
+    const StateRef state = run.state.lock();
+    return state == nullptr ? stale("the sequence has changed or was closed")
+                            : Result<std::vector<TokenId>>(first(state->tokens));
+  }
+  const kv::Chunk* chunk = engine_.chunks_->registry().find(run.chunk_id);
+  return chunk == nullptr ? stale(base::str_cat("chunk ", run.chunk_id, " has gone"))
+                          : Result<std::vector<TokenId>>(first(*chunk->tokens));
+}
+
+// Where the run's KV is. States are named as segments for it, which go to `named`.
+Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& run,
+                                                               Segments& named) const {
+  if (!run.chunk_id.empty()) {
+    const kv::Chunk* chunk = engine_.chunks_->registry().find(run.chunk_id);
+    if (chunk == nullptr || chunk->registration != run.registration) {
+      return stale(base::str_cat("chunk ", run.chunk_id, " has gone"));
+    }
+    for (const auto& [key, segment] : chunk->variants) {
+      if (segment == run.segment) {
+        return Segments{
+            {.segment = segment, .rank = {chunk->rank, static_cast<std::uint32_t>(key.gap)}}};
+      }
+    }
+    return stale(base::str_cat("the KV of chunk ", run.chunk_id, " was computed again"));
+  }
+  const auto state = run.state.lock();
+  if (state == nullptr) {
+    return stale("the sequence has changed or was closed");
+  }
+  QUIRE_TRY(auto segments, ledger().seal_runs(state->sequence));
+  named.insert(named.end(), segments.begin(), segments.end());
+  return segments;
+}
+
+// Behind the KV of the runs. Its own tokens are those of `tail`, of which there is at least one.
+Result<SequenceService::Draft> SequenceService::draft_behind(std::span<const BlockRun> runs,
+                                                             std::vector<TokenId> tail) {
+  kv::Ledger& ledger = this->ledger();
+  Segments uses, named;
+  const auto make = [&]() -> Result<Draft> {
+    std::int64_t position = 0;
+    for (const BlockRun& run : runs) {
+      QUIRE_TRY(const Segments segments, segments_of(run, named));
+      std::int64_t left = run.tokens, end = position;
+      for (const kv::SegmentUse& part : segments) {
+        const std::int64_t tokens =
+            std::min<std::int64_t>(left, ledger.segment(part.segment)->num_tokens());
+        if (tokens == 0) {
+          break;
+        }
+        const std::int64_t start = position + part.position - segments.front().position;
+        left -= tokens;
+        end = std::max(end, start + tokens);
+        QUIRE_TRY_STATUS(check(end, tail));
+        const kv::MergeRank listed = {kLastRank, static_cast<std::uint32_t>(uses.size())};
+        uses.push_back({.segment = part.segment,
+                        .position = static_cast<std::int32_t>(start),
+                        .rank = runs.size() == 1 ? part.rank : listed,
+                        .tokens = static_cast<std::int32_t>(tokens)});
+      }
+      position = end;
+    }
+    Draft draft{.last = tail.back(), .grade = ReuseGrade::kApproximate};
+    tail.pop_back();
+    QUIRE_TRY(draft.sequence,
+              ledger.compose(uses, {.tokens = tail, .position = static_cast<int>(position)}));
+    return draft;
+  };
+  auto draft = make();
+  for (const kv::SegmentUse& use : named) {
+    ledger.drop_segment(use.segment);  // the sequence has it
+  }
+  return draft;
+}
+
+Result<std::shared_ptr<Channel>> SequenceService::start(NewRequest request) {
+  std::vector<NewRequest> requests;
+  requests.push_back(std::move(request));
+  std::vector<std::shared_ptr<Channel>> channels;
+  QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
+  return channels.front();
+}
+
+Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& make,
+                                          const Interrupt& interrupted) {
+  const auto state = std::make_shared<StateRef>();
+  const auto begin = [&]() -> Result<std::shared_ptr<Channel>> {
+    QUIRE_TRY(const Draft draft, make());
+    if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
+      *state = keep(draft);
+      return std::shared_ptr<Channel>();
+    }
+    const auto keep_fork = [this, draft](SeqId computed) {
+      Draft next = draft;
+      next.sequence = ledger().fork(computed);
+      return keep(next);
+    };
+    NewRequest request{.kind = RequestKind::kPrefill};
+    request.params.max_tokens = 0;
+    request.composed.emplace().sequence = draft.sequence;
+    request.observer = std::make_shared<Next>(
+        keep_fork, [state](StateRef computed) { *state = std::move(computed); });
+    return start(std::move(request));
+  };
+  QUIRE_TRY(const auto channel, ask<std::shared_ptr<Channel>>(begin));
+  if (channel != nullptr) {
+    QUIRE_TRY_STATUS(await(engine_, *channel, interrupted));
+  }
+  return *state;
+}
+
+Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
+                                       const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(check(0, tokens));
+  return compute([&] { return draft_plain(tokens); }, interrupted);
+}
+
+Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted) {
+  ChunkService& chunks = *engine_.chunks_;
+  QUIRE_TRY(const CompositionInfo info, chunks.preview(spec));
+  if (info.mode == ReuseMode::kExact) {
+    return open(info.token_ids(), interrupted);
+  }
+  const auto state = std::make_shared<StateRef>();
+  const auto keep_fork = [this, grade = info.grade](SeqId computed) {
+    return keep({.sequence = ledger().fork(computed), .grade = grade});
+  };
+  const ChunkService::Run run{
+      .spec = &spec,
+      .kind = RequestKind::kPrefill,
+      .observer = std::make_shared<Next>(
+          keep_fork, [state](StateRef computed) { *state = std::move(computed); })};
+  QUIRE_TRY(const auto channels, chunks.submit({&run, 1}, interrupted));
+  QUIRE_TRY_STATUS(await(engine_, *channels.front(), interrupted));
+  return *state;
+}
+
+Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
+                                       std::span<const TokenId> tokens,
+                                       const Interrupt& interrupted) {
+  std::vector<BlockRun> parts;
+  std::ranges::copy_if(runs, std::back_inserter(parts),
+                       [](const BlockRun& run) { return run.tokens > 0; });
+  if (parts.empty()) {
+    return open(tokens, interrupted);
+  }
+  std::vector<StateRef> states;  // of the parts that are one
+  for (BlockRun& part : parts) {
+    StateRef state = part.state.lock();
+    const bool all = state != nullptr && part.tokens == std::ssize(state->tokens);
+    if (all && &part != &parts.back()) {  // the KV of its last token is wanted too
+      QUIRE_TRY(state, append(state, std::array<TokenId, 1>{}, interrupted));
+      part.state = state;
+    }
+    states.push_back(std::move(state));
+  }
+  if (parts.size() == 1 && states.front() != nullptr) {
+    QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
+    return append(state, tokens, interrupted);
+  }
+  const auto make = [&]() -> Result<Draft> {
+    std::vector<TokenId> tail(tokens.begin(), tokens.end());
+    BlockRun& last = parts.back();
+    const StateRef& state = states.back();
+    const bool computed = state == nullptr || last.tokens < std::ssize(state->tokens);
+    if (tail.empty() || !computed) {
+      QUIRE_TRY(const std::vector<TokenId> known, tokens_of(last));
+      tail.insert(tail.begin(), known.back());
+      --last.tokens;
+    }
+    return draft_behind(parts, std::move(tail));
+  };
+  return compute(make, interrupted);
+}
+
+Result<StateRef> SequenceService::append(const StateRef& state, std::span<const TokenId> tokens,
+                                         const Interrupt& interrupted) {
+  if (tokens.empty()) {
+    return state;
+  }
+  QUIRE_TRY_STATUS(check(std::ssize(state->tokens), tokens));
+  return compute([&] { return draft_next(*state, tokens); }, interrupted);
+}
+
+Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length) {
+  const std::int64_t all = std::ssize(state->tokens);
+  if (length < 0 || length > all) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", all)};
+  }
+  if (length == all) {
+    return state;
+  }
+  if (length == 0) {
+    return open(std::span<const TokenId>(), {});
+  }
+  return compute([&] { return draft_cut(state, length); }, {});
+}
+
+Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t start,
+                                          std::int64_t stop, std::span<const TokenId> tokens,
+                                          const Interrupt& interrupted) {
+  const std::int64_t all = std::ssize(state->tokens);
+  if (start < 0 || stop < start || stop > all) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot replace tokens ", start, " to ", stop, ": the sequence has ", all,
+                          "; give 0 <= start <= stop <= ", all)};
+  }
+  std::vector<TokenId> changed(tokens.begin(), tokens.end());
+  changed.insert(changed.end(), state->tokens.begin() + stop, state->tokens.end());
+  if (start >= state->segment_tokens || changed.empty()) {
+    QUIRE_TRY(const StateRef kept, cut(state, start));
+    return append(kept, changed, interrupted);
+  }
+  changed.insert(changed.begin(), state->tokens.begin(), state->tokens.begin() + start);
+  return open(changed, interrupted);
+}
+
+// A request on a fork of the state. Engine thread.
+NewRequest SequenceService::request_for(RequestKind kind, const StateRef& state) const {
+  const std::int64_t cached = std::ssize(state->tokens) - 1;
+  NewRequest request{.kind = kind, .sampled_before = state->sampled};
+  request.composed =
+      ComposedPrompt{.sequence = ledger().fork(state->sequence),
+                     .pieces = {std::shared_ptr<const std::vector<TokenId>>(state, &state->tokens)},
+                     .cached_tokens = cached,
+                     .reuse = {.grade = state->grade}};
+  return request;
+}
+
+Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state,
+                                                           const Generate& how, Done done) {
+  QUIRE_TRY_STATUS(engine_.check(*how.params));
+  if (state->tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
+  }
+  return ask<std::shared_ptr<Channel>>([&] {
+    const kv::RunView own = ledger().runs(state->sequence).back();
+    const auto known = std::ssize(ledger().tokens(state->sequence));
+    // The KV of the last sampled token is never needed, so one more token than positions fits.
+    const std::int64_t room =
+        engine_.model_config().max_positions - (own.start_position + known) + std::int64_t{1};
+    NewRequest request = request_for(RequestKind::kGenerate, state);
+    request.params = *how.params;
+    request.params.max_tokens =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(how.params->max_tokens, 0, room));
+    request.streaming = how.streaming;
+    ComposedPrompt& prompt = *request.composed;
+    prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
+    prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
+    const auto keep_fork = [this, state, known](SeqId computed) {
+      const auto sampled = std::ssize(ledger().tokens(computed)) - known;
+      return keep({.sequence = ledger().fork(computed),
+                   .sampled = state->sampled + static_cast<std::int32_t>(sampled),
+                   .grade = state->grade});
+    };
+    request.observer = std::make_shared<Next>(keep_fork, std::move(done));
+    return start(std::move(request));
+  });
+}
+
+Result<std::shared_ptr<Channel>> SequenceService::logits(const StateRef& state) {
+  if (state->tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
+  }
+  return ask<std::shared_ptr<Channel>>([&] {
+    NewRequest request = request_for(RequestKind::kForwardLast, state);
+    request.params.max_tokens = 0;
+    return start(std::move(request));
+  });
+}
+
+BlockRun SequenceService::run_of(const StateRef& state) {
+  return {.state = state, .blocks = state->blocks, .tokens = std::ssize(state->tokens)};
+}
+
+namespace {
+
+std::vector<BlockRun> runs_of(const kv::Ledger& ledger, const kv::Chunk& chunk) {
+  std::vector<BlockRun> runs;
+  for (const auto& [key, id] : chunk.variants) {
+    const kv::Segment& segment = *ledger.segment(id);
+    BlockRun run{.chunk_id = chunk.id,
+                 .registration = chunk.registration,
+                 .segment = id,
+                 .tokens = segment.num_tokens()};
+    for (const BlockId block : segment.blocks().ids()) {
+      run.blocks.push_back(block.value);
+    }
+    const bool registered = key == kv::VariantKey{.before = chunk.anchor};
+    runs.insert(registered ? runs.begin() : runs.end(), std::move(run));
+  }
+  return runs;
+}
+
+}  // namespace
+
+Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id) {
+  return ask<BlockRun>([&]() -> Result<BlockRun> {
+    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id));
+    std::vector<BlockRun> runs = runs_of(ledger(), *chunk);
+    if (runs.empty()) {
+      return Error{
+          .code = ErrorCode::kInvalidComposition,
+          .message = base::str_cat("chunk ", chunk_id, " has no KV: a ",
+                                   chunk_type_name(chunk->type), " is computed where it is used"),
+          .chunk_id = chunk_id};
+    }
+    return std::move(runs.front());
+  });
+}
+
+// Everything that has blocks of its own.
+std::vector<BlockRun> SequenceService::known_runs() const {
+  std::vector<BlockRun> runs;
+  for (const kv::Chunk* chunk : engine_.chunks_->registry().list()) {
+    std::ranges::move(runs_of(ledger(), *chunk), std::back_inserter(runs));
+  }
+  for (const auto& known : states_) {
+    if (const StateRef state = known.lock(); state != nullptr && !state->blocks.empty()) {
+      runs.push_back(run_of(state));
+    }
+  }
+  return runs;
+}
+
+// Follows the blocks as far as known runs explain them. The last run may be used in part; a run
+// explains the blocks that it consists of, and nothing in them is anybody's guess.
+Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::int32_t> blocks,
+                                                         std::int64_t tokens) {
+  using Found = std::vector<BlockRun>;
+  return ask<Found>([&]() -> Result<Found> {
+    const std::vector<BlockRun> known = known_runs();
+    const std::int64_t block_tokens = ledger().config().block_tokens;
+    std::vector<Found> found;
+    std::vector<std::vector<TokenId>> meanings;
+    const std::function<Status(Found&, std::span<const std::int32_t>, std::int64_t)> follow =
+        [&](Found& path, std::span<const std::int32_t> rest, std::int64_t left) -> Status {
+      for (const BlockRun& run : known) {
+        const std::size_t common = std::min(rest.size(), run.blocks.size());
+        if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
+          continue;
+        }
+        const std::int64_t room = static_cast<std::int64_t>(common) * block_tokens;
+        const bool ends = common == rest.size() && left <= run.tokens &&
+                          (left > room - block_tokens) && (left <= room + 1);
+        const bool goes_on = common < rest.size() && left > run.tokens;
+        if (!ends && !goes_on) {
+          continue;
+        }
+        path.push_back(run);
+        if (ends) {
+          path.back().tokens = left;
+          std::vector<TokenId> meaning;
+          for (const BlockRun& part : path) {
+            QUIRE_TRY(const auto part_tokens, tokens_of(part));
+            meaning.insert(meaning.end(), part_tokens.begin(), part_tokens.end());
+          }
+          if (std::ranges::find(meanings, meaning) == meanings.end()) {
+            meanings.push_back(std::move(meaning));
+            found.push_back(path);
+          }
+        } else {
+          QUIRE_TRY_STATUS(follow(path, rest.subspan(common), left - run.tokens));
+        }
+        path.pop_back();
+      }
+      return {};
+    };
+    Found path;
+    QUIRE_TRY_STATUS(follow(path, blocks, tokens));
+    if (found.size() == 1) {
+      return std::move(found.front());
+    }
+    return Error{
+        .code = ErrorCode::kInvalidComposition,
+        .message = base::str_cat(
+            blocks.size(), " block ids with ", tokens, " tokens ",
+            found.empty() ? "are not those of any chunk or sequence" : "could mean several things",
+            "; give the handle that chunk_blocks, a sequence or a context returned")};
+  });
+}
+
+}  // namespace quire::engine

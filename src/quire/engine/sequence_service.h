@@ -1,0 +1,152 @@
+// SequenceService: sequences as state. A caller holds a SequenceState, which never changes; every
+// operation makes the next one and leaves the old one as it is, so forks and marks are references,
+// and an operation that fails has changed nothing.
+//
+// An operation that needs KV forks the state's sequence in the ledger (full blocks are shared, a
+// partly filled one is copied when it is written) and runs it as a request of the common batch.
+//
+// Thread rule: every public method may be called from any thread but the engine's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/chunks.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class Engine;
+
+// What a sequence is at one moment: its tokens, and the KV of all but the last (computing that one
+// gives the logits of the next token). Its blocks return with its last owner.
+struct SequenceState {
+  SequenceState() = default;
+  ~SequenceState();
+  SequenceState(const SequenceState&) = delete;
+  SequenceState& operator=(const SequenceState&) = delete;
+
+  std::vector<TokenId> tokens;
+  std::int64_t segment_tokens = 0;  // the first so many are of segments that it was composed of
+  std::int32_t sampled = 0;         // the last so many were sampled in one go
+  ReuseGrade grade = ReuseGrade::kExact;
+  SeqId sequence;                    // in the ledger of
+  std::weak_ptr<Engine> engine;      // that
+  std::vector<std::int32_t> blocks;  // ids, in order, of the tokens with KV
+};
+using StateRef = std::shared_ptr<const SequenceState>;
+
+// A run of cached tokens that a caller may build on: the first `tokens` of a chunk's or of a
+// state's. A handle: it holds no KV, and what it names may go.
+struct BlockRun {
+  std::string chunk_id;            // of a chunk, else of `state`
+  std::uint64_t registration = 0;  // of the chunk
+  kv::SegmentId segment;           // of the chunk
+  std::weak_ptr<const SequenceState> state;
+  std::vector<std::int32_t> blocks;  // ids, in order
+  std::int64_t tokens = 0;
+};
+
+class SequenceService {
+ public:
+  // `engine` is borrowed and owns the service.
+  explicit SequenceService(Engine& engine) : engine_(engine) {}
+
+  // Computes what no cache holds, waiting for it. No tokens: an empty sequence.
+  [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens,
+                                      const Interrupt& interrupted);
+  [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted);
+  // Behind the runs, one after the other, and `tokens` behind them. kInvalidComposition naming a
+  // run that has gone.
+  [[nodiscard]] Result<StateRef> open(std::span<const BlockRun> runs,
+                                      std::span<const TokenId> tokens,
+                                      const Interrupt& interrupted);
+
+  [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
+                                        const Interrupt& interrupted);
+  // The first `length` tokens. Computes nothing. kInvalidArgument outside [0, tokens].
+  [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
+  // Tokens [start, stop) become `tokens`; what stands behind them is computed again. In tokens of
+  // segments: as a plain prompt.
+  [[nodiscard]] Result<StateRef> replace(const StateRef& state, std::int64_t start,
+                                         std::int64_t stop, std::span<const TokenId> tokens,
+                                         const Interrupt& interrupted);
+
+  // Gets the next state, or nullptr when there is none because the request failed or was aborted;
+  // on the engine thread, before the request's caller sees its end.
+  using Done = std::function<void(StateRef)>;
+  struct Generate {
+    const SamplingParams* params = nullptr;
+    bool streaming = false;
+    const char* source = "sequence";     // of the reuse, as it is reported
+    std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
+  };
+  // Goes on from the state. On an error `done` may have been called or not.
+  [[nodiscard]] Result<std::shared_ptr<Channel>> generate(const StateRef& state,
+                                                          const Generate& how, Done done);
+  // Logits of the next token; the state stays.
+  [[nodiscard]] Result<std::shared_ptr<Channel>> logits(const StateRef& state);
+
+  // The KV that a chunk was registered with. kNotFound, kInvalidComposition for one without.
+  [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id);
+  // What plain block ids mean: the chunks and states that consist of exactly these blocks and
+  // `tokens` tokens. kInvalidComposition when there is none, or when it could mean several things.
+  [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,
+                                                        std::int64_t tokens);
+  // Gives up the sequence of a state that has gone. Any thread, the engine's too; does not wait.
+  void release(SeqId sequence);
+  // All tokens of a state.
+  [[nodiscard]] static BlockRun run_of(const StateRef& state);
+
+ private:
+  // A sequence of the ledger on its way to become a state.
+  struct Draft {
+    SeqId sequence;
+    std::optional<TokenId> last;  // goes behind what is computed
+    std::int32_t sampled = 0;
+    ReuseGrade grade = ReuseGrade::kExact;
+  };
+  class Next;
+  using Segments = std::vector<kv::SegmentUse>;
+
+  template <class T>
+  [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question);
+  // Makes a draft on the engine thread and computes what it lacks.
+  [[nodiscard]] Result<StateRef> compute(const std::function<Result<Draft>()>& make,
+                                         const Interrupt& interrupted);
+
+  // Engine thread.
+  [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
+  using Runs = std::vector<BlockRun>;
+  [[nodiscard]] std::vector<BlockRun> known_runs() const;
+  [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens);
+  [[nodiscard]] Draft draft_next(const SequenceState& state, std::span<const TokenId> tokens);
+  [[nodiscard]] Result<Draft> draft_cut(const StateRef& from, std::int64_t length);
+  [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
+                                           std::vector<TokenId> tail);
+  [[nodiscard]] Result<std::vector<TokenId>> tokens_of(const BlockRun& run) const;
+  [[nodiscard]] Result<Segments> segments_of(const BlockRun& run, Segments& named) const;
+  [[nodiscard]] StateRef keep(const Draft& draft);
+  [[nodiscard]] NewRequest request_for(RequestKind kind, const StateRef& state) const;
+  [[nodiscard]] Result<std::shared_ptr<Channel>> start(NewRequest request);
+  [[nodiscard]] kv::Ledger& ledger() const;
+
+  Engine& engine_;
+  std::vector<std::weak_ptr<const SequenceState>> states_;  // engine thread; for find_runs
+};
+
+}  // namespace quire::engine
