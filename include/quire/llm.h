@@ -142,6 +142,10 @@ class QUIRE_API LLM {
                                                         std::span<const TokenId> new_tokens,
                                                         const SamplingParams& params = {},
                                                         const Interrupt& interrupted = {});
+  // What Sequence::save wrote, by any process with this model and KV format: the same KV, the same
+  // next tokens. Nothing is computed. kIncompatible naming what differs, kCorrupt for a damaged
+  // file, kIo.
+  [[nodiscard]] Result<Sequence> load_sequence(const std::string& path);
   // What plain block ids stand for; they do not say which of their slots count, so together with
   // `num_tokens` they must be those of chunks and sequences, the last one possibly cut.
   // kInvalidComposition when they are not, or could mean several things.

@@ -3,6 +3,7 @@
 
 // IWYU pragma: begin_exports
 #include "quire/chunks.h"
+#include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -80,8 +80,8 @@ class QUIRE_API Sequence {
   // Shares all KV; marks are copied too.
   [[nodiscard]] Result<Sequence> fork() const;
   [[nodiscard]] Result<Mark> checkpoint();
-  // As at the mark, the state of the sampler included; later marks are forgotten. kNotFound for a
-  // mark that is not this sequence's.
+  // As at the mark, the state of the sampler included; later marks are forgotten.
+  // kInvalidArgument for a mark that is not this sequence's.
   [[nodiscard]] Status rollback(Mark mark);
   // To the first `length` tokens; marks stay. kInvalidArgument outside [0, num_tokens()].
   [[nodiscard]] Status rollback_to(std::int64_t length);
@@ -98,6 +98,10 @@ class QUIRE_API Sequence {
 
   // All its tokens. Stale once the sequence changes, unless a fork or a mark stays there.
   [[nodiscard]] Result<BlockList> blocks() const;
+
+  // One file, there whole or not at all, private to the user: tokens, KV and the sampler's state.
+  // kIo; kUnsupported when a sliding window has freed a part.
+  [[nodiscard]] Status save(const std::string& path) const;
 
   // Frees what no fork or mark of another sequence holds. Idempotent.
   void close();

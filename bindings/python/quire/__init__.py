@@ -1,6 +1,6 @@
 """Quire: an LLM inference engine whose KV cache belongs to the user."""
 
-from ._quire import SamplingParams, __version__
+from ._quire import Mark, SamplingParams, __version__
 from .chunked import ChunkedLLM, ChunkType, Composition
 from .errors import (
     CancelledError,
@@ -14,12 +14,15 @@ from .errors import (
     QuireError,
     UnsupportedError,
 )
-from .llm import LLM, Stream, doctor, inspect
+from .llm import LLM, doctor, inspect
 from .outputs import Delta, ForwardOutput, GenerationOutput
+from .sequence import Blocks, Sequence, SequenceDiff, VirtualSequence
+from .stream import Stream
 from .tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
+    "Blocks",
     "CancelledError",
     "ChunkNotFoundError",
     "ChunkType",
@@ -33,12 +36,16 @@ __all__ = [
     "IncompatibleChunksError",
     "InvalidCompositionError",
     "KVOverflowError",
+    "Mark",
     "OutOfMemoryError",
     "QuireError",
     "SamplingParams",
+    "Sequence",
+    "SequenceDiff",
     "Stream",
     "Tokenizer",
     "UnsupportedError",
+    "VirtualSequence",
     "__version__",
     "doctor",
     "inspect",

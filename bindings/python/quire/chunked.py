@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _quire
+from . import _quire, sequence
 from .errors import ChunkNotFoundError, InvalidCompositionError
-from .llm import LLM, Params, Prompt, Stream, _is_batch, _prompt, _set
+from .llm import LLM, Params, Prompt, _prompt, _set
 from .outputs import Fields, GenerationOutput, Record
+from .stream import Stream
 
 PREVIEW_CHARACTERS = 60
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
@@ -406,6 +407,21 @@ class ChunkedLLM(LLM):
     ) -> np.ndarray:
         """Logits float32 [query tokens, vocab_size]; no sampling."""
         return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how))["logits"]
+
+    def chunk_blocks(self, chunk_id: str) -> tuple[sequence.Blocks, int]:
+        """A handle on the KV that a system or context chunk was registered with, and the number of its tokens."""
+        blocks = sequence.Blocks(self._chunks.chunk_blocks(_id(chunk_id)))
+        return blocks, blocks.num_tokens
+
+    def sequence(
+        self, token_ids: Sequence[int] | Composition = (), *, blocks: Any = None, existing_token_count: int | None = None
+    ) -> sequence.Sequence:
+        """As LLM.sequence; or behind a composition, whose query is the first of the sequence's own tokens."""
+        if not isinstance(token_ids, Composition):
+            return super().sequence(token_ids, blocks=blocks, existing_token_count=existing_token_count)
+        if blocks is not None or existing_token_count is not None:
+            raise TypeError("a composition says already what stands before; give no blocks")
+        return sequence.Sequence(self._chunks.sequence(token_ids.spec))
 
     def generate(
         self,

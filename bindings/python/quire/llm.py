@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import array
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import _quire
+from . import _quire, sequence
 from ._quire import SamplingParams
-from .outputs import Delta, Fields, ForwardOutput, GenerationOutput
+from .outputs import Fields, ForwardOutput, GenerationOutput
+from .sequence import VirtualSequence
+from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer, to_ids, to_text
 
 Params = SamplingParams | dict[str, Any] | None
@@ -38,41 +39,6 @@ def _is_batch(prompts: Any) -> bool:
         return False
     first = prompts[0]  # of an array of ids: a number, though one of no dimensions may claim a length
     return isinstance(first, str) or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)
-
-
-class Stream(Iterator[Delta]):
-    """Deltas of one request as they come. Closing or dropping it aborts the request and frees its blocks."""
-
-    def __init__(self, handle: _quire.Stream) -> None:
-        self._handle = handle
-        self.request_id: int = handle.request_id
-        self.output: GenerationOutput | None = None  # the whole output, once finished
-
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> Delta:
-        fields = None if self._handle is None else self._handle.next()
-        if fields is None:
-            raise StopIteration
-        if fields["finish_reason"] is not None:
-            self.output = GenerationOutput(self._handle.output())
-        return Delta(fields)
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
 
 
 class LLM:
@@ -150,6 +116,59 @@ class LLM:
     def explain(self, prompt: Prompt) -> list[Fields]:
         """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing."""
         return [Fields(part) for part in self._handle.explain(_prompt(prompt))]
+
+    def sequence(
+        self, token_ids: Sequence[int] = (), *, blocks: Any = None, existing_token_count: int | None = None
+    ) -> sequence.Sequence:
+        """Tokens as a value of the program's, behind cached ones if `blocks` names any (as `existing_blocks` below).
+
+        What no cache holds of them is computed now. No tokens at all: an empty sequence.
+        """
+        ids = sequence.token_ids_of(token_ids, "token_ids")
+        handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count))
+        return sequence.Sequence(self._handle.sequence(handle, ids))
+
+    def infer_from_blocks(
+        self,
+        existing_blocks: Any,
+        existing_token_count: int | None = None,
+        new_tokens: Sequence[int] | None = None,
+        sampling_params: Params = None,
+    ) -> GenerationOutput:
+        """Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
+
+        existing_blocks: a Blocks, a list of Blocks or of (Blocks, used tokens), or plain block ids where they can mean
+            one thing only; they are shared, not copied, and stay as they are
+        existing_token_count: how many of their tokens count; None: all
+        """
+        return self.infer(VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count))
+
+    def infer_from_blocks_stream(
+        self,
+        existing_blocks: Any,
+        existing_token_count: int | None = None,
+        new_tokens: Sequence[int] | None = None,
+        sampling_params: Params = None,
+    ) -> Iterator[dict[str, Any]]:
+        """The same as it comes, one dict per token: "token" (text), "token_id", "finish_reason" (None until the last).
+
+        Joined texts equal infer_from_blocks' text. Closing or dropping the iterator aborts the request.
+        """
+        return self.infer_stream(VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count))
+
+    def infer(self, virtual: VirtualSequence) -> GenerationOutput:
+        """Runs a VirtualSequence as infer_from_blocks does."""
+        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(virtual)))
+
+    def infer_stream(self, virtual: VirtualSequence) -> Iterator[dict[str, Any]]:
+        """Runs a VirtualSequence as infer_from_blocks_stream does."""
+        return token_dicts(Stream(self._handle.infer_from_blocks_stream(*self._virtual(virtual))))
+
+    def _virtual(self, virtual: VirtualSequence) -> tuple[_quire.Blocks, list[int], Params]:
+        if not isinstance(virtual, VirtualSequence):
+            raise TypeError(f"infer takes a VirtualSequence, not a {type(virtual).__name__}")
+        handle = sequence.handle_of(self._handle, virtual.existing_blocks, virtual.existing_token_count)
+        return handle, virtual.token_ids, virtual.sampling_params
 
     @property
     def tokenizer(self) -> Tokenizer:

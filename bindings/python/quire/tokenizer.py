@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import _quire
+from .outputs import Record
 
 
 def to_ids(ids: Any, what: str) -> list[int]:
     """Token ids as a list of ints, from any sequence or array of them; ValueError naming `what`."""
-    if isinstance(ids, (str, bytes, bytearray, dict, set)):  # some iterate over integers, but mean no ids
+    if isinstance(ids, (str, bytes, bytearray, dict, set, Record)):  # some iterate over integers, but mean no ids
         raise ValueError(f"{what} must be a list of token ids, not {type(ids).__name__}")
     try:
         return array.array("i", ids.tolist() if hasattr(ids, "tolist") else ids).tolist()

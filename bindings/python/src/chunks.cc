@@ -312,9 +312,17 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
                 without_gil([&] { return llm.stream_from_chunks(spec, sampling, &interrupted); }));
           },
           nb::arg("spec"), nb::arg("params").none())
-      .def("logits_from_chunks", [](ChunkedLLM& llm, const CompositionSpec& spec) {
-        return to_dict(
-            unwrap(without_gil([&] { return llm.logits_from_chunks(spec, &interrupted); })));
+      .def("logits_from_chunks",
+           [](ChunkedLLM& llm, const CompositionSpec& spec) {
+             return to_dict(
+                 unwrap(without_gil([&] { return llm.logits_from_chunks(spec, &interrupted); })));
+           })
+      .def("chunk_blocks",
+           [](const ChunkedLLM& llm, const std::string& id) {
+             return unwrap(without_gil([&] { return llm.chunk_blocks(id); }));
+           })
+      .def("sequence", [](ChunkedLLM& llm, const CompositionSpec& spec) {
+        return unwrap(without_gil([&] { return llm.sequence(spec, &interrupted); }));
       });
 }
 

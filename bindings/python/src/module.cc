@@ -18,6 +18,7 @@
 #include "outputs.h"
 #include "params.h"
 #include "quire/quire.h"
+#include "sequence.h"
 #include "waiting.h"
 
 namespace nb = nanobind;
@@ -105,8 +106,8 @@ void bind_llm(nb::module_& module) {
       .def("output", [](const Stream& s) { return to_dict(s.output()); })
       .def("close", &Stream::close, nb::call_guard<nb::gil_scoped_release>());
 
-  nb::class_<LLM>(module, "LLM")
-      .def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
+  nb::class_<LLM> llm(module, "LLM");
+  llm.def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
       .def("generate", &generate)
       .def(
           "stream",
@@ -142,6 +143,7 @@ void bind_llm(nb::module_& module) {
              return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));
            })
       .def("close", &LLM::close, nb::call_guard<nb::gil_scoped_release>());
+  bind_sequences(module, llm);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,16 +93,19 @@ nb::list to_list(const std::vector<ReusePart>& parts) {
   return list;
 }
 
-nb::dict to_dict(ForwardOutput output) {
-  auto* logits = new std::vector<float>(std::move(output.logits));
+nb::object to_array(std::vector<float> values, std::initializer_list<std::size_t> shape) {
+  auto* kept = new std::vector<float>(std::move(values));
   const nb::capsule owner(
-      logits, [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
+      kept, [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
+  return nb::cast(nb::ndarray<nb::numpy, float>(kept->data(), shape, owner));
+}
+
+nb::dict to_dict(ForwardOutput output) {
   const auto rows = static_cast<std::size_t>(output.rows);
   const auto vocab = static_cast<std::size_t>(output.vocab_size);
   nb::dict dict;
   dict["request_id"] = output.request_id.value;
-  dict["logits"] =
-      nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(logits->data(), {rows, vocab}, owner));
+  dict["logits"] = to_array(std::move(output.logits), {rows, vocab});
   dict["cached_tokens"] = output.cached_tokens;
   return dict;
 }

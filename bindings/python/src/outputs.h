@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,10 @@ namespace quire::python {
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
 // As explain gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);
-// The logits become a NumPy array [rows, vocab_size] that owns the memory; nothing is copied.
+// A NumPy array of this shape that owns the memory; nothing is copied.
+[[nodiscard]] nanobind::object to_array(std::vector<float> values,
+                                        std::initializer_list<std::size_t> shape);
+// The logits as an array [rows, vocab_size].
 [[nodiscard]] nanobind::dict to_dict(ForwardOutput output);
 
 }  // namespace quire::python

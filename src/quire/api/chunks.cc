@@ -159,6 +159,7 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   engine::EngineOptions engine_options = engine::to_engine_options(options);
   engine_options.chunks = chunks;
   QUIRE_TRY(auto engine, engine::Engine::start(model, engine_options));
+  [[maybe_unused]] const auto& setup = engine->chunks().setup();  // not in the first registration
   auto llm = std::make_shared<LLM::Impl>();
   llm->engine = std::move(engine);
   return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(std::move(llm))}));

@@ -1,6 +1,8 @@
 // What an LLM and a Stream hold, and waiting for requests.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,7 +16,8 @@ namespace quire {
 
 struct LLM::Impl {
   mutable std::mutex mutex;
-  std::shared_ptr<engine::Engine> engine;  // null once closed
+  std::shared_ptr<engine::Engine> engine;    // null once closed
+  std::atomic<std::uint64_t> last_mark = 0;  // of all its sequences: a number is one moment of one
 
   // kClosed when closed. The engine stays until the last call has returned.
   [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const;

@@ -17,6 +17,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -77,6 +78,7 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
                                                    const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, llm.open_engine());
   QUIRE_TRY_STATUS(how.params->validate());
+  QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(const StateRef state,
             engine->sequences().open(existing.impl().runs, new_tokens, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
@@ -92,8 +94,19 @@ Result<GenerationOutput> output_of(const Stream::Impl& stream, const Interrupt& 
 
 }  // namespace
 
-BlockList make_block_list(std::vector<BlockRun> runs) {
-  return BlockList(std::make_shared<const BlockList::Impl>(BlockList::Impl{std::move(runs)}));
+BlockList make_block_list(std::vector<BlockRun> runs,
+                          std::vector<std::weak_ptr<const void>> sources) {
+  return BlockList(std::make_shared<const BlockList::Impl>(
+      BlockList::Impl{std::move(runs), std::move(sources)}));
+}
+
+Status check_fresh(const BlockList& blocks) {
+  if (std::ranges::none_of(blocks.impl().sources,
+                           [](const auto& source) { return source.expired(); })) {
+    return {};
+  }
+  return {ErrorCode::kInvalidComposition,
+          "the blocks are stale: the context that they come from has changed; get them again"};
 }
 
 Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, StateRef state) {
@@ -104,11 +117,12 @@ BlockList::BlockList() : BlockList(std::make_shared<const Impl>()) {}
 BlockList::BlockList(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 BlockList BlockList::join(std::span<const BlockList> lists) {
-  std::vector<BlockRun> runs;
+  Impl joined;
   for (const BlockList& list : lists) {
-    runs.insert(runs.end(), list.impl().runs.begin(), list.impl().runs.end());
+    std::ranges::copy(list.impl().runs, std::back_inserter(joined.runs));
+    std::ranges::copy(list.impl().sources, std::back_inserter(joined.sources));
   }
-  return make_block_list(std::move(runs));
+  return BlockList(std::make_shared<const Impl>(std::move(joined)));
 }
 
 Result<BlockList> BlockList::first(std::int64_t tokens) const {
@@ -125,7 +139,7 @@ Result<BlockList> BlockList::first(std::int64_t tokens) const {
       tokens -= runs.back().tokens;
     }
   }
-  return make_block_list(std::move(runs));
+  return make_block_list(std::move(runs), impl_->sources);
 }
 
 std::vector<std::int32_t> BlockList::block_ids() const {
@@ -239,15 +253,15 @@ Result<Sequence> Sequence::fork() const {
   Sequence copy = make_sequence(impl_->llm, std::move(state));
   const std::lock_guard lock(impl_->mutex);
   copy.impl_->marks = impl_->marks;
-  copy.impl_->last_mark = impl_->last_mark;
   return copy;
 }
 
 Result<Mark> Sequence::checkpoint() {
   QUIRE_TRY(StateRef state, impl_->look());
   const std::lock_guard lock(impl_->mutex);
-  impl_->marks[++impl_->last_mark] = std::move(state);
-  return Mark{impl_->last_mark};
+  const Mark mark{++impl_->llm->last_mark};
+  impl_->marks[mark.value] = std::move(state);
+  return mark;
 }
 
 Status Sequence::rollback(Mark mark) {
@@ -255,9 +269,10 @@ Status Sequence::rollback(Mark mark) {
     const std::lock_guard lock(impl_->mutex);
     const auto found = impl_->marks.find(mark.value);
     if (found == impl_->marks.end()) {
-      return {ErrorCode::kNotFound, base::str_cat("no mark ", mark.value,
-                                                  ": it was committed, rolled back over, or made "
-                                                  "for another sequence")};
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("no mark ", mark.value,
+                            ": it was committed, rolled back over, or made "
+                            "for another sequence")};
     }
     StateRef state = found->second;
     impl_->marks.erase(std::next(found), impl_->marks.end());
@@ -277,7 +292,7 @@ Status Sequence::commit(Mark mark) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->marks.find(mark.value);
   if (found == impl_->marks.end()) {
-    return {ErrorCode::kNotFound, base::str_cat("no mark ", mark.value)};
+    return {ErrorCode::kInvalidArgument, base::str_cat("no mark ", mark.value)};
   }
   forgotten.insert(found, impl_->marks.end());
   impl_->marks.erase(found, impl_->marks.end());
@@ -302,6 +317,7 @@ Status Sequence::replace(std::int64_t start, std::int64_t stop, std::span<const 
 Result<SequenceDiff> Sequence::diff(const Sequence& other) const {
   QUIRE_TRY(const StateRef left, impl_->look());
   QUIRE_TRY(const StateRef right, other.impl_->look());
+  const bool same_pool = impl_->llm == other.impl_->llm;
   const auto differ = std::ranges::mismatch(left->tokens, right->tokens);
   SequenceDiff diff{.common_tokens = differ.in1 - left->tokens.begin(),
                     .left = {differ.in1, left->tokens.end()},
@@ -310,13 +326,25 @@ Result<SequenceDiff> Sequence::diff(const Sequence& other) const {
   std::ranges::sort(mine);
   std::ranges::sort(theirs);
   std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
-  diff.shared_blocks = std::ssize(both);
+  diff.shared_blocks = same_pool ? std::ssize(both) : 0;
   return diff;
 }
 
 Result<BlockList> Sequence::blocks() const {
   QUIRE_TRY(const StateRef state, impl_->look());
   return make_block_list({SequenceService::run_of(state)});
+}
+
+Status Sequence::save(const std::string& path) const {
+  QUIRE_TRY(const StateRef state, impl_->look());
+  QUIRE_TRY(const auto engine, impl_->llm->open_engine());
+  return engine->tiers().save(state, path, {});
+}
+
+Result<Sequence> LLM::load_sequence(const std::string& path) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(StateRef state, engine->tiers().load(path));
+  return make_sequence(impl_, std::move(state));
 }
 
 Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interrupt& interrupted) {
@@ -326,6 +354,7 @@ Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interru
 Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenId> new_tokens,
                                const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(StateRef state,
             engine->sequences().open(existing.impl().runs, new_tokens, interrupted));
   return make_sequence(impl_, std::move(state));

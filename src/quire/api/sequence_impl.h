@@ -17,6 +17,7 @@ namespace quire {
 
 struct BlockList::Impl {
   std::vector<engine::BlockRun> runs;
+  std::vector<std::weak_ptr<const void>> sources;  // as long as all live, the handle is fresh
 };
 
 struct Sequence::Impl {
@@ -34,11 +35,13 @@ struct Sequence::Impl {
   mutable std::mutex mutex;  // guards what follows
   engine::StateRef state;    // null once closed
   std::map<std::uint64_t, engine::StateRef> marks;
-  std::uint64_t last_mark = 0;
   bool busy = false;
 };
 
-[[nodiscard]] BlockList make_block_list(std::vector<engine::BlockRun> runs);
+[[nodiscard]] BlockList make_block_list(std::vector<engine::BlockRun> runs,
+                                        std::vector<std::weak_ptr<const void>> sources = {});
+// kInvalidComposition for a handle whose source has changed.
+[[nodiscard]] Status check_fresh(const BlockList& blocks);
 [[nodiscard]] Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, engine::StateRef state);
 
 }  // namespace quire

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <string>
@@ -167,11 +169,11 @@ TEST(Sequence, RolledBackNeverHappened) {
   const Mark later = sequence.checkpoint().value();
   ASSERT_TRUE(sequence.rollback(mark).ok());
   EXPECT_EQ(sequence.tokens(), joined(ids, head));
-  EXPECT_EQ(sequence.rollback(later).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(sequence.rollback(later).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(sequence.generate(seeded(9)).value().token_ids, tail);
   ASSERT_TRUE(sequence.rollback(mark).ok());
   ASSERT_TRUE(sequence.commit(mark).ok());
-  EXPECT_EQ(sequence.rollback(mark).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(sequence.rollback(mark).error().code, ErrorCode::kInvalidArgument);
   for (const std::int64_t length : {78, 75, 64, 33, 1}) {
     ASSERT_TRUE(sequence.rollback_to(length).ok());
     EXPECT_EQ(sequence.logits().value(), cold_logits(llm, sequence.tokens())) << length;
@@ -266,6 +268,78 @@ TEST(Sequence, BehindACompositionItKeepsTheChunksAndTheirGrade) {
   EXPECT_EQ(sequence.logits().value(), cold_logits(llm.llm(), sequence.tokens()));
 }
 
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string name = testing::TempDir() + "quireXXXXXX";
+    path = mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST(Sequence, SavedAndLoadedItGoesOnAsIfNothingHadHappened) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path / "sequence.qkv";
+  const Ids ids = some_ids(75, 60);
+  Ids next;
+  {
+    LLM llm = open_demo();
+    Sequence sequence = llm.sequence(ids).value();
+    ASSERT_TRUE(sequence.generate(seeded(5)).ok());
+    ASSERT_TRUE(sequence.save(file).ok());
+    next = sequence.generate(seeded(64)).value().token_ids;
+  }
+  LLM llm = open_demo();
+  for (const bool cached : {false, true}) {  // with nothing known, and with the prefix cached
+    const double computed = stat(llm, "tokens_computed");
+    Sequence sequence = llm.load_sequence(file).value();
+    EXPECT_EQ(stat(llm, "tokens_computed"), computed) << cached;
+    EXPECT_EQ(sequence.num_tokens(), 80);
+    EXPECT_EQ(sequence.grade(), ReuseGrade::kExact);
+    EXPECT_EQ(sequence.logits().value(), cold_logits(llm, sequence.tokens()));
+    EXPECT_EQ(sequence.generate(seeded(64)).value().token_ids, next);
+  }
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+}
+
+TEST(Sequence, SavedBehindACompositionItKeepsItsChunks) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path / "sequence.qkv";
+  ChunkedLLM llm = open_chunked();
+  const CompositionSpec spec{
+      .system_chunk_id =
+          llm.register_chunk({.content = some_ids(20, 1), .type = ChunkType::kSystemPrompt})
+              .value(),
+      .context_chunk_ids = {llm.register_chunk({.content = some_ids(45, 2)}).value(),
+                            llm.register_chunk({.content = some_ids(33, 3)}).value()},
+      .query_chunk_id =
+          llm.register_chunk({.content = some_ids(7, 4), .type = ChunkType::kQuery}).value()};
+  Sequence sequence = llm.sequence(spec).value();
+  ASSERT_TRUE(sequence.save(file).ok());
+  LLM other = open_demo();
+  Sequence loaded = other.load_sequence(file).value();
+  EXPECT_EQ(loaded.tokens(), sequence.tokens());
+  EXPECT_EQ(loaded.grade(), ReuseGrade::kApproximate);
+  EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
+  EXPECT_EQ(loaded.generate(greedy(20)).value().token_ids,
+            sequence.generate(greedy(20)).value().token_ids);
+}
+
+TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path / "sequence.qkv";
+  LLM llm = open_demo();
+  ASSERT_TRUE(llm.sequence(some_ids(40, 61)).value().save(file).ok());
+  LLM other = open_demo({.dtype = "float32"});
+  const auto refused = other.load_sequence(file);
+  EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible) << refused.error().message;
+  LLM blocks = open_demo({.block_tokens = 16});
+  EXPECT_THAT(blocks.load_sequence(file).error().message, HasSubstr("16"));
+  EXPECT_EQ(llm.load_sequence(file + "x").error().code, ErrorCode::kIo);
+  EXPECT_EQ(stat(other, "blocks_in_use"), 0);
+  EXPECT_FALSE(llm.sequence(some_ids(4, 1)).value().save("/no/such/folder/file").ok());
+}
+
 TEST(DirectInference, GoesOnBehindASequenceWithAndWithoutNewTokens) {
   LLM llm = open_demo();
   const Ids ids = some_ids(70, 20), more = some_ids(6, 21);
@@ -312,6 +386,19 @@ TEST(DirectInference, HandlesGoStaleLoudly) {
   ASSERT_TRUE(llm.delete_chunk(chunk).value());
   ASSERT_TRUE(llm.register_chunk({.content = some_ids(40, 24)}).ok());
   EXPECT_THAT(llm.llm().infer_from_blocks(of_chunk, {}).error().message, HasSubstr("stale"));
+}
+
+TEST(DirectInference, BlocksOfAnotherModelAreRefused) {
+  ChunkedLLM llm = open_chunked();
+  LLM other = open_demo();
+  const Sequence sequence = llm.llm().sequence(some_ids(40, 23)).value();
+  const BlockList chunk =
+      llm.chunk_blocks(llm.register_chunk({.content = some_ids(40, 24)}).value()).value();
+  for (const BlockList& blocks : {sequence.blocks().value(), chunk}) {
+    const auto refused = other.infer_from_blocks(blocks, {});
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidComposition);
+    EXPECT_THAT(refused.error().message, HasSubstr("another LLM"));
+  }
 }
 
 TEST(DirectInference, PlainBlockIdsAreTakenWhereTheyMeanOneThing) {

@@ -14,6 +14,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/turn_format.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
@@ -40,24 +41,8 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!variables.is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
-  const bool with_tools =
-      text.tool_template && base::find(variables.get_object(), "tools") != nullptr;
-  const auto& chat_template = with_tools ? text.tool_template : text.chat_template;
-  if (!chat_template) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(text.template_error, "; use plain prompts (generate) instead")};
-  }
-  json::object& all = variables.get_object();
-  all["messages"] = std::move(messages);
-  all["add_generation_prompt"] = add_generation_prompt;
-  text::RenderOptions options;  // the model's own tokens count as the template's text
-  if (all.emplace("bos_token", text.bos_token).second) {
-    options.trusted_variables.emplace_back("bos_token");
-  }
-  if (all.emplace("eos_token", text.eos_token).second) {
-    options.trusted_variables.emplace_back("eos_token");
-  }
-  return chat_template->render(all, options);
+  return engine::render_chat(text, std::move(messages), add_generation_prompt,
+                             std::move(variables.get_object()));
 }
 
 }  // namespace

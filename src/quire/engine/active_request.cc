@@ -69,7 +69,7 @@ sampling::SampleContext ActiveRequest::sample_context() const {
 
 void ActiveRequest::note_admission(std::int64_t cached_tokens) {
   admitted_ = true;
-  output_.timing.queue_seconds = seconds_since(submitted_);
+  output_.timing.queue_seconds = seconds_since(request_.submitted);
   cached_tokens = request_.composed ? request_.composed->cached_tokens : cached_tokens;
   output_.usage.cached_tokens = cached_tokens;
   forward_.cached_tokens = cached_tokens;
@@ -81,7 +81,7 @@ void ActiveRequest::note_admission(std::int64_t cached_tokens) {
 bool ActiveRequest::accept(sampling::SampledToken token) {
   const SamplingParams& params = request_.params;
   if (output_.token_ids.empty()) {
-    output_.timing.first_token_seconds = seconds_since(submitted_);
+    output_.timing.first_token_seconds = seconds_since(request_.submitted);
   }
   output_.token_ids.push_back(token.id);
   sampled_.push_back(token.id);
@@ -187,7 +187,7 @@ void ActiveRequest::join_prompt() {
 
 GenerationOutput ActiveRequest::take_output() {
   output_.usage.completion_tokens = std::ssize(output_.token_ids);
-  output_.timing.total_seconds = seconds_since(submitted_);
+  output_.timing.total_seconds = seconds_since(request_.submitted);
   join_prompt();
   output_.usage.prompt_tokens = std::ssize(request_.prompt);
   output_.prompt_token_ids = std::move(request_.prompt);

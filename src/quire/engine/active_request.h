@@ -56,6 +56,7 @@ struct NewRequest {
   std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on
                                               // as if it had not stopped behind them
   std::shared_ptr<RequestObserver> observer;  // may be null
+  Clock::time_point submitted = Clock::now();
 };
 
 // Owned by the engine thread. The text side is absent for models without tokenizer.
@@ -110,7 +111,6 @@ class ActiveRequest {
   Delta pending_;
   bool admitted_ = false;
   bool finished_ = false;
-  Clock::time_point submitted_ = Clock::now();
 };
 
 }  // namespace quire::engine

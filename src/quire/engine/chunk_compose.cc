@@ -368,7 +368,8 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
 }
 
 bool ChunkService::retokenizes_alike(const CompositionInfo& info) const {
-  if (engine_.text() == nullptr || (format_ && format_->starts_special)) {
+  const auto& format = setup().format;
+  if (engine_.text() == nullptr || (format && format->starts_special)) {
     return true;
   }
   const text::Tokenizer& tokenizer = engine_.text()->tokenizer;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +26,7 @@
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/chunk_setup.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kv/chunk_id.h"
@@ -49,22 +51,6 @@ std::string iso_utc(kv::WallClock::time_point time) {
   std::array<char, 32> text{};
   const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
   return {text.data(), size};
-}
-
-// Weights, RoPE, KV format and tokenizer: what ids of chunks depend on besides their tokens.
-std::string digest_of(const ModelBundle& bundle) {
-  QUIRE_CHECK(bundle.decoder.has_value(), "a bundle without a decoder");
-  base::FieldHasher hasher;
-  hasher.add(bundle.decoder->weights_digest());
-  hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
-  if (bundle.text != nullptr) {
-    const text::Tokenizer& tokenizer = bundle.text->tokenizer;
-    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-      const auto token = tokenizer.id_to_token(id);
-      hasher.add(token.ok() ? *token : "");
-    }
-  }
-  return base::to_hex(hasher.finish());
 }
 
 Result<base::json::object> parse_object(std::string_view text, std::string_view what) {
@@ -128,48 +114,16 @@ class ChunkService::Prefill : public RequestObserver {
   std::promise<Status> done_;
 };
 
-Result<std::unique_ptr<ChunkService>> ChunkService::create(Engine& engine,
-                                                           const ChunkCacheOptions& options) {
-  std::unique_ptr<ChunkService> service(new ChunkService(engine, options));
-  service->choose_format();
-  return service;
-}
-
-void ChunkService::choose_format() {
-  if (options_.chunk_format) {
-    const auto affixes = [](const ChunkAffixes& from) {
-      return text::Affixes{.prefix = from.prefix, .suffix = from.suffix};
-    };
-    format_ = text::ChunkFormat{.system = affixes(options_.chunk_format->system),
-                                .context = affixes(options_.chunk_format->context),
-                                .query = affixes(options_.chunk_format->query),
-                                .contexts_as = "own"};
-    return;
-  }
-  const auto& text = engine_.text();
-  if (text == nullptr) {
-    format_error_ = engine_.text_error();
-    return;
-  }
-  const auto& chat_template = text->chat_template;
-  if (!chat_template) {
-    format_ = text::plain_format(text->tokenizer);
-    return;
-  }
-  auto format =
-      text::cut_chat_template(*chat_template, text->tokenizer, text->bos_token, text->eos_token);
-  if (format.ok()) {
-    format_ = std::move(format).value();
-  } else {
-    format_error_ = format.error().message;
-  }
-}
-
 ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
     : engine_(engine),
       options_(options),
-      model_digest_(digest_of(engine.bundle_)),
       registry_(registry_config(options, ledger(), engine.counters_.block_bytes), ledger()) {}
+
+const ChunkSetup& ChunkService::setup() const {
+  std::call_once(setup_once_,
+                 [this] { setup_ = make_chunk_setup(engine_.bundle_, options_.chunk_format); });
+  return setup_;
+}
 
 ChunkService::~ChunkService() = default;
 
@@ -179,35 +133,40 @@ kv::Ledger& ChunkService::ledger() const {
   return *ledger;
 }
 
-template <class T>
-Result<T> ChunkService::ask(const std::function<Result<T>()>& question) {
-  std::optional<Result<T>> answer;
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    answer = question();
-    engine_.publish_stats();
-  }));
-  QUIRE_CHECK(answer.has_value(), "the engine thread was called");
-  return std::move(*answer);
-}
-
 bool ChunkService::windowed() const {
   return std::ranges::any_of(engine_.model_config().window_tokens,
                              [](std::int32_t window) { return window > 0; });
 }
 
 const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
-  QUIRE_CHECK(format_.has_value(), "text was refused when there is no format");
-  return type == ChunkType::kSystemPrompt ? format_->system
-         : type == ChunkType::kContext    ? format_->context
-                                          : format_->query;
+  const auto& format = setup().format;
+  QUIRE_CHECK(format.has_value(), "text was refused when there is no format");
+  return type == ChunkType::kSystemPrompt ? format->system
+         : type == ChunkType::kContext    ? format->context
+                                          : format->query;
 }
 
 kv::ChunkIdentity ChunkService::identity_of(const Draft& draft) const {
-  return {.model = model_digest_,
+  return {.model = setup().model_digest,
           .salt = options_.salt,
           .anchor = draft.chunk.anchor,
           .type = draft.chunk.type,
           .serial = draft.serial};
+}
+
+Status ChunkService::check_text(std::string_view text) const {
+  if (!setup().format) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("text cannot become a chunk of this model: ", setup().format_error,
+                          "; give chunk_format, or token ids")};
+  }
+  return text.empty() ? Status(ErrorCode::kInvalidArgument, "the chunk is empty; give some text")
+                      : Status();
+}
+
+Result<std::vector<TokenId>> ChunkService::encode(ChunkType type, std::string_view text) const {
+  QUIRE_TRY_STATUS(check_text(text));
+  return text::encode_chunk(engine_.text()->tokenizer, affixes_of(type), text);
 }
 
 // Everything about a chunk that does not need the registry.
@@ -227,19 +186,12 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
   draft.chunk.pinned = options.pinned;
   draft.chunk.priority = options.priority;
   if (const auto* text = std::get_if<std::string>(&content.content)) {
-    if (!format_) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat("text cannot become a chunk of this model: ", format_error_,
-                            "; give chunk_format, or token ids")};
-    }
-    if (text->empty()) {
-      return {ErrorCode::kInvalidArgument, "the chunk is empty; give some text"};
-    }
+    QUIRE_TRY_STATUS(check_text(*text));
     draft.chunk.content = *text;
     return draft;
   }
   const auto& ids = std::get<std::vector<TokenId>>(content.content);
-  QUIRE_TRY_STATUS(engine_.check({.kind = RequestKind::kPrefill, .prompt = ids}));
+  QUIRE_TRY_STATUS(engine_.check_prompt(ids));
   draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(ids);
   if (engine_.text() != nullptr) {
     QUIRE_TRY(draft.chunk.content, engine_.text()->tokenizer.decode(ids, false));
@@ -252,7 +204,7 @@ Status ChunkService::tokenize(Draft& draft) const {
   if (draft.chunk.tokens == nullptr) {
     auto ids = text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
                                   draft.chunk.content);
-    QUIRE_TRY_STATUS(engine_.check({.kind = RequestKind::kPrefill, .prompt = ids}));
+    QUIRE_TRY_STATUS(engine_.check_prompt(ids));
     draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(ids));
   }
   draft.chunk.id = kv::chunk_id(identity_of(draft), *draft.chunk.tokens);
@@ -529,7 +481,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
 }
 
 Result<ChunkInfo> ChunkService::get(const std::string& id) {
-  return ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+  return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     QUIRE_TRY(const kv::Chunk* chunk, registry_.get(id));
     return info_of(*chunk);
   });
@@ -538,7 +490,7 @@ Result<ChunkInfo> ChunkService::get(const std::string& id) {
 Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
                                                   std::string_view metadata_filter_json) {
   QUIRE_TRY(const auto pairs, parse_object(metadata_filter_json, "metadata_filter"));
-  return ask<std::vector<ChunkInfo>>([&]() -> Result<std::vector<ChunkInfo>> {
+  return engine_.ask<std::vector<ChunkInfo>>([&]() -> Result<std::vector<ChunkInfo>> {
     std::vector<ChunkInfo> infos;
     for (const kv::Chunk* chunk : registry_.list()) {
       if ((!type || chunk->type == *type) && holds_pairs(chunk->metadata, pairs)) {
@@ -550,18 +502,19 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
 }
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
-  return ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+  return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
     return info_of(*chunk);
   });
 }
 
 Result<bool> ChunkService::remove(const std::string& id) {
-  return ask<bool>([&]() -> Result<bool> { return registry_.remove(id, kv::Removal::kDeleted); });
+  return engine_.ask<bool>(
+      [&]() -> Result<bool> { return registry_.remove(id, kv::Removal::kDeleted); });
 }
 
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
-  return ask<std::int64_t>([&]() -> Result<std::int64_t> { return registry_.clear(type); });
+  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> { return registry_.clear(type); });
 }
 
 Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
@@ -569,12 +522,12 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
   }
-  return ask<std::int64_t>(
+  return engine_.ask<std::int64_t>(
       [&]() -> Result<std::int64_t> { return registry_.evict_unused(max_age_seconds); });
 }
 
 Result<ChunkStats> ChunkService::stats() {
-  return ask<ChunkStats>([&]() -> Result<ChunkStats> {
+  return engine_.ask<ChunkStats>([&]() -> Result<ChunkStats> {
     ChunkStats stats;
     for (const kv::Chunk* chunk : registry_.list()) {
       ++stats.total_chunks;

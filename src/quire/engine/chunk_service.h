@@ -13,6 +13,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -24,6 +25,7 @@
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/chunk_setup.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
@@ -42,16 +44,20 @@ inline constexpr const char* kNotComputedYet = "not computed yet";
 
 class ChunkService {
  public:
-  // Cuts the model's chat template. A template that cannot be cut is no error yet: registering text
-  // is, with the reason. `engine` is borrowed and owns the service.
-  [[nodiscard]] static Result<std::unique_ptr<ChunkService>> create(
-      Engine& engine, const ChunkCacheOptions& options);
+  // `engine` is borrowed and owns the service.
+  ChunkService(Engine& engine, const ChunkCacheOptions& options);
   ~ChunkService();
 
   struct Registered {
     std::string id;
     bool created = false;  // by this call
   };
+  // Made at first use. A template that cannot be cut is no error yet: registering text is, with the
+  // reason.
+  [[nodiscard]] const ChunkSetup& setup() const;
+  // Ids of a text as a chunk. kUnsupported without a format.
+  [[nodiscard]] Result<std::vector<TokenId>> encode(ChunkType type, std::string_view text) const;
+
   // As ChunkedLLM::register_chunks. Uses, hits and misses are counted only when `counted`.
   [[nodiscard]] Result<std::vector<Registered>> register_chunks(
       std::span<const ChunkContent> chunks, const Interrupt& interrupted, bool counted = true);
@@ -104,12 +110,10 @@ class ChunkService {
   };
   using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
 
-  ChunkService(Engine& engine, const ChunkCacheOptions& options);
-  // The format asked for, else the model's own; format_error_ says why there is none.
-  void choose_format();
   [[nodiscard]] kv::Ledger& ledger() const;  // the engine's; engine thread
 
   // Callers' threads.
+  [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
@@ -119,8 +123,6 @@ class ChunkService {
   // Aborts them all; the error of the call that wanted them.
   [[nodiscard]] Status cancel(std::span<const Pending> pending);
   [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
-  template <class T>
-  [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question);
 
   // Engine thread: registering.
   [[nodiscard]] bool windowed() const;
@@ -157,9 +159,8 @@ class ChunkService {
 
   Engine& engine_;
   const ChunkCacheOptions options_;
-  std::optional<text::ChunkFormat> format_;
-  std::string format_error_;  // why there is no format
-  std::string model_digest_;  // of chunk ids
+  mutable std::once_flag setup_once_;
+  mutable ChunkSetup setup_;
 
   // Engine thread only.
   kv::ChunkRegistry registry_;

@@ -26,6 +26,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
@@ -74,8 +75,9 @@ Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
                                               const EngineOptions& options) {
   std::shared_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
   QUIRE_TRY_STATUS(engine->set_up(model));
-  QUIRE_TRY(engine->chunks_, ChunkService::create(*engine, options.chunks));
+  engine->chunks_ = std::make_unique<ChunkService>(*engine, options.chunks);
   engine->sequences_ = std::make_unique<SequenceService>(*engine);
+  engine->tiers_ = std::make_unique<TierService>(*engine);
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
@@ -200,18 +202,22 @@ void Engine::close() {
   }
 }
 
-Status Engine::check(const NewRequest& request) const {
-  const std::int32_t vocab_size = model_config().vocab_size;
+Status Engine::check_prompt(std::span<const TokenId> tokens) const {
   const std::int32_t max_positions = model_config().max_positions;
-  if (request.prompt.empty()) {
+  if (tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token"};
   }
-  QUIRE_TRY_STATUS(check_ids(request.prompt, vocab_size, "the prompt"));
-  if (std::ssize(request.prompt) > max_positions) {
+  QUIRE_TRY_STATUS(check_ids(tokens, model_config().vocab_size, "the prompt"));
+  if (std::ssize(tokens) > max_positions) {
     return {ErrorCode::kOverflow,
-            base::str_cat("the prompt has ", request.prompt.size(), " tokens, the model's context ",
+            base::str_cat("the prompt has ", tokens.size(), " tokens, the model's context ",
                           max_positions, "; shorten the prompt")};
   }
+  return {};
+}
+
+Status Engine::check(const NewRequest& request) const {
+  QUIRE_TRY_STATUS(check_prompt(request.prompt));
   return request.kind == RequestKind::kGenerate ? check(request.params) : Status();
 }
 

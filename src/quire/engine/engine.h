@@ -36,6 +36,7 @@ namespace quire::engine {
 
 class ChunkService;
 class SequenceService;
+class TierService;
 
 struct EngineOptions {
   std::int32_t block_tokens = 32;
@@ -86,6 +87,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
       std::vector<NewRequest> requests);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
+  // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
+  // model's context.
+  [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
   struct Cached {
     std::int64_t tokens = 0;
@@ -98,6 +102,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   [[nodiscard]] ChunkService& chunks() { return *chunks_; }
   [[nodiscard]] SequenceService& sequences() { return *sequences_; }
+  [[nodiscard]] TierService& tiers() { return *tiers_; }
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return bundle_.text; }
   [[nodiscard]] const std::string& text_error() const { return bundle_.text_error; }
@@ -113,7 +118,17 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Runs `work` on the engine thread between two steps and waits for it; kClosed when closed.
   [[nodiscard]] Status call(const std::function<void()>& work);
-  // The same without waiting; nothing when closed.
+  // The answer of `question` on the engine thread, shown in stats() before it comes back.
+  template <class T>
+  [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question) {
+    std::optional<Result<T>> answer;
+    QUIRE_TRY_STATUS(call([&] {
+      answer = question();
+      publish_stats();
+    }));
+    return *std::move(answer);  // NOLINT(bugprone-unchecked-optional-access): call has run it
+  }
+  // As `call`, without waiting; nothing when closed.
   void post(std::function<void()> work);
   void run();
   // Runs what callers have sent. Engine thread.
@@ -121,6 +136,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   friend class ChunkService;  // parts of the engine: what they own lives on its thread
   friend class SequenceService;
+  friend class TierService;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;
@@ -150,6 +166,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<sched::Scheduler> scheduler_;
   std::unique_ptr<ChunkService> chunks_;
   std::unique_ptr<SequenceService> sequences_;
+  std::unique_ptr<TierService> tiers_;
 
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;

@@ -37,12 +37,6 @@ constexpr int kInterruptPollMs = 50;
 // Of runs that no chunk names: behind all that have a chunk's.
 constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
 
-Error stale(const std::string& what) {
-  return {.code = ErrorCode::kInvalidComposition,
-          .message = base::str_cat("the blocks are stale: ", what,
-                                   "; get them again from where they came")};
-}
-
 Status await(Engine& engine, Channel& channel, const Interrupt& interrupted) {
   for (int timeout_ms = interrupted ? 0 : -1; !channel.wait_end(timeout_ms);
        timeout_ms = kInterruptPollMs) {
@@ -86,17 +80,6 @@ kv::Ledger& SequenceService::ledger() const {
   return *ledger;
 }
 
-template <class T>
-Result<T> SequenceService::ask(const std::function<Result<T>()>& question) {
-  std::optional<Result<T>> answer;
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    answer = question();
-    engine_.publish_stats();
-  }));
-  QUIRE_CHECK(answer.has_value(), "the engine thread was called");
-  return std::move(*answer);
-}
-
 void SequenceService::release(SeqId sequence) {
   engine_.post([this, sequence] { ledger().close(sequence); });
 }
@@ -106,7 +89,7 @@ Status SequenceService::check(std::int64_t before, std::span<const TokenId> toke
   if (tokens.empty()) {
     return {};
   }
-  QUIRE_TRY_STATUS(engine_.check({.prompt = {tokens.begin(), tokens.end()}}));
+  QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
   const std::int64_t limit = engine_.model_config().max_positions;
   if (before + std::ssize(tokens) <= limit) {
     return {};
@@ -188,7 +171,7 @@ Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
     return draft_plain(tokens);
   }
   if (own < 1) {
-    const BlockRun run{.state = from, .tokens = length - 1};
+    const BlockRun run{.engine = state.engine, .state = from, .tokens = length - 1};
     QUIRE_TRY(Draft draft, draft_behind({&run, 1}, {tokens.back()}));
     draft.grade = state.grade;
     return draft;
@@ -207,46 +190,6 @@ Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
     return cut.error();
   }
   return draft_plain(tokens);  // the window has freed what is needed
-}
-
-Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) const {
-  const auto first = [&](std::span<const TokenId> all) {
-    const auto tokens = all.first(std::min(all.size(), static_cast<std::size_t>(run.tokens)));
-    return std::vector<TokenId>(tokens.begin(), tokens.end());
-  };
-  if (run.chunk_id.empty()) {
-    const StateRef state = run.state.lock();
-    return state == nullptr ? stale("the sequence has changed or was closed")
-                            : Result<std::vector<TokenId>>(first(state->tokens));
-  }
-  const kv::Chunk* chunk = engine_.chunks_->registry().find(run.chunk_id);
-  return chunk == nullptr ? stale(base::str_cat("chunk ", run.chunk_id, " has gone"))
-                          : Result<std::vector<TokenId>>(first(*chunk->tokens));
-}
-
-// Where the run's KV is. States are named as segments for it, which go to `named`.
-Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& run,
-                                                               Segments& named) const {
-  if (!run.chunk_id.empty()) {
-    const kv::Chunk* chunk = engine_.chunks_->registry().find(run.chunk_id);
-    if (chunk == nullptr || chunk->registration != run.registration) {
-      return stale(base::str_cat("chunk ", run.chunk_id, " has gone"));
-    }
-    for (const auto& [key, segment] : chunk->variants) {
-      if (segment == run.segment) {
-        return Segments{
-            {.segment = segment, .rank = {chunk->rank, static_cast<std::uint32_t>(key.gap)}}};
-      }
-    }
-    return stale(base::str_cat("the KV of chunk ", run.chunk_id, " was computed again"));
-  }
-  const auto state = run.state.lock();
-  if (state == nullptr) {
-    return stale("the sequence has changed or was closed");
-  }
-  QUIRE_TRY(auto segments, ledger().seal_runs(state->sequence));
-  named.insert(named.end(), segments.begin(), segments.end());
-  return segments;
 }
 
 // Behind the KV of the runs. Its own tokens are those of `tail`, of which there is at least one.
@@ -319,7 +262,7 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
         keep_fork, [state](StateRef computed) { *state = std::move(computed); });
     return start(std::move(request));
   };
-  QUIRE_TRY(const auto channel, ask<std::shared_ptr<Channel>>(begin));
+  QUIRE_TRY(const auto channel, engine_.ask<std::shared_ptr<Channel>>(begin));
   if (channel != nullptr) {
     QUIRE_TRY_STATUS(await(engine_, *channel, interrupted));
   }
@@ -354,7 +297,7 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
 
 Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
                                        std::span<const TokenId> tokens,
-                                       const Interrupt& interrupted) {
+                                       const Interrupt& interrupted, ReuseGrade grade) {
   std::vector<BlockRun> parts;
   std::ranges::copy_if(runs, std::back_inserter(parts),
                        [](const BlockRun& run) { return run.tokens > 0; });
@@ -364,6 +307,10 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
   std::vector<StateRef> states;  // of the parts that are one
   for (BlockRun& part : parts) {
     StateRef state = part.state.lock();
+    if (part.engine.lock().get() != &engine_) {
+      return Error{.code = ErrorCode::kInvalidComposition,
+                   .message = "the blocks are another LLM's; use them there"};
+    }
     const bool all = state != nullptr && part.tokens == std::ssize(state->tokens);
     if (all && &part != &parts.back()) {  // the KV of its last token is wanted too
       QUIRE_TRY(state, append(state, std::array<TokenId, 1>{}, interrupted));
@@ -385,7 +332,9 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
       tail.insert(tail.begin(), known.back());
       --last.tokens;
     }
-    return draft_behind(parts, std::move(tail));
+    QUIRE_TRY(Draft draft, draft_behind(parts, std::move(tail)));
+    draft.grade = grade;
+    return draft;
   };
   return compute(make, interrupted);
 }
@@ -451,7 +400,7 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
   if (state->tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
   }
-  return ask<std::shared_ptr<Channel>>([&] {
+  return engine_.ask<std::shared_ptr<Channel>>([&]() -> Result<std::shared_ptr<Channel>> {
     const kv::RunView own = ledger().runs(state->sequence).back();
     const auto known = std::ssize(ledger().tokens(state->sequence));
     // The KV of the last sampled token is never needed, so one more token than positions fits.
@@ -460,8 +409,9 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
     NewRequest request = request_for(RequestKind::kGenerate, state);
     request.params = *how.params;
     request.params.max_tokens =
-        static_cast<std::int32_t>(std::clamp<std::int64_t>(how.params->max_tokens, 0, room));
+        static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
     request.streaming = how.streaming;
+    request.submitted = how.submitted;
     ComposedPrompt& prompt = *request.composed;
     prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
     prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
@@ -480,121 +430,10 @@ Result<std::shared_ptr<Channel>> SequenceService::logits(const StateRef& state) 
   if (state->tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
   }
-  return ask<std::shared_ptr<Channel>>([&] {
+  return engine_.ask<std::shared_ptr<Channel>>([&] {
     NewRequest request = request_for(RequestKind::kForwardLast, state);
     request.params.max_tokens = 0;
     return start(std::move(request));
-  });
-}
-
-BlockRun SequenceService::run_of(const StateRef& state) {
-  return {.state = state, .blocks = state->blocks, .tokens = std::ssize(state->tokens)};
-}
-
-namespace {
-
-std::vector<BlockRun> runs_of(const kv::Ledger& ledger, const kv::Chunk& chunk) {
-  std::vector<BlockRun> runs;
-  for (const auto& [key, id] : chunk.variants) {
-    const kv::Segment& segment = *ledger.segment(id);
-    BlockRun run{.chunk_id = chunk.id,
-                 .registration = chunk.registration,
-                 .segment = id,
-                 .tokens = segment.num_tokens()};
-    for (const BlockId block : segment.blocks().ids()) {
-      run.blocks.push_back(block.value);
-    }
-    const bool registered = key == kv::VariantKey{.before = chunk.anchor};
-    runs.insert(registered ? runs.begin() : runs.end(), std::move(run));
-  }
-  return runs;
-}
-
-}  // namespace
-
-Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id) {
-  return ask<BlockRun>([&]() -> Result<BlockRun> {
-    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id));
-    std::vector<BlockRun> runs = runs_of(ledger(), *chunk);
-    if (runs.empty()) {
-      return Error{
-          .code = ErrorCode::kInvalidComposition,
-          .message = base::str_cat("chunk ", chunk_id, " has no KV: a ",
-                                   chunk_type_name(chunk->type), " is computed where it is used"),
-          .chunk_id = chunk_id};
-    }
-    return std::move(runs.front());
-  });
-}
-
-// Everything that has blocks of its own.
-std::vector<BlockRun> SequenceService::known_runs() const {
-  std::vector<BlockRun> runs;
-  for (const kv::Chunk* chunk : engine_.chunks_->registry().list()) {
-    std::ranges::move(runs_of(ledger(), *chunk), std::back_inserter(runs));
-  }
-  for (const auto& known : states_) {
-    if (const StateRef state = known.lock(); state != nullptr && !state->blocks.empty()) {
-      runs.push_back(run_of(state));
-    }
-  }
-  return runs;
-}
-
-// Follows the blocks as far as known runs explain them. The last run may be used in part; a run
-// explains the blocks that it consists of, and nothing in them is anybody's guess.
-Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::int32_t> blocks,
-                                                         std::int64_t tokens) {
-  using Found = std::vector<BlockRun>;
-  return ask<Found>([&]() -> Result<Found> {
-    const std::vector<BlockRun> known = known_runs();
-    const std::int64_t block_tokens = ledger().config().block_tokens;
-    std::vector<Found> found;
-    std::vector<std::vector<TokenId>> meanings;
-    const std::function<Status(Found&, std::span<const std::int32_t>, std::int64_t)> follow =
-        [&](Found& path, std::span<const std::int32_t> rest, std::int64_t left) -> Status {
-      for (const BlockRun& run : known) {
-        const std::size_t common = std::min(rest.size(), run.blocks.size());
-        if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
-          continue;
-        }
-        const std::int64_t room = static_cast<std::int64_t>(common) * block_tokens;
-        const bool ends = common == rest.size() && left <= run.tokens &&
-                          (left > room - block_tokens) && (left <= room + 1);
-        const bool goes_on = common < rest.size() && left > run.tokens;
-        if (!ends && !goes_on) {
-          continue;
-        }
-        path.push_back(run);
-        if (ends) {
-          path.back().tokens = left;
-          std::vector<TokenId> meaning;
-          for (const BlockRun& part : path) {
-            QUIRE_TRY(const auto part_tokens, tokens_of(part));
-            meaning.insert(meaning.end(), part_tokens.begin(), part_tokens.end());
-          }
-          if (std::ranges::find(meanings, meaning) == meanings.end()) {
-            meanings.push_back(std::move(meaning));
-            found.push_back(path);
-          }
-        } else {
-          QUIRE_TRY_STATUS(follow(path, rest.subspan(common), left - run.tokens));
-        }
-        path.pop_back();
-      }
-      return {};
-    };
-    Found path;
-    QUIRE_TRY_STATUS(follow(path, blocks, tokens));
-    if (found.size() == 1) {
-      return std::move(found.front());
-    }
-    return Error{
-        .code = ErrorCode::kInvalidComposition,
-        .message = base::str_cat(
-            blocks.size(), " block ids with ", tokens, " tokens ",
-            found.empty() ? "are not those of any chunk or sequence" : "could mean several things",
-            "; give the handle that chunk_blocks, a sequence or a context returned")};
   });
 }
 

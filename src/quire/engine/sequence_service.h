@@ -19,6 +19,7 @@
 #include "quire/base/ids.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -50,17 +51,6 @@ struct SequenceState {
 };
 using StateRef = std::shared_ptr<const SequenceState>;
 
-// A run of cached tokens that a caller may build on: the first `tokens` of a chunk's or of a
-// state's. A handle: it holds no KV, and what it names may go.
-struct BlockRun {
-  std::string chunk_id;            // of a chunk, else of `state`
-  std::uint64_t registration = 0;  // of the chunk
-  kv::SegmentId segment;           // of the chunk
-  std::weak_ptr<const SequenceState> state;
-  std::vector<std::int32_t> blocks;  // ids, in order
-  std::int64_t tokens = 0;
-};
-
 class SequenceService {
  public:
   // `engine` is borrowed and owns the service.
@@ -71,10 +61,10 @@ class SequenceService {
                                       const Interrupt& interrupted);
   [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted);
   // Behind the runs, one after the other, and `tokens` behind them. kInvalidComposition naming a
-  // run that has gone.
+  // run that has gone. `grade`: of what the runs are together; that of one state is its own.
   [[nodiscard]] Result<StateRef> open(std::span<const BlockRun> runs,
-                                      std::span<const TokenId> tokens,
-                                      const Interrupt& interrupted);
+                                      std::span<const TokenId> tokens, const Interrupt& interrupted,
+                                      ReuseGrade grade = ReuseGrade::kApproximate);
 
   [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
                                         const Interrupt& interrupted);
@@ -94,6 +84,7 @@ class SequenceService {
     bool streaming = false;
     const char* source = "sequence";     // of the reuse, as it is reported
     std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
+    Clock::time_point submitted = Clock::now();  // of what the caller waits for
   };
   // Goes on from the state. On an error `done` may have been called or not.
   [[nodiscard]] Result<std::shared_ptr<Channel>> generate(const StateRef& state,
@@ -109,6 +100,10 @@ class SequenceService {
                                                         std::int64_t tokens);
   // Gives up the sequence of a state that has gone. Any thread, the engine's too; does not wait.
   void release(SeqId sequence);
+  // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
+  [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade) {
+    return keep({.sequence = sequence, .sampled = sampled, .grade = grade});
+  }
   // All tokens of a state.
   [[nodiscard]] static BlockRun run_of(const StateRef& state);
 
@@ -123,8 +118,6 @@ class SequenceService {
   class Next;
   using Segments = std::vector<kv::SegmentUse>;
 
-  template <class T>
-  [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question);
   // Makes a draft on the engine thread and computes what it lacks.
   [[nodiscard]] Result<StateRef> compute(const std::function<Result<Draft>()>& make,
                                          const Interrupt& interrupted);

@@ -295,6 +295,23 @@ Result<SegmentId> Ledger::seal(SeqId id) {
   return impl_->name(std::make_shared<const Segment>(std::move(segment)));
 }
 
+Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens) {
+  const std::int32_t needed = blocks_for_tokens(config(), std::ssize(tokens));
+  if (needed == 0) {
+    return {ErrorCode::kInvalidArgument, "a segment has at least one token"};
+  }
+  if (needed > blocks_available()) {
+    return {ErrorCode::kOutOfBlocks,
+            base::str_cat("a segment of ", tokens.size(), " tokens needs ", needed, " blocks, ",
+                          blocks_available(), " of ", counts().blocks_total, " can be had")};
+  }
+  BlockTable blocks(impl_->shared);
+  for (const BlockRef block : impl_->shared.acquire(needed, BlockId{})) {
+    blocks.push(block);
+  }
+  return impl_->name(std::make_shared<const Segment>(std::move(blocks), std::move(tokens)));
+}
+
 Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
   const Sequence& sequence = impl_->sequence(id);
   std::vector<SegmentUse> uses;

@@ -97,6 +97,9 @@ class Ledger {
   // Names the KV of the open run of a sequence: a segment of its own, at positions from 0, that
   // lives until drop_segment. kInvalidArgument when there is none or the window has freed a part.
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
+  // A segment whose KV the caller stores into its blocks before anybody uses it. kInvalidArgument
+  // for no tokens, kOutOfBlocks.
+  [[nodiscard]] Result<SegmentId> reserve_segment(std::vector<TokenId> tokens);
   // Names every run of a sequence that has KV, those that it was composed of included, as segments
   // at their places, for `compose` and `drop_segment`. kInvalidArgument as for `seal`.
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);

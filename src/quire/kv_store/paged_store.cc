@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
@@ -41,19 +42,6 @@ Status check_at_most(const char* name, int value, int limit) {
   }
   return {ErrorCode::kInvalidArgument,
           base::str_cat("kv store: ", name, " is ", value, ", must be at most ", limit)};
-}
-
-Status check_geometry(const tensor::KVGeometry& geometry) {
-  QUIRE_TRY_STATUS(check_positive("layers", geometry.layers));
-  QUIRE_TRY_STATUS(check_positive("kv_heads", geometry.kv_heads));
-  QUIRE_TRY_STATUS(check_at_most("head_dim", geometry.head_dim, kMaxHeadDim));
-  QUIRE_TRY_STATUS(check_at_most("block_tokens", geometry.block_tokens, kMaxBlockTokens));
-  if (geometry.dtype != tensor::DType::kBFloat16 && geometry.dtype != tensor::DType::kFloat32) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("kv store: dtype ", tensor::dtype_name(geometry.dtype),
-                          " is not supported; use bfloat16 or float32")};
-  }
-  return {};
 }
 
 // Bytes of `num_blocks` blocks; nothing if that is no int64. Precondition: geometry checked.
@@ -101,6 +89,19 @@ void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte*
 }
 
 }  // namespace
+
+Status check_geometry(const tensor::KVGeometry& geometry) {
+  QUIRE_TRY_STATUS(check_positive("layers", geometry.layers));
+  QUIRE_TRY_STATUS(check_positive("kv_heads", geometry.kv_heads));
+  QUIRE_TRY_STATUS(check_at_most("head_dim", geometry.head_dim, kMaxHeadDim));
+  QUIRE_TRY_STATUS(check_at_most("block_tokens", geometry.block_tokens, kMaxBlockTokens));
+  if (geometry.dtype != tensor::DType::kBFloat16 && geometry.dtype != tensor::DType::kFloat32) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv store: dtype ", tensor::dtype_name(geometry.dtype),
+                          " is not supported; use bfloat16 or float32")};
+  }
+  return {};
+}
 
 Result<PagedStore> PagedStore::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
   QUIRE_TRY_STATUS(check_geometry(geometry));
@@ -152,6 +153,46 @@ void PagedStore::copy(const kv::BlockCopy& copy) {
     copy_slots(geometry_, copy.tokens, head + copy.from.value * block_bytes,
                head + copy.to.value * block_bytes);
     head += block_bytes * num_blocks_;
+  }
+}
+
+std::size_t PagedStore::head_offset(int layer, int head, BlockId first, std::int32_t count) const {
+  QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
+  QUIRE_CHECK(head >= 0 && head < geometry_.kv_heads, "no such head");
+  QUIRE_CHECK(first.value >= 0 && count >= 0 && count <= num_blocks_ - first.value,
+              "no such block");
+  const std::int64_t rows = std::int64_t{layer} * geometry_.kv_heads + head;
+  return static_cast<std::size_t>((rows * num_blocks_ + first.value) *
+                                  geometry_.head_block_bytes());
+}
+
+std::span<std::byte> PagedStore::head_blocks(int layer, int head, BlockId first,
+                                             std::int32_t count) {
+  return bytes_.span().subspan(head_offset(layer, head, first, count),
+                               static_cast<std::size_t>(geometry_.head_block_bytes() * count));
+}
+
+std::span<const std::byte> PagedStore::head_blocks(int layer, int head, BlockId first,
+                                                   std::int32_t count) const {
+  return bytes_.span().subspan(head_offset(layer, head, first, count),
+                               static_cast<std::size_t>(geometry_.head_block_bytes() * count));
+}
+
+void PagedStore::read_slots(int layer, int head, BlockId block, int tokens,
+                            std::span<std::byte> to) const {
+  const auto from = head_blocks(layer, head, block);
+  QUIRE_CHECK(tokens >= 0 && tokens <= geometry_.block_tokens, "more tokens than a block holds");
+  QUIRE_CHECK(to.size() == from.size(), "not the size of a head block");
+  std::fill(to.begin(), to.end(), std::byte{0});
+  copy_slots(geometry_, tokens, from.data(), to.data());
+  if (geometry_.dtype == tensor::DType::kFloat32 || tokens % 2 == 0) {
+    return;
+  }
+  // The last pair of bf16 values [head_dim][2] came whole; its second half is another token's.
+  const std::ptrdiff_t dim = geometry_.stored_head_dim();
+  std::byte* pair = to.data() + geometry_.head_block_bytes() / 2 + tokens / 2 * dim * kWordBytes;
+  for (std::ptrdiff_t word = 0; word < dim; ++word) {
+    std::memset(pair + word * kWordBytes + 2, 0, 2);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "quire/base/ids.h"
 #include "quire/device/aligned_buffer.h"
@@ -32,15 +33,32 @@ class PagedStore {
   // exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens.
   void copy(const kv::BlockCopy& copy);
 
+  // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
+  // (QUIRE_CHECK): the layer, head and blocks exist. Valid while the store lives.
+  [[nodiscard]] std::span<std::byte> head_blocks(int layer, int head, BlockId first,
+                                                 std::int32_t count = 1);
+  [[nodiscard]] std::span<const std::byte> head_blocks(int layer, int head, BlockId first,
+                                                       std::int32_t count = 1) const;
+
+  // The first `tokens` slots of one head block in place; every other byte of `to`, which is as
+  // large as a head block, becomes zero, so that nothing else's KV leaves the shelves.
+  // Preconditions (QUIRE_CHECK): as for head_blocks, tokens in 0..block_tokens.
+  void read_slots(int layer, int head, BlockId block, int tokens, std::span<std::byte> to) const;
+
   [[nodiscard]] const tensor::KVGeometry& geometry() const { return geometry_; }
   [[nodiscard]] std::int32_t num_blocks() const { return num_blocks_; }
 
  private:
+  [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first,
+                                        std::int32_t count) const;
   PagedStore() = default;
   tensor::KVGeometry geometry_;
   std::int32_t num_blocks_ = 0;
   device::AlignedBuffer<std::byte> bytes_;
 };
+
+// The ranges that create() demands: kInvalidArgument naming the field, kUnsupported for a dtype.
+[[nodiscard]] Status check_geometry(const tensor::KVGeometry& geometry);
 
 // Blocks that fit into `budget_bytes`, at least 0. A geometry that create() would refuse gives 0.
 [[nodiscard]] std::int32_t blocks_in_budget(const tensor::KVGeometry& geometry,

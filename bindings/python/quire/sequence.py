@@ -1,0 +1,255 @@
+"""Sequences as state, handles on cached tokens, and what direct inference runs."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from . import _quire
+from ._quire import Mark, SamplingParams
+from .errors import ClosedError
+from .outputs import GenerationOutput, Record
+from .stream import Stream
+from .tokenizer import to_ids
+
+MODES = ("exact",)  # of edits
+
+
+def token_ids_of(ids: Any, what: str) -> list[int]:
+    """Token ids as a list; text is refused, since only its author knows whether special tokens count in it."""
+    if isinstance(ids, str):
+        raise TypeError(f"{what} must be token ids, not text; tokenize it first: llm.tokenizer.encode(text)")
+    return to_ids(ids, what)
+
+
+class Blocks(collections.abc.Sequence):
+    """Ordered blocks of KV, as a sequence of their ids, and how many tokens of them count.
+
+    A handle: it names the blocks and holds none. Using it after they changed or went is an InvalidCompositionError.
+    """
+
+    __slots__ = ("_handle", "_ids")
+
+    def __init__(self, handle: _quire.Blocks | None = None) -> None:
+        self._handle = _quire.Blocks() if handle is None else handle
+        self._ids: list[int] = self._handle.block_ids
+
+    @property
+    def num_tokens(self) -> int:
+        return self._handle.num_tokens
+
+    def first(self, num_tokens: int) -> Blocks:
+        """The first so many tokens of them."""
+        return Blocks(self._handle.first(_count(num_tokens)))
+
+    def __add__(self, other: Blocks) -> Blocks:
+        """One behind the other."""
+        return _joined([self, other]) if isinstance(other, Blocks) else NotImplemented
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._ids[index]
+
+    def __repr__(self) -> str:
+        return f"Blocks({self._ids}, num_tokens={self.num_tokens})"
+
+
+def _joined(parts: Iterable[Blocks]) -> Blocks:
+    return Blocks(_quire.Blocks.join([part._handle for part in parts]))
+
+
+def _count(num_tokens: Any) -> int:
+    if isinstance(num_tokens, bool) or not hasattr(num_tokens, "__index__"):
+        raise TypeError(f"a number of tokens is an int, not {num_tokens!r}")
+    return num_tokens.__index__()
+
+
+def _part(part: Any) -> Blocks:
+    """One element of `existing_blocks`: all of a handle, or (handle, used tokens)."""
+    if isinstance(part, Blocks):
+        return part
+    if isinstance(part, (tuple, list)) and len(part) == 2 and isinstance(part[0], Blocks):
+        return part[0].first(part[1])
+    raise TypeError(
+        "existing_blocks is a Blocks, a list of Blocks or of (Blocks, used tokens), or a list of block ids, "
+        f"not a list with {part!r} in it"
+    )
+
+
+def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], int]:
+    """What `existing_blocks` and `existing_token_count` mean: a handle (or plain block ids) and the tokens that count."""
+    if isinstance(blocks, str) or not (blocks is None or isinstance(blocks, Iterable)):
+        raise TypeError(f"existing_blocks must be a Blocks or a list, not {blocks!r}")
+    count = None if num_tokens is None else _count(num_tokens)
+    if not isinstance(blocks, Blocks):
+        parts = blocks.tolist() if hasattr(blocks, "tolist") else list(() if blocks is None else blocks)
+        if parts and all(hasattr(part, "__index__") for part in parts):
+            if count is None:
+                raise ValueError("plain block ids do not say how many tokens count; give existing_token_count")
+            if count < 0:
+                raise ValueError(f"existing_token_count is {count}, of {len(parts)} blocks; give 0 or more")
+            return to_ids(parts, "existing_blocks"), count
+        blocks = _joined(_part(part) for part in parts)
+    return (blocks, blocks.num_tokens) if count is None else (blocks.first(count), count)
+
+
+def handle_of(llm: _quire.LLM, blocks: Blocks | list[int], num_tokens: int) -> _quire.Blocks:
+    """The library's handle on what `existing` gave."""
+    return blocks._handle if isinstance(blocks, Blocks) else llm.find_blocks(blocks, num_tokens)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VirtualSequence:
+    """What direct inference runs: new tokens behind existing blocks; arguments as those of LLM.infer_from_blocks.
+
+    A plain value: it computes and holds nothing, and may be run any number of times.
+    """
+
+    token_ids: list[int] = ()  # the new ones
+    sampling_params: SamplingParams | dict[str, Any] | None = None
+    existing_blocks: Blocks | list[int] = ()  # a handle cut to existing_token_count, or plain block ids
+    existing_token_count: int | None = None  # given or not, a number afterwards
+
+    def __post_init__(self) -> None:
+        blocks, count = existing(self.existing_blocks, self.existing_token_count)
+        object.__setattr__(self, "token_ids", [] if self.token_ids is None else token_ids_of(self.token_ids, "token_ids"))
+        object.__setattr__(self, "existing_blocks", blocks)
+        object.__setattr__(self, "existing_token_count", count)
+
+    @property
+    def num_new_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.existing_token_count + self.num_new_tokens
+
+
+class SequenceDiff(Record):
+    """How many tokens two sequences begin with alike, what follows in each, and the blocks of KV that both hold."""
+
+    common_tokens: int
+    left: list[int]
+    right: list[int]
+    shared_blocks: int
+
+
+class Sequence:
+    """Tokens with their KV as a value of the program's: it grows, forks, rolls back and is edited.
+
+    A call that fails leaves it as it was. Going on equals never having stopped, bit for bit. One call at a time;
+    different sequences may be used from different threads. fork(), checkpoint() and rollback(mark) take the same time
+    whatever the length. Dropping it closes it.
+    """
+
+    def __init__(self, handle: _quire.Sequence) -> None:
+        self._open_handle: _quire.Sequence | None = handle
+
+    @property
+    def _handle(self) -> _quire.Sequence:
+        if self._open_handle is None:
+            raise ClosedError("the sequence is closed")
+        return self._open_handle
+
+    @property
+    def tokens(self) -> list[int]:
+        """All of them, generated ones too."""
+        return self._handle.tokens
+
+    def __len__(self) -> int:
+        return self._handle.num_tokens
+
+    @property
+    def grade(self) -> str:
+        """ "exact" while it equals a plain prompt; "approximate" behind chunks that have not seen each other."""
+        return self._handle.grade
+
+    def append(self, ids: Any) -> None:
+        self._handle.append(token_ids_of(ids, "ids"))
+
+    def generate(self, sampling_params: SamplingParams | dict[str, Any] | None = None) -> GenerationOutput:
+        """Goes on from here; the sequence grows by what comes."""
+        return GenerationOutput(self._handle.generate(sampling_params))
+
+    def stream(self, sampling_params: SamplingParams | dict[str, Any] | None = None) -> Stream:
+        """The same as it comes. The sequence has grown with the last delta; a stream closed before leaves it."""
+        return Stream(self._handle.stream(sampling_params))
+
+    def logits(self) -> np.ndarray:
+        """Of the next token, float32 [vocab_size]."""
+        return self._handle.logits()
+
+    def fork(self) -> Sequence:
+        """Another sequence that shares all KV, and knows the same marks."""
+        return Sequence(self._handle.fork())
+
+    def checkpoint(self) -> Mark:
+        """A mark for rollback and commit."""
+        return self._handle.checkpoint()
+
+    def rollback(self, mark: Mark | None = None, *, to_length: int | None = None, drop: int | None = None) -> None:
+        """To a mark (the sampler's state included; later marks are forgotten), to a length, or so many tokens back."""
+        if [mark, to_length, drop].count(None) != 2:
+            raise TypeError("rollback takes a mark, to_length= or drop=, exactly one of them")
+        if mark is not None:
+            self._handle.rollback(_mark(mark))
+        elif to_length is not None:
+            self._handle.rollback_to(_count(to_length))
+        else:
+            self._handle.rollback_to(len(self) - _count(drop))
+
+    def commit(self, mark: Mark | None = None) -> None:
+        """Keeps what happened: forgets the mark and those after it (none given: all), and the KV that only they held."""
+        if mark is None:
+            self._handle.commit()
+        else:
+            self._handle.commit(_mark(mark))
+
+    def replace(self, start: int, stop: int, ids: Any, mode: str = "exact") -> None:
+        """Tokens [start, stop) become `ids`. What stands behind them is computed again, what stands before is not."""
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
+        self._handle.replace(_count(start), _count(stop), token_ids_of(ids, "ids"))
+
+    def insert(self, at: int, ids: Any) -> None:
+        self.replace(at, at, ids)
+
+    def delete(self, start: int, stop: int) -> None:
+        self.replace(start, stop, ())
+
+    def diff(self, other: Sequence) -> SequenceDiff:
+        if not isinstance(other, Sequence):
+            raise TypeError(f"diff takes another Sequence, not a {type(other).__name__}")
+        return SequenceDiff(self._handle.diff(other._handle))
+
+    def blocks(self) -> tuple[Blocks, int]:
+        """A handle on all its tokens, and their number. Stale once the sequence changes, unless a fork stays there."""
+        blocks = Blocks(self._handle.blocks())
+        return blocks, blocks.num_tokens
+
+    def close(self) -> None:
+        """Frees what no fork holds. Later calls raise ClosedError."""
+        handle, self._open_handle = self._open_handle, None
+        if handle is not None:
+            handle.close()
+
+    def __enter__(self) -> Sequence:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "Sequence(closed)" if self._open_handle is None else f"Sequence({len(self)} tokens, {self.grade})"
+
+
+def _mark(mark: Any) -> Mark:
+    if not isinstance(mark, Mark):
+        raise TypeError(f"a mark comes from checkpoint(); {mark!r} is none. For a length: rollback(to_length=...)")
+    return mark

@@ -1,0 +1,58 @@
+"""Outputs as they come: deltas, and the dicts of direct inference."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from . import _quire
+from .outputs import Delta, GenerationOutput
+
+
+class Stream(Iterator[Delta]):
+    """Deltas of one request as they come. Closing or dropping it aborts the request and frees its blocks."""
+
+    def __init__(self, handle: _quire.Stream) -> None:
+        self._handle = handle
+        self.request_id: int = handle.request_id
+        self.output: GenerationOutput | None = None  # the whole output, once finished
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Delta:
+        fields = None if self._handle is None else self._handle.next()
+        if fields is None:
+            raise StopIteration
+        if fields["finish_reason"] is not None:
+            self.output = GenerationOutput(self._handle.output())
+        return Delta(fields)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+
+def token_dicts(stream: Stream) -> Generator[dict[str, Any], None, None]:
+    """One dict per generated token: "token" (the text that became certain with it), "token_id", "finish_reason".
+
+    Bytes that are no whole character yet, and text that may be part of a stop string, give "token": "" and come with a
+    later one. A request that ends without another token (aborted, max_tokens=0) says so with "token_id": None.
+    """
+    with stream:
+        for delta in stream:
+            *first, last = delta.token_ids or [None]
+            for token_id in first:
+                yield {"token": "", "token_id": token_id, "finish_reason": None}
+            yield {"token": delta.text, "token_id": last, "finish_reason": delta.finish_reason}

@@ -1,0 +1,160 @@
+#include "quire/sequence.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "outputs.h"
+#include "params.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+#include "sequence.h"
+#include "waiting.h"
+
+namespace nb = nanobind;
+
+namespace quire::python {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+nb::object logits(Sequence& sequence) {
+  auto values = unwrap(without_gil([&] { return sequence.logits(&interrupted); }));
+  const std::size_t vocab = values.size();
+  return to_array(std::move(values), {vocab});
+}
+
+nb::dict diff(const Sequence& left, const Sequence& right) {
+  const SequenceDiff diff = unwrap(without_gil([&] { return left.diff(right); }));
+  nb::dict dict;
+  dict["common_tokens"] = diff.common_tokens;
+  dict["left"] = diff.left;
+  dict["right"] = diff.right;
+  dict["shared_blocks"] = diff.shared_blocks;
+  return dict;
+}
+
+void bind_values(nb::module_& module) {
+  nb::class_<BlockList>(module, "Blocks")
+      .def(nb::init<>())
+      .def_static("join",
+                  [](const std::vector<BlockList>& lists) { return BlockList::join(lists); })
+      .def("first", [](const BlockList& blocks, std::int64_t n) { return unwrap(blocks.first(n)); })
+      .def_prop_ro("block_ids", &BlockList::block_ids)
+      .def_prop_ro("num_tokens", &BlockList::num_tokens);
+
+  nb::class_<Mark>(module, "Mark", "A moment of one sequence, from its checkpoint().")
+      .def("__repr__", [](const Mark& mark) { return nb::str("Mark({})").format(mark.value); });
+}
+
+void bind_growing(nb::class_<Sequence>& sequence) {
+  sequence
+      .def("append",
+           [](Sequence& sequence, const Ids& ids) {
+             unwrap(without_gil([&] { return sequence.append(ids, &interrupted); }));
+           })
+      .def(
+          "generate",
+          [](Sequence& sequence, const nb::object& params) {
+            const SamplingParams sampling = to_params(params);
+            return to_dict(
+                unwrap(without_gil([&] { return sequence.generate(sampling, &interrupted); })));
+          },
+          nb::arg("params").none())
+      .def(
+          "stream",
+          [](Sequence& sequence, const nb::object& params) {
+            const SamplingParams sampling = to_params(params);
+            return unwrap(without_gil([&] { return sequence.stream(sampling); }));
+          },
+          nb::arg("params").none())
+      .def("logits", &logits)
+      .def("replace",
+           [](Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids) {
+             unwrap(without_gil([&] { return sequence.replace(start, stop, ids, &interrupted); }));
+           });
+}
+
+void bind_moments(nb::class_<Sequence>& sequence) {
+  sequence
+      .def("fork",
+           [](const Sequence& sequence) {
+             return unwrap(without_gil([&] { return sequence.fork(); }));
+           })
+      .def("checkpoint",
+           [](Sequence& sequence) {
+             return unwrap(without_gil([&] { return sequence.checkpoint(); }));
+           })
+      .def("rollback",
+           [](Sequence& sequence, const Mark& mark) {
+             unwrap(without_gil([&] { return sequence.rollback(mark); }));
+           })
+      .def("rollback_to",
+           [](Sequence& sequence, std::int64_t length) {
+             unwrap(without_gil([&] { return sequence.rollback_to(length); }));
+           })
+      .def("commit",
+           [](Sequence& sequence) { unwrap(without_gil([&] { return sequence.commit(); })); })
+      .def("commit",
+           [](Sequence& sequence, const Mark& mark) {
+             unwrap(without_gil([&] { return sequence.commit(mark); }));
+           })
+      .def("diff", &diff)
+      .def("close", &Sequence::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_looking(nb::class_<Sequence>& sequence) {
+  sequence.def_prop_ro("tokens", &Sequence::tokens)
+      .def_prop_ro("num_tokens", &Sequence::num_tokens)
+      .def_prop_ro("grade", [](const Sequence& s) { return reuse_grade_name(s.grade()); })
+      .def("blocks", [](const Sequence& sequence) {
+        return unwrap(without_gil([&] { return sequence.blocks(); }));
+      });
+}
+
+void bind_direct_inference(nb::class_<LLM>& llm) {
+  llm.def("sequence",
+          [](LLM& llm, const BlockList& existing, const Ids& ids) {
+            return unwrap(without_gil([&] { return llm.sequence(existing, ids, &interrupted); }));
+          })
+      .def(
+          "infer_from_blocks",
+          [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params) {
+            const SamplingParams sampling = to_params(params);
+            return to_dict(unwrap(without_gil(
+                [&] { return llm.infer_from_blocks(existing, ids, sampling, &interrupted); })));
+          },
+          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none())
+      .def(
+          "infer_from_blocks_stream",
+          [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params) {
+            const SamplingParams sampling = to_params(params);
+            return unwrap(without_gil([&] {
+              return llm.infer_from_blocks_stream(existing, ids, sampling, &interrupted);
+            }));
+          },
+          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none())
+      .def("find_blocks",
+           [](const LLM& llm, const std::vector<std::int32_t>& block_ids, std::int64_t num_tokens) {
+             return unwrap(without_gil([&] { return llm.find_blocks(block_ids, num_tokens); }));
+           });
+}
+
+}  // namespace
+
+void bind_sequences(nb::module_& module, nb::class_<LLM>& llm) {
+  bind_values(module);
+  nb::class_<Sequence> sequence(module, "Sequence");
+  bind_growing(sequence);
+  bind_moments(sequence);
+  bind_looking(sequence);
+  bind_direct_inference(llm);
+}
+
+}  // namespace quire::python

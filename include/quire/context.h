@@ -1,0 +1,146 @@
+// ContextManager: what a conversation stands on, item by item. Texts are added once, switched on
+// and off, moved between tiers, saved; turns and outputs become items of the same kind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/export.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+#include "quire/types.h"
+
+namespace quire {
+
+// Where an item's KV is. kNone: nowhere; it is computed when it is used.
+enum class Tier : std::uint8_t { kDevice, kHost, kDisk, kNone };
+[[nodiscard]] constexpr const char* tier_name(Tier tier) {
+  constexpr const char* kNames[] = {"device", "host", "disk", "none"};
+  return kNames[static_cast<std::uint8_t>(tier)];
+}
+
+enum class ItemKind : std::uint8_t { kSystem, kContext, kUser, kOutput };
+[[nodiscard]] constexpr const char* item_kind_name(ItemKind kind) {
+  constexpr const char* kNames[] = {"system", "context", "user", "output"};
+  return kNames[static_cast<std::uint8_t>(kind)];
+}
+
+struct ContextOptions {
+  // kAnchored: an item's KV is computed once, under the system item, and switching items computes
+  // nothing; turns keep the KV with which they were generated. kExact: every answer equals that of
+  // a plain prompt of the active items; what stands behind a switched item is computed again.
+  ReuseMode mode = ReuseMode::kAnchored;
+  std::string store;  // a directory (docs/store-format.md); empty: nothing can be saved
+  bool fetch = true;  // using an item that was unloaded brings it back; false: kNotFound
+};
+
+struct ItemOptions {
+  std::string name;  // another handle; must be new
+  std::vector<std::string> tags;
+  ItemKind kind = ItemKind::kContext;  // or kSystem
+  bool active = true;
+};
+
+struct ContextItem {
+  std::string id;  // 64 hexadecimal digits
+  std::string name;
+  ItemKind kind = ItemKind::kContext;
+  std::vector<std::string> tags;
+  std::string text;  // as added; of ids and outputs the decoded text
+  std::vector<TokenId> token_ids;
+  bool active = false;
+  Tier tier = Tier::kNone;
+  bool saved = false;                // in the store, whatever the tier
+  std::vector<std::string> parents;  // items that its KV has seen, in order
+  std::string sampling_json;         // of an output: what it was sampled with
+  std::int64_t memory_bytes = 0;     // of its KV in the pool or in host memory
+};
+
+struct ContextStats {
+  std::int64_t items = 0, active_items = 0, active_tokens = 0;
+  std::int64_t device_items = 0, host_items = 0, disk_items = 0;
+  std::int64_t device_bytes = 0, host_bytes = 0, saved_items = 0;
+  std::int64_t tokens_computed = 0, tokens_reused = 0;  // by what this context has run
+};
+
+// Items are named by id, by the beginning of an id (at least 4 digits, unambiguous), or by name.
+// Unknown ones are kNotFound. Move only; calls may come from any thread and wait for each other.
+// Ends with its LLM: kClosed.
+class QUIRE_API ContextManager {
+ public:
+  // kInvalidArgument for another mode; errors of the store's directory.
+  [[nodiscard]] static Result<ContextManager> open(const LLM& llm,
+                                                   const ContextOptions& options = {});
+  ContextManager(ContextManager&&) noexcept;
+  ContextManager& operator=(ContextManager&&) noexcept;
+  ~ContextManager();
+
+  // Text goes through the model's chunk format, ids are taken as they are. An item that is there
+  // already is switched on, gets the new tags, and keeps its place. Computes the KV of an active
+  // one, in mode kAnchored.
+  [[nodiscard]] Result<std::string> add(const Prompt& content, const ItemOptions& options = {},
+                                        const Interrupt& interrupted = {});
+  // O(1); computes and copies nothing. An inactive item has no influence on what is asked next.
+  [[nodiscard]] Status activate(const std::string& item);
+  [[nodiscard]] Status deactivate(const std::string& item);
+  [[nodiscard]] Status tag(const std::string& item, const std::string& tag);
+  [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
+  [[nodiscard]] std::vector<ContextItem> items() const;  // in the order in which they were added
+  [[nodiscard]] ContextStats stats() const;
+
+  // Active turns, or all active items, in order: handles that go stale with the next change.
+  [[nodiscard]] Result<BlockList> conversation_blocks(const Interrupt& interrupted = {});
+  [[nodiscard]] Result<BlockList> active_blocks(const Interrupt& interrupted = {});
+
+  // Answers behind all active items. Text becomes a user turn of the model's chat template;
+  // without text the assistant just goes on. Turn and output become active items; the output's KV
+  // is the one with which it was generated.
+  struct Answer {
+    GenerationOutput output;
+    std::string user_id;  // "" without text
+    std::string output_id;
+  };
+  [[nodiscard]] Result<Answer> infer(const std::optional<std::string>& text,
+                                     const SamplingParams& params = {},
+                                     const Interrupt& interrupted = {});
+
+  // A new item of the texts of several, in this order, which have then seen each other; they are
+  // switched off.
+  [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
+                                            const std::string& name = "",
+                                            const Interrupt& interrupted = {});
+  // Computes or fetches the KV of all active items; returns the tokens computed.
+  [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted = {});
+
+  // To host memory; the blocks are free when it returns. With `drop` nowhere: it is read from the
+  // store or computed when it is used again. kInvalidArgument in mode kExact, where an item has no
+  // KV of its own.
+  [[nodiscard]] Status unload(const std::string& item, bool drop = false);
+  // Into the store, whatever the tier; the item stays where it is. kInvalidArgument without one.
+  [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted = {});
+  // Back to the device, with the bits that it had: from host memory, from the store (also items of
+  // earlier processes), or computed. kCorrupt for damaged KV, which is then computed when used.
+  [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted = {});
+  // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first.
+  [[nodiscard]] Status erase(const std::string& item, bool wipe = false);
+  // Forgets all items; what was saved stays saved. Returns how many.
+  [[nodiscard]] std::int64_t clear();
+
+  struct Impl;
+
+ private:
+  explicit ContextManager(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire

@@ -1,0 +1,134 @@
+#include "quire/context.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/api/llm_impl.h"
+#include "quire/api/sequence_impl.h"
+#include "quire/chunks.h"
+#include "quire/engine/context.h"
+#include "quire/engine/engine.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+
+namespace quire {
+
+struct ContextManager::Impl {
+  // One call at a time, and none once the LLM is closed.
+  template <class Call>
+  auto run(Call call) -> decltype(call(std::declval<engine::Context&>())) {
+    QUIRE_TRY([[maybe_unused]] const auto engine, llm->open_engine());
+    const std::lock_guard lock(mutex);
+    return call(*context);
+  }
+  template <class Call>
+  auto look(Call call) const {
+    const std::lock_guard lock(mutex);
+    return call(*context);
+  }
+
+  std::shared_ptr<LLM::Impl> llm;
+  mutable std::mutex mutex;
+  std::unique_ptr<engine::Context> context;
+};
+
+ContextManager::ContextManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ContextManager::ContextManager(ContextManager&&) noexcept = default;
+ContextManager& ContextManager::operator=(ContextManager&&) noexcept = default;
+ContextManager::~ContextManager() = default;
+
+Result<ContextManager> ContextManager::open(const LLM& llm, const ContextOptions& options) {
+  QUIRE_TRY(const auto engine, llm.impl().open_engine());
+  auto impl = std::make_unique<Impl>();
+  impl->llm = llm.shared_impl();
+  QUIRE_TRY(impl->context, engine::Context::open(engine, options));
+  return ContextManager(std::move(impl));
+}
+
+Result<std::string> ContextManager::add(const Prompt& content, const ItemOptions& options,
+                                        const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) { return context.add(content, options, interrupted); });
+}
+
+Status ContextManager::activate(const std::string& item) {
+  return impl_->run([&](auto& context) { return context.set_active(item, true); });
+}
+
+Status ContextManager::deactivate(const std::string& item) {
+  return impl_->run([&](auto& context) { return context.set_active(item, false); });
+}
+
+Status ContextManager::tag(const std::string& item, const std::string& tag) {
+  return impl_->run([&](auto& context) { return context.tag(item, tag); });
+}
+
+Result<ContextItem> ContextManager::show(const std::string& item) const {
+  return impl_->run([&](auto& context) { return context.show(item); });
+}
+
+std::vector<ContextItem> ContextManager::items() const {
+  return impl_->look([](const auto& context) { return context.items(); });
+}
+
+ContextStats ContextManager::stats() const {
+  return impl_->look([](const auto& context) { return context.stats(); });
+}
+
+Result<BlockList> ContextManager::conversation_blocks(const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) -> Result<BlockList> {
+    QUIRE_TRY(auto runs, context.runs(true, interrupted));
+    return make_block_list(std::move(runs), {context.epoch()});
+  });
+}
+
+Result<BlockList> ContextManager::active_blocks(const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) -> Result<BlockList> {
+    QUIRE_TRY(auto runs, context.runs(false, interrupted));
+    return make_block_list(std::move(runs), {context.epoch()});
+  });
+}
+
+Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::string>& text,
+                                                     const SamplingParams& params,
+                                                     const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) { return context.infer(text, params, interrupted); });
+}
+
+Result<std::string> ContextManager::compose(std::span<const std::string> items,
+                                            const std::string& name, const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) { return context.compose(items, name, interrupted); });
+}
+
+Result<std::int64_t> ContextManager::populate(const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) { return context.populate(interrupted); });
+}
+
+Status ContextManager::unload(const std::string& item, bool drop) {
+  return impl_->run([&](auto& context) { return context.unload(item, drop); });
+}
+
+Status ContextManager::save(const std::string& item, const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) { return context.save(item, interrupted); });
+}
+
+Status ContextManager::restore(const std::string& item, const Interrupt& interrupted) {
+  return impl_->run([&](auto& context) { return context.restore(item, interrupted); });
+}
+
+Status ContextManager::erase(const std::string& item, bool wipe) {
+  return impl_->run([&](auto& context) { return context.erase(item, wipe); });
+}
+
+std::int64_t ContextManager::clear() {
+  return impl_->look([](auto& context) { return context.clear(); });
+}
+
+}  // namespace quire

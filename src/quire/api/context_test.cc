@@ -1,0 +1,299 @@
+// Contexts on the demo model. Oracles: golden.jsonl (pieces of prompts, right answers), plain
+// prompts of the same ids, and contexts that never had what was switched off.
+#include "quire/context.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Ids = std::vector<TokenId>;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+LLM open_demo() { return LLM::open(kModel, {.threads = 2}).value(); }
+
+SamplingParams greedy(std::int32_t max_tokens) {
+  return {.temperature = 0, .max_tokens = max_tokens};
+}
+
+double stat(const LLM& llm, const std::string& name) {
+  for (const auto& [key, value] : llm.stats().value()) {
+    if (key == name) {
+      return value;
+    }
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return -1;
+}
+
+const std::vector<std::string> kCards = {
+    "The owner of the red boat is Ada.", "The captain of the blue boat is Bo and he likes tea.",
+    "The owner of the green boat is Cleo, who lives in the north."};
+
+// What an active context is now, as ids.
+Ids active_ids(const ContextManager& context) {
+  Ids ids;
+  for (const ContextItem& item : context.items()) {
+    if (item.active) {
+      ids.insert(ids.end(), item.token_ids.begin(), item.token_ids.end());
+    }
+  }
+  return ids;
+}
+
+struct Folder {
+  Folder() {
+    std::string name = testing::TempDir() + "quireXXXXXX";
+    path = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST(Context, WhatIsSwitchedOffHasNoInfluenceAndComputesNothing) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  ContextManager without = ContextManager::open(llm).value();
+  for (const std::string& card : kCards) {
+    ASSERT_TRUE(context.add(card).ok());
+  }
+  ASSERT_TRUE(without.add(kCards[0]).ok());
+  ASSERT_TRUE(without.add(kCards[2]).ok());
+  const std::string middle = context.items()[1].id;
+  const double computed = stat(llm, "tokens_computed");
+  ASSERT_TRUE(context.deactivate(middle).ok());
+  ASSERT_TRUE(context.activate(middle.substr(0, 8)).ok());
+  ASSERT_TRUE(context.deactivate(middle).ok());
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+  const auto answer = context.infer("Who owns the green boat?", greedy(8)).value();
+  EXPECT_EQ(answer.output.token_ids,
+            without.infer("Who owns the green boat?", greedy(8)).value().output.token_ids);
+  EXPECT_EQ(active_ids(context), active_ids(without));
+}
+
+TEST(Context, OfModeExactAnswersAsAPlainPromptOfTheSameIds) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+  for (const std::string& card : kCards) {
+    ASSERT_TRUE(context.add(card).ok());
+  }
+  for (int round = 0; round < 3; ++round) {
+    const auto answer = context.infer("Who owns the green boat?", greedy(6)).value();
+    const Ids& prompt = answer.output.prompt_token_ids;
+    EXPECT_EQ(answer.output.reuse.grade, ReuseGrade::kExact);
+    EXPECT_EQ(llm.forward(prompt, ForwardReuse::kNone, ForwardRows::kLast).value().rows, 1);
+    EXPECT_EQ(answer.output.token_ids, llm.generate(prompt, greedy(6)).value().token_ids);
+    Ids all = prompt;
+    all.insert(all.end(), answer.output.token_ids.begin(), answer.output.token_ids.end());
+    EXPECT_EQ(active_ids(context), all);
+    ASSERT_TRUE(context.deactivate(context.items()[static_cast<std::size_t>(round)].id).ok());
+  }
+}
+
+TEST(Context, TurnsAndOutputsBecomeItemsWithParentsAndSampling) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  const std::string card = context.add(kCards[0], {.name = "red", .tags = {"boats"}}).value();
+  const auto first = context.infer("Who owns the red boat?", greedy(5)).value();
+  const double computed = stat(llm, "tokens_computed");
+  const auto second = context.infer("And who else?", greedy(5)).value();
+  const ContextItem user = context.show(first.user_id).value();
+  const ContextItem output = context.show(first.output_id).value();
+  EXPECT_THAT(user.parents, ElementsAre(card));
+  EXPECT_THAT(output.parents, ElementsAre(card, first.user_id));
+  EXPECT_EQ(output.text, first.output.text);
+  EXPECT_THAT(output.sampling_json, HasSubstr("\"max_tokens\":5"));
+  EXPECT_EQ(context.show("red").value().id, card);
+  EXPECT_THAT(context.show(second.user_id).value().parents,
+              ElementsAre(card, first.user_id, first.output_id));
+  // Nothing of what was there is computed again: the new turn, one token for each hold, the output.
+  const auto fresh = context.show(second.user_id).value().token_ids.size() +
+                     context.show(second.output_id).value().token_ids.size();
+  EXPECT_LE(stat(llm, "tokens_computed") - computed, fresh + 2);
+  EXPECT_EQ(first.output.reuse.grade, ReuseGrade::kEqualMath) << "each has seen all before it";
+}
+
+TEST(Context, BlocksGoOnWithoutATemplateAndGoStaleWithTheContext) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  ASSERT_TRUE(context.add(kCards[0]).ok());
+  ASSERT_TRUE(context.infer("Who owns the red boat?", greedy(3)).ok());
+  const BlockList conversation = context.conversation_blocks().value();
+  const BlockList all = context.active_blocks().value();
+  EXPECT_EQ(all.num_tokens(), std::ssize(active_ids(context)));
+  EXPECT_LT(conversation.num_tokens(), all.num_tokens());
+  EXPECT_EQ(llm.infer_from_blocks(all, {}, greedy(4)).value().prompt_token_ids,
+            active_ids(context));
+  ASSERT_TRUE(context.deactivate(context.items()[0].id).ok());
+  const auto stale = llm.infer_from_blocks(all, {});
+  EXPECT_EQ(stale.error().code, ErrorCode::kInvalidComposition);
+  EXPECT_THAT(stale.error().message, HasSubstr("stale"));
+}
+
+TEST(Context, UnloadedItemsFreeTheirBlocksAndComeBackWithTheirBits) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  for (const std::string& card : kCards) {
+    ASSERT_TRUE(context.add(card).ok());
+  }
+  SamplingParams logged = greedy(4);
+  logged.logprobs = 3;
+  const auto ask = [&] {
+    const auto answer = context.infer("Who owns the green boat?", logged).value();
+    EXPECT_TRUE(context.erase(answer.user_id).ok());
+    EXPECT_TRUE(context.erase(answer.output_id).ok());
+    return answer.output.logprobs;
+  };
+  const auto before = ask();
+  const double in_use = stat(llm, "blocks_in_use");
+  const std::string id = context.items()[1].id;
+  const std::int64_t bytes = context.show(id).value().memory_bytes;
+  ASSERT_TRUE(context.unload(id).ok());
+  EXPECT_EQ(context.show(id).value().tier, Tier::kHost);
+  EXPECT_LT(stat(llm, "blocks_in_use"), in_use);
+  EXPECT_EQ(context.stats().host_bytes, bytes);
+  const double computed = stat(llm, "tokens_computed");
+  ASSERT_TRUE(context.restore(id).ok());
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+  EXPECT_EQ(stat(llm, "blocks_in_use"), in_use);
+  EXPECT_EQ(ask(), before);
+  ASSERT_TRUE(context.unload(id).ok());
+  EXPECT_EQ(ask(), before) << "fetched when it was needed";
+  ASSERT_TRUE(context.unload(id, true).ok());
+  EXPECT_EQ(context.show(id).value().tier, Tier::kNone);
+  EXPECT_EQ(ask(), before) << "computed again";
+}
+
+TEST(Context, SavedItemsAreThereForTheNextProcess) {
+  const Folder folder;
+  const ContextOptions options{.store = folder.path / "store"};
+  std::vector<std::string> ids;
+  std::vector<TokenLogprobs> before;
+  SamplingParams logged = greedy(6);
+  logged.logprobs = 3;
+  {
+    LLM llm = open_demo();
+    ContextManager context = ContextManager::open(llm, options).value();
+    ids.push_back(context.add(kCards[0], {.name = "red", .tags = {"boats"}}).value());
+    const auto turn = context.infer("Who owns the red boat?", greedy(4)).value();
+    ids.push_back(turn.user_id);
+    ids.push_back(turn.output_id);
+    for (const std::string& id : ids) {
+      ASSERT_TRUE(context.save(id).ok());
+      EXPECT_TRUE(context.show(id).value().saved);
+    }
+    before = context.infer("And what else?", logged).value().output.logprobs;
+  }
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm, options).value();
+  EXPECT_THAT(context.items(), IsEmpty());
+  for (const std::string& id : ids) {
+    const Status restored = context.restore(id);
+    ASSERT_TRUE(restored.ok()) << restored.error().message;
+  }
+  EXPECT_EQ(stat(llm, "tokens_computed"), 0);
+  EXPECT_THAT(context.show("red").value().tags, ElementsAre("boats"));
+  EXPECT_EQ(context.infer("And what else?", logged).value().output.logprobs, before);
+  EXPECT_EQ(context.restore("no such").error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(context.erase("red", true).ok());
+  ContextManager other = ContextManager::open(llm, options).value();
+  EXPECT_EQ(other.restore(ids[0]).error().code, ErrorCode::kNotFound);
+}
+
+TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
+  const Folder folder;
+  const ContextOptions options{.store = folder.path / "store"};
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm, options).value();
+  const std::string id = context.add(kCards[1]).value();
+  ASSERT_TRUE(context.save(id).ok());
+  const auto answer = context.infer("Who is the captain?", greedy(5)).value().output.token_ids;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path)) {
+    if (file.path().extension() == ".qkv") {
+      std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      damaged.seekp(static_cast<std::streamoff>(file.file_size()) - 700);
+      damaged.put('x').put('y').put('z');
+    }
+  }
+  ContextManager again = ContextManager::open(llm, options).value();
+  ASSERT_TRUE(again.restore(id).ok());
+  EXPECT_FALSE(again.show(id).value().saved);
+  ASSERT_TRUE(again.activate(id).ok());
+  EXPECT_EQ(again.infer("Who is the captain?", greedy(5)).value().output.token_ids, answer);
+}
+
+TEST(Context, ComposedItemsHaveSeenEachOther) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  std::vector<std::string> ids;
+  for (const std::string& card : kCards) {
+    ids.push_back(context.add(card).value());
+  }
+  const std::string all = context.compose(ids, "all").value();
+  EXPECT_EQ(context.show("all").value().id, all);
+  EXPECT_EQ(context.stats().active_items, 1);
+  EXPECT_EQ(context.infer("Who?", greedy(2)).value().output.reuse.grade, ReuseGrade::kEqualMath);
+  EXPECT_FALSE(context.compose({}).ok());
+}
+
+TEST(Context, RefusalsNameTheThingAndChangeNothing) {
+  LLM llm = open_demo();
+  EXPECT_THAT(ContextManager::open(llm, {.mode = ReuseMode::kBlend}).error().message,
+              HasSubstr("'blend'"));
+  ContextManager context = ContextManager::open(llm).value();
+  EXPECT_EQ(context.show("abcdef").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(context.activate("").error().code, ErrorCode::kNotFound);
+  const std::string id = context.add(kCards[0], {.name = "red"}).value();
+  EXPECT_EQ(context.add(kCards[0]).value(), id) << "an equal item is the same";
+  EXPECT_THAT(context.add(kCards[1], {.name = "red"}).error().message, HasSubstr("'red'"));
+  EXPECT_THAT(context.save(id).error().message, HasSubstr("store"));
+  EXPECT_THAT(context.add("").error().message, HasSubstr("empty"));
+  EXPECT_THAT(context.infer("Who?", {.top_p = 2}).error().message, HasSubstr("top_p"));
+  EXPECT_EQ(context.items().size(), 1);
+  EXPECT_EQ(context.infer("Who?", greedy(5), [] { return true; }).error().code,
+            ErrorCode::kCancelled);
+  EXPECT_EQ(context.items().size(), 1);
+  ContextManager exact = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+  const std::string other = exact.add(kCards[0]).value();
+  EXPECT_THAT(exact.unload(other).error().message, HasSubstr("'exact'"));
+  const double in_use = stat(llm, "blocks_in_use");
+  EXPECT_EQ(context.clear(), 1);
+  EXPECT_LT(stat(llm, "blocks_in_use"), in_use);
+  llm.close();
+  EXPECT_EQ(context.add(kCards[0]).error().code, ErrorCode::kClosed);
+}
+
+TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
+  LLM llm =
+      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+  ContextManager context = ContextManager::open(llm).value();
+  const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
+  ASSERT_GE(blocks, 6);
+  for (std::size_t i = 0; i < blocks + 3; ++i) {
+    Ids ids(20, static_cast<TokenId>(100 + i));
+    const auto id = context.add(ids);
+    ASSERT_TRUE(id.ok()) << id.error().message;
+    ASSERT_TRUE(context.deactivate(*id).ok());
+  }
+  const auto items = context.items();
+  EXPECT_EQ(items.front().tier, Tier::kHost);
+  EXPECT_EQ(items.back().tier, Tier::kDevice);
+}
+
+}  // namespace
+}  // namespace quire

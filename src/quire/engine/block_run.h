@@ -1,0 +1,45 @@
+// Runs of cached tokens that callers name, hold and build on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/types.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class Engine;
+struct SequenceState;
+
+// A run of tokens whose KV lies in blocks of the pool until the last owner goes.
+struct HeldSegment {
+  HeldSegment() = default;
+  ~HeldSegment();
+  HeldSegment(const HeldSegment&) = delete;
+  HeldSegment& operator=(const HeldSegment&) = delete;
+
+  kv::SegmentId id;
+  std::vector<TokenId> tokens;
+  std::vector<BlockId> blocks;
+  std::weak_ptr<Engine> engine;
+};
+using HeldRef = std::shared_ptr<const HeldSegment>;
+
+// The first `tokens` tokens of a chunk, a held segment or a sequence's state. A handle: it holds no
+// KV, and what it names may go.
+struct BlockRun {
+  std::weak_ptr<Engine> engine;    // whose blocks they are
+  std::string chunk_id;            // of a chunk, with
+  std::uint64_t registration = 0;  // its registration
+  kv::SegmentId segment;           // and variant
+  std::weak_ptr<const HeldSegment> held;
+  std::weak_ptr<const SequenceState> state;
+  std::vector<std::int32_t> blocks;  // ids, in order
+  std::int64_t tokens = 0;
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,463 @@
+#include "quire/engine/context.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/sha256.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/context.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/engine/tier_service.h"
+#include "quire/engine/turn_format.h"
+#include "quire/kv_store/store.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
+
+bool is_turn(const Item& item) {
+  return item.info.kind == ItemKind::kUser || item.info.kind == ItemKind::kOutput;
+}
+
+}  // namespace
+
+std::vector<std::string> ids_of(std::span<Item* const> items) {
+  std::vector<std::string> ids;
+  ids.reserve(items.size());
+  for (const Item* item : items) {
+    ids.push_back(item->info.id);
+  }
+  return ids;
+}
+
+std::vector<TokenId> tokens_of(std::span<Item* const> items) {
+  std::vector<TokenId> tokens;
+  for (const Item* item : items) {
+    tokens.insert(tokens.end(), item->info.token_ids.begin(), item->info.token_ids.end());
+  }
+  return tokens;
+}
+
+std::string decode(const Engine& engine, std::span<const TokenId> tokens) {
+  if (engine.text() == nullptr) {
+    return "";
+  }
+  const auto text = engine.text()->tokenizer.decode(tokens, true);
+  return text.ok() ? *text : "";
+}
+
+Context::Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options)
+    : engine_(engine),
+      options_(options),
+      turns_(engine->text() == nullptr ? TurnFormat() : make_turn_format(*engine->text())) {}
+
+Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& engine,
+                                               const ContextOptions& options) {
+  if (options.mode != ReuseMode::kAnchored && options.mode != ReuseMode::kExact) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a context's mode is 'anchored' or 'exact', not '",
+                          reuse_mode_name(options.mode), "'")};
+  }
+  std::unique_ptr<Context> context(new Context(engine, options));
+  if (!options.store.empty()) {
+    QUIRE_TRY(context->store_, kv_store::Store::open(options.store));
+  }
+  return context;
+}
+
+Result<std::shared_ptr<Engine>> Context::engine() const {
+  auto engine = engine_.lock();
+  if (engine == nullptr) {
+    return {ErrorCode::kClosed, "the engine is closed; open the model again"};
+  }
+  return engine;
+}
+
+Item* Context::find_id(std::string_view id) const {
+  const auto found =
+      std::ranges::find_if(items_, [&](const auto& item) { return item->info.id == id; });
+  return found == items_.end() ? nullptr : found->get();
+}
+
+Result<Item*> Context::find(const std::string& name) const {
+  std::vector<Item*> found;
+  for (const auto& item : items_) {
+    if (item->info.id == name || (!name.empty() && item->info.name == name)) {
+      return item.get();
+    }
+    if (name.size() >= kMinDigits && item->info.id.starts_with(name)) {
+      found.push_back(item.get());
+    }
+  }
+  if (found.size() == 1) {
+    return found.front();
+  }
+  return Error{.code = ErrorCode::kNotFound,
+               .message = found.empty() ? base::str_cat("no item '", name, "' in the context")
+                                        : base::str_cat("'", name, "' begins the ids of ",
+                                                        found.size(), " items; give more digits"),
+               .chunk_id = name};
+}
+
+std::vector<Item*> Context::active_items(bool conversation_only) const {
+  std::vector<Item*> active;
+  for (const auto& item : items_) {
+    if (item->info.active && (!conversation_only || is_turn(*item))) {
+      active.push_back(item.get());
+    }
+  }
+  return active;
+}
+
+Status Context::check_name(const std::string& name) const {
+  const bool taken = std::ranges::any_of(
+      items_, [&](const auto& item) { return !name.empty() && item->info.name == name; });
+  return taken ? Status(ErrorCode::kInvalidArgument,
+                        base::str_cat("there is an item called '", name, "' already"))
+               : Status();
+}
+
+Status Context::check_separate(const Item& item, std::string_view verb) const {
+  if (options_.mode == ReuseMode::kAnchored) {
+    return {};
+  }
+  return Error{.code = ErrorCode::kInvalidArgument,
+               .message = base::str_cat("in mode 'exact' an item has no KV of its own to ", verb,
+                                        "; use mode 'anchored', or a sequence"),
+               .chunk_id = item.info.id};
+}
+
+Result<std::vector<TokenId>> Context::encode(Engine& engine, const Prompt& content,
+                                             ItemKind kind) const {
+  if (const auto* given = std::get_if<std::vector<TokenId>>(&content)) {
+    QUIRE_TRY_STATUS(engine.check_prompt(*given));
+    return *given;
+  }
+  return engine.chunks().encode(
+      kind == ItemKind::kSystem ? ChunkType::kSystemPrompt : ChunkType::kContext,
+      std::get<std::string>(content));
+}
+
+// Says what the KV is: the tokens, and what they have seen. `unique`: also where an equal one is.
+std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique) const {
+  for (std::int64_t serial = 0;; ++serial) {
+    base::FieldHasher hasher;
+    hasher.add("quire item 1").add(engine.chunks().setup().model_digest);
+    hasher.add(reuse_mode_name(options_.mode)).add_int(serial);
+    hasher.add_int(std::ssize(info.parents));
+    for (const std::string& parent : info.parents) {
+      hasher.add(parent);
+    }
+    hasher.add_bytes(std::as_bytes(std::span(info.token_ids)));
+    std::string id = base::to_hex(hasher.finish());
+    if (!unique || find_id(id) == nullptr) {
+      return id;
+    }
+  }
+}
+
+Result<std::string> Context::add(const Prompt& content, const ItemOptions& options,
+                                 const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, this->engine());
+  if (options.kind != ItemKind::kSystem && options.kind != ItemKind::kContext) {
+    return {ErrorCode::kInvalidArgument, "only system and context items are added; ask for turns"};
+  }
+  Item item;
+  item.info.kind = options.kind;
+  QUIRE_TRY(item.info.token_ids, encode(*engine, content, options.kind));
+  const auto* text = std::get_if<std::string>(&content);
+  item.info.text = text != nullptr ? *text : decode(*engine, item.info.token_ids);
+  const auto system = std::ranges::find_if(items_, [](const auto& known) {
+    return known->info.kind == ItemKind::kSystem && known->info.active;
+  });
+  if (options.kind == ItemKind::kContext && system != items_.end()) {
+    item.info.parents = {(*system)->info.id};
+  }
+  item.info.id = new_id(*engine, item.info, false);
+  if (Item* known = find_id(item.info.id); known != nullptr) {
+    if (options.name != known->info.name && !options.name.empty()) {
+      QUIRE_TRY_STATUS(check_name(options.name));
+      known->info.name = options.name;
+    }
+    for (const std::string& tag : options.tags) {
+      QUIRE_TRY_STATUS(this->tag(known->info.id, tag));
+    }
+    QUIRE_TRY_STATUS(set_active(known->info.id, options.active || known->info.active));
+    return known->info.id;
+  }
+  QUIRE_TRY_STATUS(check_name(options.name));
+  item.info.name = options.name;
+  item.info.tags = options.tags;
+  item.info.active = options.active;
+  if (options.active && options_.mode == ReuseMode::kAnchored) {
+    QUIRE_TRY_STATUS(ensure(*engine, item, interrupted));
+  }
+  items_.push_back(std::make_unique<Item>(std::move(item)));
+  changed();
+  return items_.back()->info.id;
+}
+
+Status Context::set_active(const std::string& name, bool active) {
+  QUIRE_TRY(Item* const item, find(name));
+  if (item->info.active != active) {
+    item->info.active = active;
+    changed();
+  }
+  return {};
+}
+
+Status Context::tag(const std::string& name, const std::string& tag) {
+  QUIRE_TRY(Item* const item, find(name));
+  if (tag.empty()) {
+    return {ErrorCode::kInvalidArgument, "a tag is a word; give one"};
+  }
+  if (std::ranges::find(item->info.tags, tag) == item->info.tags.end()) {
+    item->info.tags.push_back(tag);
+  }
+  return {};
+}
+
+Result<ContextItem> Context::show(const std::string& name) const {
+  QUIRE_TRY(const Item* const item, find(name));
+  const auto all = items();
+  return *std::ranges::find(all, item->info.id, &ContextItem::id);
+}
+
+std::vector<ContextItem> Context::items() const {
+  const auto engine = engine_.lock();
+  const std::int64_t block_bytes =
+      engine == nullptr ? 0 : engine->tiers().shelves().geometry().block_bytes();
+  std::size_t followed = 0;  // tokens of active items so far, mode kExact
+  std::vector<ContextItem> shown;
+  for (const auto& item : items_) {
+    ContextItem info = item->info;
+    const std::size_t end = followed + info.token_ids.size();
+    if (options_.mode == ReuseMode::kExact && info.active && tip_ != nullptr) {
+      const bool inside = end <= tip_->tokens.size() &&
+                          std::equal(info.token_ids.begin(), info.token_ids.end(),
+                                     tip_->tokens.begin() + static_cast<std::ptrdiff_t>(followed));
+      info.tier = inside ? Tier::kDevice : Tier::kNone;
+      followed = inside ? end : tip_->tokens.size() + 1;
+    } else if (item->device != nullptr) {
+      info.tier = Tier::kDevice;
+      info.memory_bytes = std::ssize(item->device->blocks) * block_bytes;
+    } else if (item->host != nullptr) {
+      info.tier = Tier::kHost;
+      info.memory_bytes = static_cast<std::int64_t>(item->host->bytes.size());
+    } else {
+      info.tier = info.saved ? Tier::kDisk : Tier::kNone;
+    }
+    shown.push_back(std::move(info));
+  }
+  return shown;
+}
+
+ContextStats Context::stats() const {
+  ContextStats stats{.tokens_computed = tokens_computed_, .tokens_reused = tokens_reused_};
+  for (const ContextItem& item : items()) {
+    ++stats.items;
+    stats.active_items += item.active ? 1 : 0;
+    stats.active_tokens += item.active ? std::ssize(item.token_ids) : 0;
+    stats.device_items += item.tier == Tier::kDevice ? 1 : 0;
+    stats.host_items += item.tier == Tier::kHost ? 1 : 0;
+    stats.disk_items += item.tier == Tier::kDisk ? 1 : 0;
+    stats.saved_items += item.saved ? 1 : 0;
+    (item.tier == Tier::kHost ? stats.host_bytes : stats.device_bytes) += item.memory_bytes;
+  }
+  return stats;
+}
+
+// Brings the item's KV to the device: from where it is, else by computing it.
+Status Context::ensure(Engine& engine, Item& item, const Interrupt& interrupted) {
+  touch(item);
+  if (item.device != nullptr) {
+    return {};
+  }
+  return with_room(engine, [&]() -> Status {
+    if (item.host != nullptr) {
+      QUIRE_TRY(item.device, engine.tiers().from_host(*item.host));
+      item.host = nullptr;
+      return {};
+    }
+    if (item.info.saved) {
+      auto loaded = load(engine, item);
+      if (loaded.ok()) {
+        item.device = *loaded;
+        return {};
+      }
+      if (loaded.error().code == ErrorCode::kOutOfBlocks) {
+        return loaded.error();
+      }
+      item.info.saved = false;  // damaged or gone: a miss
+    }
+    return compute(engine, item, interrupted);
+  });
+}
+
+Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted) {
+  std::vector<Item*> parents;
+  for (const std::string& parent : item.info.parents) {
+    Item* known = find_id(parent);
+    if (known == nullptr) {
+      return Error{.code = ErrorCode::kNotFound,
+                   .message = base::str_cat("item ", item.info.id, " cannot be computed again: ",
+                                            parent, ", which it has seen, was erased"),
+                   .chunk_id = parent};
+    }
+    parents.push_back(known);
+  }
+  QUIRE_TRY(std::vector<BlockRun> runs, runs_of(engine, parents, interrupted));
+  if (item.borrows && !runs.empty()) {
+    --runs.back().tokens;
+  }
+  QUIRE_TRY(const StateRef state, engine.sequences().open(runs, item.info.token_ids, interrupted));
+  QUIRE_TRY(item.device, engine.tiers().hold(state, interrupted));
+  tokens_computed_ += std::ssize(item.info.token_ids);
+  return {};
+}
+
+Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
+  while (true) {
+    Status done = work();
+    if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
+      return done;
+    }
+    Item* oldest = nullptr;
+    for (const auto& item : items_) {
+      const bool may_go = !item->info.active && item->device.use_count() == 1;
+      if (may_go && (oldest == nullptr || item->used < oldest->used)) {
+        oldest = item.get();
+      }
+    }
+    if (oldest == nullptr) {
+      return done;
+    }
+    QUIRE_TRY(oldest->host, engine.tiers().to_host(oldest->device));
+    oldest->device = nullptr;
+    QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+  }
+}
+
+Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* const> items,
+                                               const Interrupt& interrupted) {
+  std::vector<BlockRun> runs;
+  const Item* before = nullptr;
+  for (Item* const item : items) {
+    if (!options_.fetch && item->device == nullptr && (item->host != nullptr || item->info.saved)) {
+      return Error{.code = ErrorCode::kNotFound,
+                   .message = base::str_cat("item ", item->info.id, " was unloaded; restore it"),
+                   .chunk_id = item->info.id};
+    }
+    QUIRE_TRY_STATUS(ensure(engine, *item, interrupted));
+    if (item->borrows && before != nullptr && item->info.parents.back() == before->info.id) {
+      --runs.back().tokens;
+    }
+    runs.push_back(TierService::run_of(item->device));
+    before = item;
+  }
+  return runs;
+}
+
+Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
+                                 std::span<const TokenId> tokens, const Interrupt& interrupted) {
+  if (known == nullptr) {
+    return engine.sequences().open(tokens, interrupted);
+  }
+  const auto differ = std::ranges::mismatch(known->tokens, tokens);
+  const auto common = differ.in1 - known->tokens.begin();
+  QUIRE_TRY(const StateRef kept, engine.sequences().cut(known, common));
+  return engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
+                                   interrupted);
+}
+
+Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, this->engine());
+  const std::vector<Item*> active = active_items(conversation_only);
+  if (options_.mode == ReuseMode::kAnchored) {
+    return runs_of(*engine, active, interrupted);
+  }
+  StateRef& tip = conversation_only ? conversation_tip_ : tip_;
+  QUIRE_TRY(tip, follow(*engine, tip, tokens_of(active), interrupted));
+  return std::vector<BlockRun>{SequenceService::run_of(tip)};
+}
+
+Result<std::int64_t> Context::populate(const Interrupt& interrupted) {
+  const std::int64_t before = tokens_computed_;
+  if (options_.mode == ReuseMode::kExact) {
+    QUIRE_TRY(const auto engine, this->engine());
+    QUIRE_TRY(const auto first, engine->stats());
+    QUIRE_TRY([[maybe_unused]] const auto followed, runs(false, interrupted));
+    QUIRE_TRY(const auto last, engine->stats());
+    tokens_computed_ += last.tokens_computed - first.tokens_computed;
+  } else {
+    QUIRE_TRY([[maybe_unused]] const auto held, runs(false, interrupted));
+  }
+  return tokens_computed_ - before;
+}
+
+Result<std::string> Context::compose(std::span<const std::string> names, const std::string& name,
+                                     const Interrupt& interrupted) {
+  std::vector<Item*> parts;
+  for (const std::string& part : names) {
+    QUIRE_TRY(parts.emplace_back(), find(part));
+  }
+  if (parts.empty()) {
+    return {ErrorCode::kInvalidArgument, "nothing to compose; name at least one item"};
+  }
+  QUIRE_TRY(std::string id, add(tokens_of(parts), {.name = name}, interrupted));
+  for (const Item* part : parts) {
+    if (part->info.id != id) {
+      QUIRE_TRY_STATUS(set_active(part->info.id, false));
+    }
+  }
+  return id;
+}
+
+Status Context::unload(const std::string& name, bool drop) {
+  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(Item* const item, find(name));
+  QUIRE_TRY_STATUS(check_separate(*item, "unload"));
+  if (!drop && item->device != nullptr) {
+    QUIRE_TRY(item->host, engine->tiers().to_host(item->device));
+  }
+  if (drop) {
+    item->host = nullptr;
+  }
+  item->device = nullptr;
+  changed();
+  return {};
+}
+
+std::int64_t Context::clear() {
+  const std::int64_t count = std::ssize(items_);
+  items_.clear();
+  tip_ = conversation_tip_ = nullptr;
+  changed();
+  return count;
+}
+
+}  // namespace quire::engine

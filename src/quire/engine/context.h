@@ -1,0 +1,155 @@
+// Context: the items that a conversation stands on (quire/context.h), on top of sequences, tiers
+// and the store.
+//
+// In mode kAnchored an item is a held segment of its own, computed behind its parents; what is
+// asked is composed of the segments of the active items. In mode kExact items are ids alone, and
+// one sequence, the tip, follows the active ones: it is cut where they differ and goes on from
+// there.
+//
+// Thread rule: one thread at a time, not the engine's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/context.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/engine/tier_service.h"
+#include "quire/engine/turn_format.h"
+#include "quire/kv_store/store.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class Engine;
+
+// An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown.
+struct Item {
+  ContextItem info;
+  HeldRef device;
+  HostRef host;
+  // Its first token is a copy of its last parent's last one: the one behind which generation began,
+  // for want of a generation prompt.
+  bool borrows = false;
+  std::uint64_t used = 0;  // grows with every use of any item
+};
+
+// In order.
+[[nodiscard]] std::vector<std::string> ids_of(std::span<Item* const> items);
+[[nodiscard]] std::vector<TokenId> tokens_of(std::span<Item* const> items);
+// For people: "" for models without tokenizer.
+[[nodiscard]] std::string decode(const Engine& engine, std::span<const TokenId> tokens);
+
+class Context {
+ public:
+  // `engine` is borrowed for the time of a call: see attach.
+  [[nodiscard]] static Result<std::unique_ptr<Context>> open(const std::shared_ptr<Engine>& engine,
+                                                             const ContextOptions& options);
+
+  [[nodiscard]] Result<std::string> add(const Prompt& content, const ItemOptions& options,
+                                        const Interrupt& interrupted);
+  [[nodiscard]] Status set_active(const std::string& item, bool active);
+  [[nodiscard]] Status tag(const std::string& item, const std::string& tag);
+  [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
+  [[nodiscard]] std::vector<ContextItem> items() const;
+  [[nodiscard]] ContextStats stats() const;
+
+  [[nodiscard]] Result<std::vector<BlockRun>> runs(bool conversation_only,
+                                                   const Interrupt& interrupted);
+  // Expires with the next change of the items.
+  [[nodiscard]] std::weak_ptr<const void> epoch() const { return epoch_; }
+  [[nodiscard]] Result<ContextManager::Answer> infer(const std::optional<std::string>& text,
+                                                     const SamplingParams& params,
+                                                     const Interrupt& interrupted);
+  [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
+                                            const std::string& name, const Interrupt& interrupted);
+  [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted);
+
+  [[nodiscard]] Status unload(const std::string& item, bool drop);
+  [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted);
+  [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted);
+  [[nodiscard]] Status erase(const std::string& item, bool wipe);
+  [[nodiscard]] std::int64_t clear();
+
+ private:
+  Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options);
+
+  [[nodiscard]] Result<std::shared_ptr<Engine>> engine() const;
+  [[nodiscard]] Result<Item*> find(const std::string& name) const;
+  [[nodiscard]] Item* find_id(std::string_view id) const;
+  [[nodiscard]] std::vector<Item*> active_items(bool conversation_only) const;
+  [[nodiscard]] Status check_name(const std::string& name) const;
+  [[nodiscard]] Status check_separate(const Item& item, std::string_view verb) const;
+  [[nodiscard]] Result<std::vector<TokenId>> encode(Engine& engine, const Prompt& content,
+                                                    ItemKind kind) const;
+  [[nodiscard]] std::string new_id(Engine& engine, const ContextItem& info, bool unique) const;
+  void changed() { epoch_ = std::make_shared<int>(); }
+  void touch(Item& item) { item.used = ++last_use_; }
+
+  // KV of items, mode kAnchored.
+  [[nodiscard]] Status ensure(Engine& engine, Item& item, const Interrupt& interrupted);
+  [[nodiscard]] Status compute(Engine& engine, Item& item, const Interrupt& interrupted);
+  [[nodiscard]] Result<std::vector<BlockRun>> runs_of(Engine& engine, std::span<Item* const> items,
+                                                      const Interrupt& interrupted);
+  // Runs `work`; while blocks are short, inactive items go to host memory, the least recently used
+  // first.
+  [[nodiscard]] Status with_room(Engine& engine, const std::function<Status()>& work);
+
+  // Asking.
+  struct Turn {
+    std::vector<TokenId> user, opening;
+  };
+  [[nodiscard]] Result<Turn> make_turn(Engine& engine,
+                                       const std::optional<std::string>& text) const;
+  [[nodiscard]] Item make_item(Engine& engine, ItemKind kind, std::vector<TokenId> tokens,
+                               std::span<Item* const> before) const;
+  struct Generated {
+    GenerationOutput output;
+    StateRef state;  // behind it
+  };
+  [[nodiscard]] static Result<Generated> generate(Engine& engine, const StateRef& state,
+                                                  const SamplingParams& params, std::int64_t cached,
+                                                  const Interrupt& interrupted);
+  [[nodiscard]] Result<ContextManager::Answer> keep_turn(Engine& engine, std::optional<Item> user,
+                                                         Item output, Generated generated,
+                                                         const SamplingParams& params);
+  [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
+                                                              const SamplingParams& params,
+                                                              const Interrupt& interrupted);
+  [[nodiscard]] Result<ContextManager::Answer> infer_exact(Engine& engine, const Turn& turn,
+                                                           const SamplingParams& params,
+                                                           const Interrupt& interrupted);
+  // The sequence of `tokens`, from what `known` has of them.
+  [[nodiscard]] Result<StateRef> follow(Engine& engine, const StateRef& known,
+                                        std::span<const TokenId> tokens,
+                                        const Interrupt& interrupted);
+
+  // The store.
+  [[nodiscard]] Status need_store() const;
+  // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
+  [[nodiscard]] Result<HeldRef> load(Engine& engine, const Item& item) const;
+  [[nodiscard]] Result<Item*> add_saved(Engine& engine, const std::string& name);
+
+  const std::weak_ptr<Engine> engine_;
+  const ContextOptions options_;
+  const TurnFormat turns_;
+  std::optional<kv_store::Store> store_;
+  std::vector<std::unique_ptr<Item>> items_;  // in the order in which they were added
+  StateRef tip_, conversation_tip_;           // mode kExact
+  std::shared_ptr<const void> epoch_ = std::make_shared<int>();
+  std::uint64_t last_use_ = 0;
+  std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;
+};
+
+}  // namespace quire::engine

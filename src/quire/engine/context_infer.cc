@@ -1,0 +1,227 @@
+// Asking a context. Its items and their KV: context.cc.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/context.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/context.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/engine/tier_service.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+// Whether each item has seen all before it, so that together they equal one prompt.
+bool sees_all(std::span<Item* const> items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i]->info.parents != ids_of(items.first(i))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What of `closing` the tokens do not end with yet.
+std::span<const TokenId> rest_of(std::span<const TokenId> closing,
+                                 std::span<const TokenId> tokens) {
+  for (std::size_t have = std::min(closing.size(), tokens.size()); have > 0; --have) {
+    if (std::ranges::equal(closing.first(have), tokens.last(have))) {
+      return closing.subspan(have);
+    }
+  }
+  return closing;
+}
+
+std::string to_json(const SamplingParams& params) {
+  base::json::object object{{"temperature", params.temperature},
+                            {"top_p", params.top_p},
+                            {"top_k", params.top_k},
+                            {"min_p", params.min_p},
+                            {"repetition_penalty", params.repetition_penalty},
+                            {"presence_penalty", params.presence_penalty},
+                            {"frequency_penalty", params.frequency_penalty},
+                            {"max_tokens", params.max_tokens}};
+  if (params.seed) {
+    object["seed"] = *params.seed;
+  }
+  return base::json::serialize(object);
+}
+
+constexpr int kInterruptPollMs = 50;
+
+}  // namespace
+
+// The user's turn begins with what the template writes behind an answer, where that stands open.
+Result<Context::Turn> Context::make_turn(Engine& engine,
+                                         const std::optional<std::string>& text) const {
+  Turn turn{.opening = turns_.opening};
+  if (!text) {
+    return turn;
+  }
+  QUIRE_TRY(std::vector<TokenId> query, engine.chunks().encode(ChunkType::kQuery, *text));
+  if (query.size() > turn.opening.size() &&
+      std::ranges::equal(std::span(query).last(turn.opening.size()), turn.opening)) {
+    query.resize(query.size() - turn.opening.size());
+  } else {
+    turn.opening.clear();  // the format asked for ends otherwise
+  }
+  const std::vector<Item*> active = active_items(false);
+  if (!active.empty() && active.back()->info.kind == ItemKind::kOutput) {
+    const auto rest = rest_of(turns_.closing, active.back()->info.token_ids);
+    turn.user.assign(rest.begin(), rest.end());
+  }
+  turn.user.insert(turn.user.end(), query.begin(), query.end());
+  return turn;
+}
+
+// An item that has seen `before`.
+Item Context::make_item(Engine& engine, ItemKind kind, std::vector<TokenId> tokens,
+                        std::span<Item* const> before) const {
+  Item item;
+  item.info.kind = kind;
+  item.info.token_ids = std::move(tokens);
+  item.info.text = decode(engine, item.info.token_ids);
+  item.info.parents = ids_of(before);
+  item.info.active = true;
+  item.info.id = new_id(engine, item.info, true);
+  return item;
+}
+
+Result<Context::Generated> Context::generate(Engine& engine, const StateRef& state,
+                                             const SamplingParams& params, std::int64_t cached,
+                                             const Interrupt& interrupted) {
+  const auto next = std::make_shared<StateRef>();
+  QUIRE_TRY(
+      const auto channel,
+      engine.sequences().generate(state, {.params = &params, .source = "context", .cached = cached},
+                                  [next](StateRef reached) { *next = std::move(reached); }));
+  for (int timeout_ms = 0; !channel->wait_end(timeout_ms); timeout_ms = kInterruptPollMs) {
+    if (interrupted && interrupted()) {
+      QUIRE_TRY([[maybe_unused]] const bool aborted, engine.abort(channel->id()));
+    }
+  }
+  QUIRE_TRY(GenerationOutput output, channel->take_generation());
+  if (*next == nullptr) {
+    return {ErrorCode::kCancelled, "the call was interrupted"};
+  }
+  return Generated{.output = std::move(output), .state = std::move(*next)};
+}
+
+// Turn and output become items.
+Result<ContextManager::Answer> Context::keep_turn(Engine& engine, std::optional<Item> user,
+                                                  Item output, Generated generated,
+                                                  const SamplingParams& params) {
+  output.info.text = generated.output.text;
+  output.info.sampling_json = to_json(params);
+  ContextManager::Answer answer{.output_id = output.info.id};
+  tokens_reused_ += generated.output.usage.cached_tokens;
+  tokens_computed_ += generated.output.usage.prompt_tokens - generated.output.usage.cached_tokens +
+                      generated.output.usage.completion_tokens;
+  if (user) {
+    answer.user_id = user->info.id;
+    user->info.text = decode(engine, user->info.token_ids);
+    items_.push_back(std::make_unique<Item>(std::move(*user)));
+  }
+  items_.push_back(std::make_unique<Item>(std::move(output)));
+  changed();
+  answer.output = std::move(generated.output);
+  return answer;
+}
+
+Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Turn& turn,
+                                                       const SamplingParams& params,
+                                                       const Interrupt& interrupted) {
+  std::vector<Item*> before = active_items(false);
+  QUIRE_TRY(std::vector<BlockRun> runs, runs_of(engine, before, interrupted));
+  std::int64_t cached = 0;
+  for (const BlockRun& run : runs) {
+    cached += run.tokens;
+  }
+  std::optional<Item> user;
+  if (!turn.user.empty()) {
+    user = make_item(engine, ItemKind::kUser, turn.user, before);
+    QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
+      QUIRE_TRY(const StateRef state, engine.sequences().open(runs, turn.user, interrupted));
+      QUIRE_TRY(user->device, engine.tiers().hold(state, interrupted));
+      return {};
+    }));
+    touch(*user);
+    before.push_back(&*user);
+    runs.push_back(TierService::run_of(user->device));
+  }
+  const ReuseGrade grade = sees_all(before) ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
+  const bool borrows = turn.opening.empty() && !before.empty();
+  cached -= borrows && !user ? 1 : 0;
+  std::optional<Generated> generated;
+  Item output;
+  QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
+    QUIRE_TRY(const StateRef state,
+              engine.sequences().open(runs, turn.opening, interrupted, grade));
+    QUIRE_TRY(generated, generate(engine, state, params, cached, interrupted));
+    QUIRE_TRY(output.device, engine.tiers().hold(generated->state, interrupted));
+    return {};
+  }));
+  const HeldRef held = output.device;
+  output = make_item(engine, ItemKind::kOutput, held->tokens, before);
+  output.device = held;
+  output.borrows = borrows;
+  touch(output);
+  return keep_turn(engine, std::move(user), std::move(output), std::move(*generated), params);
+}
+
+Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& turn,
+                                                    const SamplingParams& params,
+                                                    const Interrupt& interrupted) {
+  std::vector<Item*> before = active_items(false);
+  std::vector<TokenId> tokens = tokens_of(before);
+  std::int64_t cached = 0;
+  if (tip_ != nullptr) {
+    cached = std::ranges::mismatch(tip_->tokens, tokens).in1 - tip_->tokens.begin();
+    cached = std::max<std::int64_t>(0, std::min(cached, std::ssize(tip_->tokens) - 1));
+  }
+  std::optional<Item> user;
+  if (!turn.user.empty()) {
+    user = make_item(engine, ItemKind::kUser, turn.user, before);
+    before.push_back(&*user);
+    tokens.insert(tokens.end(), turn.user.begin(), turn.user.end());
+  }
+  const std::size_t prompt = tokens.size();
+  tokens.insert(tokens.end(), turn.opening.begin(), turn.opening.end());
+  std::optional<Generated> generated;
+  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, interrupted));
+  QUIRE_TRY(generated, generate(engine, state, params, cached, interrupted));
+  const std::vector<TokenId>& all = generated->state->tokens;
+  Item output = make_item(engine, ItemKind::kOutput,
+                          {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
+  tip_ = generated->state;
+  return keep_turn(engine, std::move(user), std::move(output), std::move(*generated), params);
+}
+
+Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,
+                                              const SamplingParams& params,
+                                              const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY_STATUS(params.validate());
+  QUIRE_TRY(const Turn turn, make_turn(*engine, text));
+  return options_.mode == ReuseMode::kExact ? infer_exact(*engine, turn, params, interrupted)
+                                            : infer_anchored(*engine, turn, params, interrupted);
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,193 @@
+// Items of a context in the store. What they are otherwise: context.cc.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/context.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/context.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_index.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+std::string to_json(const Item& item) {
+  const ContextItem& info = item.info;
+  return base::json::serialize(
+      base::json::object{{"item_kind", item_kind_name(info.kind)},
+                         {"tags", base::json::value_from(info.tags)},
+                         {"text", info.text},
+                         {"token_ids", base::json::value_from(info.token_ids)},
+                         {"parents", base::json::value_from(info.parents)},
+                         {"sampling", info.sampling_json},
+                         {"active", info.active},
+                         {"borrows", item.borrows}});
+}
+
+// The list under `key`; kCorrupt when it is anything else.
+template <class T>
+Result<std::vector<T>> list_of(const base::json::object& object, std::string_view key) {
+  const auto* list = base::find(object, key);
+  const auto values = list == nullptr ? base::json::result<std::vector<T>>(std::vector<T>())
+                                      : base::json::try_value_to<std::vector<T>>(*list);
+  if (values.has_error()) {
+    return {ErrorCode::kCorrupt, base::str_cat("'", key, "' of a saved item is malformed")};
+  }
+  return *values;
+}
+
+Result<Item> parse_item(const kv_store::Entry& entry) {
+  QUIRE_TRY(const auto value, base::parse_json(entry.metadata_json, "a saved item"));
+  if (!value.is_object()) {
+    return {ErrorCode::kCorrupt, "the metadata of a saved item is no object"};
+  }
+  const base::json::object& object = value.as_object();
+  Item item;
+  ContextItem& info = item.info;
+  info.id = entry.key;
+  info.name = entry.name;
+  info.saved = true;
+  QUIRE_TRY(info.tags, list_of<std::string>(object, "tags"));
+  QUIRE_TRY(info.text, base::get_string(object, "text", ""));
+  QUIRE_TRY(info.token_ids, list_of<TokenId>(object, "token_ids"));
+  QUIRE_TRY(info.parents, list_of<std::string>(object, "parents"));
+  QUIRE_TRY(info.sampling_json, base::get_string(object, "sampling", ""));
+  QUIRE_TRY(info.active, base::get_bool(object, "active", false));
+  QUIRE_TRY(item.borrows, base::get_bool(object, "borrows", false));
+  QUIRE_TRY(const std::string kind, base::get_string(object, "item_kind", ""));
+  for (const ItemKind known :
+       {ItemKind::kSystem, ItemKind::kContext, ItemKind::kUser, ItemKind::kOutput}) {
+    if (kind == item_kind_name(known)) {
+      info.kind = known;
+      return item;
+    }
+  }
+  return {ErrorCode::kCorrupt, base::str_cat("a saved item is of kind '", kind, "'")};
+}
+
+}  // namespace
+
+Status Context::need_store() const {
+  return store_ ? Status()
+                : Status(ErrorCode::kInvalidArgument,
+                         "the context has no store; open it with store= a directory");
+}
+
+Status Context::save(const std::string& name, const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY_STATUS(need_store());
+  QUIRE_TRY(Item* const item, find(name));
+  QUIRE_TRY_STATUS(check_separate(*item, "save"));
+  HeldRef held = item->device;
+  if (held == nullptr && item->host != nullptr) {
+    QUIRE_TRY(held, engine->tiers().from_host(*item->host));
+  } else if (held == nullptr && !item->info.saved) {
+    QUIRE_TRY_STATUS(ensure(*engine, *item, interrupted));
+    held = item->device;
+  }
+  const std::string& id = item->info.id;
+  if (held != nullptr) {
+    std::vector<std::vector<BlockId>> blocks;
+    kv_store::KVFileContent content = engine->tiers().content_of({&held, 1}, blocks);
+    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
+              store_->put_object(id, std::move(content), engine->tiers().shelves(), blocks));
+  }
+  QUIRE_TRY_STATUS(
+      store_->put_entry({.key = id,
+                         .kind = kv_store::EntryKind::kContext,
+                         .name = item->info.name,
+                         .metadata_json = to_json(*item),
+                         .parts = {{.object = id, .tokens = std::ssize(item->info.token_ids)}}}));
+  item->info.saved = true;
+  return {};
+}
+
+Result<HeldRef> Context::load(Engine& engine, const Item& item) const {
+  QUIRE_TRY_STATUS(need_store());
+  QUIRE_TRY(const kv_store::KVFile file, store_->open_object(item.info.id));
+  const auto& runs = file.content().runs;
+  if (runs.size() != 1 || runs.front().tokens != item.info.token_ids) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat("the object of item ", item.info.id, " holds other tokens")};
+  }
+  return engine.tiers().from_file(file, 0);
+}
+
+// An item that an earlier process has saved, by id, the beginning of it, or name.
+Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
+  QUIRE_TRY_STATUS(need_store());
+  QUIRE_TRY(const std::vector<kv_store::Entry> entries,
+            store_->list({.kind = kv_store::EntryKind::kContext}));
+  std::vector<const kv_store::Entry*> found;
+  for (const kv_store::Entry& entry : entries) {
+    if (entry.key == name || entry.key.starts_with(name) || entry.name == name) {
+      found.push_back(&entry);
+    }
+  }
+  if (found.size() != 1 || name.empty()) {
+    return Error{
+        .code = ErrorCode::kNotFound,
+        .message = base::str_cat(found.size(), " items '", name, "' in the context and its store"),
+        .chunk_id = name};
+  }
+  QUIRE_TRY(Item item, parse_item(*found.front()));
+  QUIRE_TRY_STATUS(engine.check_prompt(item.info.token_ids));
+  if (!check_name(item.info.name).ok()) {
+    item.info.name.clear();
+  }
+  items_.push_back(std::make_unique<Item>(std::move(item)));
+  changed();
+  return items_.back().get();
+}
+
+Status Context::restore(const std::string& name, const Interrupt& interrupted) {
+  QUIRE_TRY(const auto engine, this->engine());
+  auto item = find(name);
+  if (!item.ok() && store_ && options_.mode == ReuseMode::kAnchored) {
+    item = add_saved(*engine, name);
+  }
+  QUIRE_TRY(Item* const wanted, std::move(item));
+  QUIRE_TRY_STATUS(check_separate(*wanted, "restore"));
+  QUIRE_TRY_STATUS(ensure(*engine, *wanted, interrupted));
+  if (store_ && wanted->info.saved) {
+    [[maybe_unused]] const Status touched = store_->touch(wanted->info.id, "");
+  }
+  changed();
+  return {};
+}
+
+Status Context::erase(const std::string& name, bool wipe) {
+  QUIRE_TRY(const auto engine, this->engine());
+  const auto item = find(name);
+  if (!item.ok()) {
+    return item.error();
+  }
+  const std::string id = (*item)->info.id;
+  if (store_) {
+    QUIRE_TRY([[maybe_unused]] const bool removed, store_->remove(id, "", wipe));
+  }
+  std::erase_if(items_, [&](const auto& known) { return known->info.id == id; });
+  changed();
+  return {};
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,89 @@
+// TierService: KV on its way between the pool, host memory and files.
+//
+// The engine thread only names, reserves and takes over blocks; bytes are copied in the caller's
+// thread, while nobody else can see the target and nobody writes the source. What arrives damaged
+// or short is never taken over.
+//
+// Thread rule: every public method may be called from any thread but the engine's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class Engine;
+
+// A held segment in host memory: [layer][kv_head][block] of head blocks.
+struct HostSegment {
+  std::vector<TokenId> tokens;
+  device::AlignedBuffer<std::byte> bytes;
+};
+using HostRef = std::shared_ptr<const HostSegment>;
+
+class TierService {
+ public:
+  // `engine` is borrowed and owns the service.
+  explicit TierService(Engine& engine) : engine_(engine) {}
+
+  // What the state has of its own, the last token included: that one is computed for it.
+  [[nodiscard]] Result<HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
+  // All of it, to build on.
+  [[nodiscard]] static BlockRun run_of(const HeldRef& segment);
+
+  // kOutOfBlocks when the machine has no memory.
+  [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
+  [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
+
+  // Identity of everything that decides the bits of KV besides the tokens before it.
+  [[nodiscard]] base::KVFingerprint fingerprint() const;
+  // What a file or object of these segments says; `blocks` gets theirs.
+  [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
+                                                   std::vector<std::vector<BlockId>>& blocks) const;
+  // The whole run of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
+  [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
+  [[nodiscard]] const kv_store::PagedStore& shelves() const;
+
+  // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
+  [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
+                            const kv_store::WriteOptions& options);
+  // kIncompatible for a sequence of another model or KV format.
+  [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path);
+
+  // Gives up a segment whose owner has gone. Any thread, the engine's too; does not wait.
+  void release(kv::SegmentId segment);
+
+ private:
+  [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens);
+  [[nodiscard]] HeldRef keep(kv::SegmentId id);  // engine thread
+  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::int32_t first_block,
+                                std::span<const BlockId> to);
+  [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
+  [[nodiscard]] kv::Ledger& ledger() const;
+  [[nodiscard]] kv_store::PagedStore& pool() const;
+
+  Engine& engine_;
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,77 @@
+#include "quire/engine/turn_format.h"
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/result.h"
+#include "quire/text/chat_template.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::string_view kAnswer = "quirequire";  // a text that no template writes
+
+base::json::object message(std::string_view role, std::string_view content) {
+  return {{"role", role}, {"content", content}};
+}
+
+std::string rendered(const TextBundle& text, base::json::array messages, bool generation_prompt) {
+  const auto prompt = render_chat(text, std::move(messages), generation_prompt);
+  return prompt.ok() ? prompt->text() : "";
+}
+
+// Text of the template's own.
+std::vector<TokenId> encode(const TextBundle& text, std::string written) {
+  if (written.empty()) {
+    return {};
+  }
+  return text::encode_prompt(text.tokenizer, {.spans = {{.text = std::move(written), .from = {}}}});
+}
+
+}  // namespace
+
+Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::value messages,
+                                         bool add_generation_prompt, base::json::object variables) {
+  const bool with_tools = text.tool_template && base::find(variables, "tools") != nullptr;
+  const auto& chat_template = with_tools ? text.tool_template : text.chat_template;
+  if (!chat_template) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(text.template_error, "; use plain prompts (generate) instead")};
+  }
+  variables["messages"] = std::move(messages);
+  variables["add_generation_prompt"] = add_generation_prompt;
+  text::RenderOptions options;  // the model's own tokens count as the template's text
+  if (variables.emplace("bos_token", text.bos_token).second) {
+    options.trusted_variables.emplace_back("bos_token");
+  }
+  if (variables.emplace("eos_token", text.eos_token).second) {
+    options.trusted_variables.emplace_back("eos_token");
+  }
+  return chat_template->render(variables, options);
+}
+
+TurnFormat make_turn_format(const TextBundle& text) {
+  TurnFormat format;
+  const base::json::array question{message("user", "x")};
+  const std::string asked = rendered(text, question, false);
+  const std::string prompted = rendered(text, question, true);
+  if (prompted.starts_with(asked)) {
+    format.opening = encode(text, prompted.substr(asked.size()));
+  }
+  const std::string answered =
+      rendered(text, {message("user", "x"), message("assistant", kAnswer)}, false);
+  const std::size_t answer = answered.rfind(kAnswer);
+  if (answer != std::string::npos) {
+    format.closing = encode(text, answered.substr(answer + kAnswer.size()));
+  }
+  return format;
+}
+
+}  // namespace quire::engine

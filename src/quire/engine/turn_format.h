@@ -1,0 +1,29 @@
+// What a chat template writes around the turns of a conversation.
+#pragma once
+
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/result.h"
+#include "quire/text/chat_template.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+// Renders the model's chat template; `variables` may replace the model's own tokens. kUnsupported
+// for models without one.
+[[nodiscard]] Result<text::RenderedPrompt> render_chat(const TextBundle& text,
+                                                       base::json::value messages,
+                                                       bool add_generation_prompt,
+                                                       base::json::object variables = {});
+
+struct TurnFormat {
+  std::vector<TokenId> opening;  // of the assistant's turn: the generation prompt
+  std::vector<TokenId> closing;  // of it: what follows the assistant's text
+};
+
+// Empty where there is no template, or where it writes nothing.
+[[nodiscard]] TurnFormat make_turn_format(const TextBundle& text);
+
+}  // namespace quire::engine

@@ -1,0 +1,94 @@
+#include "quire/kv_store/entry.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKindNames = {"chunk", "sequence", "context",
+                                                        "checkpoint"};
+constexpr std::size_t kMaxNameBytes = 1024;
+constexpr std::size_t kMaxParts = std::size_t{1} << 20;
+constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
+
+Status refuse(const std::string& message) {
+  return {ErrorCode::kInvalidArgument, base::str_cat("store entry: ", message)};
+}
+
+// Names go to terminals, file systems of others and C interfaces.
+Status check_name(std::string_view field, std::string_view value) {
+  if (value.size() > kMaxNameBytes || value.find('\0') != std::string_view::npos) {
+    return refuse(base::str_cat(field, " ", base::quoted(value), " has ", value.size(),
+                                " bytes; at most ", kMaxNameBytes, ", none of them zero"));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view entry_kind_name(EntryKind kind) {
+  return kKindNames[static_cast<std::size_t>(kind)];
+}
+
+Result<EntryKind> parse_entry_kind(std::string_view name) {
+  for (std::size_t i = 0; i < kKindNames.size(); ++i) {
+    if (kKindNames[i] == name) {
+      return static_cast<EntryKind>(i);
+    }
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("no kind of store entry is called ", base::quoted(name),
+                        "; there are chunk, sequence, context and checkpoint")};
+}
+
+std::vector<std::string> objects_of(const Entry& entry) {
+  std::unordered_set<std::string_view> seen;
+  std::vector<std::string> hashes;
+  for (const EntryPart& part : entry.parts) {
+    if (seen.insert(part.object).second) {
+      hashes.push_back(part.object);
+    }
+  }
+  return hashes;
+}
+
+Status check_entry(const Entry& entry) {
+  if (!is_hash(entry.key)) {
+    return refuse(base::str_cat("key ", base::quoted(entry.key), " is not 64 hexadecimal digits"));
+  }
+  QUIRE_TRY_STATUS(check_name("tenant", entry.tenant));
+  QUIRE_TRY_STATUS(check_name("name", entry.name));
+  QUIRE_TRY_STATUS(check_metadata(entry.metadata_json));
+  if (entry.parts.size() > kMaxParts) {
+    return refuse(base::str_cat(entry.parts.size(), " parts, at most ", kMaxParts));
+  }
+  for (const EntryPart& part : entry.parts) {
+    if (!is_hash(part.object)) {
+      return refuse(
+          base::str_cat("object ", base::quoted(part.object), " is not 64 hexadecimal digits"));
+    }
+    if (part.first_token < 0 || part.first_token > kMaxTokens || part.tokens < 0 ||
+        part.tokens > kMaxTokens) {
+      return refuse(base::str_cat(part.tokens, " tokens from token ", part.first_token, " of ",
+                                  part.object, " on"));
+    }
+  }
+  if (entry.tokens < 0 || entry.bytes < 0 || entry.created_ms < 0 || entry.accessed_ms < 0 ||
+      entry.expires_ms < 0) {
+    return refuse("a count or time is negative");
+  }
+  return {};
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,50 @@
+// What a user named: an entry of the store and the objects that hold its KV. Plain structs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+enum class EntryKind : std::uint8_t { kChunk, kSequence, kContext, kCheckpoint };
+
+[[nodiscard]] std::string_view entry_kind_name(EntryKind kind);  // "chunk"
+// kInvalidArgument naming the kinds there are.
+[[nodiscard]] Result<EntryKind> parse_entry_kind(std::string_view name);
+
+// `tokens` tokens of an object's KV from `first_token` on, counted over its runs in order.
+struct EntryPart {
+  std::string object;  // hash
+  std::int64_t first_token = 0;
+  std::int64_t tokens = 0;
+  friend bool operator==(const EntryPart&, const EntryPart&) = default;
+};
+
+// Times are milliseconds since 1970, UTC.
+struct Entry {
+  std::string key;  // 64 hexadecimal digits, with `tenant` the identity
+  std::string tenant;
+  EntryKind kind = EntryKind::kSequence;
+  std::string name;  // for people; need not be unique
+  std::string metadata_json = "{}";
+  std::vector<EntryPart> parts;
+  bool pinned = false;  // never evicted, never expires
+  // Set by the store:
+  std::int64_t tokens = 0;      // of all parts
+  std::int64_t bytes = 0;       // of all objects named, each once
+  std::int64_t created_ms = 0;  // 0: now
+  std::int64_t accessed_ms = 0;
+  std::int64_t expires_ms = 0;  // 0: never
+};
+
+// The objects that its parts name, each once, in the order of their first part.
+[[nodiscard]] std::vector<std::string> objects_of(const Entry& entry);
+
+// kInvalidArgument naming the field.
+[[nodiscard]] Status check_entry(const Entry& entry);
+
+}  // namespace quire::kv_store

@@ -1,0 +1,248 @@
+// Entries as files: a preamble, what the entry says, and its objects whole, each at a page.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv_store/byte_codec.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_front.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/kv_file_format.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_layout.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::size_t kHashDigits = 64;
+constexpr std::size_t kCopyPiece = std::size_t{1} << 20;
+constexpr std::size_t kPartBytes = 4 + 8 + 8;
+constexpr std::size_t kObjectBytes = kHashDigits + 8;
+
+struct PackedObject {
+  std::string hash;
+  std::int64_t bytes = 0;
+};
+
+// The header of an entry file.
+struct Manifest {
+  Entry entry;
+  std::vector<PackedObject> objects;
+};
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> encode(const Manifest& manifest) {
+  const Entry& entry = manifest.entry;
+  std::map<std::string_view, std::uint32_t> places;
+  ByteWriter out(kHashDigits);
+  out.put_bytes(bytes_of(entry.key));
+  out.put(static_cast<std::uint32_t>(entry.kind));
+  out.put(entry.created_ms);
+  out.put(static_cast<std::uint32_t>(entry.name.size()));
+  out.put(static_cast<std::uint32_t>(entry.metadata_json.size()));
+  out.put(static_cast<std::uint32_t>(manifest.objects.size()));
+  out.put(static_cast<std::uint32_t>(entry.parts.size()));
+  out.put_bytes(bytes_of(entry.name));
+  out.put_bytes(bytes_of(entry.metadata_json));
+  for (const PackedObject& object : manifest.objects) {
+    places.emplace(object.hash, static_cast<std::uint32_t>(places.size()));
+    out.put_bytes(bytes_of(object.hash));
+    out.put(object.bytes);
+  }
+  for (const EntryPart& part : entry.parts) {
+    out.put(places.at(part.object));
+    out.put(part.first_token);
+    out.put(part.tokens);
+  }
+  return std::move(out).take();
+}
+
+Result<Manifest> decode(std::span<const std::byte> bytes) {
+  const Error damaged{.code = ErrorCode::kCorrupt, .message = "its list of objects is damaged"};
+  ByteReader in(bytes);
+  Manifest manifest;
+  manifest.entry.key = text_of(in.get_bytes(kHashDigits));
+  const auto kind = in.get<std::uint32_t>();
+  manifest.entry.created_ms = in.get<std::int64_t>();
+  const auto name_bytes = in.get<std::uint32_t>();
+  const auto metadata_bytes = in.get<std::uint32_t>();
+  const auto num_objects = in.get<std::uint32_t>();
+  const auto num_parts = in.get<std::uint32_t>();
+  manifest.entry.name = text_of(in.get_bytes(name_bytes));
+  manifest.entry.metadata_json = text_of(in.get_bytes(metadata_bytes));
+  if (!in.holds(num_objects, kObjectBytes) ||
+      kind > static_cast<std::uint32_t>(EntryKind::kCheckpoint)) {
+    return damaged;
+  }
+  manifest.entry.kind = static_cast<EntryKind>(kind);
+  for (std::uint32_t i = 0; i < num_objects; ++i) {
+    PackedObject object{.hash = text_of(in.get_bytes(kHashDigits)),
+                        .bytes = in.get<std::int64_t>()};
+    if (!is_hash(object.hash) || object.bytes < 0) {
+      return damaged;
+    }
+    manifest.objects.push_back(std::move(object));
+  }
+  if (!in.holds(num_parts, kPartBytes)) {
+    return damaged;
+  }
+  for (std::uint32_t i = 0; i < num_parts; ++i) {
+    const auto place = in.get<std::uint32_t>();
+    if (place >= num_objects) {
+      return damaged;
+    }
+    manifest.entry.parts.push_back({.object = manifest.objects[place].hash,
+                                    .first_token = in.get<std::int64_t>(),
+                                    .tokens = in.get<std::int64_t>()});
+  }
+  if (in.failed() || in.left() != 0) {
+    return damaged;
+  }
+  if (const Status checked = check_entry(manifest.entry); !checked.ok()) {
+    return {ErrorCode::kCorrupt, checked.error().message};
+  }
+  return manifest;
+}
+
+// Where each object begins, and behind the last one the size of the file. kCorrupt for sizes that
+// no file of `limit` bytes can have.
+Result<std::vector<std::int64_t>> place_objects(const std::vector<PackedObject>& objects,
+                                                std::size_t header_bytes, std::int64_t limit) {
+  std::vector<std::int64_t> offsets;
+  auto end = static_cast<std::int64_t>(kPreambleBytes + header_bytes);
+  for (const PackedObject& object : objects) {
+    end = round_up_to_page(end);
+    offsets.push_back(end);
+    if (object.bytes > limit || end > limit - object.bytes) {
+      return {ErrorCode::kCorrupt, base::str_cat("object ", object.hash, " of ", object.bytes,
+                                                 " bytes goes beyond the end")};
+    }
+    end += object.bytes;
+  }
+  offsets.push_back(end);
+  return offsets;
+}
+
+struct CopyPlace {
+  const Descriptor& file;
+  std::int64_t offset;
+  const std::filesystem::path& path;
+};
+
+Status copy_bytes(const CopyPlace& from, const CopyPlace& to, std::int64_t bytes) {
+  std::vector<std::byte> buffer(kCopyPiece);
+  for (std::int64_t done = 0; done < bytes;) {
+    const auto piece =
+        std::span(buffer).first(std::min(kCopyPiece, static_cast<std::size_t>(bytes - done)));
+    QUIRE_TRY_STATUS(read_at(from.file, piece, from.offset + done, from.path));
+    QUIRE_TRY_STATUS(write_at(to.file, piece, to.offset + done, to.path));
+    done += static_cast<std::int64_t>(piece.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Store::export_object(const std::string& hash, const NewFile& to, std::int64_t offset,
+                            std::int64_t bytes) const {
+  QUIRE_TRY(const Folder home, object_folder(hash, false));
+  QUIRE_TRY(const Descriptor from, open_file(home, object_file_name(hash)));
+  return copy_bytes({.file = from, .offset = 0, .path = home.path},
+                    {.file = to.descriptor(), .offset = offset, .path = to.path()}, bytes);
+}
+
+Status Store::export_entry(std::string_view key, std::string_view tenant,
+                           const std::filesystem::path& path) const {
+  Manifest manifest;
+  QUIRE_TRY(manifest.entry, get(key, tenant));
+  for (const std::string& hash : objects_of(manifest.entry)) {
+    QUIRE_TRY(const KVFile object, open_object(hash));
+    QUIRE_TRY_STATUS(object.verify());
+    manifest.objects.push_back({.hash = hash, .bytes = object.file_bytes()});
+  }
+  const std::vector<std::byte> header = encode(manifest);
+  if (header.size() > kMaxHeaderBytes) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("cannot export: a header of ", header.size(),
+                                                       " bytes, at most ", kMaxHeaderBytes)};
+  }
+  QUIRE_TRY(const auto offsets, place_objects(manifest.objects, header.size(),
+                                              std::numeric_limits<std::int64_t>::max()));
+  QUIRE_TRY(const Folder folder, Folder::open(path.has_parent_path() ? path.parent_path() : "."));
+  QUIRE_TRY(NewFile file, NewFile::create(folder, path.filename().string()));
+  for (std::size_t i = 0; i < manifest.objects.size(); ++i) {
+    const PackedObject& object = manifest.objects[i];
+    QUIRE_TRY_STATUS(export_object(object.hash, file, offsets[i], object.bytes));
+  }
+  QUIRE_TRY_STATUS(write_front(FileKind::kEntry, header, offsets.back(), file));
+  return file.commit(options_.write.sync);
+}
+
+Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string_view tenant) {
+  QUIRE_TRY_STATUS(check_writable());
+  QUIRE_TRY(const Descriptor file, open_file(path));
+  QUIRE_TRY(const FileFront front, read_front(FileKind::kEntry, file, path));
+  const auto damaged = [&](const Error& error) -> Error {
+    return {.code = error.code, .message = base::str_cat(path.string(), ": ", error.message)};
+  };
+  auto manifest = decode(front.header);
+  if (!manifest.ok()) {
+    return damaged(manifest.error());
+  }
+  const auto offsets = place_objects(manifest->objects, front.header.size(), front.file_bytes);
+  if (!offsets.ok() || offsets->back() != front.file_bytes) {
+    return damaged(offsets.ok() ? Error{.code = ErrorCode::kCorrupt,
+                                        .message = "its size is not that of its objects"}
+                                : offsets.error());
+  }
+  for (std::size_t i = 0; i < manifest->objects.size(); ++i) {
+    QUIRE_TRY_STATUS(import_object(file, path, (*offsets)[i], manifest->objects[i].bytes,
+                                   manifest->objects[i].hash));
+  }
+  manifest->entry.tenant = tenant;
+  QUIRE_TRY_STATUS(put_entry(manifest->entry));
+  return get(manifest->entry.key, tenant);
+}
+
+Status Store::import_object(const Descriptor& from, const std::filesystem::path& path,
+                            std::int64_t offset, std::int64_t bytes, const std::string& hash) {
+  QUIRE_TRY(const Folder folder, object_folder(hash, true));
+  const std::string name = object_file_name(hash);
+  QUIRE_TRY(NewFile file, NewFile::create(folder, name));
+  QUIRE_TRY_STATUS(copy_bytes({.file = from, .offset = offset, .path = path},
+                              {.file = file.descriptor(), .offset = 0, .path = folder.path},
+                              bytes));
+  QUIRE_TRY(Descriptor copy, file.reopen());
+  QUIRE_TRY(const KVFile object, KVFile::open(std::move(copy), folder.path / name));
+  if (object.content().object_hash != hash) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat(path.string(), ": object ", hash, " is another one")};
+  }
+  QUIRE_TRY_STATUS(object.verify());
+  QUIRE_TRY(const bool there, has_object(hash, object.content()));
+  if (there) {
+    return {};  // the own one stays
+  }
+  QUIRE_TRY_STATUS(file.commit(options_.write.sync));
+  return note_whole(folder, hash);
+}
+
+}  // namespace quire::kv_store

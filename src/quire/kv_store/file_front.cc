@@ -1,0 +1,50 @@
+#include "quire/kv_store/file_front.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file_format.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+Result<FileFront> read_front(FileKind kind, const Descriptor& file,
+                             const std::filesystem::path& path) {
+  QUIRE_TRY(const std::int64_t file_bytes, file_size(file, path));
+  std::array<std::byte, kPreambleBytes> bytes{};
+  const auto there = std::span(bytes).first(
+      std::min(bytes.size(), static_cast<std::size_t>(std::max<std::int64_t>(file_bytes, 0))));
+  QUIRE_TRY_STATUS(read_at(file, there, 0, path));
+  const auto preamble = parse_preamble(kind, there, file_bytes);
+  if (!preamble.ok()) {
+    return {preamble.error().code, base::str_cat(path.string(), ": ", preamble.error().message)};
+  }
+  FileFront front{.file_bytes = file_bytes};
+  front.header.resize(static_cast<std::size_t>(preamble->header_bytes));
+  QUIRE_TRY_STATUS(read_at(file, front.header, kPreambleBytes, path));
+  if (checksum(front.header) != preamble->header_checksum) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat(path.string(), ": the checksum of its header is wrong")};
+  }
+  return front;
+}
+
+Status write_front(FileKind kind, std::span<const std::byte> header, std::int64_t file_bytes,
+                   const NewFile& file) {
+  std::vector<std::byte> front =
+      encode_preamble({.kind = kind,
+                       .header_bytes = header.size(),
+                       .file_bytes = static_cast<std::uint64_t>(file_bytes),
+                       .header_checksum = checksum(header)});
+  front.insert(front.end(), header.begin(), header.end());
+  return write_at(file.descriptor(), front, 0, file.path());
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,28 @@
+// Preamble and header, the front of every file of ours: read with their checksums compared,
+// written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file_format.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+struct FileFront {
+  std::vector<std::byte> header;  // as it was written
+  std::int64_t file_bytes = 0;
+};
+
+// kCorrupt, kUnsupported or kIo naming `path`. Allocates at most the size of the file.
+[[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
+                                           const std::filesystem::path& path);
+[[nodiscard]] Status write_front(FileKind kind, std::span<const std::byte> header,
+                                 std::int64_t file_bytes, const NewFile& file);
+
+}  // namespace quire::kv_store

@@ -1,0 +1,230 @@
+#include "quire/kv_store/file_io.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>  // renameat
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/sha256.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // a pipe is refused, not waited for
+constexpr int kFolderFlags = O_RDONLY | O_CLOEXEC | O_DIRECTORY;
+constexpr mode_t kPrivateFile = 0600, kPrivateFolder = 0700;
+
+Result<Descriptor> checked_regular(Descriptor file, const std::filesystem::path& path) {
+  struct stat info{};
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) {
+    return io_error(path, "open", errno);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return {ErrorCode::kIo, base::str_cat("cannot open ", path.string(), ": not a regular file")};
+  }
+  return file;
+}
+
+// Drops the first `bytes` of what `pieces` describe.
+void drop_front(std::span<iovec>& pieces, std::size_t bytes) {
+  while (!pieces.empty() && bytes >= pieces.front().iov_len) {
+    bytes -= pieces.front().iov_len;
+    pieces = pieces.subspan(1);
+  }
+  if (!pieces.empty()) {
+    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + bytes;
+    pieces.front().iov_len -= bytes;
+  }
+}
+
+// Moves all of `pieces` by `move` (preadv or pwritev), however little it takes at a time.
+template <class Move>
+Status move_all(std::span<iovec> pieces, std::int64_t offset, const std::filesystem::path& path,
+                std::string_view doing, const Move& move) {
+  drop_front(pieces, 0);
+  while (!pieces.empty()) {
+    const ssize_t moved = move(pieces, offset);
+    if (moved < 0 && errno == EINTR) {
+      continue;
+    }
+    if (moved < 0) {
+      return io_error(path, doing, errno);
+    }
+    if (moved == 0) {
+      return {ErrorCode::kCorrupt,
+              base::str_cat(path.string(), " ends at byte ", offset, ", more should follow")};
+    }
+    offset += moved;
+    drop_front(pieces, static_cast<std::size_t>(moved));
+  }
+  return {};
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+Error io_error(const std::filesystem::path& path, std::string_view doing, int reason) {
+  return {
+      .code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+      .message = base::str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason))};
+}
+
+Result<Folder> Folder::open(const std::filesystem::path& path) {
+  Folder folder{.descriptor = Descriptor(::open(path.c_str(), kFolderFlags)), .path = path};
+  if (folder.descriptor.get() < 0) {
+    return io_error(path, "open folder", errno);
+  }
+  return folder;
+}
+
+Result<Folder> Folder::open_in(const std::string& name, bool create) const {
+  Folder folder{.path = path / name};
+  if (create && ::mkdirat(descriptor.get(), name.c_str(), kPrivateFolder) == 0) {
+    ::fsync(descriptor.get());  // what is written into the new folder must be found again
+  } else if (create && errno != EEXIST) {
+    return io_error(folder.path, "create folder", errno);
+  }
+  folder.descriptor =
+      Descriptor(::openat(descriptor.get(), name.c_str(), kFolderFlags | O_NOFOLLOW));
+  if (folder.descriptor.get() < 0) {
+    return io_error(folder.path, "open folder", errno);
+  }
+  return folder;
+}
+
+Result<Descriptor> open_file(const Folder& folder, const std::string& name) {
+  return checked_regular(
+      Descriptor(::openat(folder.descriptor.get(), name.c_str(), kReadFlags | O_NOFOLLOW)),
+      folder.path / name);
+}
+
+Result<Descriptor> open_file(const std::filesystem::path& path) {
+  return checked_regular(Descriptor(::open(path.c_str(), kReadFlags)), path);
+}
+
+Result<std::int64_t> file_size(const Descriptor& file, const std::filesystem::path& path) {
+  struct stat info{};
+  if (::fstat(file.get(), &info) != 0) {
+    return io_error(path, "examine", errno);
+  }
+  return std::int64_t{info.st_size};
+}
+
+Status read_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+               const std::filesystem::path& path) {
+  return move_all(pieces, offset, path, "read", [&](std::span<iovec> rest, std::int64_t at) {
+    return ::preadv(file.get(), rest.data(), static_cast<int>(rest.size()), at);
+  });
+}
+
+Status read_at(const Descriptor& file, std::span<std::byte> bytes, std::int64_t offset,
+               const std::filesystem::path& path) {
+  iovec piece{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  return read_at(file, {&piece, 1}, offset, path);
+}
+
+Status write_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+                const std::filesystem::path& path) {
+  return move_all(pieces, offset, path, "write", [&](std::span<iovec> rest, std::int64_t at) {
+    return ::pwritev(file.get(), rest.data(), static_cast<int>(rest.size()), at);
+  });
+}
+
+Status write_at(const Descriptor& file, std::span<const std::byte> bytes, std::int64_t offset,
+                const std::filesystem::path& path) {
+  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()),  // NOLINT: iovec has one type
+              .iov_len = bytes.size()};
+  return write_at(file, {&piece, 1}, offset, path);
+}
+
+void append_piece(std::span<const std::byte> bytes, std::span<iovec> pieces, std::size_t& used) {
+  auto* data = const_cast<std::byte*>(bytes.data());  // NOLINT: iovec has one type for both ways
+  if (used > 0) {
+    iovec& last = pieces[used - 1];
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data) {
+      last.iov_len += bytes.size();
+      return;
+    }
+  }
+  QUIRE_CHECK(used < pieces.size(), "too many pieces");
+  pieces[used++] = {.iov_base = data, .iov_len = bytes.size()};
+}
+
+Result<NewFile> NewFile::create(const Folder& folder, std::string name) {
+  NewFile file(folder, std::move(name));
+  for (;;) {
+    std::array<std::uint8_t, 8> chance{};
+    if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
+      return io_error(file.path(), "name a temporary file for", errno);
+    }
+    std::string temporary = base::str_cat(kTemporaryPrefix, base::to_hex(chance));
+    file.file_ =
+        Descriptor(::openat(folder.descriptor.get(), temporary.c_str(),
+                            O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kPrivateFile));
+    if (file.file_.get() >= 0) {
+      file.temporary_ = std::move(temporary);
+      return file;
+    }
+    if (errno != EEXIST) {
+      return io_error(file.path(), "create a temporary file for", errno);
+    }
+  }
+}
+
+NewFile::NewFile(NewFile&& other) noexcept
+    : folder_(other.folder_),
+      name_(std::move(other.name_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      file_(std::move(other.file_)) {}
+
+NewFile::~NewFile() {
+  if (!temporary_.empty()) {
+    ::unlinkat(folder_->descriptor.get(), temporary_.c_str(), 0);
+  }
+}
+
+Result<Descriptor> NewFile::reopen() const { return open_file(*folder_, temporary_); }
+
+void NewFile::start_writeback() const {
+  ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
+Status NewFile::commit(bool sync) {
+  if (sync && ::fsync(file_.get()) != 0) {
+    return io_error(path(), "sync", errno);
+  }
+  const int folder = folder_->descriptor.get();
+  // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
+  if (::renameat(folder, temporary_.c_str(), folder, name_.c_str()) != 0) {
+    return io_error(path(), "put into place", errno);
+  }
+  temporary_.clear();
+  if (sync && ::fsync(folder) != 0) {
+    return io_error(folder_->path, "sync folder", errno);
+  }
+  return {};
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,110 @@
+// Files and folders by descriptor: positioned reads and writes that never come back short, and new
+// files that appear under their name whole or not at all. Names are resolved inside an open folder
+// and the last component is never followed, so that no link leads out of it.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+// Owns a file descriptor. Move only.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor();
+
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+// An open folder; `path` is for messages.
+struct Folder {
+  Descriptor descriptor;
+  std::filesystem::path path;
+
+  // kNotFound when there is none, kIo otherwise; a link in place of the folder itself is followed,
+  // since the caller named it.
+  [[nodiscard]] static Result<Folder> open(const std::filesystem::path& path);
+  // The folder `name` inside this one; a link is kIo. `create`: makes it (mode 0700) when missing.
+  [[nodiscard]] Result<Folder> open_in(const std::string& name, bool create) const;
+};
+
+// kIo: "cannot <doing> <path>: <reason of errno>"; kNotFound for a file that is not there.
+[[nodiscard]] Error io_error(const std::filesystem::path& path, std::string_view doing, int reason);
+
+// A regular file of `folder` for reading; a link, folder, pipe or device in its place is kIo.
+[[nodiscard]] Result<Descriptor> open_file(const Folder& folder, const std::string& name);
+// The same for a path of the caller's choice, whose links are followed.
+[[nodiscard]] Result<Descriptor> open_file(const std::filesystem::path& path);
+
+// Bytes of an open file.
+[[nodiscard]] Result<std::int64_t> file_size(const Descriptor& file,
+                                             const std::filesystem::path& path);
+
+// Fills all of `pieces` from `offset` on; they are used up. At most 1024 pieces. kCorrupt when the
+// file ends before, kIo for what the system refuses.
+[[nodiscard]] Status read_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+                             const std::filesystem::path& path);
+[[nodiscard]] Status read_at(const Descriptor& file, std::span<std::byte> bytes,
+                             std::int64_t offset, const std::filesystem::path& path);
+[[nodiscard]] Status write_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+                              const std::filesystem::path& path);
+[[nodiscard]] Status write_at(const Descriptor& file, std::span<const std::byte> bytes,
+                              std::int64_t offset, const std::filesystem::path& path);
+
+// Appends `bytes` to `pieces`, growing the last piece where they follow it in memory.
+void append_piece(std::span<const std::byte> bytes, std::span<iovec> pieces, std::size_t& used);
+
+// A file that is written under a temporary name (kTemporaryPrefix + chance; mode 0600) and gets its
+// own by commit(). Not committed, it is removed.
+class NewFile {
+ public:
+  // `folder` must outlive the object.
+  [[nodiscard]] static Result<NewFile> create(const Folder& folder, std::string name);
+  NewFile(NewFile&& other) noexcept;
+  NewFile& operator=(NewFile&&) = delete;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile();
+
+  [[nodiscard]] const Descriptor& descriptor() const { return file_; }
+  // A second descriptor of what was written so far, for reading it back.
+  [[nodiscard]] Result<Descriptor> reopen() const;
+  // Where it will be, for messages.
+  [[nodiscard]] std::filesystem::path path() const { return folder_->path / name_; }
+  // Starts to bring what was written so far to the disk, without waiting.
+  void start_writeback() const;
+  // Replaces whatever has the name. `sync`: file, then folder are on the disk when this returns.
+  [[nodiscard]] Status commit(bool sync);
+
+ private:
+  NewFile(const Folder& folder, std::string name) : folder_(&folder), name_(std::move(name)) {}
+  const Folder* folder_;
+  std::string name_;
+  std::string temporary_;  // empty: committed or moved from
+  Descriptor file_;
+};
+
+inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
+
+}  // namespace quire::kv_store

@@ -1,0 +1,119 @@
+// KV files: the KV of some runs of tokens, with everything needed to know what it is and whether it
+// is whole. One format for a saved sequence, a chunk and an object of the store
+// (docs/store-format.md). The payload has the layout of the shelves, so reading is copying.
+//
+// Invariants:
+// 1. A file is under its name whole or not at all: temporary name, fsync, rename, fsync of the
+// folder.
+// 2. Equal input gives equal bytes: no times, no chance, no bytes of slots without a token.
+// 3. Nothing of a file is believed before its checksum was compared, and no length before it was
+//    compared with the size of the file; memory is at most a small multiple of the header's bytes.
+// 4. Files are read by pread, never mapped: one that is truncated meanwhile is an error, not
+// SIGBUS.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/kv_file_format.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::kv_store {
+
+struct WriteOptions {
+  bool sync = true;       // on the disk before the call returns; else whenever the system likes
+  bool compress = false;  // byte planes + zstd, head block by head block, where that is smaller
+};
+
+// Writes `content` and the KV of its runs; blocks[r] are the blocks of runs[r] on the shelves.
+// Slots behind the last token of a run are written as zeros: they may hold another user's KV.
+// kInvalidArgument for content that contradicts itself or the shelves, kIo with path and reason for
+// what the system refuses (full disk, read-only folder); then the old file, if any, stays whole.
+// Reads the shelves only; one thread. Cost: one pass over the payload.
+[[nodiscard]] Status write_kv_file(const std::filesystem::path& path, const KVFileContent& content,
+                                   const PagedStore& shelves,
+                                   std::span<const std::vector<BlockId>> blocks,
+                                   const WriteOptions& options = {});
+
+// The same inside an open folder. Returns the bytes of the file.
+[[nodiscard]] Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name,
+                                                 const KVFileContent& content,
+                                                 const PagedStore& shelves,
+                                                 std::span<const std::vector<BlockId>> blocks,
+                                                 const WriteOptions& options = {});
+
+// A KV file open for reading. Move only. Const functions may be called from several threads at a
+// time, with different destinations. The file may be replaced or removed meanwhile.
+class KVFile {
+ public:
+  // Checks everything but the payload. kNotFound, kIo, kCorrupt (damaged; the message says what),
+  // kUnsupported (later version, unknown codec).
+  [[nodiscard]] static Result<KVFile> open(const std::filesystem::path& path);
+  // The same for a file that is open already; `path` names it in messages.
+  [[nodiscard]] static Result<KVFile> open(Descriptor file, const std::filesystem::path& path);
+
+  [[nodiscard]] const KVFileContent& content() const { return header_.content; }
+  [[nodiscard]] Codec codec() const { return header_.codec; }
+  [[nodiscard]] std::int64_t file_bytes() const { return file_bytes_; }
+  // Bytes of the payload as on the shelves; with Codec::kPlanes the file has fewer.
+  [[nodiscard]] std::int64_t payload_bytes() const;
+
+  // kIncompatible naming what differs: weights, dtype, block size, layers, heads, window.
+  [[nodiscard]] Status check_fits(const base::KVFingerprint& fingerprint,
+                                  const tensor::KVGeometry& geometry) const;
+
+  // Reads one layer of blocks [first_block, first_block + to.size()) of a run onto the shelves and
+  // compares its checksums. kCorrupt naming file, run, layer, head and block: nothing of what was
+  // read may be used then. kInvalidArgument for what the run or the shelves do not have;
+  // kIncompatible for shelves of another geometry. Cost: about a memcpy when the file is cached.
+  [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
+                                  std::span<const BlockId> to, PagedStore& shelves) const;
+
+  // Asks the system to read a layer of a run from the disk; returns at once. A hint.
+  void will_need(int run, int layer) const;
+
+  // Reads the whole payload and compares every checksum.
+  [[nodiscard]] Status verify() const;
+
+ private:
+  // Consecutive head blocks of one head in one layer of a run.
+  struct Place {
+    int run = 0;
+    int layer = 0;
+    int head = 0;
+    std::int32_t first_block = 0;
+  };
+  class Buffers;
+  KVFile(Descriptor file, std::filesystem::path path, KVFileHeader header, std::int64_t file_bytes);
+  [[nodiscard]] std::int32_t num_blocks(int run) const;
+  [[nodiscard]] std::size_t piece_index(const Place& place) const;
+  // Where head block `index` of a run is in the file; also for the index behind the last one.
+  [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;
+  [[nodiscard]] Status read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
+                                   Buffers& buffers) const;
+  // Blocks from `from` on: onto the shelves; all of them into `scratch`, again and again.
+  [[nodiscard]] Status read_head(Place from, std::span<const BlockId> to, PagedStore& shelves,
+                                 Buffers& buffers) const;
+  [[nodiscard]] Status verify_head(Place at, std::span<const std::span<std::byte>> scratch,
+                                   Buffers& buffers) const;
+  [[nodiscard]] Status check_request(int run, int layer, std::int32_t first_block,
+                                     std::span<const BlockId> to, const PagedStore& shelves) const;
+
+  Descriptor file_;
+  std::filesystem::path path_;
+  KVFileHeader header_;
+  std::int64_t file_bytes_ = 0;
+  std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
+};
+
+}  // namespace quire::kv_store

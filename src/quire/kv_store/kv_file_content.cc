@@ -1,0 +1,128 @@
+#include "quire/kv_store/kv_file_content.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::size_t kHashDigits = 64;
+
+Status check_run(const SavedRun& run) {
+  if (run.tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "has no tokens"};
+  }
+  const auto room = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+  if (run.start_position < 0 || run.tokens.size() > room ||
+      static_cast<std::size_t>(run.start_position) > room - run.tokens.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("begins at position ", run.start_position, " with ", run.tokens.size(),
+                          " tokens; positions are 0 to 2147483647")};
+  }
+  const auto bad =
+      std::find_if(run.tokens.begin(), run.tokens.end(), [](TokenId id) { return id < 0; });
+  if (bad != run.tokens.end()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("token id ", *bad, " is negative")};
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_metadata(const std::string& metadata) {
+  if (metadata.size() > kMaxMetadataBytes) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("metadata of ", metadata.size(), " bytes; at most ", kMaxMetadataBytes)};
+  }
+  QUIRE_TRY(const auto value, base::parse_json(metadata, "metadata"));
+  if (!value.is_object()) {
+    return {ErrorCode::kInvalidArgument, "metadata is not a json object"};
+  }
+  return {};
+}
+
+std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
+                                           const SavedRun& run) {
+  std::int64_t count = run.num_blocks(geometry.block_tokens);
+  if (__builtin_mul_overflow(count, std::int64_t{geometry.layers}, &count) ||
+      __builtin_mul_overflow(count, std::int64_t{geometry.kv_heads}, &count)) {
+    return std::nullopt;
+  }
+  return count;
+}
+
+bool is_hash(std::string_view text) {
+  return text.size() == kHashDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+Status check_content(const KVFileContent& content) {
+  if (content.fingerprint.empty()) {
+    return {ErrorCode::kInvalidArgument, "the fingerprint is empty"};
+  }
+  if (!content.object_hash.empty() && !is_hash(content.object_hash)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("object hash ", base::quoted(content.object_hash),
+                          " is not 64 hexadecimal digits")};
+  }
+  const tensor::KVGeometry& geometry = content.geometry;
+  QUIRE_TRY_STATUS(check_geometry(geometry));
+  if (geometry.window_tokens.size() != static_cast<std::size_t>(geometry.layers)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the geometry has ", geometry.window_tokens.size(), " windows for ",
+                          geometry.layers, " layers")};
+  }
+  for (std::size_t i = 0; i < content.runs.size(); ++i) {
+    if (const Status run = check_run(content.runs[i]); !run.ok()) {
+      return {run.error().code, base::str_cat("run ", i, " ", run.error().message)};
+    }
+    if (!head_blocks_of(geometry, content.runs[i])) {
+      return {ErrorCode::kInvalidArgument, base::str_cat("run ", i, " is too large")};
+    }
+  }
+  return check_metadata(content.metadata_json);
+}
+
+std::string geometry_difference(const tensor::KVGeometry& theirs, const tensor::KVGeometry& ours) {
+  const auto differs = [](std::string_view name, const auto& a, const auto& b) {
+    return base::str_cat(name, " is ", a, ", here it is ", b);
+  };
+  if (theirs.layers != ours.layers) {
+    return differs("layers", theirs.layers, ours.layers);
+  }
+  if (theirs.kv_heads != ours.kv_heads) {
+    return differs("kv_heads", theirs.kv_heads, ours.kv_heads);
+  }
+  if (theirs.head_dim != ours.head_dim) {
+    return differs("head_dim", theirs.head_dim, ours.head_dim);
+  }
+  if (theirs.dtype != ours.dtype) {
+    return differs("dtype", tensor::dtype_name(theirs.dtype), tensor::dtype_name(ours.dtype));
+  }
+  if (theirs.block_tokens != ours.block_tokens) {
+    return differs("block_tokens", theirs.block_tokens, ours.block_tokens);
+  }
+  for (std::size_t i = 0; i < ours.window_tokens.size() && i < theirs.window_tokens.size(); ++i) {
+    if (theirs.window_tokens[i] != ours.window_tokens[i]) {
+      return differs(base::str_cat("the window of layer ", i), theirs.window_tokens[i],
+                     ours.window_tokens[i]);
+    }
+  }
+  return {};
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,331 @@
+#include "quire/kv_store/kv_file_format.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/kv_store/byte_codec.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
+
+namespace quire::kv_store {
+namespace {
+
+// The first byte is no text, and the line ends are lost where a transfer "mends" them.
+using Magic = std::array<std::uint8_t, 8>;
+constexpr Magic kKVMagic = {0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'};
+constexpr Magic kEntryMagic = {0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'};
+constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
+constexpr std::size_t kHashDigits = 64;
+constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
+constexpr std::size_t kRunBytes = 4 + 4 + 8;
+
+enum class DTypeCode : std::uint8_t { kFloat32 = 1, kBFloat16 = 2 };
+
+const Magic& magic_of(FileKind kind) { return kind == FileKind::kKV ? kKVMagic : kEntryMagic; }
+
+std::uint32_t version_of(FileKind kind) {
+  return kind == FileKind::kKV ? kKVFileVersion : kEntryFileVersion;
+}
+
+std::string_view name_of(FileKind kind) {
+  return kind == FileKind::kKV ? "kv file" : "store entry file";
+}
+
+Error corrupt(std::string message) {
+  return {.code = ErrorCode::kCorrupt, .message = std::move(message)};
+}
+
+Error too_short() { return corrupt("the header ends before its last field"); }
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  std::string text(bytes.size(), '\0');
+  std::transform(bytes.begin(), bytes.end(), text.begin(),
+                 [](std::byte byte) { return static_cast<char>(byte); });
+  return text;
+}
+
+Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
+  tensor::KVGeometry geometry;
+  geometry.layers = reader.get<std::int32_t>();
+  geometry.kv_heads = reader.get<std::int32_t>();
+  geometry.head_dim = reader.get<std::int32_t>();
+  geometry.block_tokens = reader.get<std::int32_t>();
+  const auto code = reader.get<std::uint32_t>();
+  if (reader.failed()) {
+    return too_short();
+  }
+  if (code != static_cast<std::uint32_t>(DTypeCode::kFloat32) &&
+      code != static_cast<std::uint32_t>(DTypeCode::kBFloat16)) {
+    return {ErrorCode::kUnsupported, base::str_cat("dtype ", code, " is unknown here")};
+  }
+  geometry.dtype = code == static_cast<std::uint32_t>(DTypeCode::kFloat32)
+                       ? tensor::DType::kFloat32
+                       : tensor::DType::kBFloat16;
+  return geometry;
+}
+
+Status parse_runs(ByteReader& reader, std::uint32_t num_runs, KVFileHeader& header) {
+  std::vector<std::uint32_t> num_tokens;
+  if (!reader.holds(num_runs, kRunBytes)) {
+    return too_short();
+  }
+  for (std::uint32_t i = 0; i < num_runs; ++i) {
+    num_tokens.push_back(reader.get<std::uint32_t>());
+    header.content.runs.push_back({.start_position = reader.get<std::int32_t>()});
+    header.pieces.push_back({.offset = reader.get<std::int64_t>()});
+  }
+  for (std::uint32_t i = 0; i < num_runs; ++i) {
+    if (!reader.get_all(num_tokens[i], header.content.runs[i].tokens)) {
+      return too_short();
+    }
+  }
+  return {};
+}
+
+Status parse_pieces(ByteReader& reader, KVFileHeader& header) {
+  const tensor::KVGeometry& geometry = header.content.geometry;
+  const std::int64_t block_bytes = geometry.head_block_bytes();
+  for (std::size_t i = 0; i < header.pieces.size(); ++i) {
+    const auto count = head_blocks_of(geometry, header.content.runs[i]);
+    if (!count || !reader.get_all(static_cast<std::uint64_t>(*count), header.pieces[i].checksums)) {
+      return too_short();
+    }
+  }
+  if (header.codec == Codec::kRaw) {
+    return {};
+  }
+  for (RunPieces& pieces : header.pieces) {
+    if (!reader.get_all(pieces.checksums.size(), pieces.stored_bytes)) {
+      return too_short();
+    }
+    for (const std::uint32_t bytes : pieces.stored_bytes) {
+      if (bytes < 1 || bytes > block_bytes) {
+        return corrupt(
+            base::str_cat("a head block of ", block_bytes, " bytes is stored in ", bytes));
+      }
+    }
+  }
+  return {};
+}
+
+// Offsets follow from the rest: they are written so that a reader needs no arithmetic, and here
+// compared, so that no payload overlaps another or lies outside the file.
+Status check_places(const KVFileHeader& header, std::int64_t file_bytes) {
+  const PayloadPlaces places = place_payload(header);
+  if (places.file_bytes != file_bytes) {
+    return corrupt(base::str_cat("the file has ", file_bytes, " bytes, its header speaks of ",
+                                 places.file_bytes));
+  }
+  for (std::size_t i = 0; i < header.pieces.size(); ++i) {
+    if (header.pieces[i].offset != places.offsets[i]) {
+      return corrupt(base::str_cat("run ", i, " is said to begin at byte ", header.pieces[i].offset,
+                                   ", it begins at ", places.offsets[i]));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::int64_t round_up_to_page(std::int64_t bytes) {
+  return (bytes + kPayloadAlignment - 1) / kPayloadAlignment * kPayloadAlignment;
+}
+
+std::uint64_t checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+KVFileHeader make_header(const KVFileContent& content, Codec codec) {
+  KVFileHeader header{.content = content, .codec = codec};
+  for (const SavedRun& run : content.runs) {
+    const auto count = static_cast<std::size_t>(head_blocks_of(content.geometry, run).value_or(0));
+    RunPieces pieces;
+    pieces.checksums.resize(count);
+    pieces.stored_bytes.resize(codec == Codec::kRaw ? 0 : count);
+    header.pieces.push_back(std::move(pieces));
+  }
+  return header;
+}
+
+PayloadPlaces place_payload(const KVFileHeader& header) {
+  PayloadPlaces places;
+  auto end = static_cast<std::int64_t>(kPreambleBytes + header_size(header));
+  const std::int64_t block_bytes = header.content.geometry.head_block_bytes();
+  for (const RunPieces& pieces : header.pieces) {
+    end = round_up_to_page(end);
+    places.offsets.push_back(end);
+    if (header.codec == Codec::kRaw) {
+      end += static_cast<std::int64_t>(pieces.checksums.size()) * block_bytes;
+    }
+    for (const std::uint32_t bytes : pieces.stored_bytes) {
+      end += bytes;
+    }
+  }
+  places.file_bytes = end;
+  return places;
+}
+
+std::size_t header_size(const KVFileHeader& header) {
+  std::size_t bytes = kFixedHeaderBytes + 4 * header.content.geometry.window_tokens.size() +
+                      header.content.metadata_json.size();
+  for (const SavedRun& run : header.content.runs) {
+    bytes += kRunBytes + 4 * run.tokens.size();
+  }
+  for (const RunPieces& pieces : header.pieces) {
+    bytes += 8 * pieces.checksums.size() + 4 * pieces.stored_bytes.size();
+  }
+  return bytes;
+}
+
+std::vector<std::byte> encode_header(const KVFileHeader& header) {
+  const KVFileContent& content = header.content;
+  const tensor::KVGeometry& geometry = content.geometry;
+  ByteWriter out(header_size(header));
+  out.put_bytes(std::as_bytes(std::span(content.fingerprint.bytes)));
+  out.put_bytes(
+      bytes_of(content.object_hash.empty() ? std::string(kHashDigits, '\0') : content.object_hash));
+  out.put(geometry.layers);
+  out.put(geometry.kv_heads);
+  out.put(geometry.head_dim);
+  out.put(geometry.block_tokens);
+  out.put(static_cast<std::uint32_t>(
+      geometry.dtype == tensor::DType::kFloat32 ? DTypeCode::kFloat32 : DTypeCode::kBFloat16));
+  out.put(static_cast<std::uint32_t>(header.codec));
+  out.put(static_cast<std::uint32_t>(content.runs.size()));
+  out.put(static_cast<std::uint32_t>(content.metadata_json.size()));
+  std::for_each(geometry.window_tokens.begin(), geometry.window_tokens.end(),
+                [&](int window) { out.put(window); });
+  for (std::size_t i = 0; i < content.runs.size(); ++i) {
+    out.put(static_cast<std::uint32_t>(content.runs[i].tokens.size()));
+    out.put(content.runs[i].start_position);
+    out.put(header.pieces[i].offset);
+  }
+  for (const SavedRun& run : content.runs) {
+    std::for_each(run.tokens.begin(), run.tokens.end(), [&](TokenId id) { out.put(id); });
+  }
+  for (const RunPieces& pieces : header.pieces) {
+    std::for_each(pieces.checksums.begin(), pieces.checksums.end(),
+                  [&](std::uint64_t sum) { out.put(sum); });
+  }
+  for (const RunPieces& pieces : header.pieces) {
+    std::for_each(pieces.stored_bytes.begin(), pieces.stored_bytes.end(),
+                  [&](std::uint32_t bytes) { out.put(bytes); });
+  }
+  out.put_bytes(bytes_of(content.metadata_json));
+  QUIRE_CHECK(out.bytes().size() == header_size(header), "header size and encoding disagree");
+  return std::move(out).take();
+}
+
+std::vector<std::byte> encode_preamble(const Preamble& preamble) {
+  ByteWriter out(kPreambleBytes);
+  out.put_bytes(std::as_bytes(std::span(magic_of(preamble.kind))));
+  out.put(version_of(preamble.kind));
+  out.put(std::uint32_t{0});
+  out.put(preamble.header_bytes);
+  out.put(preamble.file_bytes);
+  out.put(preamble.header_checksum);
+  out.put(std::uint64_t{0});
+  out.put(std::uint64_t{0});
+  out.put(checksum(out.bytes()));
+  return std::move(out).take();
+}
+
+Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
+                                std::int64_t file_bytes) {
+  if (bytes.size() < kPreambleBytes) {
+    return corrupt(base::str_cat("a ", name_of(kind), " has at least ", kPreambleBytes,
+                                 " bytes, this one has ", bytes.size()));
+  }
+  ByteReader reader(bytes);
+  const Magic& magic = magic_of(kind);
+  if (std::memcmp(reader.get_bytes(magic.size()).data(), magic.data(), magic.size()) != 0) {
+    return corrupt(base::str_cat("not a ", name_of(kind), ": it begins with other bytes"));
+  }
+  if (const auto version = reader.get<std::uint32_t>(); version != version_of(kind)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(name_of(kind), " format version ", version, ", this build reads version ",
+                          version_of(kind))};
+  }
+  const auto first = bytes.first(kPreambleChecksumAt);
+  ByteReader sum(bytes.subspan(kPreambleChecksumAt));
+  if (checksum(first) != sum.get<std::uint64_t>()) {
+    return corrupt("the checksum of its first bytes is wrong");
+  }
+  static_cast<void>(reader.get<std::uint32_t>());
+  Preamble preamble{.kind = kind,
+                    .header_bytes = reader.get<std::uint64_t>(),
+                    .file_bytes = reader.get<std::uint64_t>(),
+                    .header_checksum = reader.get<std::uint64_t>()};
+  if (preamble.file_bytes != static_cast<std::uint64_t>(file_bytes)) {
+    return corrupt(base::str_cat("the file has ", file_bytes, " bytes, it was written with ",
+                                 preamble.file_bytes));
+  }
+  if (preamble.header_bytes >
+      std::min<std::uint64_t>(kMaxHeaderBytes, preamble.file_bytes - kPreambleBytes)) {
+    return corrupt(base::str_cat("a header of ", preamble.header_bytes, " bytes in a file of ",
+                                 file_bytes, "; at most ", kMaxHeaderBytes));
+  }
+  return preamble;
+}
+
+Result<KVFileHeader> parse_header(std::span<const std::byte> bytes, std::int64_t file_bytes) {
+  ByteReader reader(bytes);
+  KVFileHeader header;
+  KVFileContent& content = header.content;
+  const auto fingerprint = reader.get_bytes(content.fingerprint.bytes.size());
+  std::transform(fingerprint.begin(), fingerprint.end(), content.fingerprint.bytes.begin(),
+                 [](std::byte byte) { return static_cast<std::uint8_t>(byte); });
+  content.object_hash = text_of(reader.get_bytes(kHashDigits));
+  if (content.object_hash == std::string(kHashDigits, '\0')) {
+    content.object_hash.clear();
+  }
+  QUIRE_TRY(content.geometry, parse_geometry(reader));
+  const auto codec = reader.get<std::uint32_t>();
+  if (codec > static_cast<std::uint32_t>(Codec::kPlanes)) {
+    return {ErrorCode::kUnsupported, base::str_cat("codec ", codec, " is unknown here")};
+  }
+  header.codec = static_cast<Codec>(codec);
+  const auto num_runs = reader.get<std::uint32_t>();
+  const auto metadata_bytes = reader.get<std::uint32_t>();
+  // Checked before any count of blocks is derived from it.
+  if (const Status geometry = check_geometry(content.geometry); !geometry.ok()) {
+    return corrupt(geometry.error().message);
+  }
+  if (!reader.get_all(static_cast<std::uint32_t>(content.geometry.layers),
+                      content.geometry.window_tokens)) {
+    return too_short();
+  }
+  QUIRE_TRY_STATUS(parse_runs(reader, num_runs, header));
+  QUIRE_TRY_STATUS(parse_pieces(reader, header));
+  content.metadata_json = text_of(reader.get_bytes(metadata_bytes));
+  if (reader.failed() || reader.left() != 0) {
+    return reader.failed() ? too_short() : corrupt("the header goes on behind its last field");
+  }
+  if (const Status checked = check_content(content); !checked.ok()) {
+    return corrupt(checked.error().message);
+  }
+  QUIRE_TRY_STATUS(check_places(header, file_bytes));
+  return header;
+}
+
+}  // namespace quire::kv_store

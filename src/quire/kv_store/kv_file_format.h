@@ -1,0 +1,80 @@
+// The bytes of a KV file in front of its payload (docs/store-format.md): pure functions between
+// bytes and structs, no files. Everything is little-endian and checked before it is believed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+inline constexpr std::uint32_t kKVFileVersion = 1;
+inline constexpr std::size_t kPreambleBytes = 64;
+inline constexpr std::int64_t kPayloadAlignment = 4096;
+inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
+
+// The next multiple of kPayloadAlignment. Precondition: no overflow.
+[[nodiscard]] std::int64_t round_up_to_page(std::int64_t bytes);
+
+// How head blocks are stored.
+enum class Codec : std::uint8_t {
+  kRaw = 0,     // as in memory
+  kPlanes = 1,  // byte planes + zstd where that is smaller, else as in memory
+};
+
+// Where one run's head blocks are: [layer][kv_head][block].
+struct RunPieces {
+  std::int64_t offset = 0;                  // of the payload in the file, kPayloadAlignment
+  std::vector<std::uint64_t> checksums;     // XXH3-64 of each head block as in memory
+  std::vector<std::uint32_t> stored_bytes;  // Codec::kPlanes: of each head block; else empty
+};
+
+// All of a KV file but its payload.
+struct KVFileHeader {
+  KVFileContent content;
+  Codec codec = Codec::kRaw;
+  std::vector<RunPieces> pieces;  // [runs]
+};
+
+// What begins with a preamble. Versions are counted for each kind.
+enum class FileKind : std::uint8_t { kKV, kEntry };
+inline constexpr std::uint32_t kEntryFileVersion = 1;
+
+struct Preamble {
+  FileKind kind = FileKind::kKV;
+  std::uint64_t header_bytes = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t header_checksum = 0;
+};
+
+[[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes);
+
+// The header of `content` with room in `pieces` for every head block; offsets, checksums and stored
+// sizes still zero. Precondition: check_content is ok.
+[[nodiscard]] KVFileHeader make_header(const KVFileContent& content, Codec codec);
+
+// Where payloads begin, and where the last one ends.
+struct PayloadPlaces {
+  std::vector<std::int64_t> offsets;  // [runs]
+  std::int64_t file_bytes = 0;
+};
+// For Codec::kPlanes once stored_bytes are known; the offset of run 0 is right before.
+[[nodiscard]] PayloadPlaces place_payload(const KVFileHeader& header);
+// Bytes that encode_header will give; known before any checksum is.
+[[nodiscard]] std::size_t header_size(const KVFileHeader& header);
+[[nodiscard]] std::vector<std::byte> encode_header(const KVFileHeader& header);
+[[nodiscard]] std::vector<std::byte> encode_preamble(const Preamble& preamble);
+
+// kCorrupt for what contradicts itself, kUnsupported (with both numbers) for a later version and an
+// unknown codec or dtype. Never allocates more than a small multiple of `bytes`. Messages do not
+// name the file.
+[[nodiscard]] Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
+                                              std::int64_t file_bytes);
+[[nodiscard]] Result<KVFileHeader> parse_header(std::span<const std::byte> bytes,
+                                                std::int64_t file_bytes);
+
+}  // namespace quire::kv_store

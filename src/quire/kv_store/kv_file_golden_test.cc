@@ -1,0 +1,101 @@
+// Files of format version 1, made from the document by tests/golden/kv_store/make_goldens.py: they
+// can be read for ever, and what is written today is the same, byte for byte.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/test_support.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+const std::filesystem::path kFolder =
+    std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden/kv_store";
+
+KVFileContent golden_content() {
+  std::string hash;
+  for (int i = 0; i < 4; ++i) {
+    hash += "0123456789abcdef";
+  }
+  return {.fingerprint = fingerprint_of(1),
+          .geometry = small_geometry(),
+          .runs = {{.tokens = {7, 10, 13, 16, 19, 22}, .start_position = 0},
+                   {.tokens = {100, 50, 0}, .start_position = 32000}},
+          .metadata_json = R"({"name":"golden","é":[1,2]})",
+          .object_hash = hash};
+}
+
+// Run 0 in blocks 0 and 1, run 1 in block 2; slots without a token hold chance.
+const std::vector<std::vector<BlockId>> kBlocks = {ids({0, 1}), ids({2})};
+
+PagedStore golden_shelves() {
+  PagedStore shelves = random_shelves(small_geometry(), 3, 61);
+  const auto set = [](std::span<std::byte> block, int index, int value) {
+    const auto bits = static_cast<std::uint16_t>(value);
+    std::memcpy(&block[static_cast<std::size_t>(index) * 2], &bits, 2);
+  };
+  for (int i = 0; i < 2 * 2 * 3; ++i) {
+    const int layer = i / 6, head = i / 3 % 2, id = i % 3, run = id / 2, block = id % 2;
+    const auto bytes = shelves.head_blocks(layer, head, BlockId{id});
+    const int tokens = run == 0 ? (block == 0 ? 4 : 2) : 3;
+    for (int slot = 0; slot < tokens; ++slot) {
+      for (int dim = 0; dim < 32; ++dim) {
+        const int at = ((run * 2 + layer) * 2 + head) * 8 + block;
+        const int value = 0x3f00 + (at * 131 + slot * 7 + dim * 3) % 256;
+        set(bytes, (dim / 2 * 4 + slot) * 2 + dim % 2, value);
+        set(bytes, 128 + (slot / 2 * 32 + dim) * 2 + slot % 2, value ^ 0x8000);
+      }
+    }
+  }
+  return shelves;
+}
+
+TEST(KVFileGolden, FilesOfVersion1AreRead) {
+  const PagedStore expected = golden_shelves();
+  for (const char* name : {"v1_raw.qkv", "v1_planes.qkv"}) {
+    const auto file = KVFile::open(kFolder / name);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_TRUE(file->verify().ok());
+    const KVFileContent content = golden_content();
+    EXPECT_TRUE(file->check_fits(content.fingerprint, content.geometry).ok());
+    EXPECT_EQ(file->content().metadata_json, content.metadata_json);
+    EXPECT_EQ(file->content().object_hash, content.object_hash);
+    ASSERT_EQ(file->content().runs.size(), 2U);
+    PagedStore to = random_shelves(small_geometry(), 3, 62);
+    for (std::size_t run = 0; run < 2; ++run) {
+      EXPECT_EQ(file->content().runs[run].tokens, content.runs[run].tokens);
+      EXPECT_EQ(file->content().runs[run].start_position, content.runs[run].start_position);
+      ASSERT_TRUE(read_run(*file, static_cast<int>(run), kBlocks[run], to).ok());
+      EXPECT_EQ(shelf_bytes(to, kBlocks[run]),
+                kv_bytes(expected, kBlocks[run], content.runs[run].tokens.size()));
+    }
+  }
+}
+
+TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a";
+  const PagedStore shelves = golden_shelves();
+  ASSERT_TRUE(write_kv_file(path, golden_content(), shelves, kBlocks).ok());
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(kFolder / "v1_raw.qkv"));
+  // zstd promises to read what it once wrote, not to write the same for ever.
+  ASSERT_TRUE(write_kv_file(path, golden_content(), shelves, kBlocks, {.compress = true}).ok());
+  EXPECT_LT(std::filesystem::file_size(path), std::filesystem::file_size(kFolder / "v1_raw.qkv"));
+  KVFileContent metadata_alone = golden_content();
+  metadata_alone.runs.clear();
+  ASSERT_TRUE(write_kv_file(path, metadata_alone, shelves, {}).ok());
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(kFolder / "v1_metadata.qkv"));
+}
+
+}  // namespace
+}  // namespace quire::kv_store

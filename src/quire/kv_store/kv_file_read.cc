@@ -1,0 +1,274 @@
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/base/str.h"
+#include "quire/kv_store/file_front.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_codec.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/kv_file_format.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::kv_store {
+namespace {
+
+// Head blocks per system call: copied by the system, then hashed while still in the cache.
+constexpr std::size_t kBatch = 32;
+
+}  // namespace
+
+// What reading needs besides the destination.
+class KVFile::Buffers {
+ public:
+  [[nodiscard]] static Result<Buffers> create(const KVFileHeader& header) {
+    Buffers buffers;
+    if (header.codec == Codec::kPlanes) {
+      const tensor::KVGeometry& geometry = header.content.geometry;
+      QUIRE_TRY(PlaneCodec codec,
+                PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                                   static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+      buffers.codec_ = std::make_unique<PlaneCodec>(std::move(codec));
+    }
+    return buffers;
+  }
+  [[nodiscard]] PlaneCodec& codec() { return *codec_; }
+  // Room for `bytes` stored bytes, valid until the next call.
+  [[nodiscard]] std::span<std::byte> stored(std::int64_t bytes) {
+    stored_.resize(static_cast<std::size_t>(bytes));
+    return stored_;
+  }
+
+ private:
+  std::unique_ptr<PlaneCodec> codec_;  // null: raw
+  std::vector<std::byte> stored_;
+};
+
+KVFile::KVFile(Descriptor file, std::filesystem::path path, KVFileHeader header,
+               std::int64_t file_bytes)
+    : file_(std::move(file)),
+      path_(std::move(path)),
+      header_(std::move(header)),
+      file_bytes_(file_bytes) {
+  if (header_.codec == Codec::kRaw) {
+    return;
+  }
+  for (const RunPieces& pieces : header_.pieces) {
+    std::vector<std::int64_t>& offsets = offsets_.emplace_back();
+    offsets.reserve(pieces.stored_bytes.size() + 1);
+    offsets.push_back(pieces.offset);
+    for (const std::uint32_t bytes : pieces.stored_bytes) {
+      offsets.push_back(offsets.back() + bytes);
+    }
+  }
+}
+
+Result<KVFile> KVFile::open(const std::filesystem::path& path) {
+  QUIRE_TRY(Descriptor file, open_file(path));
+  return open(std::move(file), path);
+}
+
+Result<KVFile> KVFile::open(Descriptor file, const std::filesystem::path& path) {
+  QUIRE_TRY(const FileFront front, read_front(FileKind::kKV, file, path));
+  auto header = parse_header(front.header, front.file_bytes);
+  if (!header.ok()) {
+    return {header.error().code, base::str_cat(path.string(), ": ", header.error().message)};
+  }
+  return KVFile(std::move(file), path, std::move(header).value(), front.file_bytes);
+}
+
+std::int64_t KVFile::payload_bytes() const {
+  std::int64_t blocks = 0;
+  for (const RunPieces& pieces : header_.pieces) {
+    blocks += static_cast<std::int64_t>(pieces.checksums.size());
+  }
+  return blocks * content().geometry.head_block_bytes();
+}
+
+Status KVFile::check_fits(const base::KVFingerprint& fingerprint,
+                          const tensor::KVGeometry& geometry) const {
+  const std::string differs = geometry_difference(content().geometry, geometry);
+  if (!differs.empty()) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat(path_.string(), " does not fit the model: ", differs)};
+  }
+  if (!(content().fingerprint == fingerprint)) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat(path_.string(),
+                          " was made by another model: weights, rope, dtype or kernels differ")};
+  }
+  return {};
+}
+
+std::int32_t KVFile::num_blocks(int run) const {
+  return content().runs[static_cast<std::size_t>(run)].num_blocks(content().geometry.block_tokens);
+}
+
+std::size_t KVFile::piece_index(const Place& place) const {
+  const std::int64_t row = std::int64_t{place.layer} * content().geometry.kv_heads + place.head;
+  return static_cast<std::size_t>(row * num_blocks(place.run) + place.first_block);
+}
+
+std::int64_t KVFile::piece_offset(int run, std::size_t index) const {
+  const auto at = static_cast<std::size_t>(run);
+  if (header_.codec == Codec::kPlanes) {
+    return offsets_[at][index];
+  }
+  return header_.pieces[at].offset +
+         static_cast<std::int64_t>(index) * content().geometry.head_block_bytes();
+}
+
+Status KVFile::read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
+                           Buffers& buffers) const {
+  const std::size_t first = piece_index(from);
+  const std::int64_t offset = piece_offset(from.run, first);
+  std::span<std::byte> stored;
+  if (header_.codec == Codec::kPlanes) {
+    stored = buffers.stored(piece_offset(from.run, first + to.size()) - offset);
+    QUIRE_TRY_STATUS(read_at(file_, stored, offset, path_));
+  } else {
+    std::array<iovec, kBatch> pieces{};
+    std::size_t used = 0;
+    std::for_each(to.begin(), to.end(),
+                  [&](std::span<std::byte> block) { append_piece(block, pieces, used); });
+    QUIRE_TRY_STATUS(read_at(file_, std::span(pieces).first(used), offset, path_));
+  }
+  const RunPieces& pieces = header_.pieces[static_cast<std::size_t>(from.run)];
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    bool good = true;
+    if (header_.codec == Codec::kPlanes) {
+      const std::size_t bytes = pieces.stored_bytes[first + i];
+      good = buffers.codec().decode(stored.first(bytes), to[i]).ok();
+      stored = stored.subspan(bytes);
+    }
+    if (!good || checksum(to[i]) != pieces.checksums[first + i]) {
+      return {ErrorCode::kCorrupt,
+              base::str_cat(path_.string(), ": the checksum of run ", from.run, ", layer ",
+                            from.layer, ", head ", from.head, ", block ",
+                            from.first_block + static_cast<std::int32_t>(i),
+                            " is wrong; the file is damaged")};
+    }
+  }
+  return {};
+}
+
+Status KVFile::check_request(int run, int layer, std::int32_t first_block,
+                             std::span<const BlockId> to, const PagedStore& shelves) const {
+  const std::string differs = geometry_difference(content().geometry, shelves.geometry());
+  if (!differs.empty()) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat(path_.string(), " does not fit the shelves: ", differs)};
+  }
+  const auto refuse = [&](const std::string& message) {
+    return Status(ErrorCode::kInvalidArgument,
+                  base::str_cat("cannot read from ", path_.string(), ": ", message));
+  };
+  if (run < 0 || static_cast<std::size_t>(run) >= content().runs.size()) {
+    return refuse(base::str_cat("run ", run, " of ", content().runs.size()));
+  }
+  if (layer < 0 || layer >= content().geometry.layers) {
+    return refuse(base::str_cat("layer ", layer, " of ", content().geometry.layers));
+  }
+  const auto room = static_cast<std::int64_t>(num_blocks(run)) - first_block;
+  if (first_block < 0 || room < 0 || to.size() > static_cast<std::size_t>(room)) {
+    return refuse(base::str_cat(to.size(), " blocks from block ", first_block, " on, the run has ",
+                                num_blocks(run)));
+  }
+  for (const BlockId id : to) {
+    if (id.value < 0 || id.value >= shelves.num_blocks()) {
+      return refuse(
+          base::str_cat("block ", id.value, " of ", shelves.num_blocks(), " on the shelves"));
+    }
+  }
+  return {};
+}
+
+Status KVFile::read_head(Place from, std::span<const BlockId> to, PagedStore& shelves,
+                         Buffers& buffers) const {
+  std::array<std::span<std::byte>, kBatch> batch;
+  while (!to.empty()) {
+    const std::size_t count = std::min(kBatch, to.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      batch[i] = shelves.head_blocks(from.layer, from.head, to[i]);
+    }
+    QUIRE_TRY_STATUS(read_pieces(from, std::span(batch).first(count), buffers));
+    from.first_block += static_cast<std::int32_t>(count);
+    to = to.subspan(count);
+  }
+  return {};
+}
+
+Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::span<const BlockId> to,
+                          PagedStore& shelves) const {
+  QUIRE_TRY_STATUS(check_request(run, layer, first_block, to, shelves));
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  for (int head = 0; head < content().geometry.kv_heads; ++head) {
+    const Place from{.run = run, .layer = layer, .head = head, .first_block = first_block};
+    QUIRE_TRY_STATUS(read_head(from, to, shelves, buffers));
+  }
+  return {};
+}
+
+void KVFile::will_need(int run, int layer) const {
+  if (run < 0 || static_cast<std::size_t>(run) >= content().runs.size() || layer < 0 ||
+      layer >= content().geometry.layers) {
+    return;
+  }
+  const std::int64_t begin = piece_offset(run, piece_index({.run = run, .layer = layer}));
+  const std::int64_t end = piece_offset(run, piece_index({.run = run, .layer = layer + 1}));
+  ::posix_fadvise(file_.get(), begin, end - begin, POSIX_FADV_WILLNEED);
+}
+
+Status KVFile::verify_head(Place at, std::span<const std::span<std::byte>> scratch,
+                           Buffers& buffers) const {
+  const std::int32_t blocks = num_blocks(at.run);
+  while (at.first_block < blocks) {
+    const std::size_t count =
+        std::min(scratch.size(), static_cast<std::size_t>(blocks - at.first_block));
+    QUIRE_TRY_STATUS(read_pieces(at, scratch.first(count), buffers));
+    at.first_block += static_cast<std::int32_t>(count);
+  }
+  return {};
+}
+
+Status KVFile::verify() const {
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  const tensor::KVGeometry& geometry = content().geometry;
+  const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
+  // No more than the largest run needs: a hostile file names no more blocks than it pays for.
+  std::size_t most = 0;
+  for (std::size_t run = 0; run < content().runs.size(); ++run) {
+    most = std::max(most, static_cast<std::size_t>(num_blocks(static_cast<int>(run))));
+  }
+  std::vector<std::byte> bytes(block_bytes * std::min(kBatch, most));
+  std::vector<std::span<std::byte>> scratch;
+  for (std::size_t at = 0; at < bytes.size(); at += block_bytes) {
+    scratch.push_back(std::span(bytes).subspan(at, block_bytes));
+  }
+  const std::int64_t heads = std::int64_t{geometry.layers} * geometry.kv_heads;
+  const auto places = heads * static_cast<std::int64_t>(content().runs.size());
+  for (std::int64_t i = 0; i < places; ++i) {
+    const Place at{.run = static_cast<int>(i / heads),
+                   .layer = static_cast<int>(i % heads / geometry.kv_heads),
+                   .head = static_cast<int>(i % geometry.kv_heads)};
+    QUIRE_TRY_STATUS(verify_head(at, scratch, buffers));
+  }
+  return {};
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,94 @@
+// A thin skin over SQLite: connections, statements and transactions that release themselves, and
+// errors as values. No exceptions, no SQL built from text of others.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/result.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace quire::kv_store {
+
+class Database;
+
+// One prepared statement. Parameters and columns are numbered from 0.
+class Statement {
+ public:
+  Statement& bind(int index, std::int64_t value);
+  // Copies nothing: `text` must live until the last step.
+  Statement& bind(int index, std::string_view text);
+  // True: there is a row. kCorrupt for a damaged file, kIo for everything else that fails.
+  [[nodiscard]] Result<bool> step();
+  // For statements that give no rows.
+  [[nodiscard]] Status run();
+  void reset();
+
+  // Of the current row. A column of another type is converted, as SQLite does.
+  [[nodiscard]] std::int64_t number(int column) const;
+  [[nodiscard]] std::string text(int column) const;
+
+ private:
+  friend class Database;
+  struct Finalize {
+    void operator()(sqlite3_stmt* statement) const;
+  };
+  Statement(const Database& database, sqlite3_stmt* statement)
+      : database_(&database), statement_(statement) {}
+  const Database* database_;
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+};
+
+// One connection; one thread at a time.
+class Database {
+ public:
+  enum class Mode : std::uint8_t {
+    kWrite,      // the file exists
+    kRead,       // beside a writer; the folder may have to take SQLite's shared memory
+    kImmutable,  // nobody writes, nothing is created
+  };
+  // Hardened against a file of a stranger: no functions in its schema, bounded lengths.
+  [[nodiscard]] static Result<Database> open(const std::filesystem::path& path, Mode mode);
+
+  [[nodiscard]] Result<Statement> prepare(std::string_view sql) const;
+  // One or more statements without parameters and rows.
+  [[nodiscard]] Status execute(const char* sql) const;
+  // Rows that the last statement changed.
+  [[nodiscard]] std::int64_t changes() const;
+  // What went wrong last, as an error that names the file.
+  [[nodiscard]] Error failure() const;
+
+ private:
+  struct Close {
+    void operator()(sqlite3* connection) const;
+  };
+  Database(std::filesystem::path path, sqlite3* connection)
+      : path_(std::move(path)), connection_(connection) {}
+  std::filesystem::path path_;
+  std::unique_ptr<sqlite3, Close> connection_;
+};
+
+// Holds the write lock until commit; not committed, everything is undone.
+class Transaction {
+ public:
+  // Waits some seconds for another writer, then kIo.
+  [[nodiscard]] static Result<Transaction> begin(const Database& database);
+  Transaction(Transaction&& other) noexcept : database_(std::exchange(other.database_, nullptr)) {}
+  Transaction& operator=(Transaction&&) = delete;
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  ~Transaction();
+  [[nodiscard]] Status commit();
+
+ private:
+  explicit Transaction(const Database& database) : database_(&database) {}
+  const Database* database_;
+};
+
+}  // namespace quire::kv_store

@@ -1,0 +1,376 @@
+#include "quire/kv_store/store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>  // renameat
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_index.h"
+#include "quire/kv_store/store_layout.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::string_view kFormatStart = "quire store ";
+constexpr int kFormatVersion = 1;
+
+Status no_store(const Folder& folder, std::string_view why) {
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(folder.path.string(), " is not a quire store: ", why)};
+}
+
+bool may_write(const Folder& folder) {
+  return ::faccessat(folder.descriptor.get(), ".", W_OK | X_OK, AT_EACCESS) == 0;
+}
+
+// Anything but what a store leaves that was killed while it was made.
+bool holds_something(const std::filesystem::path& path) {
+  std::error_code failure;
+  for (const auto& item : std::filesystem::directory_iterator(path, failure)) {
+    if (!item.path().filename().string().starts_with(kTemporaryPrefix)) {
+      return true;
+    }
+  }
+  return bool(failure);
+}
+
+Status write_format(const Folder& folder) {
+  const std::string text = base::str_cat(kFormatStart, kFormatVersion, "\n");
+  QUIRE_TRY(NewFile file, NewFile::create(folder, kFormatName));
+  QUIRE_TRY_STATUS(write_at(file.descriptor(), std::as_bytes(std::span(text)), 0, file.path()));
+  return file.commit(true);
+}
+
+Status check_format(const Folder& folder) {
+  QUIRE_TRY(const Descriptor file, open_file(folder, kFormatName));
+  QUIRE_TRY(const std::int64_t size, file_size(file, folder.path / kFormatName));
+  std::string text(static_cast<std::size_t>(std::min<std::int64_t>(size, 64)), '\0');
+  QUIRE_TRY_STATUS(read_at(file, std::as_writable_bytes(std::span(text)), 0, folder.path));
+  int version = 0;
+  const char* end = text.data() + text.size();
+  if (!text.starts_with(kFormatStart) ||
+      std::from_chars(text.data() + kFormatStart.size(), end, version).ec != std::errc()) {
+    return no_store(folder, "its file \"format\" says something else");
+  }
+  if (version != kFormatVersion) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(folder.path.string(), ": store format version ", version,
+                          ", this build reads version ", kFormatVersion)};
+  }
+  return {};
+}
+
+// The same, for a folder that must be a store already.
+Status check_is_store(const Folder& folder) {
+  Status format = check_format(folder);
+  return !format.ok() && format.error().code == ErrorCode::kNotFound
+             ? no_store(folder, "it has no file \"format\"")
+             : format;
+}
+
+// Makes what a new store needs. The caller holds the lock of the folder.
+Status set_up(const Folder& folder) {
+  Status format = check_format(folder);
+  if (format.ok() || format.error().code != ErrorCode::kNotFound) {
+    return format;
+  }
+  if (holds_something(folder.path)) {
+    return no_store(folder, "it holds other files and no file \"format\"");
+  }
+  return write_format(folder);
+}
+
+Result<StoreIndex> open_index(const Folder& folder, const Folder& objects,
+                              const StoreOptions& options) {
+  if (::faccessat(folder.descriptor.get(), kIndexName, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
+      holds_something(objects.path)) {
+    return {
+        ErrorCode::kCorrupt,
+        base::str_cat((folder.path / kIndexName).string(),
+                      " is missing, but there are objects; `quire store repair` makes a new one")};
+  }
+  return options.read_only ? StoreIndex::open_read_only(folder)
+                           : StoreIndex::open_writable(folder, options.write.sync);
+}
+
+// Held while a store is opened for writing, so that two processes do not make it at once.
+class FolderLock {
+ public:
+  explicit FolderLock(const Folder& folder) : fd_(folder.descriptor.get()) {
+    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock() { ::flock(fd_, LOCK_UN); }
+
+ private:
+  int fd_;
+};
+
+bool same_kv(const KVFileContent& a, const KVFileContent& b) {
+  if (!(a.fingerprint == b.fingerprint) || a.runs.size() != b.runs.size() ||
+      !geometry_difference(a.geometry, b.geometry).empty()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < a.runs.size(); ++i) {
+    if (a.runs[i].start_position != b.runs[i].start_position ||
+        a.runs[i].tokens != b.runs[i].tokens) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::int64_t system_now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Store::Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options)
+    : folder_(std::move(folder)),
+      objects_(std::move(objects)),
+      index_(std::move(index)),
+      options_(std::move(options)) {}
+
+Result<Store> Store::open(const std::filesystem::path& path, StoreOptions options) {
+  if (!options.read_only && !std::filesystem::exists(path)) {
+    std::error_code failure;
+    std::filesystem::create_directories(std::filesystem::absolute(path).parent_path(), failure);
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+      return io_error(path, "create store", errno);
+    }
+  }
+  QUIRE_TRY(Folder folder, Folder::open(path));
+  if (!options.read_only && may_write(folder)) {
+    const FolderLock lock(folder);
+    QUIRE_TRY_STATUS(set_up(folder));
+    QUIRE_TRY(Folder objects, folder.open_in(kObjectsName, true));
+    QUIRE_TRY(StoreIndex index, open_index(folder, objects, options));
+    return Store(std::move(folder), std::move(objects), std::move(index), std::move(options));
+  }
+  options.read_only = true;
+  QUIRE_TRY_STATUS(check_is_store(folder));
+  QUIRE_TRY(Folder objects, folder.open_in(kObjectsName, false));
+  QUIRE_TRY(StoreIndex index, open_index(folder, objects, options));
+  return Store(std::move(folder), std::move(objects), std::move(index), std::move(options));
+}
+
+Status Store::check_writable() const {
+  if (options_.read_only) {
+    return {ErrorCode::kIo,
+            base::str_cat("the store ", folder_.path.string(), " is open read-only")};
+  }
+  return {};
+}
+
+Result<Folder> Store::object_folder(const std::string& hash, bool create) const {
+  if (!is_hash(hash)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("object ", base::quoted(hash), " is not 64 hexadecimal digits")};
+  }
+  return objects_.open_in(hash.substr(0, kFolderDigits), create);
+}
+
+Result<Store::FileIdentity> Store::identify(const Folder& folder, const std::string& hash) {
+  struct stat info{};
+  const std::string name = object_file_name(hash);
+  if (::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
+    return io_error(folder.path / name, "examine", errno);
+  }
+  return FileIdentity{.inode = info.st_ino,
+                      .bytes = info.st_size,
+                      .changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
+
+Status Store::note_whole(const Folder& folder, const std::string& hash) {
+  QUIRE_TRY(whole_[hash], identify(folder, hash));
+  return {};
+}
+
+Result<KVFile> Store::open_object(const std::string& hash) const {
+  QUIRE_TRY(const Folder folder, object_folder(hash, false));
+  const std::string name = object_file_name(hash);
+  QUIRE_TRY(Descriptor descriptor, open_file(folder, name));
+  QUIRE_TRY(KVFile file, KVFile::open(std::move(descriptor), folder.path / name));
+  if (file.content().object_hash != hash) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat((folder.path / name).string(), " holds another object, ",
+                          base::quoted(file.content().object_hash))};
+  }
+  return file;
+}
+
+Result<bool> Store::has_object(const std::string& hash, const KVFileContent& content) {
+  const auto file = open_object(hash);
+  if (!file.ok()) {
+    return false;
+  }
+  if (!same_kv(file->content(), content)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("object ", hash,
+                          " holds other tokens or is of another model; a hash "
+                          "must say all of what the KV is")};
+  }
+  QUIRE_TRY(const Folder folder, object_folder(hash, false));
+  QUIRE_TRY(const FileIdentity now, identify(folder, hash));
+  const auto known = whole_.find(hash);
+  if ((known == whole_.end() || !(known->second == now)) && !file->verify().ok()) {
+    return false;
+  }
+  // Young again: gc leaves it alone until the entry that will name it is there.
+  if (::utimensat(folder.descriptor.get(), object_file_name(hash).c_str(), nullptr,
+                  AT_SYMLINK_NOFOLLOW) != 0) {
+    return false;
+  }
+  return note_whole(folder, hash).ok();
+}
+
+Result<std::int64_t> Store::put_object(const std::string& hash, KVFileContent content,
+                                       const PagedStore& shelves,
+                                       std::span<const std::vector<BlockId>> blocks) {
+  QUIRE_TRY_STATUS(check_writable());
+  QUIRE_TRY(const Folder folder, object_folder(hash, true));
+  QUIRE_TRY(const bool there, has_object(hash, content));
+  if (there) {
+    return std::int64_t{0};
+  }
+  content.object_hash = hash;
+  QUIRE_TRY(const std::int64_t bytes, write_kv_file(folder, object_file_name(hash), content,
+                                                    shelves, blocks, options_.write));
+  QUIRE_TRY_STATUS(note_whole(folder, hash));
+  return bytes;
+}
+
+Status Store::put_entry(Entry entry) {
+  QUIRE_TRY_STATUS(check_writable());
+  QUIRE_TRY_STATUS(check_entry(entry));
+  entry.accessed_ms = options_.now_ms();
+  entry.created_ms = entry.created_ms == 0 ? entry.accessed_ms : entry.created_ms;
+  entry.tokens = entry.bytes = 0;
+  // Under the lock no gc can remove what is found here.
+  QUIRE_TRY(Transaction transaction, index_.begin());
+  for (const EntryPart& part : entry.parts) {
+    entry.tokens += part.tokens;
+  }
+  for (const std::string& hash : objects_of(entry)) {
+    QUIRE_TRY(const Folder folder, object_folder(hash, false));
+    QUIRE_TRY(const FileIdentity file, identify(folder, hash));
+    entry.bytes += file.bytes;
+  }
+  QUIRE_TRY_STATUS(index_.put(entry));
+  return transaction.commit();
+}
+
+bool Store::is_visible(const Entry& entry) const {
+  return entry.expires_ms == 0 || entry.pinned || entry.expires_ms > options_.now_ms();
+}
+
+Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view tenant) const {
+  QUIRE_TRY(std::optional<Entry> entry, index_.find(key, tenant));
+  if (entry && !is_visible(*entry)) {
+    entry.reset();
+  }
+  return entry;
+}
+
+Result<std::vector<Entry>> Store::list(const EntryFilter& filter) const {
+  QUIRE_TRY(std::vector<Entry> entries, index_.list(filter));
+  std::erase_if(entries, [&](const Entry& entry) { return !is_visible(entry); });
+  return entries;
+}
+
+Error Store::no_entry(std::string_view key, std::string_view tenant) const {
+  return {.code = ErrorCode::kNotFound,
+          .message = base::str_cat("the store ", folder_.path.string(), " has no entry ",
+                                   base::quoted(key), " of tenant ", base::quoted(tenant))};
+}
+
+Result<Entry> Store::get(std::string_view key, std::string_view tenant) const {
+  QUIRE_TRY(std::optional<Entry> entry, find(key, tenant));
+  return entry ? Result<Entry>(std::move(*entry)) : Result<Entry>(no_entry(key, tenant));
+}
+
+Status Store::changed(const Result<bool>& found, std::string_view key,
+                      std::string_view tenant) const {
+  if (!found.ok()) {
+    return found.error();
+  }
+  return *found ? Status() : Status(no_entry(key, tenant));
+}
+
+Status Store::touch(std::string_view key, std::string_view tenant) {
+  QUIRE_TRY_STATUS(check_writable());
+  return changed(index_.set_accessed(key, tenant, options_.now_ms()), key, tenant);
+}
+
+Status Store::pin(std::string_view key, std::string_view tenant, bool pinned) {
+  QUIRE_TRY_STATUS(check_writable());
+  return changed(index_.set_pinned(key, tenant, pinned), key, tenant);
+}
+
+Status Store::set_ttl(std::string_view key, std::string_view tenant,
+                      std::optional<std::int64_t> ttl_ms) {
+  QUIRE_TRY_STATUS(check_writable());
+  std::int64_t expires_ms = 0;
+  if (ttl_ms && (*ttl_ms < 0 || __builtin_add_overflow(options_.now_ms(), *ttl_ms, &expires_ms))) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("a lifetime of ", *ttl_ms, " ms")};
+  }
+  return changed(index_.set_expires(key, tenant, expires_ms), key, tenant);
+}
+
+Result<std::int64_t> Store::repair(const std::filesystem::path& path) {
+  QUIRE_TRY(const Folder folder, Folder::open(path));
+  QUIRE_TRY_STATUS(check_is_store(folder));
+  std::vector<Entry> entries;
+  if (const auto old = StoreIndex::open_writable(folder, true); old.ok()) {
+    entries = old->salvage();
+  }
+  for (const std::string_view ending : {"", "-wal", "-shm"}) {
+    const std::string from = base::str_cat(kIndexName, ending);
+    const std::string to = base::str_cat(kIndexName, ".damaged", ending);
+    const int at = folder.descriptor.get();
+    // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
+    if (::renameat(at, from.c_str(), at, to.c_str()) != 0 && errno != ENOENT) {
+      return io_error(folder.path / from, "set aside", errno);
+    }
+  }
+  QUIRE_TRY(const StoreIndex fresh, StoreIndex::open_writable(folder, true));
+  QUIRE_TRY(Store store, Store::open(path));
+  QUIRE_TRY_STATUS(store.check_writable());
+  std::int64_t kept = 0;
+  for (const Entry& entry : entries) {
+    kept += store.put_entry(entry).ok() ? 1 : 0;
+  }
+  return kept;
+}
+
+}  // namespace quire::kv_store

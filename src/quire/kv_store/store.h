@@ -1,0 +1,191 @@
+// A store: a folder of KV that outlives the process and that several processes may share.
+//
+//   DIR/format                   "quire store 1"
+//   DIR/objects/ab/<hash>.qkv    KV files named by what the KV is: equal KV is written once
+//   DIR/index.sqlite             entries: what users named, which objects hold it, pins, TTL,
+//   access
+//
+// Invariants:
+// 1. An entry in the index names only objects that were whole and on the disk when it was put.
+// 2. After a crash of any process at any point every entry put before is there and whole.
+// 3. Objects are never changed, only replaced by equal ones, and removed only while no entry names
+//    them, under the write lock of the index.
+// 4. No name leaves the folder: they are hashes of 64 digits or ours; links inside are not
+// followed.
+// 5. Locks are the kernel's: a killed process leaves none behind.
+//
+// Threads: one at a time. Another thread opens a Store of its own, as another process does. Open
+// KVFiles live on without the store.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/store_index.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+// Milliseconds since 1970, UTC, by the system's clock.
+[[nodiscard]] std::int64_t system_now_ms();
+
+struct StoreOptions {
+  bool read_only = false;
+  std::int64_t max_bytes = 0;  // that gc leaves; 0: no limit
+  std::int64_t grace_ms =
+      std::int64_t{10} * 60'000;  // gc leaves objects alone that are younger than this
+  WriteOptions write;  // of objects; `sync` also: an entry that was put survives a loss of power
+  std::function<std::int64_t()> now_ms = system_now_ms;
+};
+
+struct GcReport {
+  std::int64_t expired_entries = 0;
+  std::int64_t evicted_entries = 0;      // least recently used, to get below max_bytes
+  std::int64_t removed_objects = 0;      // no entry named them any more
+  std::int64_t removed_bytes = 0;        // of those
+  std::int64_t removed_temporaries = 0;  // of writers that were killed
+  std::int64_t objects = 0;              // left
+  std::int64_t bytes = 0;                // left
+};
+
+struct ObjectReport {
+  enum class State : std::uint8_t { kOk, kDamaged, kMissing };
+  std::string hash;
+  State state = State::kOk;
+  std::int64_t bytes = 0;
+  std::int64_t entries = 0;  // that name it
+  std::string message;       // what is wrong
+};
+
+class Store {
+ public:
+  // Opens the store, or makes one (0700, its files 0600) where there is no folder or an empty one.
+  // A folder that the process may not write to is opened read-only. kInvalidArgument for a folder
+  // that is no store, kUnsupported for a later format, kCorrupt for a damaged index, kNotFound for
+  // nothing to open read-only. Reads no KV file.
+  [[nodiscard]] static Result<Store> open(const std::filesystem::path& path,
+                                          StoreOptions options = {});
+
+  [[nodiscard]] bool read_only() const { return options_.read_only; }
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_.path; }
+  [[nodiscard]] std::int64_t now_ms() const { return options_.now_ms(); }
+
+  // Makes sure that the object `hash` is there and whole and on the disk; returns the bytes
+  // written, 0 when it was. The hash says what the KV is: over fingerprint, tenant salt and all
+  // token ids that precede and make the runs. kInvalidArgument when another run is stored under it;
+  // a damaged object is replaced. Cost: one pass over the payload; for an object that this Store
+  // has written or verified before, one look at the file.
+  [[nodiscard]] Result<std::int64_t> put_object(const std::string& hash, KVFileContent content,
+                                                const PagedStore& shelves,
+                                                std::span<const std::vector<BlockId>> blocks);
+  // kNotFound, kCorrupt and the like name the object; to a reader each of them is a miss. The
+  // caller compares the tokens.
+  [[nodiscard]] Result<KVFile> open_object(const std::string& hash) const;
+
+  // Puts or replaces an entry and sets its tokens, bytes and times. kNotFound naming an object that
+  // is not (or no longer) there: put it and try again.
+  [[nodiscard]] Status put_entry(Entry entry);
+  // Nothing when there is none or it has expired. No use: see touch.
+  [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
+                                                  std::string_view tenant) const;
+  // The same, kNotFound naming key and tenant when there is none.
+  [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
+  // Least recently used first, without expired ones.
+  [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
+  // kNotFound when there is no such entry.
+  [[nodiscard]] Status touch(std::string_view key, std::string_view tenant);
+  [[nodiscard]] Status pin(std::string_view key, std::string_view tenant, bool pinned);
+  // From now on; nothing: forever. kInvalidArgument for a negative one.
+  [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
+                               std::optional<std::int64_t> ttl_ms);
+  // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes
+  // are overwritten with zeros before; file systems that write elsewhere (copy-on-write, SSDs,
+  // backups, snapshots) may keep the old ones all the same.
+  [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
+                                    bool wipe = false);
+
+  // Removes expired entries, then least recently used ones while the objects exceed max_bytes
+  // (never pinned ones), objects that no entry names and that are older than grace_ms, and what
+  // killed writers left. An object that another process is about to name may go: its put_entry says
+  // so.
+  [[nodiscard]] Result<GcReport> gc();
+  // Reads every object. kCorrupt only when the index itself is damaged.
+  [[nodiscard]] Result<std::vector<ObjectReport>> verify() const;
+  // For a damaged or missing index, with the store closed everywhere: sets it aside
+  // (index.sqlite.damaged) and makes a new one of the entries that can still be read and whose
+  // objects are all there. Returns how many.
+  [[nodiscard]] static Result<std::int64_t> repair(const std::filesystem::path& path);
+
+  // One self-contained file with the entry and all its objects; verified while it is written.
+  [[nodiscard]] Status export_entry(std::string_view key, std::string_view tenant,
+                                    const std::filesystem::path& path) const;
+  // Puts the objects and the entry of such a file under `tenant`; the entry as imported. Everything
+  // is verified before anything becomes visible. Whoever made the file is trusted for what its KV
+  // says. kCorrupt for a damaged file.
+  [[nodiscard]] Result<Entry> import_entry(const std::filesystem::path& path,
+                                           std::string_view tenant);
+
+ private:
+  // What tells an object's file from another under the same name.
+  struct FileIdentity {
+    std::uint64_t inode = 0;
+    std::int64_t bytes = 0;
+    std::int64_t changed_ns = 0;
+    friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+  };
+  struct StoredObject {
+    std::int64_t bytes = 0;
+    std::int64_t modified_ms = 0;
+  };
+
+  Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
+  [[nodiscard]] Status check_writable() const;
+  [[nodiscard]] Result<Folder> object_folder(const std::string& hash, bool create) const;
+  [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);
+  [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash);
+  // True when the object is there and whole and holds `content`; also renews its age.
+  [[nodiscard]] Result<bool> has_object(const std::string& hash, const KVFileContent& content);
+  [[nodiscard]] bool is_visible(const Entry& entry) const;
+  [[nodiscard]] Error no_entry(std::string_view key, std::string_view tenant) const;
+  // kNotFound where an update changed nothing.
+  [[nodiscard]] Status changed(const Result<bool>& found, std::string_view key,
+                               std::string_view tenant) const;
+  // Calls visit(folder, file name) for every file below objects/.
+  [[nodiscard]] Status for_each_file(
+      const std::function<void(const Folder&, const std::string&)>& visit) const;
+  [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
+  [[nodiscard]] Status wipe_object(const std::string& hash) const;
+  // Removes those of `hashes` that no entry names, under the write lock.
+  [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
+  [[nodiscard]] Status expire_and_evict(
+      const std::unordered_map<std::string, StoredObject>& objects,
+      std::unordered_set<std::string>& freed, GcReport& report);
+  [[nodiscard]] std::int64_t remove_temporaries() const;
+  [[nodiscard]] Status export_object(const std::string& hash, const NewFile& to,
+                                     std::int64_t offset, std::int64_t bytes) const;
+  // Copies `bytes` from `offset` of an entry file and verifies the copy before it gets its name.
+  [[nodiscard]] Status import_object(const Descriptor& from, const std::filesystem::path& path,
+                                     std::int64_t offset, std::int64_t bytes,
+                                     const std::string& hash);
+
+  Folder folder_;
+  Folder objects_;
+  StoreIndex index_;
+  StoreOptions options_;
+  std::unordered_map<std::string, FileIdentity> whole_;  // objects seen whole, as they were then
+};
+
+}  // namespace quire::kv_store

@@ -1,0 +1,313 @@
+// Writers that die, fill the disk or meet each other: whatever was put before stays whole.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/test_support.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+// Whatever changes a file, a name or a lock.
+bool changes_something(std::uint64_t call) {
+  static const std::set<std::uint64_t> kCalls = {
+      SYS_write,   SYS_pwrite64,        SYS_writev,    SYS_pwritev,   SYS_pwritev2,
+      SYS_fsync,   SYS_fdatasync,       SYS_renameat,  SYS_renameat2, SYS_unlinkat,
+      SYS_mkdirat, SYS_openat,          SYS_ftruncate, SYS_fallocate, SYS_utimensat,
+      SYS_fchmod,  SYS_sync_file_range, SYS_fcntl,     SYS_flock,     SYS_fchown,
+#ifdef SYS_rename
+      SYS_rename,  SYS_unlink,          SYS_mkdir,     SYS_open,
+#endif
+  };
+  return kCalls.contains(call);
+}
+
+enum class Ended : std::uint8_t { kKilled, kByItself, kNotTraced };
+
+// Runs `body` in a process of its own, which stops whenever it is about to make such a call; there
+// `visit(n)` sees what a process killed at its n-th call leaves, and says whether to kill it.
+Ended trace(const std::function<bool()>& body, const std::function<bool(int)>& visit) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) {
+      ::_exit(2);
+    }
+    ::raise(SIGSTOP);
+    ::_exit(body() ? 0 : 1);
+  }
+  int state = 0, count = 0;
+  ::waitpid(child, &state, 0);
+  if (!WIFSTOPPED(state)) {
+    return Ended::kNotTraced;
+  }
+  ::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+  while (::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) == 0 &&
+         ::waitpid(child, &state, 0) == child && WIFSTOPPED(state)) {
+    __ptrace_syscall_info info{};
+    if (WSTOPSIG(state) != (SIGTRAP | 0x80) ||
+        ::ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof(info), &info) <= 0 ||
+        info.op != PTRACE_SYSCALL_INFO_ENTRY || !changes_something(info.entry.nr)) {
+      continue;
+    }
+    if (visit(++count)) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &state, 0);
+      return Ended::kKilled;
+    }
+  }
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << "state " << state;
+  return Ended::kByItself;
+}
+
+using Objects = std::vector<std::int32_t>;
+
+class StoreCrash : public ::testing::Test {
+ protected:
+  StoreCrash()
+      : shelves_(random_shelves(small_geometry(), 16, 41)), path_(folder_.path() / "store") {}
+
+  bool put(Store& store, const std::string& name, const Objects& objects) {
+    Entry entry{.key = test_hash(name), .name = name};
+    for (const std::int32_t index : objects) {
+      const KVFileContent content{.fingerprint = fingerprint_of(1),
+                                  .geometry = shelves_.geometry(),
+                                  .runs = {run_of(4, 0, 100 * index)}};
+      if (!store.put_object(object_hash(index), content, shelves_, {{ids({index})}}).ok()) {
+        return false;
+      }
+      entry.parts.push_back({.object = object_hash(index), .tokens = 4});
+    }
+    return store.put_entry(entry).ok();
+  }
+
+  // The objects that the entry names, after all of them were read and compared; empty: no entry.
+  Objects read_back(const Store& store, const std::string& name) {
+    Objects objects;
+    const auto entry = store.find(test_hash(name), "");
+    EXPECT_TRUE(entry.ok()) << entry.error().message;
+    if (!entry.ok() || !entry->has_value()) {
+      return objects;
+    }
+    PagedStore to = random_shelves(small_geometry(), 1, 5);
+    for (const EntryPart& part : (*entry)->parts) {
+      const auto file = store.open_object(part.object);
+      EXPECT_TRUE(file.ok()) << file.error().message;
+      if (!file.ok()) {
+        continue;
+      }
+      objects.push_back(file->content().runs[0].tokens[0] / 100);
+      EXPECT_TRUE(read_run(*file, 0, ids({0}), to).ok());
+      EXPECT_EQ(shelf_bytes(to, ids({0})), shelf_bytes(shelves_, ids({objects.back()})));
+    }
+    return objects;
+  }
+
+  void expect_no_damage(const Store& store) {
+    const auto reports = store.verify();
+    ASSERT_TRUE(reports.ok()) << reports.error().message;
+    for (const ObjectReport& report : *reports) {
+      EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;
+    }
+  }
+
+  TemporaryFolder folder_;
+  PagedStore shelves_;
+  std::filesystem::path path_;
+};
+
+// Makes room for another state of a store at `to`.
+void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::remove_all(to);
+  if (std::filesystem::exists(from)) {
+    std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+  }
+}
+
+// Three entries, and a process that adds one, replaces, touches, removes and collects.
+class StoreCrashWithEntries : public StoreCrash {
+ protected:
+  StoreCrashWithEntries() {
+    auto store = Store::open(path_);
+    EXPECT_TRUE(store.ok() && put(*store, "kept", {0, 1}) && put(*store, "replaced", {1, 2}) &&
+                put(*store, "removed", {2, 3}));
+  }
+
+  bool work() {
+    auto store = Store::open(path_, {.grace_ms = 0});
+    return store.ok() && put(*store, "new", {0, 4, 5}) && put(*store, "replaced", {6}) &&
+           store->touch(test_hash("kept"), "").ok() &&
+           store->remove(test_hash("removed"), "").ok() && store->gc().ok();
+  }
+
+  // What a process that died left at `path`.
+  void expect_old_or_new(const std::filesystem::path& path) {
+    auto store = Store::open(path, {.grace_ms = 0});
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
+    const Objects replaced = read_back(*store, "replaced"), added = read_back(*store, "new"),
+                  removed = read_back(*store, "removed");
+    EXPECT_TRUE(replaced == (Objects{1, 2}) || replaced == (Objects{6}));
+    EXPECT_TRUE(added.empty() || added == (Objects{0, 4, 5}));
+    EXPECT_TRUE(removed.empty() || removed == (Objects{2, 3}));
+    expect_no_damage(*store);
+    const auto collected = store->gc();
+    ASSERT_TRUE(collected.ok()) << "a lock was left behind? " << collected.error().message;
+    EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
+  }
+};
+
+TEST_F(StoreCrashWithEntries, NothingThatWasThereIsLostWhicheverCallIsTheLast) {
+  const auto left = folder_.path() / "left";
+  int calls = 0;
+  const Ended ended = trace([&] { return work(); },
+                            [&](int call) {
+                              calls = call;
+                              replace_folder(path_, left);
+                              expect_old_or_new(left);
+                              return HasFailure();
+                            });
+  if (ended == Ended::kNotTraced) {
+    GTEST_SKIP() << "tracing is not allowed here";
+  }
+  EXPECT_EQ(ended, Ended::kByItself) << "at call " << calls;
+  EXPECT_GT(calls, 100);
+  expect_old_or_new(path_);
+}
+
+TEST_F(StoreCrashWithEntries, AKilledWriterLeavesNoLockBehind) {
+  const auto before = folder_.path() / "before";
+  replace_folder(path_, before);
+  for (int last = 1;; last += 23) {
+    replace_folder(before, path_);
+    const Ended ended = trace([&] { return work(); }, [&](int call) { return call == last; });
+    if (ended == Ended::kNotTraced) {
+      GTEST_SKIP() << "tracing is not allowed here";
+    }
+    expect_old_or_new(path_);
+    ASSERT_FALSE(HasFailure()) << "at call " << last;
+    if (ended == Ended::kByItself) {
+      break;
+    }
+  }
+}
+
+TEST_F(StoreCrash, AProcessThatDiesWhileItMakesAStoreLeavesOneThatCanBeOpened) {
+  const auto left = folder_.path() / "left";
+  int calls = 0;
+  const auto work = [&] {
+    auto store = Store::open(path_);
+    return store.ok() && put(*store, "a", {0});
+  };
+  const Ended ended = trace(work, [&](int call) {
+    calls = call;
+    replace_folder(path_, left);
+    auto store = Store::open(left);
+    EXPECT_TRUE(store.ok()) << store.error().message << " at call " << call;
+    if (store.ok()) {
+      expect_no_damage(*store);
+      EXPECT_TRUE(put(*store, "a", {0}));
+      EXPECT_EQ(read_back(*store, "a"), (Objects{0}));
+    }
+    return HasFailure();
+  });
+  if (ended == Ended::kNotTraced) {
+    GTEST_SKIP() << "tracing is not allowed here";
+  }
+  EXPECT_EQ(ended, Ended::kByItself);
+  EXPECT_GT(calls, 20);
+}
+
+TEST_F(StoreCrash, WritersAtTheSameTimeBothEndWell) {
+  constexpr int kWriters = 3, kRounds = 12;
+  std::vector<pid_t> children;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    children.push_back(::fork());
+    if (children.back() != 0) {
+      continue;
+    }
+    auto store = Store::open(path_, {.grace_ms = 0});  // all make it at once
+    bool good = store.ok();
+    for (std::int32_t round = 0; good && round < kRounds; ++round) {
+      // Without grace each gc takes what another writer has not named yet, and put_entry says so.
+      const std::string name = std::to_string(writer) + "/" + std::to_string(round);
+      good = false;
+      for (int attempt = 0; !good && attempt < 50; ++attempt) {
+        good = put(*store, name, {round, (round + writer) % 16});
+      }
+      static_cast<void>(put(*store, "shared", {writer, round}));
+      good = good && store->gc().ok();
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    EXPECT_EQ(state, 0);
+  }
+  auto store = Store::open(path_);
+  ASSERT_TRUE(store.ok());
+  for (int writer = 0; writer < kWriters; ++writer) {
+    for (std::int32_t round = 0; round < kRounds; ++round) {
+      EXPECT_EQ(read_back(*store, std::to_string(writer) + "/" + std::to_string(round)),
+                (Objects{round, (round + writer) % 16}));
+    }
+  }
+  expect_no_damage(*store);
+}
+
+TEST_F(StoreCrash, AFullDiskIsAnErrorAndLosesNothing) {
+  {
+    auto store = Store::open(path_);
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE(put(*store, "kept", {0, 1}));
+  }
+  const auto old_action = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  int refused = 0;
+  for (rlim_t bytes = 0; bytes < 60'000; bytes += 1999) {
+    const rlimit small{.rlim_cur = bytes, .rlim_max = limit.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    {
+      auto store = Store::open(path_, {.write = {.sync = false}});
+      const bool done = store.ok() && put(*store, "new", {2, 3});
+      refused += done ? 0 : 1;
+      if (!store.ok()) {
+        EXPECT_EQ(store.error().code, ErrorCode::kIo) << store.error().message;
+      }
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    auto store = Store::open(path_, {.grace_ms = 0, .write = {.sync = false}});
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
+    const Objects added = read_back(*store, "new");
+    EXPECT_TRUE(added.empty() || added == (Objects{2, 3}));
+    ASSERT_TRUE(store->remove(test_hash("new"), "").ok());
+    ASSERT_TRUE(store->gc().ok());
+  }
+  ::signal(SIGXFSZ, old_action);
+  EXPECT_GT(refused, 4);
+}
+
+}  // namespace
+}  // namespace quire::kv_store

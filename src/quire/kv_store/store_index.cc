@@ -1,0 +1,352 @@
+#include "quire/kv_store/store_index.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/sqlite.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::int64_t kApplicationId = 0x51554952;  // "QUIR"
+constexpr std::int64_t kIndexVersion = 1;
+
+constexpr const char* kEntries =
+    "CREATE TABLE entries(id INTEGER PRIMARY KEY, key TEXT NOT NULL, tenant TEXT NOT NULL, "
+    "kind TEXT NOT NULL, name TEXT NOT NULL, metadata TEXT NOT NULL, tokens INTEGER NOT NULL, "
+    "bytes INTEGER NOT NULL, created_ms INTEGER NOT NULL, accessed_ms INTEGER NOT NULL, "
+    "expires_ms INTEGER NOT NULL, pinned INTEGER NOT NULL, UNIQUE(key, tenant))";
+constexpr const char* kParts =
+    "CREATE TABLE parts(entry INTEGER NOT NULL REFERENCES entries(id) ON DELETE CASCADE, "
+    "place INTEGER NOT NULL, object TEXT NOT NULL, first_token INTEGER NOT NULL, "
+    "tokens INTEGER NOT NULL, PRIMARY KEY(entry, place)) WITHOUT ROWID";
+constexpr const char* kPartsByObject = "CREATE INDEX parts_by_object ON parts(object)";
+constexpr std::array<const char*, 3> kSchema = {kEntries, kParts, kPartsByObject};
+
+constexpr const char* kSync = "PRAGMA synchronous = FULL";
+constexpr const char* kNoSync = "PRAGMA synchronous = NORMAL";
+
+constexpr std::string_view kSelect =
+    "SELECT id, key, tenant, kind, name, metadata, tokens, bytes, created_ms, accessed_ms, "
+    "expires_ms, pinned FROM entries ";
+
+Error damaged(const Folder& folder, std::string_view what) {
+  return {.code = ErrorCode::kCorrupt,
+          .message = base::str_cat((folder.path / kIndexName).string(), " ", what,
+                                   "; `quire store repair` keeps the entries that can be read")};
+}
+
+Result<std::int64_t> pragma(const Database& database, std::string_view name) {
+  QUIRE_TRY(Statement statement, database.prepare(base::str_cat("PRAGMA ", name)));
+  QUIRE_TRY(const bool row, statement.step());
+  return row ? statement.number(0) : 0;
+}
+
+// A file of ours has exactly our schema, word for word.
+Status check_schema(const Database& database, const Folder& folder) {
+  QUIRE_TRY(const std::int64_t version, pragma(database, "user_version"));
+  QUIRE_TRY(const std::int64_t application, pragma(database, "application_id"));
+  if (application != kApplicationId) {
+    return damaged(folder, "is no index of a quire store");
+  }
+  if (version != kIndexVersion) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat((folder.path / kIndexName).string(), ": index format version ", version,
+                          ", this build reads version ", kIndexVersion)};
+  }
+  std::multiset<std::string> wanted(kSchema.begin(), kSchema.end());
+  QUIRE_TRY(Statement rows,
+            database.prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"));
+  for (;;) {
+    QUIRE_TRY(const bool row, rows.step());
+    if (!row) {
+      break;
+    }
+    if (const auto found = wanted.find(rows.text(0)); found != wanted.end()) {
+      wanted.erase(found);
+      continue;
+    }
+    return damaged(folder, base::str_cat("holds ", base::quoted(rows.text(0))));
+  }
+  return wanted.empty() ? Status() : Status(damaged(folder, "misses a table"));
+}
+
+Status create_schema(const Database& database) {
+  QUIRE_TRY(Transaction transaction, Transaction::begin(database));
+  for (const char* sql : kSchema) {
+    QUIRE_TRY_STATUS(database.execute(sql));
+  }
+  const std::string marks = base::str_cat("PRAGMA application_id = ", kApplicationId,
+                                          "; PRAGMA user_version = ", kIndexVersion);
+  QUIRE_TRY_STATUS(database.execute(marks.c_str()));
+  return transaction.commit();
+}
+
+struct IndexFile {
+  bool exists = false;
+  bool empty = true;  // made, and then nothing more happened
+};
+
+Result<IndexFile> examine(const Folder& folder, const char* name) {
+  struct stat info{};
+  if (::fstatat(folder.descriptor.get(), name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENOENT) {
+      return IndexFile{};
+    }
+    return io_error(folder.path / name, "examine", errno);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return {ErrorCode::kIo, base::str_cat((folder.path / name).string(), " is not a regular file")};
+  }
+  return IndexFile{.exists = true, .empty = info.st_size == 0};
+}
+
+}  // namespace
+
+Result<StoreIndex> StoreIndex::open_writable(const Folder& folder, bool sync) {
+  QUIRE_TRY(const IndexFile file, examine(folder, kIndexName));
+  if (!file.exists) {
+    // SQLite would make it readable for others; -wal and -shm take over the mode of this file.
+    const Descriptor made(::openat(folder.descriptor.get(), kIndexName,
+                                   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (made.get() < 0) {
+      return io_error(folder.path / kIndexName, "create", errno);
+    }
+  }
+  QUIRE_TRY(Database database, Database::open(folder.path / kIndexName, Database::Mode::kWrite));
+  QUIRE_TRY(const std::int64_t version, pragma(database, "user_version"));
+  QUIRE_TRY(const std::int64_t tables, pragma(database, "schema_version"));
+  QUIRE_TRY_STATUS(database.execute("PRAGMA journal_mode = WAL"));
+  QUIRE_TRY_STATUS(database.execute(sync ? kSync : kNoSync));
+  if (version == 0 && tables == 0) {
+    QUIRE_TRY_STATUS(create_schema(database));
+  }
+  QUIRE_TRY_STATUS(check_schema(database, folder));
+  return StoreIndex(std::move(database), sync);
+}
+
+Result<StoreIndex> StoreIndex::open_read_only(const Folder& folder) {
+  const std::filesystem::path path = folder.path / kIndexName;
+  QUIRE_TRY(const IndexFile file, examine(folder, kIndexName));
+  if (!file.exists) {
+    return {ErrorCode::kNotFound, base::str_cat(path.string(), " is missing")};
+  }
+  QUIRE_TRY(Database database, Database::open(path, Database::Mode::kRead));
+  Status schema = check_schema(database, folder);
+  if (schema.ok() || schema.error().code != ErrorCode::kIo) {
+    QUIRE_TRY_STATUS(std::move(schema));
+    return StoreIndex(std::move(database));
+  }
+  // A folder without room for SQLite's shared memory. Nobody can be writing there; what a killed
+  // writer left in the log must not be passed over, though.
+  QUIRE_TRY(const IndexFile log, examine(folder, "index.sqlite-wal"));
+  if (!log.empty) {
+    return {ErrorCode::kIo,
+            base::str_cat(path.string(), " has changes that only a writer can take over (",
+                          schema.error().message, "); open the store once where it is writable")};
+  }
+  QUIRE_TRY(Database immutable, Database::open(path, Database::Mode::kImmutable));
+  QUIRE_TRY_STATUS(check_schema(immutable, folder));
+  return StoreIndex(std::move(immutable));
+}
+
+Status StoreIndex::put(const Entry& entry) {
+  QUIRE_TRY_STATUS(remove(entry.key, entry.tenant));
+  QUIRE_TRY(Statement insert,
+            database_->prepare("INSERT INTO entries(key, tenant, kind, name, metadata, tokens, "
+                               "bytes, created_ms, accessed_ms, expires_ms, pinned) "
+                               "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id"));
+  insert.bind(0, entry.key)
+      .bind(1, entry.tenant)
+      .bind(2, entry_kind_name(entry.kind))
+      .bind(3, entry.name)
+      .bind(4, entry.metadata_json)
+      .bind(5, entry.tokens)
+      .bind(6, entry.bytes)
+      .bind(7, entry.created_ms)
+      .bind(8, entry.accessed_ms)
+      .bind(9, entry.expires_ms)
+      .bind(10, std::int64_t{entry.pinned});
+  QUIRE_TRY_STATUS(insert.step());
+  const std::int64_t id = insert.number(0);
+  QUIRE_TRY_STATUS(insert.step());
+  QUIRE_TRY(Statement part, database_->prepare("INSERT INTO parts VALUES(?, ?, ?, ?, ?)"));
+  for (std::size_t i = 0; i < entry.parts.size(); ++i) {
+    part.bind(0, id)
+        .bind(1, static_cast<std::int64_t>(i))
+        .bind(2, entry.parts[i].object)
+        .bind(3, entry.parts[i].first_token)
+        .bind(4, entry.parts[i].tokens);
+    QUIRE_TRY_STATUS(part.run());
+  }
+  return {};
+}
+
+Result<std::vector<EntryPart>> StoreIndex::parts_of(std::int64_t id) const {
+  std::vector<EntryPart> parts;
+  QUIRE_TRY(Statement rows,
+            database_->prepare(
+                "SELECT object, first_token, tokens FROM parts WHERE entry = ? ORDER BY place"));
+  rows.bind(0, id);
+  for (;;) {
+    QUIRE_TRY(const bool row, rows.step());
+    if (!row) {
+      return parts;
+    }
+    parts.push_back(
+        {.object = rows.text(0), .first_token = rows.number(1), .tokens = rows.number(2)});
+  }
+}
+
+Result<Entry> StoreIndex::read_entry(const Statement& row) const {
+  Entry entry{.key = row.text(1),
+              .tenant = row.text(2),
+              .name = row.text(4),
+              .metadata_json = row.text(5),
+              .pinned = row.number(11) != 0,
+              .tokens = row.number(6),
+              .bytes = row.number(7),
+              .created_ms = row.number(8),
+              .accessed_ms = row.number(9),
+              .expires_ms = row.number(10)};
+  const auto kind = parse_entry_kind(row.text(3));
+  QUIRE_TRY(entry.parts, parts_of(row.number(0)));
+  const Status checked = kind.ok() ? check_entry(entry) : Status(kind.error());
+  if (!checked.ok()) {
+    return {ErrorCode::kCorrupt, base::str_cat(kIndexName, ": row ", row.number(0),
+                                               " is none of ours: ", checked.error().message)};
+  }
+  entry.kind = *kind;
+  return entry;
+}
+
+Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_view tenant) const {
+  QUIRE_TRY(Statement rows,
+            database_->prepare(base::str_cat(kSelect, "WHERE key = ? AND tenant = ?")));
+  QUIRE_TRY(const bool row, rows.bind(0, key).bind(1, tenant).step());
+  if (!row) {
+    return std::optional<Entry>();
+  }
+  QUIRE_TRY(Entry entry, read_entry(rows));
+  return std::optional<Entry>(std::move(entry));
+}
+
+Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter) const {
+  QUIRE_TRY(Statement rows,
+            database_->prepare(base::str_cat(kSelect,
+                                             "WHERE (?1 = '' OR kind = ?1) AND (?2 = 0 OR tenant "
+                                             "= ?3) ORDER BY accessed_ms, id")));
+  const std::string tenant = filter.tenant.value_or("");
+  rows.bind(0, filter.kind ? entry_kind_name(*filter.kind) : std::string_view(""))
+      .bind(1, std::int64_t{filter.tenant.has_value()})
+      .bind(2, tenant);
+  std::vector<Entry> entries;
+  for (;;) {
+    QUIRE_TRY(const bool row, rows.step());
+    if (!row) {
+      return entries;
+    }
+    QUIRE_TRY(Entry entry, read_entry(rows));
+    entries.push_back(std::move(entry));
+  }
+}
+
+std::vector<Entry> StoreIndex::salvage() const {
+  std::vector<Entry> entries;
+  std::set<std::int64_t> seen;
+  // From both ends, since reading stops at the first damaged page.
+  for (const std::string_view order : {"ORDER BY id", "ORDER BY id DESC"}) {
+    auto rows = database_->prepare(base::str_cat(kSelect, order));
+    for (auto row = rows.ok() ? rows->step() : Result<bool>(false); row.ok() && *row;
+         row = rows->step()) {
+      auto entry = read_entry(*rows);
+      if (entry.ok() && seen.insert(rows->number(0)).second) {
+        entries.push_back(std::move(entry).value());
+      }
+    }
+  }
+  return entries;
+}
+
+Result<bool> StoreIndex::remove(std::string_view key, std::string_view tenant) {
+  QUIRE_TRY(Statement statement,
+            database_->prepare("DELETE FROM entries WHERE key = ? AND tenant = ?"));
+  QUIRE_TRY_STATUS(statement.bind(0, key).bind(1, tenant).run());
+  return database_->changes() > 0;
+}
+
+Result<bool> StoreIndex::update(std::string_view sql, std::string_view key, std::string_view tenant,
+                                std::int64_t value) {
+  QUIRE_TRY(Statement statement, database_->prepare(sql));
+  QUIRE_TRY_STATUS(statement.bind(0, value).bind(1, key).bind(2, tenant).run());
+  return database_->changes() > 0;
+}
+
+Result<bool> StoreIndex::set_accessed(std::string_view key, std::string_view tenant,
+                                      std::int64_t now_ms) {
+  // An access time may be lost with the power; it is not worth a wait for the disk.
+  QUIRE_TRY_STATUS(database_->execute(kNoSync));
+  auto found = update("UPDATE entries SET accessed_ms = ? WHERE key = ? AND tenant = ?", key,
+                      tenant, now_ms);
+  QUIRE_TRY_STATUS(database_->execute(sync_ ? kSync : kNoSync));
+  return found;
+}
+
+Result<bool> StoreIndex::set_pinned(std::string_view key, std::string_view tenant, bool pinned) {
+  return update("UPDATE entries SET pinned = ? WHERE key = ? AND tenant = ?", key, tenant,
+                std::int64_t{pinned});
+}
+
+Result<bool> StoreIndex::set_expires(std::string_view key, std::string_view tenant,
+                                     std::int64_t expires_ms) {
+  return update("UPDATE entries SET expires_ms = ? WHERE key = ? AND tenant = ?", key, tenant,
+                expires_ms);
+}
+
+Result<std::unordered_map<std::string, std::int64_t>> StoreIndex::references() const {
+  QUIRE_TRY(Statement rows, database_->prepare("SELECT object, count(DISTINCT entry) FROM parts "
+                                               "GROUP BY object"));
+  std::unordered_map<std::string, std::int64_t> counts;
+  for (;;) {
+    QUIRE_TRY(const bool row, rows.step());
+    if (!row) {
+      return counts;
+    }
+    counts.emplace(rows.text(0), rows.number(1));
+  }
+}
+
+Result<bool> StoreIndex::is_referenced(std::string_view object) const {
+  QUIRE_TRY(Statement rows, database_->prepare("SELECT 1 FROM parts WHERE object = ? LIMIT 1"));
+  return rows.bind(0, object).step();
+}
+
+Status StoreIndex::check() const {
+  QUIRE_TRY(Statement rows, database_->prepare("PRAGMA quick_check(1)"));
+  QUIRE_TRY(const bool row, rows.step());
+  if (row && rows.text(0) == "ok") {
+    return {};
+  }
+  return {ErrorCode::kCorrupt,
+          base::str_cat(kIndexName, " is damaged (", row ? rows.text(0) : "no answer",
+                        "); `quire store repair` keeps the entries that can be read")};
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,82 @@
+// The index of a store: which entries there are and which objects they name, in SQLite.
+//
+// Invariants:
+// 1. A change is one transaction: after a crash at any point the old or the new state is there.
+// 2. Rows are checked when they are read; what no writer of ours can have written is kCorrupt.
+// 3. A schema that is not exactly ours is refused, so no trigger or view of a stranger ever runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/sqlite.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+inline constexpr const char* kIndexName = "index.sqlite";
+
+struct EntryFilter {
+  std::optional<EntryKind> kind;
+  std::optional<std::string> tenant;
+};
+
+// Move only; one thread at a time. Another process or object may use the same file.
+class StoreIndex {
+ public:
+  // Makes an empty index where there is none (mode 0600); the caller keeps others from doing so at
+  // the same time. `sync`: what is committed survives a loss of power; without, the index stays
+  // whole but may forget the last changes. kCorrupt for a file that is no index of ours or damaged,
+  // kUnsupported for one of a later version.
+  [[nodiscard]] static Result<StoreIndex> open_writable(const Folder& folder, bool sync);
+  [[nodiscard]] static Result<StoreIndex> open_read_only(const Folder& folder);
+
+  // What several calls do together. Without it each call below is a transaction of its own.
+  [[nodiscard]] Result<Transaction> begin() const { return Transaction::begin(*database_); }
+
+  // Inserts or replaces. Call inside a transaction. The entry is checked already.
+  [[nodiscard]] Status put(const Entry& entry);
+  [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
+                                                  std::string_view tenant) const;
+  // Oldest access first.
+  [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter) const;
+  // As list, but goes on behind damage: what can still be read. For repair.
+  [[nodiscard]] std::vector<Entry> salvage() const;
+
+  // Whether there was such an entry.
+  [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
+  [[nodiscard]] Result<bool> set_accessed(std::string_view key, std::string_view tenant,
+                                          std::int64_t now_ms);
+  [[nodiscard]] Result<bool> set_pinned(std::string_view key, std::string_view tenant, bool pinned);
+  [[nodiscard]] Result<bool> set_expires(std::string_view key, std::string_view tenant,
+                                         std::int64_t expires_ms);
+
+  // How many entries name each object.
+  [[nodiscard]] Result<std::unordered_map<std::string, std::int64_t>> references() const;
+  [[nodiscard]] Result<bool> is_referenced(std::string_view object) const;
+
+  // SQLite's own look at the whole file. kCorrupt with what it found.
+  [[nodiscard]] Status check() const;
+
+ private:
+  explicit StoreIndex(Database database, bool sync = false)
+      : database_(std::make_unique<Database>(std::move(database))), sync_(sync) {}
+  // The parts of the entry in row `id`.
+  [[nodiscard]] Result<std::vector<EntryPart>> parts_of(std::int64_t id) const;
+  [[nodiscard]] Result<Entry> read_entry(const Statement& row) const;
+  [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,
+                                    std::string_view tenant, std::int64_t value);
+
+  std::unique_ptr<Database> database_;  // statements and transactions point to it
+  bool sync_;
+};
+
+}  // namespace quire::kv_store

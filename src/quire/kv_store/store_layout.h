@@ -1,0 +1,19 @@
+// Names inside a store's folder.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace quire::kv_store {
+
+inline constexpr const char* kFormatName = "format";
+inline constexpr const char* kObjectsName = "objects";
+inline constexpr std::string_view kObjectEnding = ".qkv";
+inline constexpr std::size_t kFolderDigits = 2;  // of the hash: the folder of an object
+
+[[nodiscard]] inline std::string object_file_name(std::string_view hash) {
+  return std::string(hash).append(kObjectEnding);
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,254 @@
+// Removing, collecting and verifying: what a Store does besides putting and finding.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_index.h"
+#include "quire/kv_store/store_layout.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::size_t kWipePiece = std::size_t{1} << 20;
+
+std::int64_t modified_ms(const struct stat& info) {
+  return info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1'000'000;
+}
+
+// The hash in "<hash>.qkv", or "".
+std::string hash_of(std::string_view file_name) {
+  if (!file_name.ends_with(kObjectEnding)) {
+    return {};
+  }
+  file_name.remove_suffix(kObjectEnding.size());
+  return is_hash(file_name) ? std::string(file_name) : std::string();
+}
+
+}  // namespace
+
+Status Store::for_each_file(
+    const std::function<void(const Folder&, const std::string&)>& visit) const {
+  std::error_code failure;
+  for (const auto& item : std::filesystem::directory_iterator(objects_.path, failure)) {
+    const auto folder = objects_.open_in(item.path().filename().string(), false);
+    if (!folder.ok()) {
+      continue;  // a stray file or link: nothing of ours
+    }
+    std::error_code ignored;
+    for (const auto& file : std::filesystem::directory_iterator(folder->path, ignored)) {
+      visit(*folder, file.path().filename().string());
+    }
+  }
+  return failure ? Status(io_error(objects_.path, "list", failure.value())) : Status();
+}
+
+Result<std::unordered_map<std::string, Store::StoredObject>> Store::scan_objects() const {
+  std::unordered_map<std::string, StoredObject> objects;
+  QUIRE_TRY_STATUS(for_each_file([&](const Folder& folder, const std::string& name) {
+    struct stat info{};
+    const std::string hash = hash_of(name);
+    if (!hash.empty() && folder.path.filename() == hash.substr(0, kFolderDigits) &&
+        ::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+      objects[hash] = {.bytes = info.st_size, .modified_ms = modified_ms(info)};
+    }
+  }));
+  return objects;
+}
+
+Status Store::wipe_object(const std::string& hash) const {
+  QUIRE_TRY(const Folder folder, object_folder(hash, false));
+  const std::string name = object_file_name(hash);
+  const Descriptor file(::openat(folder.descriptor.get(), name.c_str(),
+                                 O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) {
+    return io_error(folder.path / name, "wipe", errno);
+  }
+  QUIRE_TRY(const std::int64_t size, file_size(file, folder.path / name));
+  const std::vector<std::byte> zeros(kWipePiece);
+  for (std::int64_t at = 0; at < size; at += static_cast<std::int64_t>(kWipePiece)) {
+    const auto piece = std::min<std::size_t>(kWipePiece, static_cast<std::size_t>(size - at));
+    QUIRE_TRY_STATUS(write_at(file, std::span(zeros).first(piece), at, folder.path / name));
+  }
+  return ::fsync(file.get()) == 0 ? Status() : Status(io_error(folder.path / name, "sync", errno));
+}
+
+Status Store::sweep(const std::unordered_set<std::string>& hashes, GcReport& report) {
+  QUIRE_TRY(const Transaction lock, index_.begin());  // nobody names an object meanwhile
+  for (const std::string& hash : hashes) {
+    QUIRE_TRY(const bool named, index_.is_referenced(hash));
+    const auto folder = object_folder(hash, false);
+    if (named || !folder.ok()) {
+      continue;
+    }
+    const auto file = identify(*folder, hash);
+    const std::string name = object_file_name(hash);
+    if (file.ok() && ::unlinkat(folder->descriptor.get(), name.c_str(), 0) == 0) {
+      ++report.removed_objects;
+      report.removed_bytes += file->bytes;
+    }
+    whole_.erase(hash);
+  }
+  return {};
+}
+
+Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool wipe) {
+  QUIRE_TRY_STATUS(check_writable());
+  QUIRE_TRY(Transaction transaction, index_.begin());
+  QUIRE_TRY(const std::optional<Entry> entry, index_.find(key, tenant));
+  if (!entry) {
+    return false;
+  }
+  QUIRE_TRY_STATUS(index_.remove(key, tenant));
+  const std::vector<std::string> objects = objects_of(*entry);
+  // Before the commit: cut short, the entry is still there to be removed again.
+  for (const std::string& hash : objects) {
+    QUIRE_TRY(const bool named, index_.is_referenced(hash));
+    if (!wipe || named) {
+      continue;
+    }
+    if (const Status wiped = wipe_object(hash);
+        !wiped.ok() && wiped.error().code != ErrorCode::kNotFound) {
+      return wiped.error();
+    }
+  }
+  QUIRE_TRY_STATUS(transaction.commit());
+  GcReport report;
+  QUIRE_TRY_STATUS(sweep({objects.begin(), objects.end()}, report));
+  return true;
+}
+
+Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObject>& objects,
+                               std::unordered_set<std::string>& freed, GcReport& report) {
+  QUIRE_TRY(Transaction transaction, index_.begin());
+  QUIRE_TRY(auto references, index_.references());
+  QUIRE_TRY(const std::vector<Entry> entries, index_.list({}));
+  std::int64_t bytes = 0;
+  for (const auto& [hash, object] : objects) {
+    bytes += object.bytes;
+  }
+  const auto forget = [&](const Entry& entry) {
+    for (const std::string& hash : objects_of(entry)) {
+      const auto object = objects.find(hash);
+      if (--references[hash] == 0 && freed.insert(hash).second && object != objects.end()) {
+        bytes -= object->second.bytes;
+      }
+    }
+    const auto removed = index_.remove(entry.key, entry.tenant);
+    return removed.ok() ? Status() : Status(removed.error());
+  };
+  for (const Entry& entry : entries) {
+    if (is_visible(entry)) {
+      continue;
+    }
+    QUIRE_TRY_STATUS(forget(entry));
+    ++report.expired_entries;
+  }
+  for (const Entry& entry : entries) {  // least recently used first
+    if (options_.max_bytes == 0 || bytes <= options_.max_bytes) {
+      break;
+    }
+    if (!is_visible(entry) || entry.pinned || entry.parts.empty()) {
+      continue;
+    }
+    QUIRE_TRY_STATUS(forget(entry));
+    ++report.evicted_entries;
+  }
+  return transaction.commit();
+}
+
+Result<GcReport> Store::gc() {
+  QUIRE_TRY_STATUS(check_writable());
+  GcReport report;
+  QUIRE_TRY(auto objects, scan_objects());
+  // Nobody's objects go first: they make room that no entry needs to give up.
+  QUIRE_TRY(const auto references, index_.references());
+  std::unordered_set<std::string> unnamed;
+  const std::int64_t old = options_.now_ms() - options_.grace_ms;
+  for (const auto& [hash, object] : objects) {
+    if (!references.contains(hash) && object.modified_ms <= old) {
+      unnamed.insert(hash);
+    }
+  }
+  QUIRE_TRY_STATUS(sweep(unnamed, report));
+  QUIRE_TRY(objects, scan_objects());
+  std::unordered_set<std::string> freed;
+  QUIRE_TRY_STATUS(expire_and_evict(objects, freed, report));
+  QUIRE_TRY_STATUS(sweep(freed, report));
+  QUIRE_TRY(objects, scan_objects());
+  report.removed_temporaries = remove_temporaries();
+  report.objects = static_cast<std::int64_t>(objects.size());
+  for (const auto& [hash, object] : objects) {
+    report.bytes += object.bytes;
+  }
+  return report;
+}
+
+std::int64_t Store::remove_temporaries() const {
+  std::int64_t removed = 0;
+  const std::int64_t old = options_.now_ms() - options_.grace_ms;
+  static_cast<void>(for_each_file([&](const Folder& folder, const std::string& name) {
+    struct stat info{};
+    if (name.starts_with(kTemporaryPrefix) &&
+        ::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        modified_ms(info) <= old && ::unlinkat(folder.descriptor.get(), name.c_str(), 0) == 0) {
+      ++removed;
+    }
+  }));
+  return removed;
+}
+
+Result<std::vector<ObjectReport>> Store::verify() const {
+  QUIRE_TRY_STATUS(index_.check());
+  QUIRE_TRY(const auto references, index_.references());
+  QUIRE_TRY(const auto objects, scan_objects());
+  std::vector<ObjectReport> reports;
+  for (const auto& [hash, object] : objects) {
+    ObjectReport report{.hash = hash, .bytes = object.bytes};
+    const auto count = references.find(hash);
+    report.entries = count == references.end() ? 0 : count->second;
+    const auto file = open_object(hash);
+    const Status whole = file.ok() ? file->verify() : Status(file.error());
+    if (!whole.ok()) {
+      report.state = ObjectReport::State::kDamaged;
+      report.message = whole.error().message;
+    }
+    reports.push_back(std::move(report));
+  }
+  for (const auto& [hash, count] : references) {
+    if (!objects.contains(hash)) {
+      reports.push_back({.hash = hash,
+                         .state = ObjectReport::State::kMissing,
+                         .entries = count,
+                         .message = base::str_cat("object ", base::quoted(hash), " is missing")});
+    }
+  }
+  std::sort(reports.begin(), reports.end(),
+            [](const ObjectReport& a, const ObjectReport& b) { return a.hash < b.hash; });
+  return reports;
+}
+
+}  // namespace quire::kv_store
