@@ -489,6 +489,65 @@ TEST(Ledger, BadCompositionsAreRefused) {
   expect_consistent(ledger);
 }
 
+TEST(Ledger, APartOfASegmentSharesItsBlocks) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId source = computed(ledger, tokens_of(10));
+  const Result<SegmentId> segment = ledger.seal(source);
+  ledger.close(source);
+  const SegmentUse use{.segment = *segment, .position = 3, .tokens = 6};
+  const Tokens tail = {6};
+  const Result<SeqId> id = ledger.compose({&use, 1}, {.tokens = tail});
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(ledger.joined_tokens(*id), tokens_of(7));
+  EXPECT_EQ(ledger.segment_tokens(*id), 6);
+  EXPECT_EQ(ledger.segment_blocks(*id), 2);
+  EXPECT_EQ(ledger.runs(*id).back().start_position, 9);
+  compute(ledger, *id, 1);
+  expect_consistent(ledger);
+  EXPECT_TRUE(ledger.drop_segment(*segment));
+  EXPECT_EQ(ledger.counts().blocks_in_use, 3) << "the third block of the segment is free";
+  for (const std::int32_t tokens : {0, -1, 11}) {
+    const SegmentUse bad{.segment = *segment, .tokens = tokens};
+    EXPECT_FALSE(ledger.compose({&bad, 1}).ok());
+  }
+}
+
+TEST(Ledger, SealedRunsComposeToTheSameSequence) {
+  Ledger ledger({.num_blocks = 16, .block_tokens = 4});
+  const Result<SegmentId> first = ledger.seal(computed(ledger, tokens_of(6)));
+  const SegmentUse use{.segment = *first, .position = 5, .rank = {7, 1}};
+  const Tokens tail = tokens_of(5, 50);
+  const Result<SeqId> id = ledger.compose({&use, 1}, {.tokens = tail, .position = 20});
+  compute(ledger, *id, 5);
+  const Result<std::vector<SegmentUse>> runs = ledger.seal_runs(*id);
+  ASSERT_TRUE(runs.ok());
+  ASSERT_EQ(runs->size(), 2U);
+  EXPECT_EQ(runs->front().position, 5);
+  EXPECT_EQ(runs->front().rank, (MergeRank{7, 1}));
+  EXPECT_EQ(runs->back().position, 20);
+  const Result<SeqId> again = ledger.compose(*runs);
+  EXPECT_EQ(ledger.joined_tokens(*again), ledger.joined_tokens(*id));
+  for (const SegmentUse& run : *runs) {
+    EXPECT_TRUE(ledger.drop_segment(run.segment));
+  }
+  EXPECT_FALSE(ledger.is_plain(*id));
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, AReservedSegmentIsThereForItsTokens) {
+  Ledger ledger({.num_blocks = 4, .block_tokens = 4});
+  const Result<SegmentId> segment = ledger.reserve_segment(tokens_of(9));
+  ASSERT_TRUE(segment.ok());
+  EXPECT_EQ(ledger.num_blocks(*segment), 3);
+  EXPECT_TRUE(std::ranges::equal(ledger.segment(*segment)->tokens(), tokens_of(9)));
+  EXPECT_EQ(ledger.reserve_segment(tokens_of(5)).error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(ledger.reserve_segment({}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 3);
+  EXPECT_TRUE(ledger.drop_segment(*segment));
+  EXPECT_EQ(ledger.segment(*segment), nullptr);
+  expect_consistent(ledger);
+}
+
 TEST(Ledger, SealRefusesWhatTheWindowHasFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 4});
   EXPECT_EQ(ledger.seal(computed(ledger, tokens_of(12))).error().code, ErrorCode::kInvalidArgument);

@@ -64,6 +64,27 @@ class FakeEngine {
     return {};
   }
 
+  // The same with a sequence of its own, which brings along what is cached of the prompt, at most
+  // `kept` tokens: like a fork, it may begin in the middle of a block that others hold.
+  [[nodiscard]] Status submit_fork(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
+                                   std::int32_t kept) {
+    const SeqId sequence = ledger.open(prompt, true);
+    kept = std::min(kept, ledger.num_computed(sequence));
+    if (ledger.rollback(sequence, kept).ok()) {  // else the window has freed what it needs
+      for (const TokenId token : std::span(prompt).subspan(static_cast<std::size_t>(kept))) {
+        ledger.append(sequence, token);
+      }
+    }
+    const Status status =
+        scheduler.submit({.id = {id}, .sequence = sequence, .max_new_tokens = max_new_tokens});
+    if (status.ok()) {
+      running[id] = {.max_new_tokens = max_new_tokens, .prompt = std::move(prompt)};
+    } else {
+      ledger.close(sequence);
+    }
+    return status;
+  }
+
   void abort(std::uint64_t id) {
     scheduler.finish({id});
     running.erase(id);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -30,6 +31,9 @@ class Planner {
       plan.stuck = needy;
     } else if (plan.preempt.empty()) {
       admit(plan);
+    }
+    if (plan.stuck) {
+      drop_waiting(plan);
     }
     return plan;
   }
@@ -147,6 +151,23 @@ class Planner {
     }
     if (state_.num_running == 0 && plan.admit.empty() && !state_.line.empty()) {
       plan.stuck = entry(0).request.id;
+    }
+  }
+
+  // Those waiting give up the KV that they brought along, if that helps.
+  void drop_waiting(StepPlan& plan) const {
+    std::vector<SeqId> sequences;
+    std::vector<RequestId> requests;
+    for (auto i = static_cast<std::size_t>(state_.num_running); i < state_.line.size(); ++i) {
+      const std::optional<SeqId> id = state_.line[i]->sequence;
+      if (id && ledger_.num_computed(*id) > 0) {
+        sequences.push_back(*id);
+        requests.push_back(state_.line[i]->request.id);
+      }
+    }
+    if (ledger_.blocks_freed_by_drop(sequences) > 0) {
+      plan.stuck.reset();
+      plan.drop = std::move(requests);
     }
   }
 

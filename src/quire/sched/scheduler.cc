@@ -210,6 +210,9 @@ Result<std::vector<ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
   for (const RequestId id : plan.preempt) {
     impl_->preempt(id);
   }
+  for (const RequestId id : plan.drop) {
+    state.ledger->drop_kv(impl_->find(id)->running_sequence());
+  }
   for (const RequestId id : plan.admit) {
     impl_->admit(id);
   }

@@ -55,6 +55,8 @@ struct StepPlan {
   std::vector<RequestId> preempt;  // youngest first: they lose their KV and wait at the front
   std::vector<RequestId> admit;    // from the waiting queue, in order
   std::vector<PlannedRun> runs;
+  std::vector<RequestId> drop;     // waiting, lose the KV that they brought along, because nothing
+                                   // else can run: then there is nothing else in the plan
   std::optional<RequestId> stuck;  // nothing can run, not even this one, the oldest that wants to,
                                    // though everybody else gave up his KV: blocks are held outside
                                    // of the scheduler. The plan is empty then

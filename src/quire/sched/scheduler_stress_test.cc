@@ -38,7 +38,7 @@ class RandomLoad {
       const Result<StepPlan> plan = engine_.step();
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       ASSERT_FALSE(plan->stuck) << "nothing is held outside";
-      ASSERT_TRUE(engine_.running.empty() || !plan->empty());
+      ASSERT_TRUE(engine_.running.empty() || !plan->empty() || !plan->drop.empty());
       check_plan(*plan);
       const Status status = engine_.ledger.check();
       ASSERT_TRUE(status.ok()) << status.error().message;
@@ -62,7 +62,9 @@ class RandomLoad {
       prompt.resize(prompt.size() + 1 + static_cast<std::size_t>(below(6)), below(3));
       const std::int32_t max_new_tokens = below(20);
       const bool reuse = below(4) != 0;
-      const Status status = engine_.submit(++last_id_, prompt, max_new_tokens, reuse);
+      const Status status = below(4) == 0
+                                ? engine_.submit_fork(++last_id_, prompt, max_new_tokens, below(16))
+                                : engine_.submit(++last_id_, prompt, max_new_tokens, reuse);
       if (status.ok()) {
         wanted_[last_id_] = {prompt, max_new_tokens};
       } else {

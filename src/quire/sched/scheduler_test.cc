@@ -413,6 +413,21 @@ TEST(Scheduler, APreemptedCompositionComesBackToItsSegments) {
   EXPECT_EQ(commit(), "admit 2 2:0+3!") << "its sampled token is computed with its prompt";
 }
 
+TEST(Scheduler, AForkThatIsPreemptedFindsItsPrefixAgain) {
+  FakeEngine engine({.num_blocks = 6, .block_tokens = 2}, {});
+  ASSERT_TRUE(engine.submit(1, prompt_of(5), 1).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+5!");
+  ASSERT_TRUE(engine.submit(2, prompt_of(2, 50), 6).ok());
+  ASSERT_TRUE(engine.submit_fork(3, prompt_of(6), 4, 3).ok());
+  EXPECT_EQ(step(engine), "admit 2 admit 3 2:0+2! 3:3+3!") << "from the middle of a block";
+  for (int i = 0; i < 12; ++i) {
+    step(engine);
+  }
+  EXPECT_EQ(engine.finished.at(2), run_alone(prompt_of(2, 50), 6, 0));
+  EXPECT_EQ(engine.finished.at(3), run_alone(prompt_of(6), 4, 0));
+  EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
+}
+
 TEST(Scheduler, DestructionClosesItsSequences) {
   kv::Ledger ledger({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false});
   {
