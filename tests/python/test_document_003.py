@@ -7,26 +7,20 @@ import quire
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENT = pathlib.Path(__file__).parent / "data" / "document_003.md"
-TEXT = "<bos><sys> You are the keeper of a card file. Answer from the cards.<doc> Card 7. Ada trades in apples.<q> What does Ada trade in?<a>"
-
-
-class OneConversation:
-    """Stands where a context manager does, with one sequence that is both conversation and all that is active."""
-
-    def __init__(self, llm):
-        self.sequence = llm.sequence(llm.tokenizer.encode(TEXT))
-
-    def get_conversation_blocks(self):
-        return self.sequence.blocks()
-
-    get_all_active_blocks = get_conversation_blocks
+SYSTEM = "You are the keeper of a card file. Answer from the cards."
+CARD = "Card 7. Ada trades in apples."
+QUESTION, ANSWER = "<q> What does Ada trade in?<a>", " apples."
 
 
 @pytest.fixture
 def names():
     with quire.LLM(ROOT / "models" / "cardfile" / "model", threads=2) as llm:
-        context_mgr = OneConversation(llm)
-        yield {"llm": llm, "tokenizer": llm.tokenizer, "params": quire.SamplingParams(temperature=0), "context_mgr": context_mgr}
+        params = quire.SamplingParams(temperature=0)
+        context_mgr = quire.ContextManager(llm)
+        context_mgr.add(SYSTEM, kind="system")
+        context_mgr.add(CARD)
+        assert context_mgr.infer("What does Ada trade in?", params).text == ANSWER
+        yield {"llm": llm, "tokenizer": llm.tokenizer, "params": params, "context_mgr": context_mgr}
 
 
 def test_the_usage_examples_run_one_after_the_other(names):
@@ -35,7 +29,7 @@ def test_the_usage_examples_run_one_after_the_other(names):
 
     exec(compile(going_on, f"{DOCUMENT} (1)", "exec"), names)
     conversation = names["result"].prompt_token_ids
-    assert tokenizer.decode(conversation, skip_special_tokens=False) == TEXT
+    assert tokenizer.decode(conversation, skip_special_tokens=False).startswith(QUESTION + ANSWER)
     assert len(conversation) == names["token_count"] == names["result"].usage.cached_tokens + 1
 
     exec(compile(new_input, f"{DOCUMENT} (2)", "exec"), names)
@@ -51,12 +45,12 @@ def test_the_usage_examples_run_one_after_the_other(names):
 def test_the_calls_of_its_interface_mean_what_it_says(names):
     llm, params, context_mgr = names["llm"], names["params"], names["context_mgr"]
     blocks, count = context_mgr.get_all_active_blocks()
-    new_tokens = names["tokenizer"].encode(" apples.<eos><q> What does Ada trade in?<a>")
+    new_tokens = names["tokenizer"].encode(QUESTION)
     result = llm.infer_from_blocks(existing_blocks=blocks, existing_token_count=count, new_tokens=new_tokens, sampling_params=params)
     seq = quire.VirtualSequence(
         token_ids=new_tokens, sampling_params=params, existing_blocks=blocks, existing_token_count=count
     )
-    assert llm.infer(seq).token_ids == result.token_ids and result["text"].strip() == "apples."
+    assert llm.infer(seq).token_ids == result.token_ids and result["text"] == ANSWER
     printed = "".join(
         token_data["token"]
         for token_data in llm.infer_from_blocks_stream(

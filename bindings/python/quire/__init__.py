@@ -2,6 +2,7 @@
 
 from ._quire import Mark, SamplingParams, __version__
 from .chunked import ChunkedLLM, ChunkType, Composition
+from .context import ContextItem, ContextManager
 from .errors import (
     CancelledError,
     ChunkNotFoundError,
@@ -29,6 +30,8 @@ __all__ = [
     "ChunkedLLM",
     "ClosedError",
     "Composition",
+    "ContextItem",
+    "ContextManager",
     "Delta",
     "DeviceError",
     "ForwardOutput",

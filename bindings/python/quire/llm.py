@@ -12,7 +12,7 @@ from ._quire import SamplingParams
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .sequence import VirtualSequence
 from .stream import Stream, token_dicts
-from .tokenizer import Tokenizer, to_ids, to_text
+from .tokenizer import Tokenizer, to_ids, to_path, to_text
 
 Params = SamplingParams | dict[str, Any] | None
 Prompt = str | Sequence[int]
@@ -61,8 +61,11 @@ class LLM:
         threads: int | None = None,
         seed: int = 0,
         prefix_cache: bool = True,
+        store: str | os.PathLike[str] | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
+        """`store`: the directory of its contexts (ContextManager)."""
+        self.store = store
         options = _quire.Options()
         _set(options, "device", device)
         _set(options, "dtype", dtype)
@@ -127,6 +130,13 @@ class LLM:
         ids = sequence.token_ids_of(token_ids, "token_ids")
         handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count))
         return sequence.Sequence(self._handle.sequence(handle, ids))
+
+    def load_sequence(self, path: str | os.PathLike[str]) -> sequence.Sequence:
+        """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
+
+        Computes nothing. OSError for a damaged file, IncompatibleChunksError naming what differs.
+        """
+        return sequence.Sequence(self._handle.load_sequence(to_path(path)))
 
     def infer_from_blocks(
         self,

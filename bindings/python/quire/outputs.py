@@ -75,7 +75,8 @@ class Timing(Record):
 
 class GenerationOutput(Record):
     """One finished request. `logprobs` holds, per generated token, a dict id -> natural log probability.
-    Where the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}."""
+    Where the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}; where turn and answer
+    became items of a context, `user_id` (None without a turn) and `output_id` do."""
 
     request_id: int
     text: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from ._quire import Mark, SamplingParams
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
 from .stream import Stream
-from .tokenizer import to_ids
+from .tokenizer import to_ids, to_path
 
 MODES = ("exact",)  # of edits
 
@@ -232,6 +233,10 @@ class Sequence:
         """A handle on all its tokens, and their number. Stale once the sequence changes, unless a fork stays there."""
         blocks = Blocks(self._handle.blocks())
         return blocks, blocks.num_tokens
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Into one file, there whole or not at all: tokens, KV and the sampler's state. LLM.load_sequence reads it."""
+        self._handle.save(to_path(path))
 
     def close(self) -> None:
         """Frees what no fork holds. Later calls raise ClosedError."""

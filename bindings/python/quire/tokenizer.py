@@ -29,6 +29,14 @@ def to_text(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
+def to_path(path: str | os.PathLike[str]) -> bytes:
+    """`path` as the system takes it."""
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise ValueError(f"a path holds no null characters, unlike {path!r}")
+    return encoded
+
+
 class Tokenizer:
     """Immutable; any number of threads may call it. It outlives the LLM that it came from."""
 

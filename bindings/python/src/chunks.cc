@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "names.h"
 #include "outputs.h"
 #include "params.h"
 #include "quire/chunks.h"
@@ -30,21 +30,6 @@ namespace {
 
 using python::to_dict;  // of outputs.h, beside those below
 using python::to_list;
-
-// The enumerator called `name`; ValueError listing all names otherwise.
-template <class Enum>
-Enum by_name(const std::string& name, const char* what, const char* (*name_of)(Enum),
-             std::initializer_list<Enum> all) {
-  std::string names;
-  for (const Enum value : all) {
-    if (name == name_of(value)) {
-      return value;
-    }
-    names += std::string(names.empty() ? "'" : ", '") + name_of(value) + "'";
-  }
-  throw nb::value_error(
-      (std::string(what) + " must be one of " + names + ", not '" + name + "'").c_str());
-}
 
 ChunkType to_type(const std::string& name) {
   return by_name(name, "chunk_type", &chunk_type_name,

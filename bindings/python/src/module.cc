@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "chunks.h"
+#include "context.h"
 #include "errors.h"
 #include "outputs.h"
 #include "params.h"
@@ -156,6 +157,7 @@ NB_MODULE(_quire, module) {
   bind_tokenizer(module);
   bind_llm(module);
   bind_chunks(module);
+  bind_contexts(module);
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
   module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
   module.def("inspect_json", [](const std::string& model) { return unwrap(inspect_json(model)); });

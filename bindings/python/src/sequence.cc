@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -113,8 +114,13 @@ void bind_looking(nb::class_<Sequence>& sequence) {
   sequence.def_prop_ro("tokens", &Sequence::tokens)
       .def_prop_ro("num_tokens", &Sequence::num_tokens)
       .def_prop_ro("grade", [](const Sequence& s) { return reuse_grade_name(s.grade()); })
-      .def("blocks", [](const Sequence& sequence) {
-        return unwrap(without_gil([&] { return sequence.blocks(); }));
+      .def("blocks",
+           [](const Sequence& sequence) {
+             return unwrap(without_gil([&] { return sequence.blocks(); }));
+           })
+      .def("save", [](const Sequence& sequence, const nb::bytes& path) {
+        const std::string file(path.c_str(), path.size());
+        unwrap(without_gil([&] { return sequence.save(file); }));
       });
 }
 
@@ -140,6 +146,11 @@ void bind_direct_inference(nb::class_<LLM>& llm) {
             }));
           },
           nb::arg("existing"), nb::arg("ids"), nb::arg("params").none())
+      .def("load_sequence",
+           [](LLM& llm, const nb::bytes& path) {
+             const std::string file(path.c_str(), path.size());
+             return unwrap(without_gil([&] { return llm.load_sequence(file); }));
+           })
       .def("find_blocks",
            [](const LLM& llm, const std::vector<std::int32_t>& block_ids, std::int64_t num_tokens) {
              return unwrap(without_gil([&] { return llm.find_blocks(block_ids, num_tokens); }));

@@ -3,15 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
-#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"

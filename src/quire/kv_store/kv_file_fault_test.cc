@@ -2,17 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_format.h"

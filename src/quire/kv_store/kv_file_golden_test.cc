@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -19,7 +20,7 @@
 namespace quire::kv_store {
 namespace {
 
-const std::filesystem::path kFolder =
+const std::filesystem::path golden_folder =
     std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden/kv_store";
 
 KVFileContent golden_content() {
@@ -36,7 +37,7 @@ KVFileContent golden_content() {
 }
 
 // Run 0 in blocks 0 and 1, run 1 in block 2; slots without a token hold chance.
-const std::vector<std::vector<BlockId>> kBlocks = {ids({0, 1}), ids({2})};
+const std::vector<std::vector<BlockId>> golden_blocks = {ids({0, 1}), ids({2})};
 
 PagedStore golden_shelves() {
   PagedStore shelves = random_shelves(small_geometry(), 3, 61);
@@ -63,7 +64,7 @@ PagedStore golden_shelves() {
 TEST(KVFileGolden, FilesOfVersion1AreRead) {
   const PagedStore expected = golden_shelves();
   for (const char* name : {"v1_raw.qkv", "v1_planes.qkv"}) {
-    const auto file = KVFile::open(kFolder / name);
+    const auto file = KVFile::open(golden_folder / name);
     ASSERT_TRUE(file.ok()) << file.error().message;
     EXPECT_TRUE(file->verify().ok());
     const KVFileContent content = golden_content();
@@ -75,9 +76,9 @@ TEST(KVFileGolden, FilesOfVersion1AreRead) {
     for (std::size_t run = 0; run < 2; ++run) {
       EXPECT_EQ(file->content().runs[run].tokens, content.runs[run].tokens);
       EXPECT_EQ(file->content().runs[run].start_position, content.runs[run].start_position);
-      ASSERT_TRUE(read_run(*file, static_cast<int>(run), kBlocks[run], to).ok());
-      EXPECT_EQ(shelf_bytes(to, kBlocks[run]),
-                kv_bytes(expected, kBlocks[run], content.runs[run].tokens.size()));
+      ASSERT_TRUE(read_run(*file, static_cast<int>(run), golden_blocks[run], to).ok());
+      EXPECT_EQ(shelf_bytes(to, golden_blocks[run]),
+                kv_bytes(expected, golden_blocks[run], content.runs[run].tokens.size()));
     }
   }
 }
@@ -86,15 +87,17 @@ TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "a";
   const PagedStore shelves = golden_shelves();
-  ASSERT_TRUE(write_kv_file(path, golden_content(), shelves, kBlocks).ok());
-  EXPECT_EQ(file_bytes_of(path), file_bytes_of(kFolder / "v1_raw.qkv"));
+  ASSERT_TRUE(write_kv_file(path, golden_content(), shelves, golden_blocks).ok());
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v1_raw.qkv"));
   // zstd promises to read what it once wrote, not to write the same for ever.
-  ASSERT_TRUE(write_kv_file(path, golden_content(), shelves, kBlocks, {.compress = true}).ok());
-  EXPECT_LT(std::filesystem::file_size(path), std::filesystem::file_size(kFolder / "v1_raw.qkv"));
+  ASSERT_TRUE(
+      write_kv_file(path, golden_content(), shelves, golden_blocks, {.compress = true}).ok());
+  EXPECT_LT(std::filesystem::file_size(path),
+            std::filesystem::file_size(golden_folder / "v1_raw.qkv"));
   KVFileContent metadata_alone = golden_content();
   metadata_alone.runs.clear();
   ASSERT_TRUE(write_kv_file(path, metadata_alone, shelves, {}).ok());
-  EXPECT_EQ(file_bytes_of(path), file_bytes_of(kFolder / "v1_metadata.qkv"));
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v1_metadata.qkv"));
 }
 
 }  // namespace

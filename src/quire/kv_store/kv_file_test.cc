@@ -11,16 +11,24 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
 namespace {

@@ -7,18 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
@@ -30,7 +26,7 @@ namespace {
 
 // Whatever changes a file, a name or a lock.
 bool changes_something(std::uint64_t call) {
-  static const std::set<std::uint64_t> kCalls = {
+  static const std::set<std::uint64_t> calls = {
       SYS_write,   SYS_pwrite64,        SYS_writev,    SYS_pwritev,   SYS_pwritev2,
       SYS_fsync,   SYS_fdatasync,       SYS_renameat,  SYS_renameat2, SYS_unlinkat,
       SYS_mkdirat, SYS_openat,          SYS_ftruncate, SYS_fallocate, SYS_utimensat,
@@ -39,7 +35,7 @@ bool changes_something(std::uint64_t call) {
       SYS_rename,  SYS_unlink,          SYS_mkdir,     SYS_open,
 #endif
   };
-  return kCalls.contains(call);
+  return calls.contains(call);
 }
 
 enum class Ended : std::uint8_t { kKilled, kByItself, kNotTraced };

@@ -1,0 +1,196 @@
+// What it costs to own the context: forks, marks, and a sequence in a file.
+//
+//   state_bench [MODEL [TOKENS [FOLDER]]]
+//
+// Bars: a fork or a drop of 4k tokens <= 10 us; saving >= 0.8 of the raw write rate and loading
+// cold
+// >= 0.8 of the raw read rate, measured in turn with them; loading from the page cache, and the
+// time to the first token behind it, against the KV still in place.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "must.h"
+#include "quire/quire.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Ids = std::vector<TokenId>;
+
+constexpr int kRounds = 7;
+constexpr int kQuickRounds = 1001;
+constexpr int kSuffix = 32;
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // of raw reads and writes
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+void check(const Status& status) {
+  if (!status.ok()) {
+    std::fprintf(stderr, "error: %s\n", status.error().message.c_str());
+    std::exit(1);
+  }
+}
+
+void check_system(bool done, const char* what) {
+  if (!done) {
+    std::perror(what);
+    std::exit(1);
+  }
+}
+
+Ids some_ids(std::size_t count, TokenId first) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    ids.push_back(first + static_cast<TokenId>((i * 7919) % 20000));
+  }
+  return ids;
+}
+
+// The same bytes as the file's, written and synced as plainly as can be.
+void write_raw(const std::string& path, const std::vector<std::byte>& bytes) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  check_system(file >= 0, "open");
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    const std::size_t count = std::min(kPiece, bytes.size() - at);
+    check_system(::write(file, bytes.data() + at, count) == static_cast<ssize_t>(count), "write");
+  }
+  check_system(::fsync(file) == 0, "fsync");
+  ::close(file);
+}
+
+void read_raw(const std::string& path, std::vector<std::byte>& bytes) {
+  const int file = ::open(path.c_str(), O_RDONLY);
+  check_system(file >= 0, "open");
+  std::size_t at = 0;
+  while (true) {
+    const ssize_t count = ::read(file, bytes.data() + at, std::min(kPiece, bytes.size() - at));
+    if (count <= 0) {
+      break;
+    }
+    at += static_cast<std::size_t>(count);
+  }
+  check_system(at == bytes.size(), "read");
+  ::close(file);
+}
+
+void forget_pages(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY);
+  check_system(file >= 0 && ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, "fadvise");
+  ::close(file);
+}
+
+// One token behind `sequence` and a suffix that nobody has seen.
+void first_token(Sequence& sequence, const Ids& suffix) {
+  check(sequence.append(suffix));
+  const auto output = must(sequence.generate({.temperature = 0, .max_tokens = 1}));
+  check_system(output.token_ids.size() == 1, "no token");
+}
+
+void print_quick(const char* what, const std::vector<double>& seconds) {
+  std::printf("%-34s %10.2f us\n", what, median(seconds) * 1e6);
+}
+
+void bench_forks(Sequence& sequence) {
+  std::vector<double> forks, drops, marks;
+  for (int round = 0; round < kQuickRounds; ++round) {
+    std::vector<Sequence> fork;
+    forks.push_back(seconds_of([&] { fork.push_back(must(sequence.fork())); }));
+    drops.push_back(seconds_of([&] { fork.clear(); }));
+    marks.push_back(seconds_of([&] {
+      const Mark mark = must(sequence.checkpoint());
+      check(sequence.rollback(mark));
+      check(sequence.commit(mark));
+    }));
+  }
+  print_quick("fork", forks);
+  print_quick("drop", drops);
+  print_quick("checkpoint, rollback, commit", marks);
+}
+
+void bench_files(LLM& llm, Sequence& sequence, const std::filesystem::path& folder) {
+  const std::string saved = folder / "state_bench.qkv", raw = folder / "state_bench.raw";
+  check(sequence.save(saved));
+  std::vector<std::byte> bytes(std::filesystem::file_size(saved), std::byte{7});
+  std::vector<double> save, write, load_cold, read_cold, load_warm, read_warm, there, restored;
+  for (int round = 0; round < kRounds; ++round) {
+    save.push_back(seconds_of([&] { check(sequence.save(saved)); }));
+    write.push_back(seconds_of([&] { write_raw(raw, bytes); }));
+    const auto load = [&] {
+      [[maybe_unused]] const Sequence loaded = must(llm.load_sequence(saved));
+    };
+    forget_pages(saved);
+    load_cold.push_back(seconds_of(load));
+    forget_pages(raw);
+    read_cold.push_back(seconds_of([&] { read_raw(raw, bytes); }));
+    load_warm.push_back(seconds_of(load));
+    read_warm.push_back(seconds_of([&] { read_raw(raw, bytes); }));
+    Ids suffix = some_ids(kSuffix, 21000 + round);
+    there.push_back(seconds_of([&] {
+      Sequence fork = must(sequence.fork());
+      first_token(fork, suffix);
+    }));
+    suffix.front() += kRounds;
+    restored.push_back(seconds_of([&] {
+      Sequence loaded = must(llm.load_sequence(saved));
+      first_token(loaded, suffix);
+    }));
+  }
+  const double gib = static_cast<double>(bytes.size()) / (1 << 30);
+  std::printf("%-34s %10.1f MiB\n", "file", gib * 1024);
+  const auto rate = [&](const char* what, const std::vector<double>& ours,
+                        const std::vector<double>& theirs) {
+    std::printf("%-34s %10.2f ms %8.2f GiB/s  %.2f of raw\n", what, median(ours) * 1e3,
+                gib / median(ours), median(theirs) / median(ours));
+  };
+  rate("save (synced)", save, write);
+  rate("load, not in the page cache", load_cold, read_cold);
+  rate("load, in the page cache", load_warm, read_warm);
+  std::printf("%-34s %10.2f ms\n", "first token, KV in place", median(there) * 1e3);
+  std::printf("%-34s %10.2f ms %8.2f times that\n", "first token, loaded before",
+              median(restored) * 1e3, median(restored) / median(there));
+  std::filesystem::remove(saved);
+  std::filesystem::remove(raw);
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
+  const std::size_t tokens = argc > 2 ? std::stoul(argv[2]) : 4096;
+  const std::filesystem::path folder =
+      argc > 3 ? std::filesystem::path(argv[3]) : std::filesystem::temp_directory_path();
+  // Without a prefix cache, which would bring back what is saved.
+  LLM llm =
+      must(LLM::open(model, {.kv_budget_bytes = std::int64_t{2} << 30, .prefix_cache = false}));
+  std::printf("%s, %zu tokens, medians\n", model.c_str(), tokens);
+  {
+    Sequence sequence = must(llm.sequence(some_ids(tokens, 5)));
+    bench_forks(sequence);
+    bench_files(llm, sequence, folder);
+  }
+  return 0;
+}

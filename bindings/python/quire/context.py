@@ -1,0 +1,188 @@
+"""ContextManager: what a conversation stands on, item by item."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from . import _quire
+from ._quire import SamplingParams
+from .errors import ChunkNotFoundError
+from .llm import LLM, Prompt, _prompt
+from .outputs import GenerationOutput, Record
+from .sequence import Blocks
+from .tokenizer import to_path, to_text
+
+
+class ContextItem(Record):
+    """One item of a context, as it was when somebody asked for it."""
+
+    id: str  # 64 hexadecimal digits
+    name: str | None  # another handle
+    kind: str  # "system", "context", "user", "output"
+    tags: list[str]
+    text: str  # as added; of ids and outputs the decoded text
+    token_ids: list[int]
+    num_tokens: int
+    active: bool
+    status: str  # "active", "inactive"
+    tier: str  # where its KV is: "device", "host", "disk", "none" (it is computed when it is used)
+    saved: bool  # in the store, whatever the tier
+    parents: list[str]  # items that its KV has seen, in order
+    sampling: dict[str, Any] | None  # of an output: what it was sampled with
+    memory_bytes: int  # of its KV on the device or in host memory
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        sampling = fields["sampling"]
+        super().__init__({**fields, "sampling": None if sampling is None else json.loads(sampling)})
+
+
+def _item(item: Any) -> str:
+    """An item is named by its id, the beginning of it, or its name: strings; anything else names none."""
+    if isinstance(item, str):
+        return to_text(item)
+    error = ChunkNotFoundError(f"no item {item!r} in the context: an item is named by its id or its name, a string")
+    error.chunk_id = repr(item)
+    raise error
+
+
+def _words(words: Iterable[str], what: str) -> list[str]:
+    if isinstance(words, str):
+        raise TypeError(f"{what} must be a list of strings, not one string")
+    return [to_text(word) for word in words]
+
+
+class ContextManager:
+    """Texts, turns and answers that are switched on and off, moved between tiers, saved.
+
+    Items are named by id, by the beginning of an id (at least 4 digits, unambiguous), or by name; an unknown one is a
+    ChunkNotFoundError. Calls may come from any thread and wait for each other, without the GIL.
+
+    mode: "anchored" (an item's KV is computed once, behind the system item, and switching items computes nothing; turns
+        keep the KV with which they were generated), "exact" (every answer equals that of a plain prompt of the active
+        items; what stands behind a switched item is computed again)
+    store: a directory; None: the one given to the LLM
+    """
+
+    def __init__(self, llm: LLM, mode: str = "anchored", store: str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(llm, LLM):
+            raise TypeError(f"a context belongs to an LLM, not to a {type(llm).__name__}")
+        self.llm = llm
+        self.mode = mode
+        self.store = llm.store if store is None else store
+        self._handle = _quire.ContextManager.open(llm._handle, mode, b"" if self.store is None else to_path(self.store))
+
+    def add(
+        self,
+        content: Prompt,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        active: bool = True,
+        kind: str = "context",
+    ) -> str:
+        """Another item, of kind "context" or "system"; its id. Computes its KV when it is active (mode "anchored").
+
+        Text goes through the model's chunk format, token ids are taken as they are. An item that is there already is
+        switched on, gets the new tags, and keeps its place.
+        """
+        label = "" if name is None else to_text(name)
+        return self._handle.add(_prompt(content), label, _words(tags, "tags"), kind, bool(active))
+
+    def activate(self, item: str) -> None:
+        """Computes and copies nothing in mode "anchored"."""
+        self._handle.activate(_item(item))
+
+    def deactivate(self, item: str) -> None:
+        """The item has no influence on what is asked next. Computes and copies nothing in mode "anchored"."""
+        self._handle.deactivate(_item(item))
+
+    def tag(self, item: str, *tags: str) -> None:
+        if not tags or not all(tags):
+            raise ValueError("a tag is a word; give at least one")
+        for tag in _words(tags, "tags"):
+            self._handle.tag(_item(item), tag)
+
+    def show(self, item: str) -> ContextItem:
+        return ContextItem(self._handle.show(_item(item)))
+
+    def items(self) -> list[ContextItem]:
+        """In the order in which they were added."""
+        return [ContextItem(item) for item in self._handle.items()]
+
+    def __len__(self) -> int:
+        return self._handle.stats()["items"]
+
+    def __iter__(self) -> Iterator[ContextItem]:
+        return iter(self.items())
+
+    def __contains__(self, item: object) -> bool:
+        try:
+            self.show(item)
+        except ChunkNotFoundError:
+            return False
+        return True
+
+    def get_conversation_blocks(self) -> tuple[Blocks, int]:
+        """A handle on the active turns and answers, and the number of their tokens. Stale with the next change."""
+        blocks = Blocks(self._handle.conversation_blocks())
+        return blocks, blocks.num_tokens
+
+    def get_all_active_blocks(self) -> tuple[Blocks, int]:
+        """The same for all active items, in the order in which they were added."""
+        blocks = Blocks(self._handle.active_blocks())
+        return blocks, blocks.num_tokens
+
+    def infer(
+        self, text: str | None = None, sampling_params: SamplingParams | dict[str, Any] | None = None
+    ) -> GenerationOutput:
+        """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
+
+        Turn and answer become active items: `user_id` (None without text) and `output_id` of the output.
+        """
+        return GenerationOutput(self._handle.infer(None if text is None else to_text(text), sampling_params))
+
+    def compose(self, items: Iterable[str], name: str | None = None) -> str:
+        """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""
+        if isinstance(items, str):
+            raise TypeError("items must be a list of ids, not one string")
+        return self._handle.compose([_item(item) for item in items], "" if name is None else to_text(name))
+
+    def populate(self) -> int:
+        """Computes or fetches the KV of all active items; the number of tokens computed."""
+        return self._handle.populate()
+
+    def save(self, item: str | None = None) -> None:
+        """Into the store, whatever the tier; None: all items. They stay where they are."""
+        if not self.store:
+            raise ValueError("the context has no store; give ContextManager or LLM a directory: store=")
+        for wanted in [known.id for known in self.items()] if item is None else [_item(item)]:
+            self._handle.save(wanted)
+
+    def restore(self, item: str) -> None:
+        """Back to the device with the bits that it had: from host memory, or the store (of earlier processes too).
+
+        Damaged or foreign KV is never used: the item is computed again instead.
+        """
+        self._handle.restore(_item(item))
+
+    def unload(self, item: str, drop: bool = False) -> None:
+        """To host memory, with `drop` nowhere; its blocks are free. It comes back when it is used, or by restore."""
+        self._handle.unload(_item(item), bool(drop))
+
+    def erase(self, item: str, wipe: bool = False) -> None:
+        """Forgets the item everywhere, in the store too. `wipe`: its bytes there become zeros first."""
+        self._handle.erase(_item(item), bool(wipe))
+
+    def clear(self) -> int:
+        """Forgets all items; what was saved stays saved. How many they were."""
+        return self._handle.clear()
+
+    def stats(self) -> dict[str, int]:
+        """Items, tokens and bytes by state and tier; tokens that this context has computed and reused."""
+        return self._handle.stats()
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"ContextManager({stats['items']} items, {stats['active_items']} active, mode={self.mode!r})"

@@ -1,0 +1,11 @@
+// ContextManager for Python; quire/context.py gives it names, defaults and keywords.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace quire::python {
+
+// After the classes LLM and Blocks.
+void bind_contexts(nanobind::module_& module);
+
+}  // namespace quire::python

@@ -1,0 +1,26 @@
+// Enumerators by the names that the library gives them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <initializer_list>
+#include <string>
+
+namespace quire::python {
+
+// The enumerator called `name`; ValueError listing all names otherwise.
+template <class Enum>
+Enum by_name(const std::string& name, const char* what, const char* (*name_of)(Enum),
+             std::initializer_list<Enum> all) {
+  std::string names;
+  for (const Enum value : all) {
+    if (name == name_of(value)) {
+      return value;
+    }
+    names += std::string(names.empty() ? "'" : ", '") + name_of(value) + "'";
+  }
+  throw nanobind::value_error(
+      (std::string(what) + " must be one of " + names + ", not '" + name + "'").c_str());
+}
+
+}  // namespace quire::python
