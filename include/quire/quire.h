@@ -9,6 +9,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/store.h"
 #include "quire/tokenizer.h"
 #include "quire/tools.h"
 #include "quire/types.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -141,52 +141,73 @@ std::vector<BlockRun> SequenceService::known_runs() const {
   return runs;
 }
 
-// Follows the blocks as far as known runs explain them. The last run may be used in part; a run
-// explains the blocks that it consists of, and nothing in them is anybody's guess.
+namespace {
+
+// Follows block ids as far as known runs explain them: a run explains the blocks that it consists
+// of, the last one may be used in part, and nothing is anybody's guess.
+class RunFinder {
+ public:
+  using Path = std::vector<BlockRun>;
+  RunFinder(std::span<const BlockRun> known, std::int64_t block_tokens)
+      : known_(known), block_tokens_(block_tokens) {}
+
+  // All ways to explain `blocks` with `tokens` tokens.
+  [[nodiscard]] std::vector<Path> find(std::span<const std::int32_t> blocks, std::int64_t tokens) {
+    follow(blocks, tokens);
+    return std::move(found_);
+  }
+
+ private:
+  void follow(std::span<const std::int32_t> rest, std::int64_t left) {
+    for (const BlockRun& run : known_) {
+      const std::size_t common = std::min(rest.size(), run.blocks.size());
+      if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
+        continue;
+      }
+      const std::int64_t room = static_cast<std::int64_t>(common) * block_tokens_;
+      const bool ends = common == rest.size() && left <= run.tokens &&
+                        left > room - block_tokens_ && left <= room + 1;
+      path_.push_back(run);
+      if (ends) {
+        path_.back().tokens = left;
+        found_.push_back(path_);
+      } else if (common < rest.size() && left > run.tokens) {
+        follow(rest.subspan(common), left - run.tokens);
+      }
+      path_.pop_back();
+    }
+  }
+
+  std::span<const BlockRun> known_;
+  std::int64_t block_tokens_;
+  Path path_;
+  std::vector<Path> found_;
+};
+
+}  // namespace
+
+Result<std::vector<TokenId>> SequenceService::joined_tokens(std::span<const BlockRun> runs) const {
+  std::vector<TokenId> joined;
+  for (const BlockRun& run : runs) {
+    QUIRE_TRY(const auto tokens, tokens_of(run));
+    joined.insert(joined.end(), tokens.begin(), tokens.end());
+  }
+  return joined;
+}
+
 Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::int32_t> blocks,
                                                          std::int64_t tokens) {
-  using Found = std::vector<BlockRun>;
-  return engine_.ask<Found>([&]() -> Result<Found> {
+  using Path = RunFinder::Path;
+  return engine_.ask<Path>([&]() -> Result<Path> {
     const std::vector<BlockRun> known = known_runs();
-    const std::int64_t block_tokens = ledger().config().block_tokens;
-    std::vector<Found> found;
-    std::vector<std::vector<TokenId>> meanings;
-    const std::function<Status(Found&, std::span<const std::int32_t>, std::int64_t)> follow =
-        [&](Found& path, std::span<const std::int32_t> rest, std::int64_t left) -> Status {
-      for (const BlockRun& run : known) {
-        const std::size_t common = std::min(rest.size(), run.blocks.size());
-        if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
-          continue;
-        }
-        const std::int64_t room = static_cast<std::int64_t>(common) * block_tokens;
-        const bool ends = common == rest.size() && left <= run.tokens &&
-                          (left > room - block_tokens) && (left <= room + 1);
-        const bool goes_on = common < rest.size() && left > run.tokens;
-        if (!ends && !goes_on) {
-          continue;
-        }
-        path.push_back(run);
-        if (ends) {
-          path.back().tokens = left;
-          std::vector<TokenId> meaning;
-          for (const BlockRun& part : path) {
-            QUIRE_TRY(const auto part_tokens, tokens_of(part));
-            meaning.insert(meaning.end(), part_tokens.begin(), part_tokens.end());
-          }
-          if (std::ranges::find(meanings, meaning) == meanings.end()) {
-            meanings.push_back(std::move(meaning));
-            found.push_back(path);
-          }
-        } else {
-          QUIRE_TRY_STATUS(follow(path, rest.subspan(common), left - run.tokens));
-        }
-        path.pop_back();
-      }
-      return {};
-    };
-    Found path;
-    QUIRE_TRY_STATUS(follow(path, blocks, tokens));
-    if (found.size() == 1) {
+    std::vector<Path> found = RunFinder(known, ledger().config().block_tokens).find(blocks, tokens);
+    bool one_meaning = !found.empty();
+    for (const Path& other : found) {
+      QUIRE_TRY(const auto first, joined_tokens(found.front()));
+      QUIRE_TRY(const auto meaning, joined_tokens(other));
+      one_meaning = one_meaning && meaning == first;
+    }
+    if (one_meaning) {
       return std::move(found.front());
     }
     return Error{

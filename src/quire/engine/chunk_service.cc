@@ -2,10 +2,8 @@
 #include "quire/engine/chunk_service.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdint>
-#include <ctime>
 #include <functional>
 #include <future>
 #include <memory>
@@ -20,6 +18,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/base/iso_time.h"
 #include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
@@ -43,15 +42,6 @@ namespace quire::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kInterruptPoll{50};
-
-std::string iso_utc(kv::WallClock::time_point time) {
-  const std::time_t seconds = kv::WallClock::to_time_t(time);
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  std::array<char, 32> text{};
-  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return {text.data(), size};
-}
 
 Result<base::json::object> parse_object(std::string_view text, std::string_view what) {
   QUIRE_TRY(base::json::value value, base::parse_json(text, what));
@@ -469,8 +459,8 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .content = chunk.content,
           .token_ids = *chunk.tokens,
           .metadata_json = base::json::serialize(chunk.metadata),
-          .created_at = iso_utc(chunk.created),
-          .last_accessed = iso_utc(chunk.accessed),
+          .created_at = base::iso_utc(chunk.created),
+          .last_accessed = base::iso_utc(chunk.accessed),
           .access_count = chunk.accesses,
           .ttl_seconds = chunk.ttl_seconds,
           .pinned = chunk.pinned,

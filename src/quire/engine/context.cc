@@ -6,7 +6,6 @@
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,13 +13,11 @@
 #include <variant>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
@@ -28,9 +25,7 @@
 #include "quire/engine/turn_format.h"
 #include "quire/kv_store/store.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
@@ -180,6 +175,18 @@ std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique
   }
 }
 
+// An equal item is added again.
+Status Context::renew(Item& known, const ItemOptions& options) {
+  if (!options.name.empty() && options.name != known.info.name) {
+    QUIRE_TRY_STATUS(check_name(options.name));
+    known.info.name = options.name;
+  }
+  for (const std::string& tag : options.tags) {
+    QUIRE_TRY_STATUS(this->tag(known.info.id, tag));
+  }
+  return set_active(known.info.id, options.active || known.info.active);
+}
+
 Result<std::string> Context::add(const Prompt& content, const ItemOptions& options,
                                  const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
@@ -199,14 +206,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   }
   item.info.id = new_id(*engine, item.info, false);
   if (Item* known = find_id(item.info.id); known != nullptr) {
-    if (options.name != known->info.name && !options.name.empty()) {
-      QUIRE_TRY_STATUS(check_name(options.name));
-      known->info.name = options.name;
-    }
-    for (const std::string& tag : options.tags) {
-      QUIRE_TRY_STATUS(this->tag(known->info.id, tag));
-    }
-    QUIRE_TRY_STATUS(set_active(known->info.id, options.active || known->info.active));
+    QUIRE_TRY_STATUS(renew(*known, options));
     return known->info.id;
   }
   QUIRE_TRY_STATUS(check_name(options.name));
@@ -429,11 +429,10 @@ Result<std::string> Context::compose(std::span<const std::string> names, const s
     return {ErrorCode::kInvalidArgument, "nothing to compose; name at least one item"};
   }
   QUIRE_TRY(std::string id, add(tokens_of(parts), {.name = name}, interrupted));
-  for (const Item* part : parts) {
-    if (part->info.id != id) {
-      QUIRE_TRY_STATUS(set_active(part->info.id, false));
-    }
+  for (Item* const part : parts) {
+    part->info.active = part->info.active && part->info.id == id;
   }
+  changed();
   return id;
 }
 

@@ -89,6 +89,7 @@ class Context {
   [[nodiscard]] Result<Item*> find(const std::string& name) const;
   [[nodiscard]] Item* find_id(std::string_view id) const;
   [[nodiscard]] std::vector<Item*> active_items(bool conversation_only) const;
+  [[nodiscard]] Status renew(Item& known, const ItemOptions& options);
   [[nodiscard]] Status check_name(const std::string& name) const;
   [[nodiscard]] Status check_separate(const Item& item, std::string_view verb) const;
   [[nodiscard]] Result<std::vector<TokenId>> encode(Engine& engine, const Prompt& content,

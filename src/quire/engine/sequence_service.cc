@@ -18,6 +18,7 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
@@ -84,20 +85,24 @@ void SequenceService::release(SeqId sequence) {
   engine_.post([this, sequence] { ledger().close(sequence); });
 }
 
+// `end`: the position behind the last token.
+Status SequenceService::check_end(std::int64_t end) const {
+  const std::int64_t limit = engine_.model_config().max_positions;
+  if (end <= limit) {
+    return {};
+  }
+  return {ErrorCode::kOverflow,
+          base::str_cat("the sequence would have ", end, " positions, the model's context ", limit,
+                        "; roll back, or begin another one")};
+}
+
 // `tokens` are to stand behind `before` others.
 Status SequenceService::check(std::int64_t before, std::span<const TokenId> tokens) const {
   if (tokens.empty()) {
     return {};
   }
   QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
-  const std::int64_t limit = engine_.model_config().max_positions;
-  if (before + std::ssize(tokens) <= limit) {
-    return {};
-  }
-  return {
-      ErrorCode::kOverflow,
-      base::str_cat("the sequence would have ", before + std::ssize(tokens),
-                    " tokens, the model's context ", limit, "; roll back, or begin another one")};
+  return check_end(before + std::ssize(tokens));
 }
 
 StateRef SequenceService::keep(const Draft& draft) {
@@ -192,43 +197,61 @@ Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
   return draft_plain(tokens);  // the window has freed what is needed
 }
 
+// Where the segments of a run stand when its first token is used at `position`.
+Result<SequenceService::Segments> SequenceService::place(const BlockRun& run, std::int64_t position,
+                                                         Segments& named) const {
+  QUIRE_TRY(const Segments segments, segments_of(run, named));
+  Segments uses;
+  std::int64_t left = run.tokens;
+  for (const kv::SegmentUse& part : segments) {
+    const auto tokens = static_cast<std::int32_t>(
+        std::min<std::int64_t>(left, ledger().segment(part.segment)->num_tokens()));
+    if (tokens == 0) {
+      break;
+    }
+    left -= tokens;
+    const std::int64_t start = position + part.position - segments.front().position;
+    QUIRE_TRY_STATUS(check_end(start + tokens));
+    uses.push_back({.segment = part.segment,
+                    .position = static_cast<std::int32_t>(start),
+                    .rank = part.rank,
+                    .tokens = tokens});
+  }
+  return uses;
+}
+
 // Behind the KV of the runs. Its own tokens are those of `tail`, of which there is at least one.
+// States are named as segments for it, which go to `named`.
+Result<SequenceService::Draft> SequenceService::draft_behind(std::span<const BlockRun> runs,
+                                                             std::vector<TokenId> tail,
+                                                             Segments& named) {
+  Segments uses;
+  std::int64_t position = 0;
+  for (const BlockRun& run : runs) {
+    QUIRE_TRY(const Segments placed, place(run, position, named));
+    for (kv::SegmentUse use : placed) {
+      if (runs.size() > 1) {  // several runs merge in their order
+        use.rank = {kLastRank, static_cast<std::uint32_t>(uses.size())};
+      }
+      position = std::max<std::int64_t>(position, use.position + use.tokens.value_or(0));
+      uses.push_back(use);
+    }
+  }
+  QUIRE_TRY_STATUS(check_end(position + std::ssize(tail)));
+  Draft draft{.last = tail.back(), .grade = ReuseGrade::kApproximate};
+  tail.pop_back();
+  QUIRE_TRY(
+      draft.sequence,
+      ledger().compose(uses, {.tokens = tail, .position = static_cast<std::int32_t>(position)}));
+  return draft;
+}
+
 Result<SequenceService::Draft> SequenceService::draft_behind(std::span<const BlockRun> runs,
                                                              std::vector<TokenId> tail) {
-  kv::Ledger& ledger = this->ledger();
-  Segments uses, named;
-  const auto make = [&]() -> Result<Draft> {
-    std::int64_t position = 0;
-    for (const BlockRun& run : runs) {
-      QUIRE_TRY(const Segments segments, segments_of(run, named));
-      std::int64_t left = run.tokens, end = position;
-      for (const kv::SegmentUse& part : segments) {
-        const std::int64_t tokens =
-            std::min<std::int64_t>(left, ledger.segment(part.segment)->num_tokens());
-        if (tokens == 0) {
-          break;
-        }
-        const std::int64_t start = position + part.position - segments.front().position;
-        left -= tokens;
-        end = std::max(end, start + tokens);
-        QUIRE_TRY_STATUS(check(end, tail));
-        const kv::MergeRank listed = {kLastRank, static_cast<std::uint32_t>(uses.size())};
-        uses.push_back({.segment = part.segment,
-                        .position = static_cast<std::int32_t>(start),
-                        .rank = runs.size() == 1 ? part.rank : listed,
-                        .tokens = static_cast<std::int32_t>(tokens)});
-      }
-      position = end;
-    }
-    Draft draft{.last = tail.back(), .grade = ReuseGrade::kApproximate};
-    tail.pop_back();
-    QUIRE_TRY(draft.sequence,
-              ledger.compose(uses, {.tokens = tail, .position = static_cast<int>(position)}));
-    return draft;
-  };
-  auto draft = make();
+  Segments named;
+  auto draft = draft_behind(runs, std::move(tail), named);
   for (const kv::SegmentUse& use : named) {
-    ledger.drop_segment(use.segment);  // the sequence has it
+    ledger().drop_segment(use.segment);  // the sequence has it
   }
   return draft;
 }

@@ -124,14 +124,19 @@ class SequenceService {
 
   // Engine thread.
   [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
-  using Runs = std::vector<BlockRun>;
   [[nodiscard]] std::vector<BlockRun> known_runs() const;
+  [[nodiscard]] Status check_end(std::int64_t end) const;
   [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens);
   [[nodiscard]] Draft draft_next(const SequenceState& state, std::span<const TokenId> tokens);
   [[nodiscard]] Result<Draft> draft_cut(const StateRef& from, std::int64_t length);
   [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
                                            std::vector<TokenId> tail);
+  [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
+                                           std::vector<TokenId> tail, Segments& named);
+  [[nodiscard]] Result<Segments> place(const BlockRun& run, std::int64_t position,
+                                       Segments& named) const;
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of(const BlockRun& run) const;
+  [[nodiscard]] Result<std::vector<TokenId>> joined_tokens(std::span<const BlockRun> runs) const;
   [[nodiscard]] Result<Segments> segments_of(const BlockRun& run, Segments& named) const;
   [[nodiscard]] StateRef keep(const Draft& draft);
   [[nodiscard]] NewRequest request_for(RequestKind kind, const StateRef& state) const;

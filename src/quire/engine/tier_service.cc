@@ -324,6 +324,27 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
                                               ", the model's context ends at ", limit)};
 }
 
+// Engine thread: the sequence behind `before`, with room for the KV of its first `num_kv` own
+// tokens. What the prefix cache has of them is there already.
+Result<TierService::Room> TierService::make_room(std::span<const kv::SegmentUse> before,
+                                                 std::span<const TokenId> own,
+                                                 std::int32_t position, std::int32_t num_kv) {
+  Room room;
+  if (before.empty()) {
+    room.sequence = ledger().open(own, true);
+  } else {
+    QUIRE_TRY(room.sequence, ledger().compose(before, {.tokens = own, .position = position}));
+  }
+  room.first = ledger().num_computed(room.sequence);
+  if (Status made = ledger().extend(room.sequence, num_kv - room.first); !made.ok()) {
+    ledger().close(room.sequence);
+    return made.error();
+  }
+  const kv::RunView run = ledger().runs(room.sequence).back();
+  room.blocks.assign(run.blocks.begin(), run.blocks.end());
+  return room;
+}
+
 Result<StateRef> TierService::load(const std::filesystem::path& path) {
   auto opened = kv_store::KVFile::open(path);
   if (!opened.ok() && opened.error().code == ErrorCode::kNotFound) {
@@ -333,59 +354,39 @@ Result<StateRef> TierService::load(const std::filesystem::path& path) {
   QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
   const kv_store::KVFileContent& content = file.content();
   QUIRE_TRY(const SavedSequence saved, parse_saved(path, content));
-  const std::size_t num_sealed = saved.ranks.size();
+  std::vector<HeldRef> held;
+  std::vector<kv::SegmentUse> before;
+  for (std::size_t i = 0; i < saved.ranks.size(); ++i) {
+    const kv_store::SavedRun& run = content.runs[i];
+    QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
+    QUIRE_TRY(held.emplace_back(), from_file(file, static_cast<int>(i)));
+    before.push_back(
+        {.segment = held[i]->id, .position = run.start_position, .rank = saved.ranks[i]});
+  }
   std::vector<TokenId> own;
-  if (content.runs.size() > num_sealed) {
+  if (content.runs.size() > before.size()) {
     own = content.runs.back().tokens;
   }
+  const auto num_kv = static_cast<std::int32_t>(own.size());
   own.insert(own.end(), saved.tail.begin(), saved.tail.end());
-  for (const kv_store::SavedRun& run : content.runs) {
-    QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
-  }
   QUIRE_TRY_STATUS(check_run(own, saved.own_position));
-  std::vector<HeldRef> before;
-  for (std::size_t i = 0; i < num_sealed; ++i) {
-    QUIRE_TRY(before.emplace_back(), from_file(file, static_cast<int>(i)));
-  }
-  // The own run: room, then bytes, then the length; what the prefix cache has is not read.
-  SeqId sequence;
-  using Room = std::vector<BlockId>;
-  const auto num_kv = static_cast<std::int32_t>(own.size() - saved.tail.size());
-  std::int32_t first = 0;
-  QUIRE_TRY(const Room room, engine_.ask<Room>([&]() -> Result<Room> {
-    std::vector<kv::SegmentUse> uses;
-    for (std::size_t i = 0; i < num_sealed; ++i) {
-      uses.push_back({.segment = before[i]->id,
-                      .position = content.runs[i].start_position,
-                      .rank = saved.ranks[i]});
-    }
-    if (uses.empty()) {
-      sequence = ledger().open(own, true);
-    } else {
-      QUIRE_TRY(sequence, ledger().compose(uses, {.tokens = own, .position = saved.own_position}));
-    }
-    first = ledger().num_computed(sequence);
-    if (const Status made = ledger().extend(sequence, num_kv - first); !made.ok()) {
-      ledger().close(sequence);
-      return made.error();
-    }
-    const kv::RunView run = ledger().runs(sequence).back();
-    return Room(run.blocks.begin(), run.blocks.end());
-  }));
-  const std::int32_t first_block = first / pool().geometry().block_tokens;
+  QUIRE_TRY(const Room room,
+            engine_.ask<Room>([&] { return make_room(before, own, saved.own_position, num_kv); }));
+  const std::int32_t first_block = room.first / pool().geometry().block_tokens;
   const Status read =
-      num_kv == first ? Status()
-                      : read_run(file, static_cast<int>(num_sealed), first_block,
-                                 std::span(room).subspan(static_cast<std::size_t>(first_block)));
+      num_kv == room.first
+          ? Status()
+          : read_run(file, static_cast<int>(before.size()), first_block,
+                     std::span(room.blocks).subspan(static_cast<std::size_t>(first_block)));
   return engine_.ask<StateRef>([&]() -> Result<StateRef> {
     if (!read.ok()) {
-      ledger().close(sequence);
+      ledger().close(room.sequence);
       return read.error();
     }
-    ledger().advance(sequence, num_kv - first);
+    ledger().advance(room.sequence, num_kv - room.first);
     const bool same_kernels = saved.kernels == kernels_here();
     return engine_.sequences().adopt(
-        sequence, saved.sampled,
+        room.sequence, saved.sampled,
         same_kernels ? saved.grade : std::max(saved.grade, ReuseGrade::kEqualMath));
   });
 }

@@ -75,6 +75,15 @@ class TierService {
   void release(kv::SegmentId segment);
 
  private:
+  // A sequence that is being loaded.
+  struct Room {
+    SeqId sequence;
+    std::int32_t first = 0;  // own tokens that have KV already
+    std::vector<BlockId> blocks;
+  };
+  [[nodiscard]] Result<Room> make_room(std::span<const kv::SegmentUse> before,
+                                       std::span<const TokenId> own, std::int32_t position,
+                                       std::int32_t num_kv);
   [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens);
   [[nodiscard]] HeldRef keep(kv::SegmentId id);  // engine thread
   [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::int32_t first_block,

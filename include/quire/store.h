@@ -1,0 +1,91 @@
+// Store: a folder of KV that outlives the process and that several processes may share
+// (docs/store-format.md): looking at it, keeping it small, moving entries.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/result.h"
+
+namespace quire {
+
+struct StoreOptions {
+  bool read_only = false;
+  std::int64_t max_bytes = 0;  // that gc leaves; 0: no limit
+};
+
+// What somebody has saved.
+struct StoreEntry {
+  std::string key;     // 64 hexadecimal digits
+  std::string kind;    // "chunk", "sequence", "context" or "checkpoint"
+  std::string name;    // for people; may be empty
+  std::string tenant;  // who may read it; usually empty
+  std::string metadata_json;
+  std::int64_t tokens = 0;
+  std::int64_t bytes = 0;                           // of the objects that it names
+  std::string created_at, accessed_at, expires_at;  // UTC, ISO 8601; expires_at "": never
+  bool pinned = false;                              // never evicted, never expires
+};
+
+// A KV file of the store.
+struct StoreObject {
+  std::string hash;
+  std::string state;  // "ok", "damaged" or "missing"
+  std::int64_t bytes = 0;
+  std::int64_t entries = 0;  // that name it
+  std::string message;       // what is wrong
+};
+
+struct StoreCleaning {
+  std::int64_t expired_entries = 0;
+  std::int64_t evicted_entries = 0;  // least recently used, to get below max_bytes
+  std::int64_t removed_objects = 0, removed_bytes = 0;
+  std::int64_t removed_temporaries = 0;  // of writers that were killed
+  std::int64_t objects = 0, bytes = 0;   // left
+};
+
+// Move only; one thread at a time. Entries are named by key, or the beginning of one (at least 4
+// digits, unambiguous), or name; kNotFound otherwise.
+class QUIRE_API Store {
+ public:
+  // Makes the store where there is no folder or an empty one. kInvalidArgument for a folder that is
+  // none, kUnsupported for a later format, kCorrupt for a damaged index (see repair).
+  [[nodiscard]] static Result<Store> open(const std::string& path,
+                                          const StoreOptions& options = {});
+  Store(Store&&) noexcept;
+  Store& operator=(Store&&) noexcept;
+  ~Store();
+
+  // Least recently used first.
+  [[nodiscard]] Result<std::vector<StoreEntry>> list() const;
+  [[nodiscard]] Result<StoreEntry> find(const std::string& entry) const;
+  [[nodiscard]] Status pin(const std::string& entry, bool pinned);
+  // From now on; nothing: forever.
+  [[nodiscard]] Status set_ttl(const std::string& entry, std::optional<double> seconds);
+  // `wipe`: its bytes become zeros first.
+  [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);
+
+  // Removes what has expired, what nobody names, and the least recently used above max_bytes.
+  [[nodiscard]] Result<StoreCleaning> gc();
+  // Reads every object and compares its checksums.
+  [[nodiscard]] Result<std::vector<StoreObject>> verify() const;
+  // One self-contained file, verified on both ways.
+  [[nodiscard]] Status export_entry(const std::string& entry, const std::string& path) const;
+  [[nodiscard]] Result<StoreEntry> import_entry(const std::string& path,
+                                                const std::string& tenant = "");
+  // For a damaged index, with the store closed everywhere: sets it aside and makes a new one of
+  // what can still be read; returns how many entries there are.
+  [[nodiscard]] static Result<std::int64_t> repair(const std::string& path);
+
+  struct Impl;
+
+ private:
+  explicit Store(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire

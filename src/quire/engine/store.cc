@@ -1,0 +1,171 @@
+// The public Store: kv_store's, for people.
+#include "quire/store.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/iso_time.h"
+#include "quire/base/str.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMinDigits = 4;  // of a key that is cut short
+
+std::string iso(std::int64_t milliseconds) {
+  using Clock = std::chrono::system_clock;
+  return milliseconds == 0
+             ? ""
+             : base::iso_utc(Clock::time_point(std::chrono::milliseconds(milliseconds)));
+}
+
+StoreEntry to_public(const kv_store::Entry& entry) {
+  return {.key = entry.key,
+          .kind = std::string(kv_store::entry_kind_name(entry.kind)),
+          .name = entry.name,
+          .tenant = entry.tenant,
+          .metadata_json = entry.metadata_json,
+          .tokens = entry.tokens,
+          .bytes = entry.bytes,
+          .created_at = iso(entry.created_ms),
+          .accessed_at = iso(entry.accessed_ms),
+          .expires_at = iso(entry.expires_ms),
+          .pinned = entry.pinned};
+}
+
+const char* state_name(kv_store::ObjectReport::State state) {
+  switch (state) {
+    case kv_store::ObjectReport::State::kOk:
+      return "ok";
+    case kv_store::ObjectReport::State::kDamaged:
+      return "damaged";
+    case kv_store::ObjectReport::State::kMissing:
+      return "missing";
+  }
+  return "";
+}
+
+}  // namespace
+
+struct Store::Impl {
+  [[nodiscard]] Result<kv_store::Entry> find(const std::string& name) const;
+
+  kv_store::Store store;
+};
+
+Result<kv_store::Entry> Store::Impl::find(const std::string& name) const {
+  QUIRE_TRY(std::vector<kv_store::Entry> entries, store.list());
+  std::vector<kv_store::Entry*> found;
+  for (kv_store::Entry& entry : entries) {
+    const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
+    if (begins || (!name.empty() && entry.name == name)) {
+      found.push_back(&entry);
+    }
+  }
+  if (found.size() == 1) {
+    return std::move(*found.front());
+  }
+  return {ErrorCode::kNotFound, found.empty() ? base::str_cat("no entry '", name, "' in the store")
+                                              : base::str_cat("'", name, "' names ", found.size(),
+                                                              " entries; give more digits")};
+}
+
+Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Store::Store(Store&&) noexcept = default;
+Store& Store::operator=(Store&&) noexcept = default;
+Store::~Store() = default;
+
+Result<Store> Store::open(const std::string& path, const StoreOptions& options) {
+  QUIRE_TRY(auto store, kv_store::Store::open(path, {.read_only = options.read_only,
+                                                     .max_bytes = options.max_bytes}));
+  return Store(std::make_unique<Impl>(Impl{std::move(store)}));
+}
+
+Result<std::vector<StoreEntry>> Store::list() const {
+  QUIRE_TRY(const auto entries, impl_->store.list());
+  std::vector<StoreEntry> shown;
+  shown.reserve(entries.size());
+  for (const kv_store::Entry& entry : entries) {
+    shown.push_back(to_public(entry));
+  }
+  return shown;
+}
+
+Result<StoreEntry> Store::find(const std::string& entry) const {
+  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  return to_public(found);
+}
+
+Status Store::pin(const std::string& entry, bool pinned) {
+  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  return impl_->store.pin(found.key, found.tenant, pinned);
+}
+
+Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) {
+  constexpr double kMaxSeconds = 1e10;
+  if (seconds && !(*seconds >= 0 && *seconds <= kMaxSeconds)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a ttl of ", *seconds, " s; give 0 to ", kMaxSeconds, ", or none")};
+  }
+  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  const auto ttl_ms = seconds ? std::optional(static_cast<std::int64_t>(*seconds * 1000))
+                              : std::optional<std::int64_t>();
+  return impl_->store.set_ttl(found.key, found.tenant, ttl_ms);
+}
+
+Status Store::remove(const std::string& entry, bool wipe) {
+  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY([[maybe_unused]] const bool removed,
+            impl_->store.remove(found.key, found.tenant, wipe));
+  return {};
+}
+
+Result<StoreCleaning> Store::gc() {
+  QUIRE_TRY(const kv_store::GcReport report, impl_->store.gc());
+  return StoreCleaning{.expired_entries = report.expired_entries,
+                       .evicted_entries = report.evicted_entries,
+                       .removed_objects = report.removed_objects,
+                       .removed_bytes = report.removed_bytes,
+                       .removed_temporaries = report.removed_temporaries,
+                       .objects = report.objects,
+                       .bytes = report.bytes};
+}
+
+Result<std::vector<StoreObject>> Store::verify() const {
+  QUIRE_TRY(const auto reports, impl_->store.verify());
+  std::vector<StoreObject> objects;
+  objects.reserve(reports.size());
+  for (const kv_store::ObjectReport& report : reports) {
+    objects.push_back({.hash = report.hash,
+                       .state = state_name(report.state),
+                       .bytes = report.bytes,
+                       .entries = report.entries,
+                       .message = report.message});
+  }
+  return objects;
+}
+
+Status Store::export_entry(const std::string& entry, const std::string& path) const {
+  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  return impl_->store.export_entry(found.key, found.tenant, path);
+}
+
+Result<StoreEntry> Store::import_entry(const std::string& path, const std::string& tenant) {
+  QUIRE_TRY(const kv_store::Entry entry, impl_->store.import_entry(path, tenant));
+  return to_public(entry);
+}
+
+Result<std::int64_t> Store::repair(const std::string& path) {
+  return kv_store::Store::repair(path);
+}
+
+}  // namespace quire
