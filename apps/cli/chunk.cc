@@ -3,14 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,30 +25,8 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kShownDigits = 12;   // of an id in text
-constexpr std::size_t kPreviewBytes = 60;  // of a chunk's content in lists
-constexpr const char* kNameKey = "name";   // of a chunk's name in its metadata
+constexpr const char* kNameKey = "name";  // of a chunk's name in its metadata
 constexpr const char* kChunkHelp = "id, beginning of an id, or name";
-
-// An option whose value is one of the names that `name_of` gives `all`.
-template <class Enum>
-CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name_of)(Enum),
-                       std::initializer_list<Enum> all, const std::function<void(Enum)>& set,
-                       const char* help) {
-  std::string names;
-  for (const Enum value : all) {
-    names += std::string(names.empty() ? "" : "|") + name_of(value);
-  }
-  const auto choose = [=, values = std::vector<Enum>(all)](const std::string& name) {
-    for (const Enum value : values) {
-      if (name == name_of(value)) {
-        return set(value);
-      }
-    }
-    throw CLI::ValidationError(option, "want " + names + ", got \"" + name + "\"");
-  };
-  return command.add_option_function<std::string>(option, choose, help)->option_text(names);
-}
 
 CLI::Option* add_type(CLI::App& command, const std::function<void(ChunkType)>& set) {
   return add_named<ChunkType>(command, "--type", &chunk_type_name,
@@ -67,17 +42,6 @@ std::string name_of(const ChunkInfo& chunk) {
   const json::object metadata = metadata_of(chunk);
   const json::value* name = metadata.if_contains(kNameKey);
   return name != nullptr && name->is_string() ? std::string(name->get_string()) : std::string();
-}
-
-// The beginning of a text on one line, cut between characters.
-std::string preview(const std::string& text) {
-  std::size_t end = std::min(text.size(), kPreviewBytes);
-  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
-    --end;
-  }
-  std::string line = text.substr(0, end) + (end < text.size() ? "..." : "");
-  std::ranges::replace_if(line, [](unsigned char c) { return c < ' '; }, ' ');
-  return line;
 }
 
 json::object describe(const ChunkInfo& chunk, bool whole) {

@@ -1,6 +1,7 @@
 #include "conversation.h"
 
 #include <boost/json.hpp>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +24,36 @@ bool shows_documents(const Tokenizer& tokenizer) {
   return prompt.ok() && prompt.value().find("probe text") != std::string::npos;
 }
 
+constexpr std::string_view kSystem = "quire system";
+constexpr std::string_view kQuestion = "quire question";
+
+// What the template makes of a question behind `messages`; "" if it refuses.
+std::string rendered(const Tokenizer& tokenizer, json::array messages) {
+  messages.emplace_back(json::object{{"role", "user"}, {"content", kQuestion}});
+  const auto prompt = tokenizer.render_chat_template(json::serialize(messages), true);
+  return prompt.ok() ? prompt.value() : "";
+}
+
 }  // namespace
+
+// A prompt with a system text shows what stands before and behind it; between the same two stands
+// the text that a prompt without one has.
+std::string default_system(const Tokenizer& tokenizer) {
+  const std::string given =
+      rendered(tokenizer, {json::object{{"role", "system"}, {"content", kSystem}}});
+  const std::string bare = rendered(tokenizer, {});
+  const std::size_t start = given.find(kSystem);
+  const std::size_t question = given.find(kQuestion);
+  const std::size_t bare_question = bare.find(kQuestion);
+  if (start == std::string::npos || question == std::string::npos || question < start ||
+      bare_question == std::string::npos || !bare.starts_with(given.substr(0, start))) {
+    return "";
+  }
+  const std::string behind =
+      given.substr(start + kSystem.size(), question - start - kSystem.size());
+  const std::string between = bare.substr(start, bare_question - start);
+  return between.ends_with(behind) ? between.substr(0, between.size() - behind.size()) : "";
+}
 
 Result<Conversation> Conversation::open(const ChatOptions& options, const Tokenizer& tokenizer) {
   Conversation conversation;

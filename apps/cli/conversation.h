@@ -11,6 +11,9 @@
 
 namespace quire::cli {
 
+// The system text that the chat template writes when it is given none; "" if it writes none.
+[[nodiscard]] std::string default_system(const Tokenizer& tokenizer);
+
 class Conversation {
  public:
   // Reads the documents. They become the template's own `documents` when it shows them, otherwise
@@ -19,9 +22,6 @@ class Conversation {
                                                  const Tokenizer& tokenizer);
 
   void add_user(std::string_view text) { add("user", text); }
-  void add_assistant(std::string_view text) { add("assistant", text); }
-  // Takes back the last message. Precondition: there is one that add_* brought.
-  void drop_last() { messages_.pop_back(); }
 
   [[nodiscard]] std::string messages_json() const { return boost::json::serialize(messages_); }
   [[nodiscard]] std::string variables_json() const { return boost::json::serialize(variables_); }

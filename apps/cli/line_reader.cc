@@ -1,14 +1,23 @@
 #include "line_reader.h"
 
+#include <fcntl.h>
 #include <histedit.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cwchar>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "interrupts.h"
 
@@ -18,40 +27,119 @@ namespace {
 constexpr int kHistoryLines = 1000;
 constexpr int kInterruptPollMs = 50;
 
-char* prompt(EditLine* /*editor*/) {
-  static char text[] = "> ";
-  return text;
+constexpr std::string_view kBlanks = " \t";
+
+// Where history stays: a file that only the user reads, made when it is not there. "" if it cannot
+// be.
+std::string history_file() {
+  namespace fs = std::filesystem;
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path folder;
+  if (state != nullptr && *state == '/') {
+    folder = state;
+  } else if (home != nullptr && *home == '/') {
+    folder = fs::path(home) / ".local" / "state";
+  } else {
+    return "";
+  }
+  folder /= "quire";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const std::string path = folder / "history";
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (error || file < 0) {
+    return "";
+  }
+  close(file);
+  return path;
+}
+
+// What all words begin with.
+std::string common_beginning(const std::vector<std::string>& words) {
+  std::string common = words.front();
+  for (const std::string& word : words) {
+    const auto differ = std::ranges::mismatch(common, word);
+    common.erase(differ.in1, common.end());
+  }
+  return common;
 }
 
 }  // namespace
 
 struct LineReader::Editor {
-  explicit Editor(Interrupts& interrupts_in)
-      : interrupts(interrupts_in), editor(el_init("quire", stdin, stdout, stderr)) {
+  Editor(Interrupts& interrupts_in, Completer completer_in)
+      : interrupts(interrupts_in),
+        completer(std::move(completer_in)),
+        editor(el_init("quire", stdin, stdout, stderr)) {
     HistEvent event;
     history(lines, &event, H_SETSIZE, kHistoryLines);
+    history(lines, &event, H_SETUNIQUE, 1);
+    if (!file.empty()) {
+      history(lines, &event, H_LOAD, file.c_str());
+    }
     el_set(editor, EL_CLIENTDATA, this);
-    el_set(editor, EL_PROMPT, prompt);
+    el_set(editor, EL_PROMPT, show_prompt);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_HIST, history, lines);
     el_set(editor, EL_GETCFN, read_character);
+    el_set(editor, EL_ADDFN, "quire-complete", "completes the last word", complete);
+    el_set(editor, EL_BIND, "^I", "quire-complete", nullptr);
   }
   Editor(const Editor&) = delete;
   Editor& operator=(const Editor&) = delete;
   ~Editor() {
+    if (!file.empty()) {
+      HistEvent event;
+      history(lines, &event, H_SAVE, file.c_str());
+    }
     history_end(lines);
     el_end(editor);
   }
 
-  // libedit's source of characters: 1 with a character, 0 at the end of input or a Ctrl-C.
-  static int read_character(EditLine* editor, wchar_t* out) {
+  static Editor& of(EditLine* editor) {
     Editor* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
+    return *self;
+  }
+
+  static char* show_prompt(EditLine* editor) { return of(editor).prompt.data(); }
+
+  // What the tab key does: the last word grows as far as it is certain; when it is not, the
+  // choices are listed.
+  static unsigned char complete(EditLine* editor, int /*key*/) {
+    const LineInfo* info = el_line(editor);
+    const std::string typed(info->buffer, info->cursor);
+    const std::string word = typed.substr(typed.find_last_of(kBlanks) + 1);
+    std::vector<std::string> choices = of(editor).completer(typed);
+    std::erase_if(choices, [&](const std::string& choice) { return !choice.starts_with(word); });
+    if (choices.empty()) {
+      return CC_REFRESH_BEEP;
+    }
+    std::string grown = common_beginning(choices);
+    if (choices.size() == 1 && !grown.ends_with('/')) {
+      grown += ' ';
+    }
+    if (grown.size() > word.size()) {
+      el_insertstr(editor, grown.c_str() + word.size());
+      return CC_REFRESH;
+    }
+    std::fputs("\n", stdout);
+    for (const std::string& choice : choices) {
+      std::fprintf(stdout, "%s  ", choice.c_str());
+    }
+    std::fputs("\n", stdout);
+    return CC_REDISPLAY;
+  }
+
+  // libedit's source of characters: 1 with a character, 0 at the end of input or a Ctrl-C.
+  static int read_character(EditLine* editor, wchar_t* out) {
+    const Editor& self = of(editor);
     std::mbstate_t state{};
     while (true) {
       pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
       const int ready = poll(&input, 1, kInterruptPollMs);
-      if (self->interrupts.pending()) {
+      if (self.interrupts.pending()) {
         return 0;
       }
       char byte = 0;
@@ -80,22 +168,26 @@ struct LineReader::Editor {
   }
 
   Interrupts& interrupts;
+  const Completer completer;
+  const std::string file = history_file();
+  std::string prompt;
   EditLine* editor;
   History* lines = history_init();
 };
 
-LineReader::LineReader(Interrupts& interrupts) {
+LineReader::LineReader(Interrupts& interrupts, Completer completer) {
   if (isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
-    editor_ = std::make_unique<Editor>(interrupts);
+    editor_ = std::make_unique<Editor>(interrupts, std::move(completer));
   }
 }
 
 LineReader::~LineReader() = default;
 
-LineResult LineReader::next(std::string& line) {
+LineResult LineReader::next(const std::string& prompt, std::string& line) {
   if (editor_ == nullptr) {
     return std::getline(std::cin, line) ? LineResult::kLine : LineResult::kEnd;
   }
+  editor_->prompt = prompt;
   editor_->interrupts.arm();
   int length = 0;
   const char* text = el_gets(editor_->editor, &length);

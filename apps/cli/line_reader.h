@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "interrupts.h"
 
@@ -11,15 +14,21 @@ namespace quire::cli {
 
 enum class LineResult : std::uint8_t { kLine, kEnd, kInterrupted };
 
+// What may stand in place of the last word of what is typed up to the cursor. May give words that
+// do not fit it.
+using Completer = std::function<std::vector<std::string>(std::string_view typed)>;
+
 class LineReader {
  public:
-  // Editing, history and a prompt only when stdin and stdout are terminals. `interrupts` must
+  // Editing, completion by tab, history and a prompt only when stdin and stdout are terminals.
+  // History outlives the program in a file private to the user, below $XDG_STATE_HOME or
+  // ~/.local/state; where that cannot be, it lasts as long as the reader. `interrupts` must
   // outlive the reader.
-  explicit LineReader(Interrupts& interrupts);
+  LineReader(Interrupts& interrupts, Completer completer);
   ~LineReader();
 
   // The next line without its newline. kInterrupted: Ctrl-C on a terminal; what was typed is gone.
-  [[nodiscard]] LineResult next(std::string& line);
+  [[nodiscard]] LineResult next(const std::string& prompt, std::string& line);
   [[nodiscard]] bool interactive() const { return editor_ != nullptr; }
 
  private:

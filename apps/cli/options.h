@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,26 @@ void add_format(CLI::App& command, Format& format);
 
 // The positional MODEL.
 void add_model(CLI::App& command, std::string& model);
+
+// An option whose value is one of the names that `name_of` gives `all`.
+template <class Enum>
+CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name_of)(Enum),
+                       std::initializer_list<Enum> all, const std::function<void(Enum)>& set,
+                       const char* help) {
+  std::string names;
+  for (const Enum value : all) {
+    names += std::string(names.empty() ? "" : "|") + name_of(value);
+  }
+  const auto choose = [=, values = std::vector<Enum>(all)](const std::string& name) {
+    for (const Enum value : values) {
+      if (name == name_of(value)) {
+        return set(value);
+      }
+    }
+    throw CLI::ValidationError(option, "want " + names + ", got \"" + name + "\"");
+  };
+  return command.add_option_function<std::string>(option, choose, help)->option_text(names);
+}
 
 // One option for each field of LLMOptions but `seed`: --seed belongs to the request.
 void add_engine_options(CLI::App& command, LLMOptions& options);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "command.h"
 #include "quire/output.h"
@@ -19,6 +21,8 @@ namespace quire::cli {
 namespace {
 
 namespace json = boost::json;
+
+constexpr std::size_t kPreviewBytes = 60;
 
 void append_scalar(const json::value& value, std::string& out) {
   if (const json::string* text = value.if_string()) {
@@ -30,6 +34,12 @@ void append_scalar(const json::value& value, std::string& out) {
   } else {
     out += json::serialize(value);
   }
+}
+
+// Of UTF-8.
+std::size_t characters(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0U) != 0x80U; }));
 }
 
 bool is_scalar(const json::value& value) { return !value.is_object() && !value.is_array(); }
@@ -122,6 +132,37 @@ std::string format_listing(const json::value& value) {
   std::string out;
   append_listing(value, 0, out);
   return out;
+}
+
+std::vector<std::string> format_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(row.size());
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], characters(row[i]));
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      line.append(widths[i] - characters(row[i]) + 2, ' ');
+    }
+    line.resize(line.find_last_not_of(' ') + 1);
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string preview(std::string_view text) {
+  std::size_t end = std::min(text.size(), kPreviewBytes);
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
+    --end;
+  }
+  std::string line = std::string(text.substr(0, end)) + (end < text.size() ? "..." : "");
+  std::ranges::replace_if(line, [](unsigned char c) { return c < ' '; }, ' ');
+  return line;
 }
 
 int fail(const Error& error) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <boost/json.hpp>
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/output.h"
 #include "quire/result.h"
@@ -19,6 +21,17 @@ namespace quire::cli {
 
 // JSON as an indented "key: value" listing for people.
 [[nodiscard]] std::string format_listing(const boost::json::value& value);
+
+// Lines of columns, as wide as their widest cell; the last one ends as it does. Rows have equally
+// many cells.
+[[nodiscard]] std::vector<std::string> format_table(
+    const std::vector<std::vector<std::string>>& rows);
+
+// The beginning of a text on one line, cut between characters.
+[[nodiscard]] std::string preview(std::string_view text);
+
+// Of an id in text.
+inline constexpr std::size_t kShownDigits = 12;
 
 // "error: <message>" as one line on stderr; returns kExitFailed.
 int fail(const Error& error);

@@ -134,7 +134,8 @@ class LLM:
     def load_sequence(self, path: str | os.PathLike[str]) -> sequence.Sequence:
         """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
 
-        Computes nothing. OSError for a damaged file, IncompatibleChunksError naming what differs.
+        Computes nothing. OSError for a damaged file, IncompatibleChunksError naming what differs, UnsupportedError for a
+        format version of another Quire.
         """
         return sequence.Sequence(self._handle.load_sequence(to_path(path)))
 

@@ -34,11 +34,11 @@ def shared():
 
 @pytest.fixture
 def llm(shared):
-    """A model that holds nothing, and must hold nothing afterwards."""
-    assert shared.stats()["blocks_in_use"] == 0
+    """A model that must hold nothing more afterwards."""
+    held = shared.stats()["blocks_in_use"]  # by what a failed test has left
     yield shared
     gc.collect()
-    assert shared.stats()["blocks_in_use"] == 0
+    assert shared.stats()["blocks_in_use"] == held
 
 
 def context_of(llm, cards=CARDS, **options):
@@ -136,7 +136,8 @@ def test_mode_exact_computes_only_what_stands_behind_a_switched_item(llm):
     before = computed(llm)
     ctx.deactivate(ids[2])
     assert computed(llm) == before
-    assert ctx.populate() == ctx.show(ids[3]).num_tokens == computed(llm) - before
+    assert 0 < ctx.populate() <= ctx.show(ids[3]).num_tokens  # less what both cards begin with
+    assert computed(llm) - before <= ctx.show(ids[3]).num_tokens and ctx.populate() == 0
 
 
 def test_answers_are_right_and_become_items(llm):
@@ -322,7 +323,8 @@ def test_foreign_items_of_a_shared_store_are_never_used(llm, tmp_path):
     clean.add(CARDS[1])
     ours.activate("lars")
     assert asked(ours) == asked(clean)
-    ours.save("lars")
+    with pytest.raises(ValueError, match="another model"):
+        ours.save("lars")
     with quire.LLM(MODEL, threads=2, kv_dtype="float32") as foreign:
         theirs = ContextManager(foreign, store=tmp_path)
         theirs.restore("lars")
@@ -505,6 +507,20 @@ def test_16_threads_share_one_context(llm):
     assert len(ctx) == 4 + 2 * 32 and [item.id for item in ctx][:4] == ids
     kinds = [item.kind for item in ctx][4:]
     assert kinds == ["user", "output"] * 32  # turns do not mix
+
+
+def test_16_threads_move_the_items_of_one_context_through_all_tiers(llm, tmp_path):
+    ctx, ids = context_of(llm, store=tmp_path)
+    logits, work_done = next_logits(llm, ctx), computed(llm)
+
+    def work(index):
+        chance = random.Random(index)
+        for _ in range(20):
+            item = chance.choice(ids)
+            chance.choice((ctx.unload, ctx.restore, ctx.save, ctx.show, ctx.activate, lambda _: ctx.populate()))(item)
+
+    together(16, work)
+    assert np.array_equal(next_logits(llm, ctx), logits) and computed(llm) == work_done + 1
 
 
 def test_16_threads_use_contexts_of_their_own(llm):

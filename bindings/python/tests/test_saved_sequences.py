@@ -16,7 +16,7 @@ from conftest import MODEL
 
 GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
 SEEDED = {"seed": 7, "max_tokens": 8, "ignore_eos": True, "repetition_penalty": 1.1, "presence_penalty": 0.2}
-REFUSED = (OSError, quire.IncompatibleChunksError)
+REFUSED = (OSError, quire.IncompatibleChunksError, quire.UnsupportedError)  # damaged, foreign, of a later version
 
 
 def some_ids(count, seed=0):
@@ -31,12 +31,12 @@ def shared():
 
 @pytest.fixture
 def llm(shared):
-    """A model that holds nothing, and must hold nothing afterwards."""
-    assert shared.stats()["blocks_in_use"] == 0
+    """A model that must hold nothing more afterwards."""
+    held = shared.stats()["blocks_in_use"]  # by what a failed test has left
     yield shared
     gc.collect()
     shared.clear_chunks()
-    assert shared.stats()["blocks_in_use"] == 0
+    assert shared.stats()["blocks_in_use"] == held
 
 
 def computed(llm):
@@ -208,12 +208,12 @@ def test_a_later_save_replaces_the_file_and_a_failed_one_leaves_it(llm, tmp_path
     ("call", "error", "names"),
     [
         (lambda m, s, d: m.load_sequence(d / "no such"), OSError, "no such"),
-        (lambda m, s, d: m.load_sequence(d), OSError, ""),
+        (lambda m, s, d: m.load_sequence(d), OSError, "regular file|directory"),
         (lambda m, s, d: m.load_sequence(__file__), OSError, "test_saved"),
         (lambda m, s, d: m.load_sequence(7), TypeError, "int"),
         (lambda m, s, d: m.load_sequence("a\0b"), ValueError, "null"),
-        (lambda m, s, d: s.save(d), OSError, ""),
-        (lambda m, s, d: s.save(""), OSError, ""),
+        (lambda m, s, d: s.save(d), OSError, "directory"),
+        (lambda m, s, d: s.save(""), ValueError, "names no file"),
         (lambda m, s, d: s.save(d / "no folder" / "talk"), OSError, "no folder"),
         (lambda m, s, d: s.save(None), TypeError, "None"),
         (lambda m, s, d: s.save(str(d / "a") + "\0b"), ValueError, "null"),

@@ -79,7 +79,8 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
   }
   std::unique_ptr<Context> context(new Context(engine, options));
   if (!options.store.empty()) {
-    QUIRE_TRY(context->store_, kv_store::Store::open(options.store));
+    QUIRE_TRY(auto store, kv_store::Store::open(options.store));
+    context->store_ = std::make_unique<kv_store::Store>(std::move(store));
   }
   return context;
 }

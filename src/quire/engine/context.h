@@ -137,7 +137,7 @@ class Context {
                                         const Interrupt& interrupted);
 
   // The store.
-  [[nodiscard]] Status need_store() const;
+  [[nodiscard]] Result<kv_store::Store*> need_store() const;
   // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
   [[nodiscard]] Result<HeldRef> load(Engine& engine, const Item& item) const;
   [[nodiscard]] Result<Item*> add_saved(Engine& engine, const std::string& name);
@@ -145,7 +145,7 @@ class Context {
   const std::weak_ptr<Engine> engine_;
   const ContextOptions options_;
   const TurnFormat turns_;
-  std::optional<kv_store::Store> store_;
+  std::unique_ptr<kv_store::Store> store_;    // null without one
   std::vector<std::unique_ptr<Item>> items_;  // in the order in which they were added
   StateRef tip_, conversation_tip_;           // mode kExact
   std::shared_ptr<const void> epoch_ = std::make_shared<int>();

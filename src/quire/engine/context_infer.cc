@@ -169,13 +169,13 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   const ReuseGrade grade = sees_all(before) ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
   const bool borrows = turn.opening.empty() && !before.empty();
   cached -= borrows && !user ? 1 : 0;
-  std::optional<Generated> generated;
+  Generated generated;
   Item output;
   QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
               engine.sequences().open(runs, turn.opening, interrupted, grade));
     QUIRE_TRY(generated, generate(engine, state, params, cached, interrupted));
-    QUIRE_TRY(output.device, engine.tiers().hold(generated->state, interrupted));
+    QUIRE_TRY(output.device, engine.tiers().hold(generated.state, interrupted));
     return {};
   }));
   const HeldRef held = output.device;
@@ -183,7 +183,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   output.device = held;
   output.borrows = borrows;
   touch(output);
-  return keep_turn(engine, std::move(user), std::move(output), std::move(*generated), params);
+  return keep_turn(engine, std::move(user), std::move(output), std::move(generated), params);
 }
 
 Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& turn,
@@ -204,14 +204,14 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   }
   const std::size_t prompt = tokens.size();
   tokens.insert(tokens.end(), turn.opening.begin(), turn.opening.end());
-  std::optional<Generated> generated;
+  Generated generated;
   QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, interrupted));
   QUIRE_TRY(generated, generate(engine, state, params, cached, interrupted));
-  const std::vector<TokenId>& all = generated->state->tokens;
+  const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
-  tip_ = generated->state;
-  return keep_turn(engine, std::move(user), std::move(output), std::move(*generated), params);
+  tip_ = generated.state;
+  return keep_turn(engine, std::move(user), std::move(output), std::move(generated), params);
 }
 
 Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,

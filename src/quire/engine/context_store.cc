@@ -1,9 +1,7 @@
 // Items of a context in the store. What they are otherwise: context.cc.
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +11,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/context.h"
@@ -22,7 +21,6 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
-#include "quire/kv_store/store_index.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -86,15 +84,17 @@ Result<Item> parse_item(const kv_store::Entry& entry) {
 
 }  // namespace
 
-Status Context::need_store() const {
-  return store_ ? Status()
-                : Status(ErrorCode::kInvalidArgument,
-                         "the context has no store; open it with store= a directory");
+Result<kv_store::Store*> Context::need_store() const {
+  if (store_ == nullptr) {
+    return {ErrorCode::kInvalidArgument,
+            "the context has no store; open it with store= a directory"};
+  }
+  return store_.get();
 }
 
 Status Context::save(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
-  QUIRE_TRY_STATUS(need_store());
+  QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(Item* const item, find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "save"));
   HeldRef held = item->device;
@@ -109,21 +109,21 @@ Status Context::save(const std::string& name, const Interrupt& interrupted) {
     std::vector<std::vector<BlockId>> blocks;
     kv_store::KVFileContent content = engine->tiers().content_of({&held, 1}, blocks);
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->put_object(id, std::move(content), engine->tiers().shelves(), blocks));
+              store->put_object(id, std::move(content), engine->tiers().shelves(), blocks));
   }
   QUIRE_TRY_STATUS(
-      store_->put_entry({.key = id,
-                         .kind = kv_store::EntryKind::kContext,
-                         .name = item->info.name,
-                         .metadata_json = to_json(*item),
-                         .parts = {{.object = id, .tokens = std::ssize(item->info.token_ids)}}}));
+      store->put_entry({.key = id,
+                        .kind = kv_store::EntryKind::kContext,
+                        .name = item->info.name,
+                        .metadata_json = to_json(*item),
+                        .parts = {{.object = id, .tokens = std::ssize(item->info.token_ids)}}}));
   item->info.saved = true;
   return {};
 }
 
 Result<HeldRef> Context::load(Engine& engine, const Item& item) const {
-  QUIRE_TRY_STATUS(need_store());
-  QUIRE_TRY(const kv_store::KVFile file, store_->open_object(item.info.id));
+  QUIRE_TRY(kv_store::Store* const store, need_store());
+  QUIRE_TRY(const kv_store::KVFile file, store->open_object(item.info.id));
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != item.info.token_ids) {
     return {ErrorCode::kCorrupt,
@@ -134,9 +134,9 @@ Result<HeldRef> Context::load(Engine& engine, const Item& item) const {
 
 // An item that an earlier process has saved, by id, the beginning of it, or name.
 Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
-  QUIRE_TRY_STATUS(need_store());
+  QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(const std::vector<kv_store::Entry> entries,
-            store_->list({.kind = kv_store::EntryKind::kContext}));
+            store->list({.kind = kv_store::EntryKind::kContext}));
   std::vector<const kv_store::Entry*> found;
   for (const kv_store::Entry& entry : entries) {
     if (entry.key == name || entry.key.starts_with(name) || entry.name == name) {
@@ -162,13 +162,13 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
 Status Context::restore(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
   auto item = find(name);
-  if (!item.ok() && store_ && options_.mode == ReuseMode::kAnchored) {
+  if (!item.ok() && store_ != nullptr && options_.mode == ReuseMode::kAnchored) {
     item = add_saved(*engine, name);
   }
   QUIRE_TRY(Item* const wanted, std::move(item));
   QUIRE_TRY_STATUS(check_separate(*wanted, "restore"));
   QUIRE_TRY_STATUS(ensure(*engine, *wanted, interrupted));
-  if (store_ && wanted->info.saved) {
+  if (store_ != nullptr && wanted->info.saved) {
     [[maybe_unused]] const Status touched = store_->touch(wanted->info.id, "");
   }
   changed();
@@ -182,7 +182,7 @@ Status Context::erase(const std::string& name, bool wipe) {
     return item.error();
   }
   const std::string id = (*item)->info.id;
-  if (store_) {
+  if (store_ != nullptr) {
     QUIRE_TRY([[maybe_unused]] const bool removed, store_->remove(id, "", wipe));
   }
   std::erase_if(items_, [&](const auto& known) { return known->info.id == id; });

@@ -356,6 +356,8 @@ Result<StateRef> TierService::load(const std::filesystem::path& path) {
   QUIRE_TRY(const SavedSequence saved, parse_saved(path, content));
   std::vector<HeldRef> held;
   std::vector<kv::SegmentUse> before;
+  held.reserve(saved.ranks.size());
+  before.reserve(saved.ranks.size());
   for (std::size_t i = 0; i < saved.ranks.size(); ++i) {
     const kv_store::SavedRun& run = content.runs[i];
     QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
