@@ -278,6 +278,19 @@ TEST(Context, RefusalsNameTheThingAndChangeNothing) {
   EXPECT_EQ(context.add(kCards[0]).error().code, ErrorCode::kClosed);
 }
 
+TEST(Context, AnswersEndWhereTheModelsContextEnds) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  ASSERT_TRUE(context.add(Ids(2020, 100)).ok());
+  SamplingParams endless = greedy(500);
+  endless.ignore_eos = true;
+  const auto answer = context.infer("Who?", endless);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_LE(std::ssize(active_ids(context)), 2048);
+  EXPECT_EQ(context.infer("Who?", endless).error().code, ErrorCode::kOverflow);
+  EXPECT_EQ(context.items().size(), 3);
+}
+
 TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
   LLM llm =
       LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();

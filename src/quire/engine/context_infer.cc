@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
@@ -107,13 +108,24 @@ Item Context::make_item(Engine& engine, ItemKind kind, std::vector<TokenId> toke
 Result<Context::Generated> Context::generate(Engine& engine, const StateRef& state,
                                              const SamplingParams& params, std::int64_t cached,
                                              const Interrupt& interrupted) {
+  // The KV of the output's last token is kept too, and needs a position.
+  const std::int64_t limit = engine.model_config().max_positions;
+  const std::int64_t room = limit - std::ssize(state->tokens) - 1;
+  if (room < 1) {
+    return {ErrorCode::kOverflow,
+            base::str_cat("the active items and the turn have ", state->tokens.size(),
+                          " tokens, the model's context ", limit, "; deactivate something")};
+  }
+  SamplingParams bounded = params;
+  bounded.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(params.max_tokens, room));
   const auto next = std::make_shared<StateRef>();
-  QUIRE_TRY(
-      const auto channel,
-      engine.sequences().generate(state, {.params = &params, .source = "context", .cached = cached},
-                                  [next](StateRef reached) { *next = std::move(reached); }));
-  for (int timeout_ms = 0; !channel->wait_end(timeout_ms); timeout_ms = kInterruptPollMs) {
-    if (interrupted && interrupted()) {
+  QUIRE_TRY(const auto channel,
+            engine.sequences().generate(state,
+                                        {.params = &bounded, .source = "context", .cached = cached},
+                                        [next](StateRef reached) { *next = std::move(reached); }));
+  for (int timeout_ms = interrupted ? 0 : -1; !channel->wait_end(timeout_ms);
+       timeout_ms = kInterruptPollMs) {
+    if (interrupted()) {
       QUIRE_TRY([[maybe_unused]] const bool aborted, engine.abort(channel->id()));
     }
   }
