@@ -67,9 +67,11 @@ struct ChunkFormat {
 
 struct ChunkCacheOptions {
   std::int32_t max_chunks = 1000;
-  double chunk_memory_ratio = 0.5;          // of the KV blocks that chunks may hold, in (0, 1]
-  bool enable_deduplication = true;         // equal chunks are one chunk
-  std::string salt;                         // tenant: equal chunks of two salts are two chunks
+  double chunk_memory_ratio = 0.5;   // of the KV blocks that chunks may hold, in (0, 1]
+  bool enable_deduplication = true;  // equal chunks are one chunk
+  std::string salt;                  // tenant: equal chunks of two salts are two chunks
+  std::string store;  // a directory: registered chunks are written there, and those of earlier
+                      // processes are found there, without a prefill (docs/store-format.md)
   std::optional<ChunkFormat> chunk_format;  // instead of the model's chat template
 
   [[nodiscard]] QUIRE_API Status validate() const;

@@ -129,7 +129,8 @@ class QUIRE_API ContextManager {
   // Into the store, whatever the tier; the item stays where it is. kInvalidArgument without one.
   [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted = {});
   // Back to the device, with the bits that it had: from host memory, from the store (also items of
-  // earlier processes), or computed. kCorrupt for damaged KV, which is then computed when used.
+  // earlier processes), or computed: damaged KV is a miss. kIncompatible for one of another
+  // model or KV format.
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted = {});
   // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first.
   [[nodiscard]] Status erase(const std::string& item, bool wipe = false);

@@ -15,6 +15,7 @@ from .errors import ChunkNotFoundError, InvalidCompositionError
 from .llm import LLM, Params, Prompt, _prompt, _set
 from .outputs import Fields, GenerationOutput, Record
 from .stream import Stream
+from .tokenizer import to_text
 
 PREVIEW_CHARACTERS = 60
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
@@ -239,18 +240,22 @@ class ChunkedLLM(LLM):
         enable_deduplication: bool = True,
         chunk_format: Mapping[str, Sequence[str]] | None = None,
         salt: str = "",
+        store: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
-        template; `salt`: equal chunks of two salts are two chunks; the rest as for LLM."""
+        template; `salt`: equal chunks of two salts are two chunks; `store`: a directory where registered chunks are
+        written and those of earlier processes are found; the rest as for LLM."""
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
         _set(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
+        if store is not None:
+            _set(self._chunk_options, "store", to_text(os.fsdecode(store)))
         if chunk_format is not None:
             self._chunk_options.set_format(_affixes(chunk_format))
-        super().__init__(model_path, **options)
+        super().__init__(model_path, store=store, **options)
 
     def _open(self, model: str, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
         self._chunks = _quire.ChunkedLLM.open(model, options, self._chunk_options, progress)

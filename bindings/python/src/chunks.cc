@@ -158,6 +158,7 @@ void bind_values(nb::module_& module) {
       .def_rw("chunk_memory_ratio", &ChunkCacheOptions::chunk_memory_ratio)
       .def_rw("enable_deduplication", &ChunkCacheOptions::enable_deduplication)
       .def_rw("salt", &ChunkCacheOptions::salt)
+      .def_rw("store", &ChunkCacheOptions::store)
       .def("set_format", [](ChunkCacheOptions& options, const std::vector<std::string>& affixes) {
         options.chunk_format =
             ChunkFormat{.system = {.prefix = affixes.at(0), .suffix = affixes.at(1)},

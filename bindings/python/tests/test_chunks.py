@@ -375,3 +375,29 @@ def test_closed_llm_says_so():
     for call in (lambda: llm.register_chunk(ADA, "context"), llm.list_chunks, llm.get_chunk_stats, lambda: llm.generate([5])):
         with pytest.raises(quire.ClosedError, match="closed"):
             call()
+
+
+def test_a_restart_finds_its_chunks_in_the_store(tmp_path):
+    store = tmp_path / "store"
+    with ChunkedLLM(MODEL, threads=2, store=store) as llm:
+        ids = llm.register_chunks([(KEEPER, "system_prompt"), (ADA, "context", {"n": 7}), (LARS, "context"), (TRADE, "query")])
+        answer = llm.generate_from_chunks(**composing(ids), sampling_params=GREEDY).token_ids
+    with ChunkedLLM(MODEL, threads=2, store=store) as llm:
+        assert {row.chunk_id for row in llm.list_chunks()} == set(ids)
+        assert llm.get_chunk(ids[1]).metadata == {"n": 7} and llm.get_chunk(ids[1]).memory_bytes == 0
+        output = llm.generate_from_chunks(**composing(ids), sampling_params=GREEDY)
+        assert output.token_ids == answer
+        computed = llm.get_chunk(ids[3]).token_count + len(answer) - 1
+        assert llm.stats()["tokens_computed"] == computed, "the query and the answer alone"
+        assert llm.register_chunk(ADA, "context") == ids[1] and llm.stats()["tokens_computed"] == computed
+        assert llm.delete_chunk(ids[1])
+    with ChunkedLLM(MODEL, threads=2, store=store) as llm:
+        with pytest.raises(quire.ChunkNotFoundError):
+            llm.generate_from_chunks(**composing(ids))
+
+
+def test_a_store_that_cannot_be_is_an_os_error(tmp_path):
+    (tmp_path / "file").write_text("no store")
+    for path in (tmp_path / "file", "/proc/no/store"):
+        with pytest.raises((OSError, ValueError)):
+            ChunkedLLM(MODEL, threads=2, store=path)

@@ -1,6 +1,7 @@
 """Contexts in Python, on the demo model. Oracles: contexts that never had what was switched off, and plain prompts."""
 
 import gc
+import itertools
 import json
 import random
 import signal
@@ -501,12 +502,39 @@ def test_16_threads_share_one_context(llm):
         ctx.erase(own)
         return outputs
 
-    for output in sum(together(16, work), []):
+    for output in itertools.chain(*together(16, work)):
         plain = llm.generate(output.prompt_token_ids, {**GREEDY, "max_tokens": 4})
         assert output.token_ids == plain.token_ids
     assert len(ctx) == 4 + 2 * 32 and [item.id for item in ctx][:4] == ids
     kinds = [item.kind for item in ctx][4:]
     assert kinds == ["user", "output"] * 32  # turns do not mix
+
+
+def test_16_threads_switch_and_ask_one_context(llm):
+    ctx, ids = context_of(llm)
+    logits, question = next_logits(llm, ctx), llm.tokenizer.encode("<q> What does Lars carry?<a>", add_special_tokens=False)
+    expected, params = {}, {**GREEDY, "ignore_eos": True}
+    for off in range(8):  # which cards are off, as bits
+        for bit, item in enumerate(ids[1:]):
+            (ctx.deactivate if off >> bit & 1 else ctx.activate)(item)
+        output = llm.infer_from_blocks(ctx.get_all_active_blocks()[0], None, question, params)
+        expected[tuple(output.prompt_token_ids)] = output.token_ids
+
+    def work(index):
+        chance, answers = random.Random(index), []
+        while len(answers) < 8:
+            chance.choice((ctx.activate, ctx.deactivate))(chance.choice(ids[1:]))
+            try:
+                answers.append(llm.infer_from_blocks(ctx.get_all_active_blocks()[0], None, question, params))
+            except quire.InvalidCompositionError:  # somebody else has changed it since
+                continue
+        return answers
+
+    for output in itertools.chain(*together(16, work)):
+        assert output.token_ids == expected[tuple(output.prompt_token_ids)]
+    for item in ids:
+        ctx.activate(item)
+    assert np.array_equal(next_logits(llm, ctx), logits)
 
 
 def test_16_threads_move_the_items_of_one_context_through_all_tiers(llm, tmp_path):

@@ -336,7 +336,8 @@ TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
   EXPECT_THAT(blocks.load_sequence(file).error().message, HasSubstr("16"));
   EXPECT_EQ(llm.load_sequence(file + "x").error().code, ErrorCode::kIo);
   EXPECT_EQ(stat(other, "blocks_in_use"), 0);
-  EXPECT_FALSE(llm.sequence(some_ids(4, 1)).value().save("/no/such/folder/file").ok());
+  EXPECT_EQ(llm.sequence(some_ids(4, 1)).value().save("/no/such/folder/file").error().code,
+            ErrorCode::kIo);
 }
 
 TEST(DirectInference, GoesOnBehindASequenceWithAndWithoutNewTokens) {
@@ -414,6 +415,34 @@ TEST(DirectInference, PlainBlockIdsAreTakenWhereTheyMeanOneThing) {
   EXPECT_THAT(wrong_count.error().message, HasSubstr("not those of any"));
   EXPECT_EQ(llm.llm().find_blocks(std::vector<std::int32_t>{7000}, 3).error().code,
             ErrorCode::kInvalidComposition);
+}
+
+// Each run has another place in each list, and both are in the same steps.
+TEST(DirectInference, ListsThatShareRunsInOtherPlacesRunTogether) {
+  ChunkedLLM llm = open_chunked();
+  std::vector<BlockList> chunks;
+  for (const std::uint32_t seed : {70, 71, 72}) {
+    const auto id = llm.register_chunk({.content = some_ids(20, seed)});
+    chunks.push_back(llm.chunk_blocks(id.value()).value());
+  }
+  const auto list = [&](std::size_t first, std::size_t second) {
+    return BlockList::join(std::vector{chunks[first], chunks[second]});
+  };
+  const auto places = std::vector<std::pair<std::size_t, std::size_t>>{{0, 1}, {1, 2}, {2, 0}};
+  std::vector<Stream> streams;
+  for (const auto& [first, second] : places) {
+    streams.push_back(
+        llm.llm().infer_from_blocks_stream(list(first, second), Ids{50}, greedy(60)).value());
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    while (streams[i].next().value().has_value()) {
+    }
+    EXPECT_EQ(streams[i].output().token_ids,
+              llm.llm()
+                  .infer_from_blocks(list(places[i].first, places[i].second), Ids{50}, greedy(60))
+                  .value()
+                  .token_ids);
+  }
 }
 
 // Any list of handles: the tokens one after the other, whole or in part, states and chunks.

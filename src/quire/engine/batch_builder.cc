@@ -19,8 +19,9 @@
 namespace quire::engine {
 namespace {
 
+// Rows of one entry stand in one order, so a run at two ranks is read for each.
 bool same_run(const kv::RunView& a, const kv::RunView& b) {
-  return a.num_tokens == b.num_tokens && std::ranges::equal(a.blocks, b.blocks);
+  return a.num_tokens == b.num_tokens && a.rank == b.rank && std::ranges::equal(a.blocks, b.blocks);
 }
 
 // The order in which a row's sealed runs are merged: of the runs alone.

@@ -96,6 +96,7 @@ Status ChunkService::check_positions(const kv::ResolvedComposition& composition)
 Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs) {
   Compositions compositions;
   for (const Run& run : runs) {
+    adopt_all(chunk_ids(*run.spec));
     QUIRE_TRY(auto composition, kv::resolve(registry_, *run.spec, windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));
     compositions.push_back(std::move(composition));

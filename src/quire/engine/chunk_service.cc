@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
+#include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kv/chunk_id.h"
@@ -398,8 +400,11 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   std::vector<Pending> pending;
   const Status begun = visit(drafts, [&](Draft& draft) -> Status {
     draft.result.id = draft.chunk.id;
-    if (share && merge(draft, registry_.find(draft.chunk.id))) {
-      return {};
+    if (share) {
+      adopt(draft.chunk.id);
+      if (merge(draft, registry_.find(draft.chunk.id))) {
+        return {};
+      }
     }
     QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
     if (prefill) {
@@ -429,6 +434,11 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     status = register_drafts({first, next}, interrupted);
     first = next;
   }
+  for (const Draft& draft : drafts) {
+    if (status.ok() && draft.result.created && draft.counted) {
+      status = save(draft.result.id);
+    }
+  }
   std::vector<Registered> registered;
   registered.reserve(drafts.size());
   for (const Draft& draft : drafts) {
@@ -447,6 +457,7 @@ void ChunkService::withdraw(std::span<const Registered> registered) {
       const kv::Chunk* chunk = created.created ? registry_.find(created.id) : nullptr;
       if (chunk != nullptr && chunk->accesses == 0) {
         registry_.remove(created.id, kv::Removal::kDeleted);
+        [[maybe_unused]] const bool saved = store_ != nullptr && store_->remove(created.id);
       }
     }
     engine_.publish_stats();
@@ -472,39 +483,63 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
 
 Result<ChunkInfo> ChunkService::get(const std::string& id) {
   return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
-    QUIRE_TRY(const kv::Chunk* chunk, registry_.get(id));
-    return info_of(*chunk);
+    const auto chunk = registry_.get(id);
+    if (!chunk.ok() && store_ != nullptr) {
+      if (const auto saved = store_->find(id)) {
+        return info_of(*saved);
+      }
+    }
+    return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
   });
 }
 
 Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
                                                   std::string_view metadata_filter_json) {
   QUIRE_TRY(const auto pairs, parse_object(metadata_filter_json, "metadata_filter"));
-  return engine_.ask<std::vector<ChunkInfo>>([&]() -> Result<std::vector<ChunkInfo>> {
-    std::vector<ChunkInfo> infos;
+  using Infos = std::vector<ChunkInfo>;
+  QUIRE_TRY(Infos infos, engine_.ask<Infos>([&]() -> Result<Infos> {
+    Infos all;
     for (const kv::Chunk* chunk : registry_.list()) {
-      if ((!type || chunk->type == *type) && holds_pairs(chunk->metadata, pairs)) {
-        infos.push_back(info_of(*chunk));
-      }
+      all.push_back(info_of(*chunk));
     }
-    return infos;
+    return all;
+  }));
+  std::ranges::move(saved_infos(infos), std::back_inserter(infos));
+  std::erase_if(infos, [&](const ChunkInfo& info) {
+    const auto metadata = parse_object(info.metadata_json, "metadata");
+    return (type && info.type != *type) || !metadata.ok() || !holds_pairs(*metadata, pairs);
   });
+  return infos;
 }
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
   return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+    adopt(id);
     QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
+    if (store_ != nullptr) {
+      QUIRE_TRY_STATUS(store_->update(*chunk));
+    }
     return info_of(*chunk);
   });
 }
 
 Result<bool> ChunkService::remove(const std::string& id) {
-  return engine_.ask<bool>(
-      [&]() -> Result<bool> { return registry_.remove(id, kv::Removal::kDeleted); });
+  return engine_.ask<bool>([&]() -> Result<bool> {
+    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
+    return (store_ != nullptr && store_->remove(id)) || removed;
+  });
 }
 
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
-  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> { return registry_.clear(type); });
+  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+    std::int64_t cleared = registry_.clear(type);
+    for (const ChunkInfo& saved : saved_infos({})) {
+      const bool wanted = !type || saved.type == *type;
+      const bool in_use = registry_.find(saved.chunk_id) != nullptr;
+      [[maybe_unused]] const bool removed = wanted && !in_use && store_->remove(saved.chunk_id);
+    }
+    return cleared;
+  });
 }
 
 Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {

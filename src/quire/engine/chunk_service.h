@@ -36,6 +36,7 @@
 
 namespace quire::engine {
 
+class ChunkStore;
 class Engine;
 
 // Why the KV of a chunk that is there is not.
@@ -90,8 +91,12 @@ class ChunkService {
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
                                                                      const Interrupt& interrupted);
 
+  // Before anything else; no effect without ChunkCacheOptions::store.
+  [[nodiscard]] Status open_store();
+
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
+  void adopt(const std::string& id);
 
  private:
   class Prefill;
@@ -137,6 +142,13 @@ class ChunkService {
                                              std::span<const TokenId> tokens);
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
 
+  // On disk: chunk_durable.cc. adopt and load: engine thread.
+  void adopt_all(std::span<const std::string> ids);
+  [[nodiscard]] Result<kv::SegmentId> load(const std::string& id,
+                                           const std::vector<TokenId>& tokens);
+  [[nodiscard]] Status save(const std::string& id);
+  [[nodiscard]] std::vector<ChunkInfo> saved_infos(std::span<const ChunkInfo> known) const;
+
   // Engine thread: composing.
   using Compositions = std::vector<kv::ResolvedComposition>;
   [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs);
@@ -161,6 +173,8 @@ class ChunkService {
   const ChunkCacheOptions options_;
   mutable std::once_flag setup_once_;
   mutable ChunkSetup setup_;
+
+  std::unique_ptr<ChunkStore> store_;  // null without one
 
   // Engine thread only.
   kv::ChunkRegistry registry_;

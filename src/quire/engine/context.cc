@@ -32,8 +32,6 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
-
 bool is_turn(const Item& item) {
   return item.info.kind == ItemKind::kUser || item.info.kind == ItemKind::kOutput;
 }
@@ -79,8 +77,11 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
   }
   std::unique_ptr<Context> context(new Context(engine, options));
   if (!options.store.empty()) {
-    QUIRE_TRY(auto store, kv_store::Store::open(options.store));
-    context->store_ = std::make_unique<kv_store::Store>(std::move(store));
+    auto store = kv_store::Store::open(options.store);
+    if (!store.ok()) {
+      return missing_file(std::move(store).error());
+    }
+    context->store_ = std::make_unique<kv_store::Store>(std::move(store).value());
   }
   return context;
 }
@@ -310,7 +311,8 @@ Status Context::ensure(Engine& engine, Item& item, const Interrupt& interrupted)
         item.device = *loaded;
         return {};
       }
-      if (loaded.error().code == ErrorCode::kOutOfBlocks) {
+      const ErrorCode code = loaded.error().code;
+      if (code == ErrorCode::kOutOfBlocks || code == ErrorCode::kIncompatible) {
         return loaded.error();
       }
       item.info.saved = false;  // damaged or gone: a miss

@@ -9,6 +9,7 @@
 // Thread rule: one thread at a time, not the engine's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,6 +34,8 @@
 namespace quire::engine {
 
 class Engine;
+
+inline constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
 
 // An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown.
 struct Item {

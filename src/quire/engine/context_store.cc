@@ -139,7 +139,8 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
             store->list({.kind = kv_store::EntryKind::kContext}));
   std::vector<const kv_store::Entry*> found;
   for (const kv_store::Entry& entry : entries) {
-    if (entry.key == name || entry.key.starts_with(name) || entry.name == name) {
+    const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
+    if (begins || entry.name == name) {
       found.push_back(&entry);
     }
   }

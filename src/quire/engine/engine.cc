@@ -78,6 +78,7 @@ Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
   engine->chunks_ = std::make_unique<ChunkService>(*engine, options.chunks);
   engine->sequences_ = std::make_unique<SequenceService>(*engine);
   engine->tiers_ = std::make_unique<TierService>(*engine);
+  QUIRE_TRY_STATUS(engine->chunks_->open_store());
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }

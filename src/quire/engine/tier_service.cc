@@ -141,6 +141,13 @@ std::string kernels_here() { return std::string(device::isa_name(device::best_is
 
 }  // namespace
 
+Error missing_file(Error error) {
+  if (error.code == ErrorCode::kNotFound) {
+    error.code = ErrorCode::kIo;
+  }
+  return error;
+}
+
 HeldSegment::~HeldSegment() {
   if (const auto owner = engine.lock()) {
     owner->tiers().release(id);
@@ -262,15 +269,32 @@ Status TierService::read_run(const kv_store::KVFile& file, int run, std::int32_t
   return {};
 }
 
-Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
+Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file,
+                                                        int run) const {
   QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
   const auto& runs = file.content().runs;
   if (run < 0 || run >= std::ssize(runs)) {
     return {ErrorCode::kCorrupt, base::str_cat("the file has no run ", run)};
   }
-  QUIRE_TRY(HeldRef held, reserve(runs[static_cast<std::size_t>(run)].tokens));
+  return runs[static_cast<std::size_t>(run)].tokens;
+}
+
+Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
+  QUIRE_TRY(auto tokens, tokens_of_run(file, run));
+  QUIRE_TRY(HeldRef held, reserve(std::move(tokens)));
   QUIRE_TRY_STATUS(read_run(file, run, 0, held->blocks));
   return held;
+}
+
+Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run) {
+  QUIRE_TRY(auto tokens, tokens_of_run(file, run));
+  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens)));
+  const Status read = read_run(file, run, 0, ledger().segment(id)->blocks().ids());
+  if (!read.ok()) {
+    ledger().drop_segment(id);
+    return read.error();
+  }
+  return id;
 }
 
 Status TierService::save(const StateRef& state, const std::filesystem::path& path,
@@ -307,7 +331,8 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
   }
   saved.own_position = runs.back().start_position;
   content.metadata_json = to_json(saved);
-  return kv_store::write_kv_file(path, content, pool(), blocks, options);
+  const Status written = kv_store::write_kv_file(path, content, pool(), blocks, options);
+  return written.ok() ? written : missing_file(written.error());
 }
 
 // A stranger's file may say anything.
@@ -347,10 +372,10 @@ Result<TierService::Room> TierService::make_room(std::span<const kv::SegmentUse>
 
 Result<StateRef> TierService::load(const std::filesystem::path& path) {
   auto opened = kv_store::KVFile::open(path);
-  if (!opened.ok() && opened.error().code == ErrorCode::kNotFound) {
-    return {ErrorCode::kIo, opened.error().message};
+  if (!opened.ok()) {
+    return missing_file(std::move(opened).error());
   }
-  QUIRE_TRY(const kv_store::KVFile file, std::move(opened));
+  const kv_store::KVFile file = std::move(opened).value();
   QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
   const kv_store::KVFileContent& content = file.content();
   QUIRE_TRY(const SavedSequence saved, parse_saved(path, content));

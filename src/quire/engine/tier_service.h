@@ -42,6 +42,9 @@ struct HostSegment {
 };
 using HostRef = std::shared_ptr<const HostSegment>;
 
+// A path that a user gave leads nowhere: kIo, as what is not found is a chunk.
+[[nodiscard]] Error missing_file(Error error);
+
 class TierService {
  public:
   // `engine` is borrowed and owns the service.
@@ -71,6 +74,10 @@ class TierService {
   // kIncompatible for a sequence of another model or KV format.
   [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path);
 
+  // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
+  [[nodiscard]] HeldRef keep(kv::SegmentId id);
+  [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run);
+
   // Gives up a segment whose owner has gone. Any thread, the engine's too; does not wait.
   void release(kv::SegmentId segment);
 
@@ -85,7 +92,9 @@ class TierService {
                                        std::span<const TokenId> own, std::int32_t position,
                                        std::int32_t num_kv);
   [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens);
-  [[nodiscard]] HeldRef keep(kv::SegmentId id);  // engine thread
+  // kIncompatible for another model's file.
+  [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
+                                                           int run) const;
   [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::int32_t first_block,
                                 std::span<const BlockId> to);
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;

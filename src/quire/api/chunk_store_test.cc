@@ -1,0 +1,185 @@
+// Chunks that outlive their process, on the demo model. Oracle: the process that registered them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Ids = std::vector<TokenId>;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+Ids some_ids(std::size_t count, std::uint32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
+  }
+  return ids;
+}
+
+double stat(ChunkedLLM& llm, const std::string& name) {
+  for (const auto& [key, value] : llm.llm().stats().value()) {
+    if (key == name) {
+      return value;
+    }
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return -1;
+}
+
+class ChunkStore : public testing::Test {
+ protected:
+  ChunkStore() {
+    std::string name = testing::TempDir() + "quireXXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~ChunkStore() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] ChunkedLLM open(const std::string& salt = "") const {
+    return ChunkedLLM::open(kModel, {.threads = 2}, {.salt = salt, .store = folder_ / "store"})
+        .value();
+  }
+
+  // Registers two cards under a system prompt and a query.
+  [[nodiscard]] static CompositionSpec register_all(ChunkedLLM& llm) {
+    const auto add = [&](Ids ids, ChunkType type) {
+      return llm
+          .register_chunk({.content = std::move(ids),
+                           .type = type,
+                           .options = {.metadata_json = R"({"source": "test"})"}})
+          .value();
+    };
+    CompositionSpec spec{.system_chunk_id = add(some_ids(20, 1), ChunkType::kSystemPrompt)};
+    spec.context_chunk_ids = {add(some_ids(45, 2), ChunkType::kContext),
+                              add(some_ids(33, 3), ChunkType::kContext)};
+    spec.query_chunk_id = add(some_ids(7, 4), ChunkType::kQuery);
+    return spec;
+  }
+
+  static Ids answer(ChunkedLLM& llm, const CompositionSpec& spec) {
+    const auto output =
+        llm.generate_from_chunks(spec, {.temperature = 0, .max_tokens = 12, .ignore_eos = true});
+    EXPECT_TRUE(output.ok()) << output.error().message;
+    return output.ok() ? output->token_ids : Ids();
+  }
+
+  void damage_objects() const {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
+      if (file.path().extension() == ".qkv") {
+        std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+        damaged.seekp(static_cast<std::streamoff>(file.file_size()) - 900);
+        damaged.put('x').put('y').put('z');
+      }
+    }
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
+  CompositionSpec spec;
+  Ids before;
+  {
+    ChunkedLLM llm = open();
+    spec = register_all(llm);
+    before = answer(llm, spec);
+  }
+  ChunkedLLM llm = open();
+  EXPECT_EQ(llm.list_chunks().value().size(), 4);
+  EXPECT_EQ(llm.list_chunks(ChunkType::kContext, R"({"source": "test"})").value().size(), 2);
+  EXPECT_THAT(llm.list_chunks({}, R"({"source": "else"})").value(), IsEmpty());
+  const ChunkInfo card = llm.get_chunk(spec.context_chunk_ids[0]).value();
+  EXPECT_EQ(card.token_ids, some_ids(45, 2));
+  EXPECT_EQ(card.num_variants, 0) << "reading fetches nothing";
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
+  EXPECT_EQ(llm.list_chunks().value().size(), 4);
+}
+
+TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {
+  {
+    ChunkedLLM llm = open();
+    (void)register_all(llm);
+  }
+  ChunkedLLM llm = open();
+  (void)register_all(llm);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 0);
+  EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
+}
+
+TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
+  CompositionSpec spec;
+  {
+    ChunkedLLM llm = open();
+    spec = register_all(llm);
+    ASSERT_TRUE(llm.update_chunk(spec.context_chunk_ids[0],
+                                 {.metadata_json = R"({"source": "new"})", .pinned = true})
+                    .ok());
+    EXPECT_TRUE(llm.delete_chunk(spec.context_chunk_ids[1]).value());
+  }
+  ChunkedLLM llm = open();
+  const ChunkInfo card = llm.get_chunk(spec.context_chunk_ids[0]).value();
+  EXPECT_THAT(card.metadata_json, HasSubstr("new"));
+  EXPECT_TRUE(card.pinned);
+  EXPECT_EQ(llm.get_chunk(spec.context_chunk_ids[1]).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(llm.generate_from_chunks(spec).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(llm.delete_chunk(spec.context_chunk_ids[0]).value()) << "not fetched yet";
+  EXPECT_EQ(llm.list_chunks().value().size(), 2);
+  EXPECT_TRUE(llm.clear_chunks().ok());
+  EXPECT_THAT(open().list_chunks().value(), IsEmpty());
+}
+
+TEST_F(ChunkStore, TenantsAndModelsDoNotSeeEachOthersChunks) {
+  CompositionSpec spec;
+  {
+    ChunkedLLM llm = open("alice");
+    spec = register_all(llm);
+  }
+  ChunkedLLM other = open("bob");
+  EXPECT_THAT(other.list_chunks().value(), IsEmpty());
+  EXPECT_EQ(other.get_chunk(spec.query_chunk_id).error().code, ErrorCode::kNotFound);
+  ChunkedLLM model = ChunkedLLM::open(kModel, {.dtype = "float32", .threads = 2},
+                                      {.salt = "alice", .store = folder_ / "store"})
+                         .value();
+  EXPECT_THAT(model.list_chunks().value(), IsEmpty());
+}
+
+TEST_F(ChunkStore, DamagedKvIsComputedAgainAndNeverAWrongToken) {
+  CompositionSpec spec;
+  Ids before;
+  {
+    ChunkedLLM llm = open();
+    spec = register_all(llm);
+    before = answer(llm, spec);
+  }
+  damage_objects();
+  ChunkedLLM llm = open();
+  const auto lost = llm.generate_from_chunks(spec);
+  EXPECT_EQ(lost.error().code, ErrorCode::kNotFound) << "its system chunk has no KV";
+  EXPECT_EQ(register_all(llm).query_chunk_id, spec.query_chunk_id);
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_GT(stat(llm, "tokens_computed"), 20 + 45 + 33);
+}
+
+TEST_F(ChunkStore, AFolderThatIsNoStoreIsRefused) {
+  std::ofstream(folder_ / "store") << "a file";
+  const auto llm = ChunkedLLM::open(kModel, {.threads = 2}, {.store = folder_ / "store"});
+  EXPECT_FALSE(llm.ok());
+  EXPECT_THAT(llm.error().message, HasSubstr("store"));
+}
+
+}  // namespace
+}  // namespace quire

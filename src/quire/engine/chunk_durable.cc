@@ -1,0 +1,119 @@
+// Chunks that outlive the process. The rest of ChunkService: chunk_service.cc, chunk_compose.cc.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/chunk_store.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+Status ChunkService::open_store() {
+  if (options_.store.empty()) {
+    return {};
+  }
+  QUIRE_TRY(store_, ChunkStore::open(options_.store, setup().model_digest, options_.salt));
+  return {};
+}
+
+// Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
+// without effect for one that is there, or whose KV cannot be had: then it is a miss.
+void ChunkService::adopt(const std::string& id) {
+  if (store_ == nullptr || id.empty() || registry_.find(id) != nullptr) {
+    return;
+  }
+  auto saved = store_->find(id);
+  if (!saved || !engine_.check_prompt(*saved->tokens).ok()) {
+    return;
+  }
+  adopt(saved->anchor);
+  if (!saved->anchor.empty() && registry_.find(saved->anchor) == nullptr) {
+    return;
+  }
+  const kv::VariantKey key = {.before = saved->anchor};
+  if (pending_.contains({id, key})) {
+    return;  // somebody computes it
+  }
+  const bool needs_kv = saved->type != ChunkType::kQuery && !windowed();
+  const auto begin = [&](bool with_kv) {
+    return registry_.begin(*saved, with_kv ? std::optional(key) : std::nullopt).ok();
+  };
+  if (needs_kv && begin(true)) {
+    const auto segment = load(id, *saved->tokens);
+    registry_.count(segment.ok() ? 1 : 0, -1);  // begin counted a miss
+    if (segment.ok() && registry_.end(id, key, *segment)) {
+      registry_.publish(id);
+      return;
+    }
+    [[maybe_unused]] const bool given_up = registry_.end(id, key, std::nullopt);
+  }
+  // The KV of a context is computed where it is used. A system chunk is listed with KV or not at
+  // all: then it is registered anew.
+  if (saved->type != ChunkType::kSystemPrompt && begin(false)) {
+    registry_.publish(id);
+  }
+}
+
+Result<kv::SegmentId> ChunkService::load(const std::string& id,
+                                         const std::vector<TokenId>& tokens) {
+  QUIRE_TRY(const kv_store::KVFile file, store_->open_kv(id));
+  const auto& runs = file.content().runs;
+  if (runs.size() != 1 || runs.front().tokens != tokens) {
+    return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
+  }
+  return engine_.tiers().read_segment(file, 0);
+}
+
+void ChunkService::adopt_all(std::span<const std::string> ids) {
+  for (const std::string& id : ids) {
+    adopt(id);
+  }
+}
+
+// Writes what a registration has created. Callers' thread.
+Status ChunkService::save(const std::string& id) {
+  if (store_ == nullptr) {
+    return {};
+  }
+  HeldRef held;
+  QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+    QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
+    const auto variant = known->variants.find({.before = known->anchor});
+    if (variant != known->variants.end()) {
+      QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
+      held = engine_.tiers().keep(alias);
+    }
+    return *known;
+  }));
+  return store_->put(chunk, held, engine_.tiers());
+}
+
+// Those on disk that are not in `known`, as they would be listed.
+std::vector<ChunkInfo> ChunkService::saved_infos(std::span<const ChunkInfo> known) const {
+  std::vector<ChunkInfo> infos;
+  if (store_ == nullptr) {
+    return infos;
+  }
+  for (const kv::Chunk& chunk : store_->list()) {
+    if (std::ranges::find(known, chunk.id, &ChunkInfo::chunk_id) == known.end()) {
+      infos.push_back(info_of(chunk));
+    }
+  }
+  return infos;
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,190 @@
+#include "quire/engine/chunk_store.h"
+
+#include <chrono>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/json.h"
+#include "quire/chunks.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/tier_service.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/store.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+namespace json = base::json;
+
+// What a stranger has written may be anything: a field that is not as it should be ends the
+// reading.
+Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view model) {
+  kv::NewChunk chunk;
+  QUIRE_TRY(const std::string written_for, base::get_string(object, "model", ""));
+  if (written_for != model) {
+    return {ErrorCode::kIncompatible, "a chunk of another model"};
+  }
+  QUIRE_TRY(const std::string type, base::get_string(object, "type", ""));
+  bool known = false;
+  for (const ChunkType each : {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
+    if (type == chunk_type_name(each)) {
+      chunk.type = each;
+      known = true;
+    }
+  }
+  const auto* tokens = base::find(object, "token_ids");
+  const auto* metadata = base::find(object, "metadata");
+  if (!known || tokens == nullptr || metadata == nullptr || !metadata->is_object()) {
+    return {ErrorCode::kCorrupt, "a saved chunk lacks its type, ids or metadata"};
+  }
+  auto ids = json::try_value_to<std::vector<TokenId>>(*tokens);
+  if (ids.has_error() || ids->empty()) {
+    return {ErrorCode::kCorrupt, "the ids of a saved chunk are malformed"};
+  }
+  chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(*ids));
+  chunk.metadata = metadata->get_object();
+  QUIRE_TRY(chunk.content, base::get_string(object, "content", ""));
+  QUIRE_TRY(chunk.anchor, base::get_string(object, "anchor", ""));
+  QUIRE_TRY(chunk.text_id, base::get_string(object, "text_id", ""));
+  QUIRE_TRY(const double ttl, base::get_double(object, "ttl_seconds", 0));
+  QUIRE_TRY(const std::int64_t priority, base::get_int(object, "priority", 0));
+  chunk.priority = static_cast<std::int32_t>(priority);
+  if (ttl > 0) {
+    chunk.ttl_seconds = ttl;
+  }
+  return chunk;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, std::string model,
+                                                     std::string tenant) {
+  auto store = kv_store::Store::open(folder);
+  if (!store.ok()) {
+    return missing_file(std::move(store).error());
+  }
+  return std::unique_ptr<ChunkStore>(
+      new ChunkStore(std::move(store).value(), std::move(model), std::move(tenant)));
+}
+
+kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk) const {
+  json::object object{{"model", model_},
+                      {"type", chunk_type_name(chunk.type)},
+                      {"content", chunk.content},
+                      {"token_ids", json::value_from(*chunk.tokens)},
+                      {"metadata", chunk.metadata},
+                      {"anchor", chunk.anchor},
+                      {"text_id", chunk.text_id},
+                      {"priority", chunk.priority}};
+  if (chunk.ttl_seconds) {
+    object["ttl_seconds"] = *chunk.ttl_seconds;
+  }
+  return {.key = chunk.id,
+          .tenant = tenant_,
+          .kind = kv_store::EntryKind::kChunk,
+          .metadata_json = json::serialize(object),
+          .pinned = chunk.pinned};
+}
+
+std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
+  const auto value = base::parse_json(entry.metadata_json, "a saved chunk");
+  if (!value.ok() || !value->is_object()) {
+    return std::nullopt;
+  }
+  auto parsed = parse_chunk(value->get_object(), model_);
+  if (!parsed.ok()) {
+    return std::nullopt;
+  }
+  const auto time = [](std::int64_t milliseconds) {
+    return kv::WallClock::time_point(std::chrono::milliseconds(milliseconds));
+  };
+  kv::Chunk chunk{std::move(parsed).value()};
+  chunk.id = entry.key;
+  chunk.pinned = entry.pinned;
+  chunk.created = time(entry.created_ms);
+  chunk.accessed = time(entry.accessed_ms);
+  return chunk;
+}
+
+Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
+                       const TierService& tiers) {
+  kv_store::Entry entry = entry_of(chunk);
+  const std::lock_guard lock(mutex_);
+  if (segment != nullptr) {
+    std::vector<std::vector<BlockId>> blocks;
+    kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
+    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
+              store_.put_object(chunk.id, std::move(content), tiers.shelves(), blocks));
+    entry.parts = {{.object = chunk.id, .tokens = std::ssize(segment->tokens)}};
+  }
+  QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));
+  return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_,
+                                            static_cast<std::int64_t>(*chunk.ttl_seconds * 1000))
+                           : Status();
+}
+
+Status ChunkStore::update(const kv::NewChunk& chunk) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(const auto known, store_.find(chunk.id, tenant_));
+  if (!known) {
+    return {};
+  }
+  kv_store::Entry entry = entry_of(chunk);
+  entry.parts = known->parts;
+  return store_.put_entry(std::move(entry));
+}
+
+std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
+  if (!kv_store::is_hash(id)) {
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto entry = store_.find(id, tenant_);
+  const bool is_chunk = entry.ok() && *entry && (*entry)->kind == kv_store::EntryKind::kChunk;
+  return is_chunk ? parse(**entry) : std::nullopt;
+}
+
+std::vector<kv::Chunk> ChunkStore::list() {
+  const std::lock_guard lock(mutex_);
+  std::vector<kv::Chunk> chunks;
+  const auto entries = store_.list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant_});
+  if (!entries.ok()) {
+    return chunks;
+  }
+  for (const kv_store::Entry& entry : *entries) {
+    if (auto chunk = parse(entry)) {
+      chunks.push_back(std::move(*chunk));
+    }
+  }
+  return chunks;
+}
+
+Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  [[maybe_unused]] const Status touched = store_.touch(id, tenant_);
+  return store_.open_object(id);
+}
+
+bool ChunkStore::remove(const std::string& id) {
+  if (!kv_store::is_hash(id)) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto removed = store_.remove(id, tenant_);
+  return removed.ok() && *removed;
+}
+
+}  // namespace quire::engine
