@@ -1,5 +1,6 @@
 #include "output.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -66,6 +67,18 @@ TEST(Output, JsonHoldsLogprobsWhenTheyWereAskedFor) {
 TEST(Output, SummaryNamesTokensAndMilliseconds) {
   EXPECT_EQ(summary(sample()),
             "prompt 40 tokens (32 reused), 2 generated, first token 20 ms, total 500 ms");
+}
+
+TEST(Table, ColumnsAreAsWideAsTheirWidestCellInCharacters) {
+  EXPECT_THAT(format_table({{"id", "text"}, {"äöü", "x"}, {"1", ""}}),
+              testing::ElementsAre("id   text", "äöü  x", "1"));
+  EXPECT_TRUE(format_table({}).empty());
+}
+
+TEST(Preview, IsOneLineCutBetweenCharacters) {
+  EXPECT_EQ(preview("two\nlines"), "two lines");
+  const std::string cut = preview(std::string(59, 'x') + "äy");
+  EXPECT_EQ(cut, std::string(59, 'x') + "...");
 }
 
 }  // namespace

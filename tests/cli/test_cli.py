@@ -188,14 +188,30 @@ class ChatTest(CommandLineTest):
     def test_unknown_commands_are_named_and_change_nothing(self):
         question = "What does Ada trade in?\n"
         done = quire(*self.arguments, "--format", "json", text="/frobnicate now\n" + question)
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r'\Aerror: [^\n]*"/frobnicate now"[^\n]*\n\Z')
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r'\Aerror: [^\n]*"/frobnicate"[^\n]*\n\Z')
         plain = quire(*self.arguments, "--format", "json", text=question)
         self.assertEqual(json.loads(done.stdout)["token_ids"], json.loads(plain.stdout)["token_ids"])
         self.assertEqual(json.loads(done.stdout)["usage"], json.loads(plain.stdout)["usage"])
 
     def test_help_lists_the_commands(self):
         self.assertIn("/exit", quire(*self.arguments, text="/help\n").stdout)
+
+    def test_answers_name_the_items_that_they_became(self):
+        done = quire(*self.arguments, "--format", "json", "--mode", "exact", text="What does Ada trade in?\n/output\n")
+        answer = json.loads(done.stdout.splitlines()[0])
+        self.assertEqual(answer["reuse"]["grade"], "exact")
+        self.assertIn(answer["output_id"][:12], done.stdout.splitlines()[2])
+
+    def test_through_a_pipe_there_are_no_prompts_colours_or_history(self):
+        done = quire(*self.arguments, text="/deactivate 5109\n/list\n", env={"XDG_STATE_HOME": self.folder.name})
+        self.assertNotIn("\x1b", done.stdout)
+        self.assertNotIn(">", done.stdout)
+        self.assertEqual(os.listdir(self.folder.name), ["card.txt"])
+
+    def test_echo_repeats_each_line(self):
+        done = quire(*self.arguments, "--echo", text="/switch\n\nq\n")
+        self.assertEqual(done.stdout, "> /switch\n* main\n> \n> q\n")
 
     def test_a_missing_document_is_an_error(self):
         self.assert_refused(quire("chat", MODEL, "--document", "no/such.txt"), 1, "no/such.txt")
@@ -205,10 +221,15 @@ class TerminalTest(unittest.TestCase):
     """quire chat on a terminal of its own."""
 
     def setUp(self):
+        self.state = tempfile.TemporaryDirectory()
+        self.addCleanup(self.state.cleanup)
+        self.start(*LONG)
+
+    def start(self, *options):
         pid, self.terminal = pty.fork()
         if pid == 0:
-            os.environ["TERM"] = "xterm"
-            os.execv(PROGRAM, [PROGRAM, "chat", MODEL, *LONG])
+            os.environ |= {"TERM": "xterm", "XDG_STATE_HOME": self.state.name}
+            os.execv(PROGRAM, [PROGRAM, "chat", MODEL, *options])
         self.pid, self.seen = pid, ""
         self.addCleanup(os.close, self.terminal)
 
@@ -220,11 +241,6 @@ class TerminalTest(unittest.TestCase):
                 self.fail(f"waited for {text!r}, saw {self.seen!r}")
             self.seen += os.read(self.terminal, 4096).decode(errors="replace")
         self.seen = self.seen[self.seen.index(text) + len(text):]
-
-    def wait_for_more(self):
-        while not self.seen:
-            self.assertTrue(select.select([self.terminal], [], [], SECONDS)[0])
-            self.seen += os.read(self.terminal, 4096).decode(errors="replace")
 
     def type(self, text):
         os.write(self.terminal, text.encode())
@@ -249,8 +265,9 @@ class TerminalTest(unittest.TestCase):
         self.wait_for("> ")
         self.type("hello\r")
         self.wait_for("hello\r\n")
-        self.wait_for_more()  # of the answer
+        time.sleep(0.1)  # the answer takes longer
         self.type("\x03")
+        self.wait_for("interrupted")
         self.wait_for("> ")
         self.type("/frobnicate\r")
         self.wait_for("error: ")
@@ -265,6 +282,58 @@ class TerminalTest(unittest.TestCase):
         self.wait_for("> ")
         # The prompt shows before the line editor has the terminal: a Ctrl-D pressed between is lost, no more.
         self.assertEqual(self.exit_code(repeat="\x04"), 0)
+
+    def leave(self):
+        self.type("/exit\r")
+        self.assertEqual(self.exit_code(), 0)
+
+    def test_tab_completes_commands_and_items(self):
+        self.wait_for("> ")
+        self.type("/add name=lantern Card 9. Lars carries a lantern.\r")
+        self.wait_for("context 5f")
+        self.wait_for("> ")
+        self.type("/sho\tlan\t\r")  # one choice each: the words grow to the whole name
+        self.wait_for("kind: context")
+        self.wait_for("text: Card 9. Lars carries a lantern.")
+        self.wait_for("> ")
+        self.type("/s\t")  # several: they are listed, the line stays
+        for name in ("/stats", "/switch", "/system"):
+            self.wait_for(name)
+        self.wait_for("> /s")
+        self.type("tats\r")
+        self.wait_for("active_items: 2")
+        self.wait_for("> ")
+        self.type("/nothing\t\tx\r")
+        self.wait_for('"/nothingx"')
+        self.leave()
+
+    def test_history_is_there_for_the_next_session_and_private(self):
+        self.wait_for("> ")
+        self.type("/conversation\r")
+        self.wait_for("/conversation\r\n")
+        self.wait_for("> ")
+        self.leave()
+        history = pathlib.Path(self.state.name, "quire", "history")
+        self.assertEqual(history.stat().st_mode & 0o777, 0o600)
+        self.start(*LONG)
+        self.wait_for("> ")
+        self.type("\x1b[A\x1b[A\x15/switch\r")  # two lines up, away with it, another command
+        self.wait_for("/conversation")
+        self.wait_for("* main")
+        self.leave()
+
+    def test_branches_show_in_the_prompt_and_inactive_items_are_dim(self):
+        self.wait_for("> ")
+        self.type("/fork side\r")
+        self.wait_for("side> ")
+        self.type("/add name=ada Ada.\r")
+        self.wait_for("side> ")
+        self.type("/deactivate ada\r")
+        self.wait_for("side> ")
+        self.type("/list\r")
+        self.wait_for("\x1b[2m")
+        self.wait_for("\x1b[0m")
+        self.leave()
 
 
 class ToolsTest(CommandLineTest):
