@@ -18,7 +18,6 @@
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "must.h"
@@ -174,15 +173,7 @@ void bench_files(LLM& llm, Sequence& sequence, const std::filesystem::path& fold
   std::filesystem::remove(raw);
 }
 
-}  // namespace
-}  // namespace quire
-
-int main(int argc, char** argv) {
-  using namespace quire;
-  const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
-  const std::size_t tokens = argc > 2 ? std::stoul(argv[2]) : 4096;
-  const std::filesystem::path folder =
-      argc > 3 ? std::filesystem::path(argv[3]) : std::filesystem::temp_directory_path();
+void run(const std::string& model, std::size_t tokens, const std::filesystem::path& folder) {
   // Without a prefix cache, which would bring back what is saved.
   LLM llm =
       must(LLM::open(model, {.kv_budget_bytes = std::int64_t{2} << 30, .prefix_cache = false}));
@@ -192,5 +183,16 @@ int main(int argc, char** argv) {
     bench_forks(sequence);
     bench_files(llm, sequence, folder);
   }
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
+  const std::size_t tokens = argc > 2 ? std::stoul(argv[2]) : 4096;
+  const std::filesystem::path folder =
+      argc > 3 ? std::filesystem::path(argv[3]) : std::filesystem::temp_directory_path();
+  quire::run(model, tokens, folder);
   return 0;
 }

@@ -23,6 +23,9 @@
 namespace quire::cli {
 namespace {
 
+// What a command of a script does once its line is parsed.
+using ScriptAction = std::function<Status()>;
+
 namespace json = boost::json;
 
 constexpr const char* kNameKey = "name";  // of a chunk's name in its metadata
@@ -329,6 +332,36 @@ void declare_run(CLI::App& app, ScriptSession& session, ScriptAction& action) {
   });
 }
 
+void declare_all(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+  app.require_subcommand(1);
+  CLI::App* chunk = app.add_subcommand("chunk", "Register, list and delete chunks");
+  chunk->require_subcommand(1);
+  declare_add(*chunk, session, action);
+  declare_list(*chunk, session, action);
+  declare_one(*chunk, session, action, {"show", "All about one chunk"}, &show_one);
+  declare_one(*chunk, session, action, {"pin", "Never evict a chunk"}, &pin);
+  declare_one(*chunk, session, action, {"rm", "Delete a chunk"}, &remove);
+  declare_clear(*chunk, session, action);
+  declare_compose(app, session, action);
+  declare_run(app, session, action);
+}
+
+// `said` is a line, or its words; `first` names it in messages.
+template <class Said>
+Status parse_and_do(ScriptSession& session, Said said, const std::string& first) {
+  CLI::App app("Commands on chunks", "");
+  ScriptAction action;
+  declare_all(app, session, action);
+  try {
+    app.parse(std::move(said));
+  } catch (const CLI::CallForHelp&) {
+    return print(app.help());
+  } catch (const CLI::ParseError& error) {
+    return {ErrorCode::kInvalidArgument, usage_message(error, first)};
+  }
+  return action();
+}
+
 }  // namespace
 
 Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference) {
@@ -355,18 +388,14 @@ Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference
                                            " chunks; give more of the id"};
 }
 
-void add_script_commands(CLI::App& app, ScriptSession& session, ScriptAction& action) {
-  app.require_subcommand(1);
-  CLI::App* chunk = app.add_subcommand("chunk", "Register, list and delete chunks");
-  chunk->require_subcommand(1);
-  declare_add(*chunk, session, action);
-  declare_list(*chunk, session, action);
-  declare_one(*chunk, session, action, {"show", "All about one chunk"}, &show_one);
-  declare_one(*chunk, session, action, {"pin", "Never evict a chunk"}, &pin);
-  declare_one(*chunk, session, action, {"rm", "Delete a chunk"}, &remove);
-  declare_clear(*chunk, session, action);
-  declare_compose(app, session, action);
-  declare_run(app, session, action);
+Status execute(ScriptSession& session, const std::string& line) {
+  return parse_and_do(session, line, line);
+}
+
+Status execute(ScriptSession& session, std::vector<std::string> words) {
+  const std::string first = words.size() > 1 ? words[1] : "";
+  std::ranges::reverse(words);  // CLI11 takes them from the end
+  return parse_and_do(session, std::move(words), first);
 }
 
 }  // namespace quire::cli

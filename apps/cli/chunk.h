@@ -2,9 +2,8 @@
 // chunk add/list/show/pin/rm/clear/stats, compose, run.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
 #include <string>
+#include <vector>
 
 #include "interrupts.h"
 #include "options.h"
@@ -20,12 +19,9 @@ struct ScriptSession {
   bool interrupted = false;       // a request of it, by Ctrl-C
 };
 
-// What a command of a script does once its line is parsed.
-using ScriptAction = std::function<Status()>;
-
-// Declares the commands on `app`. The one that the line names leaves in `action` what is to be
-// done. `session` and `action` must outlive the parsing and the doing.
-void add_script_commands(CLI::App& app, ScriptSession& session, ScriptAction& action);
+// Does one command. Wrong usage is kInvalidArgument.
+[[nodiscard]] Status execute(ScriptSession& session, const std::string& line);
+[[nodiscard]] Status execute(ScriptSession& session, std::vector<std::string> words);
 
 // The chunk with this id, this beginning of an id, or this name (its metadata "name").
 // kInvalidArgument when several have it, kNotFound when none has.

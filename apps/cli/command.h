@@ -22,6 +22,8 @@ void add_tokenize(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_chunk(CLI::App& app, Action& action);
+void add_compose(CLI::App& app, Action& action);
 void add_script(CLI::App& app, Action& action);
 
 }  // namespace quire::cli

@@ -43,6 +43,8 @@ int run(int argc, const char* const* argv) {
   quire::cli::add_inspect(app, action);
   quire::cli::add_doctor(app, action);
   quire::cli::add_bench(app, action);
+  quire::cli::add_chunk(app, action);
+  quire::cli::add_compose(app, action);
   quire::cli::add_script(app, action);
   try {
     app.parse(argc, argv);

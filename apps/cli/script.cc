@@ -36,21 +36,6 @@ bool is_command(const std::string& line) {
   return first != std::string::npos && line[first] != '#';
 }
 
-// Does one line. Wrong usage is kInvalidArgument.
-Status execute(ScriptSession& session, const std::string& line) {
-  CLI::App app("Commands on chunks", "");
-  ScriptAction action;
-  add_script_commands(app, session, action);
-  try {
-    app.parse(line);
-  } catch (const CLI::CallForHelp&) {
-    return print(app.help());
-  } catch (const CLI::ParseError& error) {
-    return {ErrorCode::kInvalidArgument, usage_message(error, line)};
-  }
-  return action();
-}
-
 // Stops at the first command that fails: those behind it build on it.
 int run(const ScriptOptions& options) {
   for (const Status& valid : {options.engine.validate(), options.chunks.validate()}) {
@@ -99,6 +84,7 @@ void add_script(CLI::App& app, Action& action) {
   auto options = std::make_shared<ScriptOptions>();
   add_model(*command, options->model);
   command->add_option("FILE", options->file, "file with one command a line; without it stdin");
+  command->add_option("--store", options->chunks.store, "directory where chunks live on");
   command->add_option("--max-chunks", options->chunks.max_chunks, "most chunks at a time");
   command->add_option("--chunk-memory-ratio", options->chunks.chunk_memory_ratio,
                       "share of the KV budget that chunks may hold, (0, 1]");

@@ -96,6 +96,36 @@ class ScriptTest(unittest.TestCase):
         self.assertIn("no/such/script", done.stderr)
 
 
+class StoreTest(unittest.TestCase):
+    """`quire chunk` and `quire compose`: each a process of its own."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def quire(self, *arguments, code=0):
+        command = [PROGRAM, *arguments, "--store", self.folder.name + "/store"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr if code else done.stdout
+
+    def test_chunks_outlive_the_process_that_added_them(self):
+        self.quire("chunk", "add", MODEL, "Answer from the cards.", "--type", "system_prompt", "--name", "keeper")
+        self.quire("chunk", "add", MODEL, "Ada trades in apples.", "--type", "context", "--name", "ada", "--format", "json")
+        self.quire("chunk", "add", MODEL, "What does Ada trade in?", "--type", "query", "--name", "trade")
+        rows = json.loads(self.quire("chunk", "list", MODEL, "--format", "json"))
+        self.assertEqual({row["metadata"]["name"] for row in rows}, {"keeper", "ada", "trade"})
+        plan = json.loads(self.quire("compose", MODEL, "keeper", "ada", "trade", "--format", "json"))
+        self.assertEqual([part["cached"] for part in plan["segments"]], [True, True, False])
+        self.quire("chunk", "rm", MODEL, "ada")
+        self.assertIn("ada", self.quire("chunk", "show", MODEL, "ada", code=1))
+        self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 2)
+
+    def test_wrong_usage_names_what_is_missing(self):
+        self.assertIn("MODEL", self.quire("chunk", "list", code=2))
+        self.assertIn("frob", self.quire("chunk", "frob", MODEL, code=2))
+
+
 if __name__ == "__main__":
     PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
     unittest.main()

@@ -120,6 +120,18 @@ TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {
   EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
 }
 
+TEST_F(ChunkStore, ContextsGoUnderTheSystemChunkOfTheProcessBefore) {
+  std::string system;
+  {
+    ChunkedLLM llm = open();
+    system = register_all(llm).system_chunk_id;
+  }
+  ChunkedLLM llm = open();
+  const std::string card = llm.register_chunk({.content = some_ids(30, 9)}).value();
+  EXPECT_EQ(llm.get_chunk(card).value().anchor, system);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 30);
+}
+
 TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
   CompositionSpec spec;
   {

@@ -11,9 +11,7 @@
 
 #include "quire/api/llm_impl.h"
 #include "quire/api/sequence_impl.h"
-#include "quire/chunks.h"
 #include "quire/engine/context.h"
-#include "quire/engine/engine.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"

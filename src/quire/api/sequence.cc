@@ -1,7 +1,6 @@
 #include "quire/sequence.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -15,6 +14,7 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/sequence_impl.h"
 #include "quire/base/str.h"
+#include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"

@@ -68,6 +68,23 @@ void ChunkService::adopt(const std::string& id) {
   }
 }
 
+// Registered last: by this process, else by an earlier one.
+std::string ChunkService::last_system() {
+  std::string id = registry_.last_system();
+  if (!id.empty() || store_ == nullptr) {
+    return id;
+  }
+  kv::WallClock::time_point last;
+  for (const kv::Chunk& chunk : store_->list()) {
+    if (chunk.type == ChunkType::kSystemPrompt && (id.empty() || chunk.created >= last)) {
+      id = chunk.id;
+      last = chunk.created;
+    }
+  }
+  adopt(id);
+  return registry_.last_system();
+}
+
 Result<kv::SegmentId> ChunkService::load(const std::string& id,
                                          const std::vector<TokenId>& tokens) {
   QUIRE_TRY(const kv_store::KVFile file, store_->open_kv(id));

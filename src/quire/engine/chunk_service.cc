@@ -206,7 +206,8 @@ Status ChunkService::tokenize(Draft& draft) const {
 // A context goes under the anchor that it names, else under the system chunk registered last.
 Status ChunkService::place_anchor(Draft& draft) {
   if (draft.chunk.type == ChunkType::kContext && !windowed()) {
-    draft.chunk.anchor = draft.content->options.anchor.value_or(registry_.last_system());
+    draft.chunk.anchor = draft.content->options.anchor.value_or(last_system());
+    adopt(draft.chunk.anchor);
   }
   if (draft.chunk.anchor.empty()) {
     return {};

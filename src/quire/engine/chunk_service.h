@@ -144,6 +144,7 @@ class ChunkService {
 
   // On disk: chunk_durable.cc. adopt and load: engine thread.
   void adopt_all(std::span<const std::string> ids);
+  [[nodiscard]] std::string last_system();
   [[nodiscard]] Result<kv::SegmentId> load(const std::string& id,
                                            const std::vector<TokenId>& tokens);
   [[nodiscard]] Status save(const std::string& id);
