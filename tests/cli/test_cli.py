@@ -181,8 +181,8 @@ class ChatTest(CommandLineTest):
     def test_json_is_one_object_a_turn_and_later_turns_reuse_earlier_ones(self):
         done = quire(*self.arguments, "--format", "json", text="What does Ada trade in?\nWhere does Ada live?\n")
         first, second = map(json.loads, done.stdout.splitlines())
-        self.assertEqual(first["usage"]["cached_tokens"], 0)
-        self.assertGreater(second["usage"]["cached_tokens"], 0)
+        self.assertGreater(first["usage"]["cached_tokens"], 0)  # system text and document are there before the question
+        self.assertGreater(second["usage"]["cached_tokens"], first["usage"]["cached_tokens"])
         self.assertGreater(second["usage"]["prompt_tokens"], first["usage"]["prompt_tokens"])
 
     def test_unknown_commands_are_named_and_change_nothing(self):
@@ -290,7 +290,7 @@ class TerminalTest(unittest.TestCase):
     def test_tab_completes_commands_and_items(self):
         self.wait_for("> ")
         self.type("/add name=lantern Card 9. Lars carries a lantern.\r")
-        self.wait_for("context 5f")
+        self.wait_for(" lantern, ")
         self.wait_for("> ")
         self.type("/sho\tlan\t\r")  # one choice each: the words grow to the whole name
         self.wait_for("kind: context")

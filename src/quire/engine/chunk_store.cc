@@ -152,9 +152,13 @@ std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
     return std::nullopt;
   }
   const std::lock_guard lock(mutex_);
-  const auto entry = store_.find(id, tenant_);
-  const bool is_chunk = entry.ok() && *entry && (*entry)->kind == kv_store::EntryKind::kChunk;
-  return is_chunk ? parse(**entry) : std::nullopt;
+  const auto found = store_.find(id, tenant_);
+  if (!found.ok()) {
+    return std::nullopt;
+  }
+  const std::optional<kv_store::Entry>& entry = *found;
+  const bool is_chunk = entry && entry->kind == kv_store::EntryKind::kChunk;
+  return is_chunk ? parse(*entry) : std::nullopt;
 }
 
 std::vector<kv::Chunk> ChunkStore::list() {
