@@ -116,6 +116,7 @@ struct LineReader::Editor {
     if (choices.empty()) {
       return CC_REFRESH_BEEP;
     }
+    std::ranges::sort(choices);
     std::string grown = common_beginning(choices);
     if (choices.size() == 1 && !grown.ends_with('/')) {
       grown += ' ';

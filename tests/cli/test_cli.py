@@ -309,16 +309,15 @@ class TerminalTest(unittest.TestCase):
 
     def test_history_is_there_for_the_next_session_and_private(self):
         self.wait_for("> ")
-        self.type("/conversation\r")
-        self.wait_for("/conversation\r\n")
+        self.type("/switch\r")
+        self.wait_for("* main")
         self.wait_for("> ")
         self.leave()
         history = pathlib.Path(self.state.name, "quire", "history")
         self.assertEqual(history.stat().st_mode & 0o777, 0o600)
         self.start(*LONG)
         self.wait_for("> ")
-        self.type("\x1b[A\x1b[A\x15/switch\r")  # two lines up, away with it, another command
-        self.wait_for("/conversation")
+        self.type("\x1b[A\x1b[A\r")  # up to the line before /exit
         self.wait_for("* main")
         self.leave()
 

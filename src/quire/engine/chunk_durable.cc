@@ -1,6 +1,5 @@
 // Chunks that outlive the process. The rest of ChunkService: chunk_service.cc, chunk_compose.cc.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +18,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 
@@ -49,8 +49,9 @@ void ChunkService::adopt(const std::string& id) {
     return;  // somebody computes it
   }
   const bool needs_kv = saved->type != ChunkType::kQuery && !windowed();
+  const kv::NewChunk& chunk = *saved;
   const auto begin = [&](bool with_kv) {
-    return registry_.begin(*saved, with_kv ? std::optional(key) : std::nullopt).ok();
+    return registry_.begin(chunk, with_kv ? std::optional(key) : std::nullopt).ok();
   };
   if (needs_kv && begin(true)) {
     const auto segment = load(id, *saved->tokens);
@@ -114,7 +115,8 @@ Status ChunkService::save(const std::string& id) {
       QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
       held = engine_.tiers().keep(alias);
     }
-    return *known;
+    const kv::NewChunk& chunk = *known;
+    return chunk;
   }));
   return store_->put(chunk, held, engine_.tiers());
 }
