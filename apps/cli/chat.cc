@@ -14,7 +14,6 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/tokenizer.h"
 #include "repl.h"
 
 namespace quire::cli {

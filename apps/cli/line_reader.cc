@@ -46,7 +46,7 @@ std::string history_file() {
   folder /= "quire";
   std::error_code error;
   fs::create_directories(folder, error);
-  const std::string path = folder / "history";
+  std::string path = folder / "history";
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (error || file < 0) {
     return "";

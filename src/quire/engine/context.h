@@ -112,6 +112,7 @@ class Context {
 
   // Asking.
   struct Turn {
+    std::string text;  // as asked
     std::vector<TokenId> user, opening;
   };
   [[nodiscard]] Result<Turn> make_turn(Engine& engine,
@@ -125,8 +126,8 @@ class Context {
   [[nodiscard]] static Result<Generated> generate(Engine& engine, const StateRef& state,
                                                   const SamplingParams& params, std::int64_t cached,
                                                   const Interrupt& interrupted);
-  [[nodiscard]] Result<ContextManager::Answer> keep_turn(Engine& engine, std::optional<Item> user,
-                                                         Item output, Generated generated,
+  [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
+                                                         Generated generated,
                                                          const SamplingParams& params);
   [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
                                                               const SamplingParams& params,

@@ -76,6 +76,7 @@ Result<Context::Turn> Context::make_turn(Engine& engine,
   if (!text) {
     return turn;
   }
+  turn.text = *text;
   QUIRE_TRY(std::vector<TokenId> query, engine.chunks().encode(ChunkType::kQuery, *text));
   if (query.size() > turn.opening.size() &&
       std::ranges::equal(std::span(query).last(turn.opening.size()), turn.opening)) {
@@ -137,8 +138,8 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
 }
 
 // Turn and output become items.
-Result<ContextManager::Answer> Context::keep_turn(Engine& engine, std::optional<Item> user,
-                                                  Item output, Generated generated,
+Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item output,
+                                                  Generated generated,
                                                   const SamplingParams& params) {
   output.info.text = generated.output.text;
   output.info.sampling_json = to_json(params);
@@ -148,7 +149,6 @@ Result<ContextManager::Answer> Context::keep_turn(Engine& engine, std::optional<
                       generated.output.usage.completion_tokens;
   if (user) {
     answer.user_id = user->info.id;
-    user->info.text = decode(engine, user->info.token_ids);
     items_.push_back(std::make_unique<Item>(std::move(*user)));
   }
   items_.push_back(std::make_unique<Item>(std::move(output)));
@@ -169,6 +169,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   std::optional<Item> user;
   if (!turn.user.empty()) {
     user = make_item(engine, ItemKind::kUser, turn.user, before);
+    user->info.text = turn.text;
     QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
       QUIRE_TRY(const StateRef state, engine.sequences().open(runs, turn.user, interrupted));
       QUIRE_TRY(user->device, engine.tiers().hold(state, interrupted));
@@ -195,7 +196,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   output.device = held;
   output.borrows = borrows;
   touch(output);
-  return keep_turn(engine, std::move(user), std::move(output), std::move(generated), params);
+  return keep_turn(std::move(user), std::move(output), std::move(generated), params);
 }
 
 Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& turn,
@@ -211,6 +212,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   std::optional<Item> user;
   if (!turn.user.empty()) {
     user = make_item(engine, ItemKind::kUser, turn.user, before);
+    user->info.text = turn.text;
     before.push_back(&*user);
     tokens.insert(tokens.end(), turn.user.begin(), turn.user.end());
   }
@@ -223,7 +225,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   Item output = make_item(engine, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
   tip_ = generated.state;
-  return keep_turn(engine, std::move(user), std::move(output), std::move(generated), params);
+  return keep_turn(std::move(user), std::move(output), std::move(generated), params);
 }
 
 Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,

@@ -87,7 +87,7 @@ Result<Item> parse_item(const kv_store::Entry& entry) {
 Result<kv_store::Store*> Context::need_store() const {
   if (store_ == nullptr) {
     return {ErrorCode::kInvalidArgument,
-            "the context has no store; open it with store= a directory"};
+            "the context has no store; open it with a directory for one"};
   }
   return store_.get();
 }
@@ -145,10 +145,10 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
     }
   }
   if (found.size() != 1 || name.empty()) {
-    return Error{
-        .code = ErrorCode::kNotFound,
-        .message = base::str_cat(found.size(), " items '", name, "' in the context and its store"),
-        .chunk_id = name};
+    return Error{.code = ErrorCode::kNotFound,
+                 .message = base::str_cat(found.empty() ? "no item '" : "several items '", name,
+                                          "' in the context and its store"),
+                 .chunk_id = name};
   }
   QUIRE_TRY(Item item, parse_item(*found.front()));
   QUIRE_TRY_STATUS(engine.check_prompt(item.info.token_ids));

@@ -1,0 +1,68 @@
+// Branches of a conversation: which items of a context are there and which of them are on. Items
+// are shared between branches; changing the branch computes and copies nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/context.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+
+class Branches {
+ public:
+  // One branch, `main`. `context` must outlive the branches.
+  explicit Branches(ContextManager& context) : context_(context) {}
+
+  [[nodiscard]] const std::string& current() const { return branches_[current_].name; }
+  [[nodiscard]] std::vector<std::string> names() const;
+  // Of the current branch, oldest first.
+  [[nodiscard]] std::vector<std::string> checkpoints() const;
+
+  // A new branch that begins as the current one, its checkpoints included, and becomes the current
+  // one. "": a name that is free. kInvalidArgument for one that is taken.
+  [[nodiscard]] Status fork(std::string name);
+  // Remembers the current branch. Items that `name` does not know are switched off.
+  [[nodiscard]] Status switch_to(std::string_view name);
+  // Remembers this moment of the current branch. "": the next free number. A name that is taken
+  // is kInvalidArgument.
+  [[nodiscard]] Status checkpoint(std::string name);
+  // Back to a checkpoint of the current branch, "" the last one; those behind it are forgotten.
+  // Items that came later are erased, or switched off where another branch or the store has them.
+  // Returns how many came later.
+  [[nodiscard]] Result<std::int64_t> rollback(std::string_view name);
+  // Forgets all but an empty main.
+  void clear();
+
+ private:
+  struct Flag {
+    std::string id;
+    bool active = false;
+  };
+  using State = std::vector<Flag>;
+  struct Checkpoint {
+    std::string name;
+    State state;
+  };
+  struct Branch {
+    std::string name;
+    State state;  // of the current branch: as when it was last left
+    std::vector<Checkpoint> checkpoints;
+  };
+
+  [[nodiscard]] static bool knows(const State& state, std::string_view id);
+  [[nodiscard]] State now() const;
+  [[nodiscard]] Status apply(const State& state);
+  [[nodiscard]] bool needed_elsewhere(const ContextItem& item) const;
+
+  ContextManager& context_;
+  std::vector<Branch> branches_ = {{.name = "main", .state = {}, .checkpoints = {}}};
+  std::size_t current_ = 0;
+};
+
+}  // namespace quire::cli

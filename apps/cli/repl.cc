@@ -1,0 +1,193 @@
+#include "repl.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "commands.h"
+#include "interrupts.h"
+#include "line_reader.h"
+#include "options.h"
+#include "output.h"
+#include "quire/context.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "repl_text.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r";
+
+// Words that leave without a slash, as people type them.
+bool means_exit(std::string_view line) { return line == "q" || line == "quit" || line == "exit"; }
+
+std::string_view trimmed(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
+
+}  // namespace
+
+Repl::Repl(LLM llm, ContextManager context, ReplOptions options, Interrupts& interrupts)
+    : options_(std::move(options)),
+      llm_(std::move(llm)),
+      context_(std::move(context)),
+      branches_(context_),
+      sampling_(options_.sampling),
+      interrupts_(interrupts),
+      reader_(interrupts, [this](std::string_view line) { return complete(line); }) {}
+
+int Repl::loop() {
+  std::string line;
+  bool interrupted_before = false;
+  while (!leaving_) {
+    const LineResult result = reader_.next(prompt(), line);
+    if (result == LineResult::kEnd) {
+      break;
+    }
+    if (result == LineResult::kInterrupted) {
+      if (std::exchange(interrupted_before, true)) {
+        return kExitInterrupted;
+      }
+      note("(press Ctrl-C again or type /exit to leave)");
+      continue;
+    }
+    interrupted_before = false;
+    interrupts_.arm();
+    const Status done = handle(line);
+    interrupts_.disarm();
+    if (!done.ok()) {
+      fail(done.error());
+    }
+  }
+  return kExitOk;
+}
+
+std::string Repl::prompt() const {
+  return branches_.names().size() == 1 ? "> " : branches_.current() + "> ";
+}
+
+Status Repl::handle(const std::string& line) {
+  if (options_.echo) {
+    QUIRE_TRY_STATUS(print("> " + line + "\n"));
+  }
+  const std::string_view text = trimmed(line);
+  if (text.empty()) {
+    return {};
+  }
+  if (means_exit(text)) {
+    leave();
+    return {};
+  }
+  return text.front() == '/' ? command(text.substr(1)) : ask(std::string(text));
+}
+
+Status Repl::command(std::string_view line) {
+  const std::string_view name = line.substr(0, line.find_first_of(kBlanks));
+  const Command* command = find_command(name);
+  if (command == nullptr) {
+    return {ErrorCode::kInvalidArgument,
+            "unknown command \"/" + std::string(name) + "\"; /help lists them"};
+  }
+  QUIRE_TRY(const Arguments arguments, parse_arguments(*command, line.substr(name.size())));
+  return command->run(*this, arguments);
+}
+
+Interrupt Repl::interrupt() const {
+  return [this] { return interrupts_.pending(); };
+}
+
+Status Repl::ask(const std::optional<std::string>& text) {
+  std::vector<ContextItem> before = context_.items();
+  std::erase_if(before, [](const ContextItem& item) { return !item.active; });
+  QUIRE_TRY(ContextManager::Answer answer, context_.infer(text, sampling_, interrupt()));
+  last_ = {.answer = std::move(answer), .before = std::move(before)};
+  const GenerationOutput& output = last_->answer.output;
+  if (options_.format == Format::kJson) {
+    boost::json::object object = to_json(output);
+    object["user_id"] = last_->answer.user_id;
+    object["output_id"] = last_->answer.output_id;
+    QUIRE_TRY_STATUS(print_json(object));
+  } else {
+    QUIRE_TRY_STATUS(print(output.text + "\n"));
+  }
+  if (options_.verbose) {
+    note(summary(output));
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> Repl::ids_of(std::span<const std::string> names) const {
+  std::vector<std::string> ids;
+  for (const std::string& name : names) {
+    QUIRE_TRY(const ContextItem item, context_.show(name));
+    ids.push_back(item.id);
+  }
+  return ids;
+}
+
+Status Repl::set(const std::string& name, const std::string& value) {
+  std::string key = name;
+  std::ranges::replace(key, '_', '-');
+  auto settings = settings_;
+  if (value == kDefault) {
+    settings.erase(key);
+  } else {
+    settings[key] = value;
+  }
+  QUIRE_TRY(SamplingParams params, with_settings(options_.sampling, settings));
+  sampling_ = std::move(params);
+  settings_ = std::move(settings);
+  return {};
+}
+
+void Repl::forget_history() {
+  branches_.clear();
+  last_.reset();
+}
+
+std::vector<std::string> Repl::complete(std::string_view line) const {
+  std::vector<std::string> all;
+  const auto add = [&all](const std::vector<std::string>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  const std::size_t blank = line.find_first_of(kBlanks);
+  if (!line.starts_with('/')) {
+    return all;
+  }
+  if (blank == std::string_view::npos) {
+    for (const std::string& name : command_names()) {
+      all.push_back("/" + name);
+    }
+    return all;
+  }
+  const Command* command = find_command(line.substr(1, blank - 1));
+  const auto wants = [command](std::string_view word) {
+    return command != nullptr && command->usage.find(word) != std::string_view::npos;
+  };
+  if (wants("ID")) {
+    for (const ContextItem& item : context_.items()) {
+      all.push_back(item.name.empty() ? item.id.substr(0, kShownDigits) : item.name);
+    }
+  }
+  add(wants("COMMAND") ? command_names() : std::vector<std::string>());
+  add(wants("SETTING") ? setting_names() : std::vector<std::string>());
+  add(wants("BRANCH") ? branches_.names() : std::vector<std::string>());
+  add(wants("CHECKPOINT") ? branches_.checkpoints() : std::vector<std::string>());
+  add(wants("FILE") ? files_like(line.substr(line.find_last_of(kBlanks) + 1))
+                    : std::vector<std::string>());
+  return all;
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,87 @@
+// The REPL of `quire chat`: a context with its branches, how it is asked, and what the commands of
+// commands.h work on.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "branches.h"
+#include "commands.h"
+#include "interrupts.h"
+#include "line_reader.h"
+#include "options.h"
+#include "quire/context.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+
+namespace quire::cli {
+
+struct ReplOptions {
+  Format format = Format::kText;  // of answers
+  bool verbose = false;           // times and reuse on stderr
+  bool echo = false;              // write each line before what it does
+  SamplingParams sampling;
+};
+
+class Repl {
+ public:
+  // `interrupts` must outlive the REPL. Not movable: its parts know each other.
+  Repl(LLM llm, ContextManager context, ReplOptions options, Interrupts& interrupts);
+  Repl(const Repl&) = delete;
+  Repl& operator=(const Repl&) = delete;
+
+  // Reads lines and does them until the end; returns the exit code. A line that fails changes
+  // nothing, and the next one is read.
+  [[nodiscard]] int loop();
+
+  // The rest is for commands.
+
+  // Asks, prints the answer, and keeps what /explain tells of it. Without text the assistant goes
+  // on.
+  [[nodiscard]] Status ask(const std::optional<std::string>& text);
+  // Runs `work` with Ctrl-C as its way out.
+  [[nodiscard]] Interrupt interrupt() const;
+  // Ids of the items that `names` mean: all of them, or the first error.
+  [[nodiscard]] Result<std::vector<std::string>> ids_of(std::span<const std::string> names) const;
+  // `name` becomes `value` for the next answers. kInvalidArgument naming what is wrong.
+  [[nodiscard]] Status set(const std::string& name, const std::string& value);
+  void leave() { leaving_ = true; }
+  // Forgets branches and the last answer: their items are gone.
+  void forget_history();
+
+  struct LastAnswer {
+    ContextManager::Answer answer;
+    std::vector<ContextItem> before;  // the active items that it stood on, as they were
+  };
+  [[nodiscard]] const std::optional<LastAnswer>& last() const { return last_; }
+  [[nodiscard]] const SamplingParams& sampling() const { return sampling_; }
+  [[nodiscard]] LLM& llm() { return llm_; }
+  [[nodiscard]] ContextManager& context() { return context_; }
+  [[nodiscard]] Branches& branches() { return branches_; }
+  [[nodiscard]] bool colours() const { return reader_.interactive(); }
+
+ private:
+  [[nodiscard]] Status handle(const std::string& line);
+  [[nodiscard]] Status command(std::string_view line);
+  [[nodiscard]] std::string prompt() const;
+  // What may stand in place of the last word of `line`.
+  [[nodiscard]] std::vector<std::string> complete(std::string_view line) const;
+
+  const ReplOptions options_;
+  LLM llm_;
+  ContextManager context_;
+  Branches branches_;
+  SamplingParams sampling_;
+  std::map<std::string, std::string> settings_;  // what /set has changed
+  std::optional<LastAnswer> last_;
+  Interrupts& interrupts_;
+  LineReader reader_;
+  bool leaving_ = false;
+};
+
+}  // namespace quire::cli

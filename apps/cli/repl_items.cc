@@ -1,0 +1,264 @@
+// The commands of `quire chat` on items: what the context holds, what is switched on, where it is.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "commands.h"
+#include "generate.h"
+#include "output.h"
+#include "quire/context.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "repl.h"
+#include "repl_text.h"
+
+namespace quire::cli {
+namespace {
+
+Status print_title(Repl& repl, const std::string& id) {
+  QUIRE_TRY(const ContextItem item, repl.context().show(id));
+  return print(title(item) + "\n");
+}
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+Status add_text(Repl& repl, const std::string& text, const ItemOptions& options) {
+  QUIRE_TRY(const std::string id, repl.context().add(text, options, repl.interrupt()));
+  return print_title(repl, id);
+}
+
+Status add(Repl& repl, const Arguments& arguments) {
+  return add_text(repl, arguments.text, {.name = arguments.name, .tags = {}});
+}
+
+Status load(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const std::string text, read_text(arguments.words.front()));
+  return add_text(repl, text, {.name = arguments.name, .tags = {}});
+}
+
+Status system(Repl& repl, const Arguments& arguments) {
+  std::error_code unreadable;
+  std::string text = arguments.text;
+  if (std::filesystem::is_regular_file(text, unreadable)) {
+    QUIRE_TRY(text, read_text(text));
+  }
+  QUIRE_TRY(const std::string id,
+            repl.context().add(text, {.name = "", .tags = {}, .kind = ItemKind::kSystem},
+                               repl.interrupt()));
+  for (const ContextItem& item : repl.context().items()) {
+    const bool earlier = item.kind == ItemKind::kSystem && item.id != id;
+    QUIRE_TRY_STATUS(earlier ? repl.context().deactivate(item.id) : Status());
+  }
+  return print_title(repl, id);
+}
+
+Status list(Repl& repl, const Arguments& /*arguments*/) {
+  return print(item_table(repl.context().items(), repl.colours()));
+}
+
+Status show_context(Repl& repl, const Arguments& arguments) {
+  if (!arguments.words.empty() && arguments.words.front() != "list") {
+    return {ErrorCode::kInvalidArgument, "/context takes \"list\" or nothing, not \"" +
+                                             arguments.words.front() +
+                                             "\"; /add TEXT adds an item"};
+  }
+  QUIRE_TRY_STATUS(list(repl, arguments));
+  const ContextStats stats = repl.context().stats();
+  QUIRE_TRY(const Stats engine, repl.llm().stats());
+  const auto count = [&engine](std::string_view name) {
+    const auto found = std::ranges::find(engine, name, &Stats::value_type::first);
+    return std::to_string(found == engine.end() ? 0 : static_cast<std::int64_t>(found->second));
+  };
+  return print("device " + counted(stats.device_items, "item") + ", " +
+               std::to_string(stats.device_bytes) + " bytes; host " +
+               counted(stats.host_items, "item") + ", " + std::to_string(stats.host_bytes) +
+               " bytes; disk " + counted(stats.disk_items, "item") + "; saved " +
+               std::to_string(stats.saved_items) + "\n" + std::to_string(stats.active_items) +
+               " of " + counted(stats.items, "item") + " active, " +
+               counted(stats.active_tokens, "token") + "; blocks: " + count("blocks_in_use") +
+               " in use, " + count("blocks_free") + " of " + count("blocks_total") + " free\n");
+}
+
+Status show(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const ContextItem item, repl.context().show(arguments.words.front()));
+  return print(item_listing(item));
+}
+
+Status set_active(Repl& repl, const Arguments& arguments, bool active) {
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  for (const std::string& id : ids) {
+    QUIRE_TRY_STATUS(active ? repl.context().activate(id) : repl.context().deactivate(id));
+  }
+  return {};
+}
+
+Status activate(Repl& repl, const Arguments& arguments) {
+  return set_active(repl, arguments, true);
+}
+
+Status deactivate(Repl& repl, const Arguments& arguments) {
+  return set_active(repl, arguments, false);
+}
+
+Status populate(Repl& repl, const Arguments& arguments) {
+  const std::int64_t before = repl.context().stats().tokens_computed;
+  if (arguments.words.empty()) {
+    QUIRE_TRY([[maybe_unused]] const std::int64_t computed,
+              repl.context().populate(repl.interrupt()));
+  } else {
+    QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+    QUIRE_TRY_STATUS(repl.context().restore(ids.front(), repl.interrupt()));
+  }
+  return print(counted(repl.context().stats().tokens_computed - before, "token") + " computed\n");
+}
+
+Status compose(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const std::string id,
+            repl.context().compose(arguments.words, arguments.name, repl.interrupt()));
+  return print_title(repl, id);
+}
+
+Status tag(Repl& repl, const Arguments& arguments) {
+  return repl.context().tag(arguments.words[0], arguments.words[1]);
+}
+
+Status save(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(std::vector<std::string> ids, repl.ids_of(arguments.words));
+  if (ids.empty()) {
+    for (const ContextItem& item : repl.context().items()) {
+      if (item.active) {
+        ids.push_back(item.id);
+      }
+    }
+  }
+  for (const std::string& id : ids) {
+    QUIRE_TRY_STATUS(repl.context().save(id, repl.interrupt()));
+  }
+  return print("saved " + counted(std::ssize(ids), "item") + "\n");
+}
+
+Status unload(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  for (const std::string& id : ids) {
+    QUIRE_TRY_STATUS(repl.context().unload(id, arguments.flags.contains("--drop")));
+  }
+  return {};
+}
+
+Status restore(Repl& repl, const Arguments& arguments) {
+  for (const std::string& name : arguments.words) {
+    QUIRE_TRY_STATUS(repl.context().restore(name, repl.interrupt()));
+    QUIRE_TRY_STATUS(print_title(repl, name));
+  }
+  return {};
+}
+
+Status erase(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  for (const std::string& id : ids) {
+    QUIRE_TRY_STATUS(repl.context().erase(id, arguments.flags.contains("--wipe")));
+  }
+  return {};
+}
+
+// Takes an item out of the conversation; what is saved stays so unless `disk`, switched off.
+Status take_out(Repl& repl, const ContextItem& item, bool disk) {
+  if (disk || !item.saved) {
+    return repl.context().erase(item.id);
+  }
+  QUIRE_TRY_STATUS(repl.context().deactivate(item.id));
+  return repl.context().unload(item.id, true);
+}
+
+Status clear_conversation(Repl& repl, bool disk) {
+  std::int64_t cleared = 0;
+  for (const ContextItem& item : repl.context().items()) {
+    const bool turn = item.kind == ItemKind::kUser || item.kind == ItemKind::kOutput;
+    QUIRE_TRY_STATUS(turn ? take_out(repl, item, disk) : Status());
+    cleared += turn ? 1 : 0;
+  }
+  repl.forget_history();
+  return print("cleared " + counted(cleared, "item") + "\n");
+}
+
+Status clear_all(Repl& repl, bool disk) {
+  const std::vector<ContextItem> items = repl.context().items();
+  for (const ContextItem& item : items) {
+    QUIRE_TRY_STATUS(disk ? repl.context().erase(item.id) : Status());
+  }
+  [[maybe_unused]] const std::int64_t left = repl.context().clear();
+  repl.forget_history();
+  std::int64_t kept = 0;
+  for (const ContextItem& item : items) {
+    if (item.kind == ItemKind::kSystem && item.active) {
+      QUIRE_TRY([[maybe_unused]] const std::string id,
+                repl.context().add(
+                    item.text, {.name = item.name, .tags = item.tags, .kind = ItemKind::kSystem},
+                    repl.interrupt()));
+      ++kept;
+    }
+  }
+  return print("cleared " + counted(std::ssize(items) - kept, "item") + "\n");
+}
+
+Status clear(Repl& repl, const Arguments& arguments) {
+  const bool disk = arguments.flags.contains("--disk");
+  if (arguments.words.empty()) {
+    return clear_all(repl, disk);
+  }
+  if (arguments.words.front() == "conversation") {
+    return clear_conversation(repl, disk);
+  }
+  return {ErrorCode::kInvalidArgument,
+          "/clear takes \"conversation\" or nothing, not \"" + arguments.words.front() + "\""};
+}
+
+constexpr Command kCommands[] = {
+    {"system", "TEXT|FILE", "what the assistant is told first",
+     "TEXT that is the path of a file stands for what is in it. An earlier one is switched off.\n",
+     system},
+    {"add", "[name=NAME] TEXT", "a text that the next questions share",
+     "Its KV is computed once. The same text again is the same item. Items are named by id, by\n"
+     "the beginning of an id (4 digits or more), or by NAME.\n",
+     add},
+    {"load", "[name=NAME] FILE", "the same with the text of a file", "", load},
+    {"context", "[list]", "all items, memory and tokens", "", show_context},
+    {"list", "", "all items", "", list},
+    {"show", "ID", "all about one item", "", show},
+    {"activate", "ID...", "switches items on", "Nothing is computed or copied.\n", activate},
+    {"deactivate", "ID...", "switches items off: they have no influence on what is asked next",
+     "Nothing is computed or copied.\n", deactivate},
+    {"populate", "[ID]", "computes or fetches the KV of active items, or of one", "", populate},
+    {"compose", "ID... [name=NAME]", "one item of several, which then have seen each other",
+     "The items it is made of are switched off.\n", compose},
+    {"tag", "ID TAG", "gives an item a tag", "", tag},
+    {"save", "[ID...]", "writes items into the store: the given or all active ones",
+     "They stay where they are. Needs --store DIR.\n", save},
+    {"unload", "ID... [--drop]", "frees device memory: the KV goes to host memory",
+     "With --drop it goes nowhere: it is read from the store or computed when it is used again.\n",
+     unload},
+    {"restore", "ID...", "back to the device: from host memory or the store",
+     "Also items that an earlier session has saved; these join the context behind the others.\n"
+     "Of several, those before the first one that cannot be restored are back.\n",
+     restore},
+    {"erase", "ID... [--wipe]", "forgets items everywhere, in the store too",
+     "With --wipe their bytes in the store become zeros first.\n", erase},
+    {"clear", "[conversation] [--disk]",
+     "forgets all items but the system text, or the questions and answers",
+     "What was saved stays in the store unless --disk is given; saved questions and answers are\n"
+     "switched off. Branches and checkpoints are forgotten too.\n",
+     clear},
+};
+
+}  // namespace
+
+std::span<const Command> item_commands() { return kCommands; }
+
+}  // namespace quire::cli

@@ -1,0 +1,259 @@
+// The commands of `quire chat` on the conversation: asking, answers, branches, settings, help.
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "commands.h"
+#include "output.h"
+#include "quire/context.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "repl.h"
+#include "repl_text.h"
+
+namespace quire::cli {
+namespace {
+
+namespace json = boost::json;
+
+std::string short_id(const std::string& id) { return id.substr(0, kShownDigits); }
+
+bool is_turn(const ContextItem& item) {
+  return item.kind == ItemKind::kUser || item.kind == ItemKind::kOutput;
+}
+
+Status infer(Repl& repl, const Arguments& arguments) {
+  return repl.ask(arguments.text.empty() ? std::nullopt : std::optional(arguments.text));
+}
+
+Status conversation(Repl& repl, const Arguments& /*arguments*/) {
+  std::string text;
+  for (const ContextItem& item : repl.context().items()) {
+    if (item.active && is_turn(item)) {
+      const std::size_t start = std::min(item.text.find_first_not_of(" \n"), item.text.size());
+      text += std::string(item_kind_name(item.kind)) + ": " + item.text.substr(start) + "\n";
+    }
+  }
+  return print(text);
+}
+
+Status new_conversation(Repl& repl, const Arguments& /*arguments*/) {
+  for (const ContextItem& item : repl.context().items()) {
+    QUIRE_TRY_STATUS(is_turn(item) ? repl.context().deactivate(item.id) : Status());
+  }
+  return {};
+}
+
+Status outputs(Repl& repl, const Arguments& /*arguments*/) {
+  std::vector<ContextItem> items = repl.context().items();
+  std::erase_if(items, [](const ContextItem& item) { return item.kind != ItemKind::kOutput; });
+  return print(item_table(items, repl.colours()));
+}
+
+// The id of the output that `name` means.
+Result<std::string> find_output(Repl& repl, const std::string& name) {
+  QUIRE_TRY(const ContextItem item, repl.context().show(name));
+  if (item.kind != ItemKind::kOutput) {
+    return {ErrorCode::kInvalidArgument, "\"" + name + "\" is a " + item_kind_name(item.kind) +
+                                             " item, no output; /output lists those"};
+  }
+  return item.id;
+}
+
+Status use_output(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const std::string id, find_output(repl, arguments.words.front()));
+  return repl.context().activate(id);
+}
+
+Status delete_output(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const std::string id, find_output(repl, arguments.words.front()));
+  return repl.context().erase(id);
+}
+
+// What became of an active item's KV when it was needed.
+std::string_view how_used(Tier before) {
+  constexpr std::string_view kHow[] = {"reused", "moved back from host memory",
+                                       "read from the store", "computed"};
+  return kHow[static_cast<std::uint8_t>(before)];
+}
+
+Status explain(Repl& repl, const Arguments& /*arguments*/) {
+  const auto& last = repl.last();
+  if (!last) {
+    return {ErrorCode::kNotFound, "nothing was asked yet"};
+  }
+  const auto& [answer, before] = *last;
+  const GenerationOutput& output = answer.output;
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&rows](const ContextItem& item, std::string_view how) {
+    rows.push_back({short_id(item.id), item_kind_name(item.kind),
+                    std::to_string(item.token_ids.size()) + " tokens", std::string(how)});
+  };
+  for (const ContextItem& item : before) {
+    add(item, how_used(item.tier));
+  }
+  for (const std::string& id : {answer.user_id, answer.output_id}) {
+    const auto item = repl.context().show(id);  // unless it was erased since
+    if (item.ok()) {
+      add(item.value(), id == answer.user_id ? "new" : "generated");
+    }
+  }
+  std::string text = format_listing(
+      json::object{{"grade", reuse_grade_name(output.reuse.grade)},
+                   {"prompt_tokens", output.usage.prompt_tokens},
+                   {"reused_tokens", output.usage.cached_tokens},
+                   {"computed_tokens", output.usage.prompt_tokens - output.usage.cached_tokens},
+                   {"generated_tokens", output.usage.completion_tokens},
+                   {"finish_reason", finish_reason_name(output.finish_reason)}});
+  for (const auto& [source, tokens] : output.reuse.sources) {
+    text += "from " + source + ": " + std::to_string(tokens) + " tokens\n";
+  }
+  for (const std::string& line : format_table(rows)) {
+    text += line + "\n";
+  }
+  return print(text);
+}
+
+Status stats(Repl& repl, const Arguments& /*arguments*/) {
+  const ContextStats stats = repl.context().stats();
+  std::string text = format_listing(json::object{{"items", stats.items},
+                                                 {"active_items", stats.active_items},
+                                                 {"active_tokens", stats.active_tokens},
+                                                 {"device_items", stats.device_items},
+                                                 {"device_bytes", stats.device_bytes},
+                                                 {"host_items", stats.host_items},
+                                                 {"host_bytes", stats.host_bytes},
+                                                 {"disk_items", stats.disk_items},
+                                                 {"saved_items", stats.saved_items},
+                                                 {"tokens_computed", stats.tokens_computed},
+                                                 {"tokens_reused", stats.tokens_reused}});
+  if (const auto& last = repl.last()) {
+    text += "last answer: " + summary(last->answer.output) + "\n";
+  }
+  return print(text);
+}
+
+Status set(Repl& repl, const Arguments& arguments) {
+  const std::string name = arguments.words.empty() ? "" : arguments.words.front();
+  if (!arguments.text.empty()) {
+    QUIRE_TRY_STATUS(repl.set(name, arguments.text));
+  }
+  QUIRE_TRY(const std::string listing, settings_listing(repl.sampling(), name));
+  return print(listing);
+}
+
+// One name of an argument that may be left out.
+std::string optional_name(const Arguments& arguments) {
+  return arguments.words.empty() ? "" : arguments.words.front();
+}
+
+Status print_branch(Repl& repl) { return print("on branch " + repl.branches().current() + "\n"); }
+
+Status fork(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY_STATUS(repl.branches().fork(optional_name(arguments)));
+  return print_branch(repl);
+}
+
+Status switch_branch(Repl& repl, const Arguments& arguments) {
+  if (!arguments.words.empty()) {
+    QUIRE_TRY_STATUS(repl.branches().switch_to(arguments.words.front()));
+    return print_branch(repl);
+  }
+  std::string text;
+  for (const std::string& name : repl.branches().names()) {
+    text += (name == repl.branches().current() ? "* " : "  ") + name + "\n";
+  }
+  return print(text);
+}
+
+Status checkpoint(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY_STATUS(repl.branches().checkpoint(optional_name(arguments)));
+  return print("checkpoint " + repl.branches().checkpoints().back() + "\n");
+}
+
+Status rollback(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const std::int64_t later, repl.branches().rollback(optional_name(arguments)));
+  return print("at checkpoint " + repl.branches().checkpoints().back() + "; " +
+               std::to_string(later) + " later items taken back\n");
+}
+
+std::string help_table(std::span<const Command> commands) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Command& command : commands) {
+    rows.push_back({usage_of(command), std::string(command.help)});
+  }
+  std::string text;
+  for (const std::string& line : format_table(rows)) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+Status help(Repl& /*repl*/, const Arguments& arguments) {
+  if (arguments.words.empty()) {
+    return print(
+        "A line without a slash is a question. Items are named by id, the beginning of an\n"
+        "id, or name. Ctrl-C ends an answer; twice in a row at the prompt it leaves.\n" +
+        help_table(talk_commands()) + "Items:\n" + help_table(item_commands()));
+  }
+  std::string name = arguments.words.front();
+  name.erase(0, name.starts_with('/') ? 1 : 0);
+  const Command* command = find_command(name);
+  if (command == nullptr) {
+    return {ErrorCode::kNotFound, "no command \"/" + name + "\"; /help lists them"};
+  }
+  return print(help_table({command, 1}) + std::string(command->more));
+}
+
+Status leave(Repl& repl, const Arguments& /*arguments*/) {
+  repl.leave();
+  return {};
+}
+
+constexpr Command kCommands[] = {
+    {"infer", "[TEXT]", "an answer behind all active items",
+     "TEXT becomes a question, as a line without a slash; without it the assistant just goes on.\n",
+     infer},
+    {"conversation", "", "the questions and answers that are switched on", "", conversation},
+    {"new", "", "a new conversation: questions and answers so far are switched off", "",
+     new_conversation},
+    {"output", "", "all answers, with their ids", "", outputs},
+    {"use-output", "ID", "switches an answer on", "", use_output},
+    {"delete-output", "ID", "forgets an answer everywhere", "", delete_output},
+    {"explain", "", "what the last answer stood on, what was reused and what computed",
+     "grade: exact has the bits of a plain prompt, equal_math the same function in another order\n"
+     "of rounding, approximate has items that have not seen all before them.\n",
+     explain},
+    {"stats", "", "counts of items, bytes and tokens; times of the last answer", "", stats},
+    {"set", "[SETTING] [TEXT]", "how answers are sampled; without a value shows it",
+     "Settings are the sampling options of the command line. The value \"default\" takes one back\n"
+     "to what it was at the start.\n",
+     set},
+    {"fork", "[BRANCH]", "goes on in a new branch, which begins as this one",
+     "A branch is which items there are and which are switched on. Its items are shared with the\n"
+     "others; nothing is computed.\n",
+     fork},
+    {"switch", "[BRANCH]", "goes on in another branch; without a name lists them",
+     "Items that the other branch does not know are switched off. Nothing is computed.\n",
+     switch_branch},
+    {"checkpoint", "[CHECKPOINT]", "remembers this moment of the branch", "", checkpoint},
+    {"rollback", "[CHECKPOINT]", "back to a checkpoint of the branch, or to the last one",
+     "Items that came later are erased; those that another branch or the store has are switched\n"
+     "off. Later checkpoints are forgotten, this one stays.\n",
+     rollback},
+    {"help", "[COMMAND]", "this list, or more about one command", "", help},
+    {"exit", "", "leaves; so do /quit, q, and the end of input", "", leave},
+    {"quit", "", "leaves", "", leave},
+};
+
+}  // namespace
+
+std::span<const Command> talk_commands() { return kCommands; }
+
+}  // namespace quire::cli

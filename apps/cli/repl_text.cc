@@ -1,0 +1,178 @@
+#include "repl_text.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "options.h"
+#include "output.h"
+#include "quire/context.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+
+namespace quire::cli {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kDim = "\x1b[2m";
+constexpr std::string_view kPlain = "\x1b[0m";
+
+template <class T>
+json::value or_none(const std::optional<T>& value) {
+  return value ? json::value(*value) : json::value("none");
+}
+
+json::object to_json(const SamplingParams& params) {
+  json::array bias;
+  for (const auto& [token, value] : params.logit_bias) {
+    bias.emplace_back(std::to_string(token) + "=" + json::serialize(json::value(value)));
+  }
+  return {{"temperature", params.temperature},
+          {"top_p", params.top_p},
+          {"top_k", params.top_k},
+          {"min_p", params.min_p},
+          {"repetition_penalty", params.repetition_penalty},
+          {"presence_penalty", params.presence_penalty},
+          {"frequency_penalty", params.frequency_penalty},
+          {"max_tokens", params.max_tokens},
+          {"min_tokens", params.min_tokens},
+          {"stop", json::value_from(params.stop)},
+          {"stop_token_ids", json::value_from(params.stop_token_ids)},
+          {"ignore_eos", params.ignore_eos},
+          {"seed", or_none(params.seed)},
+          {"logprobs", or_none(params.logprobs)},
+          {"logit_bias", std::move(bias)}};
+}
+
+json::array short_ids(std::span<const std::string> ids) {
+  json::array shown;
+  for (const std::string& id : ids) {
+    shown.emplace_back(id.substr(0, kShownDigits));
+  }
+  return shown;
+}
+
+Status no_setting(const std::string& name) {
+  return {ErrorCode::kNotFound, "no setting \"" + name + "\"; /set lists them"};
+}
+
+}  // namespace
+
+std::string title(const ContextItem& item) {
+  return std::string(item_kind_name(item.kind)) + " " + item.id.substr(0, kShownDigits) +
+         (item.name.empty() ? "" : " " + item.name) + ", " + std::to_string(item.token_ids.size()) +
+         " tokens";
+}
+
+std::string item_table(std::span<const ContextItem> items, bool colours) {
+  std::vector<std::vector<std::string>> rows = {
+      {"id", "kind", "name", "active", "tier", "saved", "tokens", "text"}};
+  for (const ContextItem& item : items) {
+    rows.push_back({item.id.substr(0, kShownDigits), item_kind_name(item.kind),
+                    item.name.empty() ? "-" : item.name, item.active ? "on" : "off",
+                    tier_name(item.tier), item.saved ? "yes" : "no",
+                    std::to_string(item.token_ids.size()), preview(item.text)});
+  }
+  const std::vector<std::string> lines = format_table(rows);
+  std::string table = lines.front() + "\n";
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const bool dim = colours && !items[i].active;
+    table += dim ? std::string(kDim) + lines[i + 1] + std::string(kPlain) : lines[i + 1];
+    table += '\n';
+  }
+  return table;
+}
+
+std::string item_listing(const ContextItem& item) {
+  json::object object{{"id", item.id}, {"kind", item_kind_name(item.kind)}};
+  if (!item.name.empty()) {
+    object["name"] = item.name;
+  }
+  object["active"] = item.active;
+  object["tier"] = tier_name(item.tier);
+  object["saved"] = item.saved;
+  object["tags"] = json::value_from(item.tags);
+  object["parents"] = short_ids(item.parents);
+  if (!item.sampling_json.empty()) {
+    object["sampling"] = item.sampling_json;
+  }
+  object["tokens"] = item.token_ids.size();
+  object["memory_bytes"] = item.memory_bytes;
+  object["text"] = item.text;
+  return format_listing(object);
+}
+
+Result<SamplingParams> with_settings(const SamplingParams& base,
+                                     const std::map<std::string, std::string>& settings) {
+  SamplingParams params = base;
+  CLI::App app;
+  add_sampling_options(app, params);
+  std::vector<std::string> arguments;
+  for (const auto& [name, value] : settings) {
+    if (app.get_option_no_throw("--" + name) == nullptr) {
+      return no_setting(name).error();
+    }
+    arguments.push_back(std::string("--").append(name).append("=").append(value));
+  }
+  if (settings.contains("logit-bias")) {
+    params.logit_bias.clear();
+  }
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    return {ErrorCode::kInvalidArgument, usage_message(error, "--set")};
+  }
+  QUIRE_TRY_STATUS(params.validate());
+  return params;
+}
+
+Result<std::string> settings_listing(const SamplingParams& params, const std::string& name) {
+  const json::object all = to_json(params);
+  if (name.empty()) {
+    return format_listing(all);
+  }
+  std::string key = name;
+  std::ranges::replace(key, '-', '_');
+  if (!all.contains(key)) {
+    return no_setting(name).error();
+  }
+  return format_listing(json::object{{key, all.at(key)}});
+}
+
+std::vector<std::string> setting_names() {
+  std::vector<std::string> names;
+  for (const auto& member : to_json(SamplingParams())) {
+    names.emplace_back(member.key());
+  }
+  return names;
+}
+
+std::vector<std::string> files_like(std::string_view beginning) {
+  const std::size_t folder_end = beginning.find_last_of('/') + 1;
+  const std::string folder(beginning.substr(0, folder_end));
+  std::vector<std::string> paths;
+  std::error_code error;
+  std::filesystem::directory_iterator files(folder.empty() ? "." : folder, error);
+  for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
+    std::error_code unknown;
+    const std::string path = folder + files->path().filename().string();
+    if (path.starts_with(beginning)) {
+      paths.push_back(path + (files->is_directory(unknown) ? "/" : ""));
+    }
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+}  // namespace quire::cli
