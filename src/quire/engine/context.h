@@ -129,6 +129,10 @@ class Context {
   [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
                                                          Generated generated,
                                                          const SamplingParams& params);
+  [[nodiscard]] Result<Item> prefill_turn(Engine& engine, const Turn& turn,
+                                          std::span<Item* const> before,
+                                          std::span<const BlockRun> runs,
+                                          const Interrupt& interrupted);
   [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
                                                               const SamplingParams& params,
                                                               const Interrupt& interrupted);

@@ -14,7 +14,6 @@
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
@@ -157,6 +156,20 @@ Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item
   return answer;
 }
 
+// The user's turn, with its KV behind `runs`.
+Result<Item> Context::prefill_turn(Engine& engine, const Turn& turn, std::span<Item* const> before,
+                                   std::span<const BlockRun> runs, const Interrupt& interrupted) {
+  Item user = make_item(engine, ItemKind::kUser, turn.user, before);
+  user.info.text = turn.text;
+  QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
+    QUIRE_TRY(const StateRef state, engine.sequences().open(runs, turn.user, interrupted));
+    QUIRE_TRY(user.device, engine.tiers().hold(state, interrupted));
+    return {};
+  }));
+  touch(user);
+  return user;
+}
+
 Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Turn& turn,
                                                        const SamplingParams& params,
                                                        const Interrupt& interrupted) {
@@ -168,14 +181,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   }
   std::optional<Item> user;
   if (!turn.user.empty()) {
-    user = make_item(engine, ItemKind::kUser, turn.user, before);
-    user->info.text = turn.text;
-    QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
-      QUIRE_TRY(const StateRef state, engine.sequences().open(runs, turn.user, interrupted));
-      QUIRE_TRY(user->device, engine.tiers().hold(state, interrupted));
-      return {};
-    }));
-    touch(*user);
+    QUIRE_TRY(user, prefill_turn(engine, turn, before, runs, interrupted));
     before.push_back(&*user);
     runs.push_back(TierService::run_of(user->device));
   }

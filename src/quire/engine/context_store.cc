@@ -163,12 +163,18 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
 Status Context::restore(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
   auto item = find(name);
-  if (!item.ok() && store_ != nullptr && options_.mode == ReuseMode::kAnchored) {
+  const bool adds = !item.ok() && store_ != nullptr && options_.mode == ReuseMode::kAnchored;
+  if (adds) {
     item = add_saved(*engine, name);
   }
   QUIRE_TRY(Item* const wanted, std::move(item));
   QUIRE_TRY_STATUS(check_separate(*wanted, "restore"));
-  QUIRE_TRY_STATUS(ensure(*engine, *wanted, interrupted));
+  if (const Status ready = ensure(*engine, *wanted, interrupted); !ready.ok()) {
+    if (adds) {
+      items_.pop_back();
+    }
+    return ready;
+  }
   if (store_ != nullptr && wanted->info.saved) {
     [[maybe_unused]] const Status touched = store_->touch(wanted->info.id, "");
   }
