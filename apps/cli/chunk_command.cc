@@ -1,7 +1,6 @@
 // quire chunk and quire compose: one command of a script, on chunks that a store keeps between
 // processes.
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>

@@ -83,7 +83,8 @@ struct LineReader::Editor {
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_HIST, history, lines);
     el_set(editor, EL_GETCFN, read_character);
-    el_set(editor, EL_ADDFN, "quire-complete", "completes the last word", complete);
+    // The narrow form copies both texts and never frees them.
+    el_wset(editor, EL_ADDFN, L"quire-complete", L"completes the last word", complete);
     el_set(editor, EL_BIND, "^I", "quire-complete", nullptr);
   }
   Editor(const Editor&) = delete;
@@ -107,7 +108,7 @@ struct LineReader::Editor {
 
   // What the tab key does: the last word grows as far as it is certain; when it is not, the
   // choices are listed.
-  static unsigned char complete(EditLine* editor, int /*key*/) {
+  static unsigned char complete(EditLine* editor, std::wint_t /*key*/) {
     const LineInfo* info = el_line(editor);
     const std::string typed(info->buffer, info->cursor);
     const std::string word = typed.substr(typed.find_last_of(kBlanks) + 1);
