@@ -12,7 +12,6 @@
 
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/json.h"
-#include "quire/base/str.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/turn_format.h"
 #include "quire/result.h"

@@ -21,7 +21,6 @@
 #include "quire/base/ids.h"
 #include "quire/base/iso_time.h"
 #include "quire/base/json.h"
-#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
@@ -29,7 +28,6 @@
 #include "quire/engine/chunk_setup.h"
 #include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/model_bundle.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
@@ -517,10 +515,8 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
   return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     adopt(id);
     QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
-    if (store_ != nullptr) {
-      QUIRE_TRY_STATUS(store_->update(*chunk));
-    }
-    return info_of(*chunk);
+    const Status saved = store_ == nullptr ? Status() : store_->update(*chunk);
+    return saved.ok() ? Result<ChunkInfo>(info_of(*chunk)) : saved.error();
   });
 }
 
