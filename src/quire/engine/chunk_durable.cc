@@ -33,28 +33,45 @@ Status ChunkService::open_store() {
 // Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
 // without effect for one that is there, or whose KV cannot be had: then it is a miss.
 void ChunkService::adopt(const std::string& id) {
-  if (store_ == nullptr || id.empty() || registry_.find(id) != nullptr) {
+  const auto saved = saved_chunk(id);
+  if (!saved) {
     return;
+  }
+  if (!saved->anchor.empty()) {
+    const auto anchor = saved_chunk(saved->anchor);
+    if (anchor && anchor->type == ChunkType::kSystemPrompt) {
+      adopt_saved(*anchor);
+    }
+    const kv::Chunk* known = registry_.find(saved->anchor);
+    if (known == nullptr || known->type != ChunkType::kSystemPrompt) {
+      return;
+    }
+  }
+  adopt_saved(*saved);
+}
+
+// On disk and not in the registry.
+std::optional<kv::Chunk> ChunkService::saved_chunk(const std::string& id) {
+  if (store_ == nullptr || id.empty() || registry_.find(id) != nullptr) {
+    return std::nullopt;
   }
   auto saved = store_->find(id);
-  if (!saved || !engine_.check_prompt(*saved->tokens).ok()) {
-    return;
-  }
-  adopt(saved->anchor);
-  if (!saved->anchor.empty() && registry_.find(saved->anchor) == nullptr) {
-    return;
-  }
-  const kv::VariantKey key = {.before = saved->anchor};
+  return saved && engine_.check_prompt(*saved->tokens).ok() ? std::move(saved) : std::nullopt;
+}
+
+void ChunkService::adopt_saved(const kv::Chunk& saved) {
+  const std::string& id = saved.id;
+  const kv::VariantKey key = {.before = saved.anchor};
   if (pending_.contains({id, key})) {
     return;  // somebody computes it
   }
-  const bool needs_kv = saved->type != ChunkType::kQuery && !windowed();
-  const kv::NewChunk& chunk = *saved;
+  const bool needs_kv = saved.type != ChunkType::kQuery && !windowed();
+  const kv::NewChunk& chunk = saved;
   const auto begin = [&](bool with_kv) {
     return registry_.begin(chunk, with_kv ? std::optional(key) : std::nullopt).ok();
   };
   if (needs_kv && begin(true)) {
-    const auto segment = load(id, *saved->tokens);
+    const auto segment = load(id, *saved.tokens);
     registry_.count(segment.ok() ? 1 : 0, -1);  // begin counted a miss
     if (segment.ok() && registry_.end(id, key, *segment)) {
       registry_.publish(id);
@@ -64,7 +81,7 @@ void ChunkService::adopt(const std::string& id) {
   }
   // The KV of a context is computed where it is used. A system chunk is listed with KV or not at
   // all: then it is registered anew.
-  if (saved->type != ChunkType::kSystemPrompt && begin(false)) {
+  if (saved.type != ChunkType::kSystemPrompt && begin(false)) {
     registry_.publish(id);
   }
 }

@@ -144,6 +144,8 @@ class ChunkService {
 
   // On disk: chunk_durable.cc. adopt and load: engine thread.
   void adopt_all(std::span<const std::string> ids);
+  [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
+  void adopt_saved(const kv::Chunk& saved);
   [[nodiscard]] std::string last_system();
   [[nodiscard]] Result<kv::SegmentId> load(const std::string& id,
                                            const std::vector<TokenId>& tokens);

@@ -1,5 +1,6 @@
 #include "quire/engine/chunk_store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <iterator>
@@ -28,6 +29,12 @@ namespace quire::engine {
 namespace {
 
 namespace json = base::json;
+
+// A thousand years are for ever.
+std::int64_t to_ms(double seconds) {
+  constexpr double kLongest = 1000.0 * 366 * 24 * 3600;
+  return static_cast<std::int64_t>(std::min(seconds, kLongest) * 1000);
+}
 
 // What a stranger has written may be anything: a field that is not as it should be ends the
 // reading.
@@ -62,6 +69,9 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
   QUIRE_TRY(const double ttl, base::get_double(object, "ttl_seconds", 0));
   QUIRE_TRY(const std::int64_t priority, base::get_int(object, "priority", 0));
   chunk.priority = static_cast<std::int32_t>(priority);
+  if (!chunk.anchor.empty() && chunk.type != ChunkType::kContext) {
+    return {ErrorCode::kCorrupt, "only contexts have an anchor"};
+  }
   if (ttl > 0) {
     chunk.ttl_seconds = ttl;
   }
@@ -131,8 +141,7 @@ Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
     entry.parts = {{.object = chunk.id, .tokens = std::ssize(segment->tokens)}};
   }
   QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));
-  return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_,
-                                            static_cast<std::int64_t>(*chunk.ttl_seconds * 1000))
+  return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_, to_ms(*chunk.ttl_seconds))
                            : Status();
 }
 

@@ -130,7 +130,10 @@ StateRef SequenceService::keep(const Draft& draft) {
       state->blocks.push_back(block.value);
     }
   }
-  std::erase_if(states_, [](const auto& known) { return known.expired(); });
+  if (states_.size() >= next_sweep_) {
+    std::erase_if(states_, [](const auto& known) { return known.expired(); });
+    next_sweep_ = std::max(kFirstSweep, 2 * states_.size());
+  }
   states_.push_back(state);
   return state;
 }

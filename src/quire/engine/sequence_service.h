@@ -8,6 +8,7 @@
 // Thread rule: every public method may be called from any thread but the engine's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -144,7 +145,10 @@ class SequenceService {
   [[nodiscard]] kv::Ledger& ledger() const;
 
   Engine& engine_;
-  std::vector<std::weak_ptr<const SequenceState>> states_;  // engine thread; for find_runs
+  static constexpr std::size_t kFirstSweep = 64;
+  // Engine thread. For find_runs; those that have gone are swept when there are twice as many.
+  std::vector<std::weak_ptr<const SequenceState>> states_;
+  std::size_t next_sweep_ = kFirstSweep;
 };
 
 }  // namespace quire::engine

@@ -44,6 +44,7 @@ namespace quire::engine {
 namespace {
 
 constexpr std::string_view kSequenceKind = "sequence";
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
 
 template <class Visit>
 void for_each_head(const tensor::KVGeometry& geometry, Visit visit) {
@@ -97,7 +98,6 @@ Result<SavedSequence> parse_saved(const std::filesystem::path& path,
   if (kind != kSequenceKind) {
     return not_a_sequence(path, base::str_cat("it is of kind '", kind, "'"));
   }
-  constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
   SavedSequence saved;
   QUIRE_TRY(const std::int64_t position, base::get_int(object, "own_position", 0));
   QUIRE_TRY(const std::int64_t sampled, base::get_int(object, "sampled", 0));
@@ -108,12 +108,9 @@ Result<SavedSequence> parse_saved(const std::filesystem::path& path,
   }
   saved.own_position = static_cast<std::int32_t>(position);
   saved.sampled = static_cast<std::int32_t>(sampled);
-  for (const ReuseGrade known :
-       {ReuseGrade::kExact, ReuseGrade::kEqualMath, ReuseGrade::kApproximate}) {
-    if (grade == reuse_grade_name(known)) {
-      saved.grade = known;
-    }
-  }
+  saved.grade = grade == reuse_grade_name(ReuseGrade::kExact)       ? ReuseGrade::kExact
+                : grade == reuse_grade_name(ReuseGrade::kEqualMath) ? ReuseGrade::kEqualMath
+                                                                    : ReuseGrade::kApproximate;
   const auto* tail = base::find(object, "tail");
   const auto tokens = tail == nullptr
                           ? base::json::result<std::vector<TokenId>>(std::vector<TokenId>())
@@ -138,6 +135,23 @@ Result<SavedSequence> parse_saved(const std::filesystem::path& path,
 }
 
 std::string kernels_here() { return std::string(device::isa_name(device::best_isa())); }
+
+// KV that is not what this machine would compute must not get into the prefix cache, where plain
+// prompts find it: it becomes a run before the sequence's own one.
+void seal_foreign(const kv_store::KVFileContent& content, SavedSequence& saved) {
+  if (saved.kernels != kernels_here()) {
+    saved.grade = std::max(saved.grade, ReuseGrade::kEqualMath);
+  }
+  if (saved.ranks.empty() && !content.runs.empty() && saved.grade != ReuseGrade::kExact) {
+    const kv_store::SavedRun& run = content.runs.front();
+    const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
+    saved.own_position = static_cast<std::int32_t>(std::min(end, kMaxTokens));
+    saved.ranks.emplace_back();
+  }
+  if (!saved.ranks.empty()) {
+    saved.grade = std::max(saved.grade, ReuseGrade::kEqualMath);
+  }
+}
 
 }  // namespace
 
@@ -378,7 +392,8 @@ Result<StateRef> TierService::load(const std::filesystem::path& path) {
   const kv_store::KVFile file = std::move(opened).value();
   QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
   const kv_store::KVFileContent& content = file.content();
-  QUIRE_TRY(const SavedSequence saved, parse_saved(path, content));
+  QUIRE_TRY(SavedSequence saved, parse_saved(path, content));
+  seal_foreign(content, saved);
   std::vector<HeldRef> held;
   std::vector<kv::SegmentUse> before;
   held.reserve(saved.ranks.size());
@@ -397,6 +412,7 @@ Result<StateRef> TierService::load(const std::filesystem::path& path) {
   const auto num_kv = static_cast<std::int32_t>(own.size());
   own.insert(own.end(), saved.tail.begin(), saved.tail.end());
   QUIRE_TRY_STATUS(check_run(own, saved.own_position));
+  const std::int32_t sampled = std::min(saved.sampled, static_cast<std::int32_t>(own.size()));
   QUIRE_TRY(const Room room,
             engine_.ask<Room>([&] { return make_room(before, own, saved.own_position, num_kv); }));
   const std::int32_t first_block = room.first / pool().geometry().block_tokens;
@@ -411,10 +427,7 @@ Result<StateRef> TierService::load(const std::filesystem::path& path) {
       return read.error();
     }
     ledger().advance(room.sequence, num_kv - room.first);
-    const bool same_kernels = saved.kernels == kernels_here();
-    return engine_.sequences().adopt(
-        room.sequence, saved.sampled,
-        same_kernels ? saved.grade : std::max(saved.grade, ReuseGrade::kEqualMath));
+    return engine_.sequences().adopt(room.sequence, sampled, saved.grade);
   });
 }
 
