@@ -99,7 +99,7 @@ TEST_F(SavedFiles, CountsAndPositionsOutOfRangeAreRefusedOrHarmless) {
   EXPECT_EQ(llm_.load_sequence(file()).error().code, ErrorCode::kOverflow);
   rewrite([](base::json::object& metadata) {
     metadata["own_position"] = 0;
-    metadata["tail"] = {1 << 30};
+    metadata["tail"].emplace_array().push_back(1 << 30);
   });
   EXPECT_EQ(llm_.load_sequence(file()).error().code, ErrorCode::kInvalidArgument);
   for (const base::json::value& bad : std::vector<base::json::value>{"x", {1, 2}}) {
