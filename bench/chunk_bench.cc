@@ -1,6 +1,7 @@
 // Chunks against the same ids without them, on random weights of a real shape.
 //
-//   chunk_bench [MODEL [all|first-token|decode [DTYPE]]]    default: preset:smollm2-135m, all, auto
+//   chunk_bench [MODEL [all|first-token|decode [DTYPE [BATCH CONTEXT]]]]
+//   default: preset:smollm2-135m, all, auto, and the whole grid of batches and contexts
 //
 // 1. Time to first token of a 32-token query behind 16 cached chunks, and of the same ids uncached.
 //    Bar: 10 times faster from 4k cached tokens on, growing with the length.
@@ -121,16 +122,21 @@ double step_seconds(ChunkedLLM& llm, const Pile& pile, int batch) {
   return (total - first_token) / (kTokens - 1);
 }
 
+struct Grid {
+  std::vector<int> batches = {1, 4, 16};
+  std::vector<int> chunk_tokens = {4, 16, 64, 256};
+};
+
 // Shared and flat take turns, and their ratio is taken turn by turn: other work on the machine
 // passes, the order of the two does not.
-void shared_decode(const std::string& model, const std::string& dtype) {
+void shared_decode(const std::string& model, const std::string& dtype, const Grid& grid) {
   ChunkedLLM shared = open_model(model, dtype, true);
   ChunkedLLM flat = open_model(model, dtype, false);
   std::printf("\n%8s %8s %14s %14s %8s\n", "batch", "context", "shared [ms]", "flat [ms]", "ratio");
-  for (const int chunk_tokens : {4, 16, 64, 256}) {
+  for (const int chunk_tokens : grid.chunk_tokens) {
     const Pile pile = register_pile(shared, kChunks, chunk_tokens, 7);
     register_pile(flat, kChunks, chunk_tokens, 7);
-    for (const int batch : {1, 4, 16}) {
+    for (const int batch : grid.batches) {
       std::vector<double> with;
       std::vector<double> without;
       std::vector<double> ratios;
@@ -158,7 +164,8 @@ int main(int argc, char** argv) {
     first_tokens(llm);
   }
   if (part != "first-token") {
-    shared_decode(model, dtype);
+    shared_decode(model, dtype,
+                  argc > 5 ? Grid{{std::stoi(argv[4])}, {std::stoi(argv[5]) / kChunks}} : Grid{});
   }
   return 0;
 }

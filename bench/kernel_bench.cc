@@ -1,13 +1,14 @@
 // One row per kernel, instruction set and shape: GB/s or GF/s, and the ratio to what the machine
 // reached in the same run (read bandwidth; register peak of the operand type). Shapes are those of
 // a 1.1 B Llama (d 2048, 32 heads, 4 KV heads of 64, ffn 5632).
-//   kernel_bench [--isa=NAME]... [--threads=N] [--rows=N]... [--no-row-ops]
+//   kernel_bench [--isa=NAME]... [--format=NAME]... [--threads=N] [--rows=N]... [--no-row-ops]
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -33,6 +34,7 @@ using namespace quire::kernels;  // NOLINT: the same
 
 struct Options {
   std::vector<device::Isa> isas;
+  std::vector<WeightFormat> formats;
   std::vector<std::int64_t> rows;
   int threads = 2;
   bool row_ops = true;
@@ -169,7 +171,7 @@ void bench_isa(device::Isa isa, const Options& options, device::ThreadPool& pool
   std::printf("%-9s read %.1f GB/s; peaks float32 %.0f, bfloat16 %.0f, int8 %.0f GF/s\n",
               bench.isa.c_str(), bench.read / 1e9, bench.peaks.f32 / 1e9, bench.peaks.bf16 / 1e9,
               bench.peaks.int8 / 1e9);
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : options.formats) {
     for (const Shape& shape : kLayers) {
       for (const std::int64_t rows : options.rows) {
         bench_linear(bench, format, shape, rows);
@@ -198,6 +200,15 @@ bool parse(std::string_view argument, Options& options) {
     }
     return false;
   }
+  if (argument.starts_with("--format=")) {
+    for (const WeightFormat format : kFormats) {
+      if (argument.substr(9) == format_name(format)) {
+        options.formats.push_back(format);
+        return true;
+      }
+    }
+    return false;
+  }
   if (argument.starts_with("--rows=")) {
     return parse_number(argument.substr(7), options.rows.emplace_back());
   }
@@ -216,13 +227,16 @@ int main(int argc, char** argv) {
     if (!parse(argv[i], options)) {
       std::fprintf(stderr,
                    "kernel_bench: cannot use %s; arguments: --isa=NAME (one that this machine "
-                   "runs), --threads=N, --rows=N, --no-row-ops\n",
+                   "runs), --format=NAME, --threads=N, --rows=N, --no-row-ops\n",
                    argv[i]);
       return 2;
     }
   }
   if (options.isas.empty()) {
     options.isas = device::supported_isas();
+  }
+  if (options.formats.empty()) {
+    options.formats.assign(std::begin(kFormats), std::end(kFormats));
   }
   if (options.rows.empty()) {
     options.rows = {1, 8, 32, 512};

@@ -1,9 +1,10 @@
 # Kernel files are compiled once per instruction set with flags of their own; the table of the set is
-# chosen at run time. Files are named by set: <module>/cpu/isa_avx2.cc, isa_avx512.cc, isa_amx.cc.
+# chosen at run time. Files are named by set: <module>/cpu/isa_avx2.cc, isa_avx512_vnni.cc, ...
 # isa_portable.cc takes the compiler's baseline.
 set(QUIRE_AVX2_FLAGS -mavx2 -mfma -mf16c)
-set(QUIRE_AVX512_FLAGS ${QUIRE_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16
-                       -mavx512vnni)
+set(QUIRE_AVX512_VNNI_FLAGS ${QUIRE_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl
+                            -mavx512vnni)
+set(QUIRE_AVX512_FLAGS ${QUIRE_AVX512_VNNI_FLAGS} -mavx512bf16)
 set(QUIRE_AMX_FLAGS ${QUIRE_AVX512_FLAGS} -mamx-tile -mamx-bf16 -mamx-int8)
 
 function(quire_kernel_flags module)
@@ -11,7 +12,7 @@ function(quire_kernel_flags module)
   # -O3 also in the development build: unoptimised kernels are too slow to test. GCC 12 warns falsely
   # about its own AVX-512 headers.
   set(common -O3 $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-uninitialized>)
-  foreach(isa portable avx2 avx512 amx)
+  foreach(isa portable avx2 avx512_vnni avx512 amx)
     if(EXISTS ${folder}/isa_${isa}.cc)
       string(TOUPPER ${isa} upper)
       set_property(SOURCE ${folder}/isa_${isa}.cc DIRECTORY ${PROJECT_SOURCE_DIR}

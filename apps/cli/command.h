@@ -25,5 +25,6 @@ void add_bench(CLI::App& app, Action& action);
 void add_chunk(CLI::App& app, Action& action);
 void add_compose(CLI::App& app, Action& action);
 void add_script(CLI::App& app, Action& action);
+void add_store(CLI::App& app, Action& action);
 
 }  // namespace quire::cli

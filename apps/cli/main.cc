@@ -46,11 +46,17 @@ int run(int argc, const char* const* argv) {
   quire::cli::add_chunk(app, action);
   quire::cli::add_compose(app, action);
   quire::cli::add_script(app, action);
+  quire::cli::add_store(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const auto chosen = app.get_subcommands();
-    return print_or_fail(chosen.empty() ? app.help() : chosen.front()->help("quire"));
+    const CLI::App* chosen = &app;
+    std::string before;
+    while (!chosen->get_subcommands().empty()) {
+      before += (before.empty() ? "" : " ") + chosen->get_name();
+      chosen = chosen->get_subcommands().front();
+    }
+    return print_or_fail(chosen->help(before));
   } catch (const CLI::CallForVersion& version) {
     return print_or_fail(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {

@@ -53,6 +53,17 @@ enum class ForwardRows : std::uint8_t { kAll, kLast };
 // requests and the call returns kCancelled (Ctrl-C in the bindings). May be empty.
 using Interrupt = std::function<bool()>;
 
+// How a request is served; what is computed does not depend on it.
+struct RequestOptions {
+  std::string session;  // a name of up to 256 bytes: whose request it is (see LLM::pause_session)
+};
+
+// What becomes of the cached tokens of a session between its requests.
+struct SessionRetention {
+  std::int32_t priority = 0;          // lower is evicted first
+  std::optional<double> ttl_seconds;  // nobody wants them so long after its last request
+};
+
 // A number for dashboards: name, value. Names are those of INTERFACE's stats().
 using Stats = std::vector<std::pair<std::string, double>>;
 
@@ -84,6 +95,14 @@ class QUIRE_API Stream {
 class BlockList;
 class Sequence;
 
+// How LLM::load_sequence returns.
+struct LoadSequenceOptions {
+  // True: when all KV is there, every checksum compared. False: at once; the KV is read in the
+  // background, a request waits for each layer when it comes to it, and one that meets a damaged
+  // block fails with kCorrupt, as does every later use of the sequence.
+  bool wait = true;
+};
+
 // Move only. All calls may come from any thread; they wait in the calling thread while one engine
 // thread computes. After close() every call gives kClosed.
 class QUIRE_API LLM {
@@ -98,22 +117,26 @@ class QUIRE_API LLM {
   ~LLM();
 
   [[nodiscard]] Result<GenerationOutput> generate(const Prompt& prompt,
-                                                  const SamplingParams& params = {});
+                                                  const SamplingParams& params = {},
+                                                  const RequestOptions& options = {});
   // All prompts in one continuous batch; outputs in the order of prompts. `params` holds one
-  // element or one per prompt. Nothing starts if any request is refused; if one fails later, its
-  // error is returned and the others are aborted.
+  // element or one per prompt, and so does `options` if it holds any. Nothing starts if any request
+  // is refused; if one fails later, its error is returned and the others are aborted.
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
       std::span<const Prompt> prompts, std::span<const SamplingParams> params,
-      const Interrupt& interrupted = {});
-  [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {});
+      const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {});
+  [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {},
+                                      const RequestOptions& options = {});
 
   // Through the model's own chat template; arguments as Tokenizer::apply_chat_template.
   [[nodiscard]] Result<GenerationOutput> chat(std::string_view messages_json,
                                               const SamplingParams& params = {},
-                                              std::string_view variables_json = "{}");
+                                              std::string_view variables_json = "{}",
+                                              const RequestOptions& options = {});
   [[nodiscard]] Result<Stream> stream_chat(std::string_view messages_json,
                                            const SamplingParams& params = {},
-                                           std::string_view variables_json = "{}");
+                                           std::string_view variables_json = "{}",
+                                           const RequestOptions& options = {});
 
   // Computes the prompt and returns logits; no sampling, no generator. Fills the prefix cache.
   [[nodiscard]] Result<ForwardOutput> forward(std::span<const TokenId> token_ids,
@@ -145,12 +168,29 @@ class QUIRE_API LLM {
   // What Sequence::save wrote, by any process with this model and KV format: the same KV, the same
   // next tokens. Nothing is computed. kIncompatible naming what differs, kCorrupt for a damaged
   // file, kIo.
-  [[nodiscard]] Result<Sequence> load_sequence(const std::string& path);
+  [[nodiscard]] Result<Sequence> load_sequence(const std::string& path,
+                                               const LoadSequenceOptions& options = {});
   // What plain block ids stand for; they do not say which of their slots count, so together with
   // `num_tokens` they must be those of chunks and sequences, the last one possibly cut.
   // kInvalidComposition when they are not, or could mean several things.
   [[nodiscard]] Result<BlockList> find_blocks(std::span<const std::int32_t> block_ids,
                                               std::int64_t num_tokens) const;
+
+  // Sessions: whose requests follow on one another, and when the next one comes. When memory runs
+  // short the KV of closed sessions goes first, then what outlived its TTL, then the lowest
+  // priority, and among equals what is expected back last; results do not depend on it. It counts
+  // for what the session's last request has left in the prefix cache; what others have used too
+  // stays as long as theirs. All errors are kInvalidArgument naming the argument, and kNotFound for
+  // a session that is not open: one is from the first request or set_retention that names it until
+  // it is closed, or until 16,384 others were named since.
+  // The session is away, and expected back in so many seconds; not given: nobody knows. Forgotten
+  // when its next request comes.
+  [[nodiscard]] Status pause_session(const std::string& session,
+                                     std::optional<double> expected_return_seconds = {});
+  // Nobody comes back. A later request of that name begins a new session.
+  [[nodiscard]] Status close_session(const std::string& session);
+  // Opens the session if it is not.
+  [[nodiscard]] Status set_retention(const std::string& session, const SessionRetention& retention);
 
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;

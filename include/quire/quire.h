@@ -2,6 +2,7 @@
 #pragma once
 
 // IWYU pragma: begin_exports
+#include "quire/checkpoints.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/llm.h"

@@ -50,6 +50,9 @@ struct SequenceDiff {
   std::int64_t shared_blocks = 0;    // blocks of KV that both hold
 };
 
+// What an edit does to the KV behind it.
+enum class EditMode : std::uint8_t { kExact, kApproximate };
+
 // Tokens with their KV; that of the last one is computed when something follows it. Operations that
 // fail leave it as it was. Continuing equals never having stopped, bit for bit: the sampler goes on
 // where the last `generate` ended, as long as nothing was appended since.
@@ -92,8 +95,11 @@ class QUIRE_API Sequence {
   // Tokens [start, stop) become `tokens` (none: deleted; start == stop: inserted). What stands
   // behind depends on them and is computed again; what stands before is not. Equals a new sequence
   // of the edited ids bit for bit; an edit within chunks makes it one.
+  // kApproximate keeps the KV of what stands behind instead (copied, not computed; its keys are
+  // used where they now stand): the sequence's grade says so from then on.
   [[nodiscard]] Status replace(std::int64_t start, std::int64_t stop,
-                               std::span<const TokenId> tokens, const Interrupt& interrupted = {});
+                               std::span<const TokenId> tokens, const Interrupt& interrupted = {},
+                               EditMode mode = EditMode::kExact);
   [[nodiscard]] Result<SequenceDiff> diff(const Sequence& other) const;
 
   // All its tokens. Stale once the sequence changes, unless a fork or a mark stays there.

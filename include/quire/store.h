@@ -15,7 +15,9 @@ namespace quire {
 
 struct StoreOptions {
   bool read_only = false;
+  bool create = true;          // a store where there is no folder or an empty one; false: kIo
   std::int64_t max_bytes = 0;  // that gc leaves; 0: no limit
+  std::optional<std::string> tenant;  // only its entries are seen; not given: those of all
 };
 
 // What somebody has saved.
@@ -52,8 +54,8 @@ struct StoreCleaning {
 // digits, unambiguous), or name; kNotFound otherwise.
 class QUIRE_API Store {
  public:
-  // Makes the store where there is no folder or an empty one. kInvalidArgument for a folder that is
-  // none, kUnsupported for a later format, kCorrupt for a damaged index (see repair).
+  // kIo where there is nothing to open, kInvalidArgument for a folder that is no store,
+  // kUnsupported for a later format, kCorrupt for a damaged index (see repair).
   [[nodiscard]] static Result<Store> open(const std::string& path,
                                           const StoreOptions& options = {});
   Store(Store&&) noexcept;
@@ -75,8 +77,9 @@ class QUIRE_API Store {
   [[nodiscard]] Result<std::vector<StoreObject>> verify() const;
   // One self-contained file, verified on both ways.
   [[nodiscard]] Status export_entry(const std::string& entry, const std::string& path) const;
-  [[nodiscard]] Result<StoreEntry> import_entry(const std::string& path,
-                                                const std::string& tenant = "");
+  // Under the tenant of the options, without one under the empty one. What is there under its key
+  // is replaced.
+  [[nodiscard]] Result<StoreEntry> import_entry(const std::string& path);
   // For a damaged index, with the store closed everywhere: sets it aside and makes a new one of
   // what can still be read; returns how many entries there are.
   [[nodiscard]] static Result<std::int64_t> repair(const std::string& path);

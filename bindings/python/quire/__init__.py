@@ -1,6 +1,7 @@
 """Quire: an LLM inference engine whose KV cache belongs to the user."""
 
 from ._quire import Mark, SamplingParams, __version__
+from .checkpoints import Checkpoint, CheckpointManager
 from .chunked import ChunkedLLM, ChunkType, Composition
 from .context import ContextItem, ContextManager
 from .errors import (
@@ -18,6 +19,7 @@ from .errors import (
 from .llm import LLM, doctor, inspect
 from .outputs import Delta, ForwardOutput, GenerationOutput
 from .sequence import Blocks, Sequence, SequenceDiff, VirtualSequence
+from .store import Store, StoreEntry, StoreObject
 from .stream import Stream
 from .tokenizer import Tokenizer
 
@@ -25,6 +27,8 @@ __all__ = [
     "LLM",
     "Blocks",
     "CancelledError",
+    "Checkpoint",
+    "CheckpointManager",
     "ChunkNotFoundError",
     "ChunkType",
     "ChunkedLLM",
@@ -45,6 +49,9 @@ __all__ = [
     "SamplingParams",
     "Sequence",
     "SequenceDiff",
+    "Store",
+    "StoreEntry",
+    "StoreObject",
     "Stream",
     "Tokenizer",
     "UnsupportedError",

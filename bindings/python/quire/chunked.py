@@ -437,6 +437,7 @@ class ChunkedLLM(LLM):
         context: Sequence[Prompt] = (),
         query: Prompt | None = None,
         persist_chunks: bool = True,
+        session: str | Sequence[str | None] | None = None,
         **how: Any,
     ) -> GenerationOutput | list[GenerationOutput]:
         """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
@@ -446,9 +447,11 @@ class ChunkedLLM(LLM):
         """
         composed = query is not None or system_prompt is not None or len(context) > 0
         if not composed and not how:
-            return super().generate(prompt, sampling_params)
+            return super().generate(prompt, sampling_params, session=session)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
+        if session is not None:
+            raise TypeError("session is for plain prompts: the KV of a composition belongs to its chunks")
         spec = _how(**how)
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")

@@ -22,6 +22,13 @@ def _prompt(prompt: Prompt) -> str | list[int]:
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, "prompt")
 
 
+def _session(session: str | None) -> str:
+    """The name of a session; empty: of none, which nobody may ask for by accident."""
+    if session == "":
+        raise ValueError("session must be a name of 1 to 256 bytes, or None")
+    return "" if session is None else to_text(session)
+
+
 def _set(options: _quire.Options, name: str, value: Any, field: str | None = None) -> None:
     """Sets an option; ValueError for a number that does not fit, TypeError for another kind of thing."""
     try:
@@ -84,26 +91,48 @@ class LLM:
         return _quire.LLM.open(model, options, progress)
 
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], sampling_params: Params | Sequence[Params] = None
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
     ) -> GenerationOutput | list[GenerationOutput]:
-        """One output, or a list for a list of prompts, computed in one continuous batch."""
+        """One output, or a list for a list of prompts, computed in one continuous batch.
+
+        session: whose request it is (see pause_session); for a list of prompts perhaps a list
+        """
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
         params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
-        outputs = [GenerationOutput(fields) for fields in self._handle.generate(prompts, params)]
+        sessions = [_session(s) for s in (session if isinstance(session, (list, tuple)) else [session])]
+        outputs = [GenerationOutput(fields) for fields in self._handle.generate(prompts, params, sessions)]
         return outputs if batch else outputs[0]
 
-    def stream(self, prompt: Prompt, sampling_params: Params = None) -> Stream:
+    def stream(self, prompt: Prompt, sampling_params: Params = None, *, session: str | None = None) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
-        return Stream(self._handle.stream(_prompt(prompt), sampling_params))
+        return Stream(self._handle.stream(_prompt(prompt), sampling_params, _session(session)))
 
-    def chat(self, messages: list[dict[str, Any]], sampling_params: Params = None, **template_args: Any) -> GenerationOutput:
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        **template_args: Any,
+    ) -> GenerationOutput:
         """As generate, through the model's own chat template."""
-        return self.generate(self._chat_ids(messages, template_args), sampling_params)
+        return self.generate(self._chat_ids(messages, template_args), sampling_params, session=session)
 
-    def stream_chat(self, messages: list[dict[str, Any]], sampling_params: Params = None, **template_args: Any) -> Stream:
+    def stream_chat(
+        self,
+        messages: list[dict[str, Any]],
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        **template_args: Any,
+    ) -> Stream:
         """As stream, through the model's own chat template."""
-        return self.stream(self._chat_ids(messages, template_args), sampling_params)
+        return self.stream(self._chat_ids(messages, template_args), sampling_params, session=session)
 
     def _chat_ids(self, messages: list[dict[str, Any]], template_args: dict[str, Any]) -> list[int]:
         return self.tokenizer.apply_chat_template(messages, tokenize=True, **template_args)
@@ -120,6 +149,24 @@ class LLM:
         """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing."""
         return [Fields(part) for part in self._handle.explain(_prompt(prompt))]
 
+    def pause_session(self, session: str, expected_return: float | None = None) -> None:
+        """The session is away, and back in `expected_return` seconds (None: nobody knows); its next request ends this.
+
+        When memory runs short the KV of closed sessions goes first, then what outlived its TTL, then the lowest priority,
+        and among equals what is expected back last. Results never depend on it. LookupError for a session that is not
+        open: one is from the first request or set_retention that names it until it is closed, or until 16,384 others
+        were named since.
+        """
+        self._handle.pause_session(_session(session), expected_return)
+
+    def close_session(self, session: str) -> None:
+        """Nobody comes back to it; what it alone has left in the cache goes first. LookupError as above."""
+        self._handle.close_session(_session(session))
+
+    def set_retention(self, session: str, *, priority: int = 0, ttl: float | None = None) -> None:
+        """How long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
+        self._handle.set_retention(_session(session), priority, ttl)
+
     def sequence(
         self, token_ids: Sequence[int] = (), *, blocks: Any = None, existing_token_count: int | None = None
     ) -> sequence.Sequence:
@@ -131,13 +178,14 @@ class LLM:
         handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count))
         return sequence.Sequence(self._handle.sequence(handle, ids))
 
-    def load_sequence(self, path: str | os.PathLike[str]) -> sequence.Sequence:
+    def load_sequence(self, path: str | os.PathLike[str], wait: bool = True) -> sequence.Sequence:
         """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
 
-        Computes nothing. OSError for a damaged file, IncompatibleChunksError naming what differs, UnsupportedError for a
-        format version of another Quire.
+        Computes nothing. `wait=False` returns at once and reads the KV in the background: a request waits for each layer
+        when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
+        IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire.
         """
-        return sequence.Sequence(self._handle.load_sequence(to_path(path)))
+        return sequence.Sequence(self._handle.load_sequence(to_path(path), wait))
 
     def infer_from_blocks(
         self,

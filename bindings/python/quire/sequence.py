@@ -17,7 +17,7 @@ from .outputs import GenerationOutput, Record
 from .stream import Stream
 from .tokenizer import to_ids, to_path
 
-MODES = ("exact",)  # of edits
+MODES = ("exact", "approximate")  # of edits
 
 
 def token_ids_of(ids: Any, what: str) -> list[int]:
@@ -213,16 +213,19 @@ class Sequence:
             self._handle.commit(_mark(mark))
 
     def replace(self, start: int, stop: int, ids: Any, mode: str = "exact") -> None:
-        """Tokens [start, stop) become `ids`. What stands behind them is computed again, what stands before is not."""
+        """Tokens [start, stop) become `ids`. What stands behind them is computed again, what stands before is not.
+
+        mode="approximate" keeps the KV of what stands behind, at its new place; `grade` says so from then on.
+        """
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
-        self._handle.replace(_count(start), _count(stop), token_ids_of(ids, "ids"))
+        self._handle.replace(_count(start), _count(stop), token_ids_of(ids, "ids"), mode == "exact")
 
-    def insert(self, at: int, ids: Any) -> None:
-        self.replace(at, at, ids)
+    def insert(self, at: int, ids: Any, mode: str = "exact") -> None:
+        self.replace(at, at, ids, mode)
 
-    def delete(self, start: int, stop: int) -> None:
-        self.replace(start, stop, ())
+    def delete(self, start: int, stop: int, mode: str = "exact") -> None:
+        self.replace(start, stop, (), mode)
 
     def diff(self, other: Sequence) -> SequenceDiff:
         if not isinstance(other, Sequence):

@@ -20,6 +20,7 @@
 #include "params.h"
 #include "quire/quire.h"
 #include "sequence.h"
+#include "store.h"
 #include "waiting.h"
 
 namespace nb = nanobind;
@@ -29,9 +30,15 @@ namespace {
 
 constexpr int kSignalPollMs = 50;
 
-nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params) {
+nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
+                  const std::vector<std::string>& sessions) {
   const auto list = to_params_list(params);
-  auto outputs = without_gil([&] { return llm.generate_batch(prompts, list, &interrupted); });
+  std::vector<RequestOptions> options;
+  for (const std::string& session : sessions) {
+    options.push_back({.session = session});
+  }
+  auto outputs =
+      without_gil([&] { return llm.generate_batch(prompts, list, &interrupted, options); });
   nb::list result;
   for (const GenerationOutput& output : unwrap(std::move(outputs))) {
     result.append(to_dict(output));
@@ -112,11 +119,31 @@ void bind_llm(nb::module_& module) {
       .def("generate", &generate)
       .def(
           "stream",
-          [](LLM& llm, const Prompt& prompt, const nb::object& params) {
+          [](LLM& llm, const Prompt& prompt, const nb::object& params, const std::string& session) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(without_gil([&] { return llm.stream(prompt, sampling); }));
+            return unwrap(
+                without_gil([&] { return llm.stream(prompt, sampling, {.session = session}); }));
           },
-          nb::arg("prompt"), nb::arg("params").none())
+          nb::arg("prompt"), nb::arg("params").none(), nb::arg("session"))
+      .def(
+          "pause_session",
+          [](LLM& llm, const std::string& session, std::optional<double> expected_return) {
+            unwrap(without_gil([&] { return llm.pause_session(session, expected_return); }));
+          },
+          nb::arg("session"), nb::arg("expected_return").none())
+      .def("close_session",
+           [](LLM& llm, const std::string& session) {
+             unwrap(without_gil([&] { return llm.close_session(session); }));
+           })
+      .def(
+          "set_retention",
+          [](LLM& llm, const std::string& session, std::int32_t priority,
+             std::optional<double> ttl) {
+            unwrap(without_gil([&] {
+              return llm.set_retention(session, {.priority = priority, .ttl_seconds = ttl});
+            }));
+          },
+          nb::arg("session"), nb::arg("priority"), nb::arg("ttl").none())
       .def("forward",
            [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows) {
              return to_dict(unwrap(without_gil([&] {
@@ -158,6 +185,7 @@ NB_MODULE(_quire, module) {
   bind_llm(module);
   bind_chunks(module);
   bind_contexts(module);
+  bind_stores(module);
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
   module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
   module.def("inspect_json", [](const std::string& model) { return unwrap(inspect_json(model)); });

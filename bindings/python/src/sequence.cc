@@ -76,10 +76,11 @@ void bind_growing(nb::class_<Sequence>& sequence) {
           },
           nb::arg("params").none())
       .def("logits", &logits)
-      .def("replace",
-           [](Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids) {
-             unwrap(without_gil([&] { return sequence.replace(start, stop, ids, &interrupted); }));
-           });
+      .def("replace", [](Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids,
+                         bool exact) {
+        const EditMode mode = exact ? EditMode::kExact : EditMode::kApproximate;
+        unwrap(without_gil([&] { return sequence.replace(start, stop, ids, &interrupted, mode); }));
+      });
 }
 
 void bind_moments(nb::class_<Sequence>& sequence) {
@@ -147,9 +148,9 @@ void bind_direct_inference(nb::class_<LLM>& llm) {
           },
           nb::arg("existing"), nb::arg("ids"), nb::arg("params").none())
       .def("load_sequence",
-           [](LLM& llm, const nb::bytes& path) {
+           [](LLM& llm, const nb::bytes& path, bool wait) {
              const std::string file(path.c_str(), path.size());
-             return unwrap(without_gil([&] { return llm.load_sequence(file); }));
+             return unwrap(without_gil([&] { return llm.load_sequence(file, {.wait = wait}); }));
            })
       .def("find_blocks",
            [](const LLM& llm, const std::vector<std::int32_t>& block_ids, std::int64_t num_tokens) {

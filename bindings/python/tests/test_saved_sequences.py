@@ -179,6 +179,31 @@ def test_a_file_that_was_cut_or_grew_is_an_error(llm, tmp_path):
             llm.load_sequence(path)
 
 
+@pytest.mark.parametrize("length", [1, 2, 33, 64, 1000])
+def test_what_is_used_while_it_is_read_is_what_was_saved(llm, tmp_path, length):
+    ids, path = some_ids(length), tmp_path / "talk.qkv"
+    with llm.sequence(ids) as seq:
+        seq.save(path)
+        before = computed(llm)
+        with llm.load_sequence(path, wait=False) as loaded:
+            assert (loaded.tokens, loaded.grade, computed(llm)) == (ids, "exact", before)
+            assert loaded.generate(SEEDED).token_ids == seq.generate(SEEDED).token_ids
+
+
+def test_a_request_that_meets_a_damaged_block_is_told_which(llm, tmp_path):
+    path = tmp_path / "talk"
+    with llm.sequence(some_ids(1000)) as seq:
+        seq.save(path)
+        good = bytearray(path.read_bytes())
+        good[len(good) // 2] ^= 1
+        path.write_bytes(good)
+        with llm.load_sequence(path, wait=False) as loaded:
+            for use in (loaded.logits, lambda: loaded.generate(GREEDY), lambda: loaded.save(tmp_path / "x")):
+                with pytest.raises(OSError, match="checksum"):
+                    use()
+        assert seq.generate(GREEDY).finish_reason == "length"
+
+
 def test_paths_are_what_the_system_takes(llm, tmp_path):
     names = ("plain", "größe", b"bytes", os.fsdecode(b"not-utf8-\xff"))
     with llm.sequence([5, 6, 7]) as seq:

@@ -170,6 +170,17 @@ def test_insert_and_delete_are_edits(llm):
         assert seq.tokens == ids and np.array_equal(seq.logits(), cold_logits(llm, ids))
 
 
+def test_an_approximate_edit_computes_the_new_tokens_alone_and_says_so(llm):
+    ids, more = some_ids(200), some_ids(3, 1)
+    with llm.sequence(ids) as seq:
+        before = llm.stats()["tokens_computed"]
+        seq.insert(20, more, mode="approximate")
+        seq.delete(100, 110, mode="approximate")
+        assert llm.stats()["tokens_computed"] - before <= 8
+        assert seq.tokens == (ids[:20] + more + ids[20:])[:100] + (ids[:20] + more + ids[20:])[110:]
+        assert seq.grade == "approximate" and len(seq.generate({"max_tokens": 3, "ignore_eos": True}).token_ids) == 3
+
+
 def registered(llm):
     ids = llm.register_chunks([(KEEPER, "system_prompt"), (ADA, "context"), (LARS, "context"), ("What does Ada trade in?", "query")])
     return ids, llm.compose(ids[0], ids[1:3], ids[3])
@@ -419,7 +430,7 @@ TEXT = "token ids, not text.*tokenize"
         (lambda m, s: s.rollback(drop=-1), ValueError, "41.*40"),
         (lambda m, s: s.rollback(drop=1.5), TypeError, "1.5"),
         (lambda m, s: s.commit(3), TypeError, "checkpoint"),
-        (lambda m, s: s.replace(1, 2, [3], mode="fast"), ValueError, "'exact'.*'fast'"),
+        (lambda m, s: s.replace(1, 2, [3], mode="fast"), ValueError, "'exact', 'approximate'.*'fast'"),
         (lambda m, s: s.replace(5, 41, []), ValueError, "41.*40"),
         (lambda m, s: s.replace(-1, 4, []), ValueError, "-1"),
         (lambda m, s: s.insert(41, [3]), ValueError, "41.*40"),

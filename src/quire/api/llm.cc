@@ -19,6 +19,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/engine/session_service.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -181,34 +182,46 @@ void LLM::close() {
   }
 }
 
-Result<GenerationOutput> LLM::generate(const Prompt& prompt, const SamplingParams& params) {
-  QUIRE_TRY(auto outputs, generate_batch({&prompt, 1}, {&params, 1}));
+Result<GenerationOutput> LLM::generate(const Prompt& prompt, const SamplingParams& params,
+                                       const RequestOptions& options) {
+  QUIRE_TRY(auto outputs, generate_batch({&prompt, 1}, {&params, 1}, {}, {&options, 1}));
   return std::move(outputs.front());
 }
 
 Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
                                                           std::span<const SamplingParams> params,
-                                                          const Interrupt& interrupted) {
+                                                          const Interrupt& interrupted,
+                                                          std::span<const RequestOptions> options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   if (params.size() != 1 && params.size() != prompts.size()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat(params.size(), " sampling params for ", prompts.size(),
                           " prompts; give one, or one per prompt")};
   }
+  if (options.size() > 1 && options.size() != prompts.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(options.size(), " request options for ", prompts.size(),
+                          " prompts; give none, one, or one per prompt")};
+  }
   std::vector<NewRequest> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i]));
     requests.push_back({.prompt = std::move(ids), .params = params[params.size() == 1 ? 0 : i]});
+    if (!options.empty()) {
+      requests.back().session = options[options.size() == 1 ? 0 : i].session;
+    }
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   return await_outputs(*engine, channels, interrupted);
 }
 
-Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params) {
+Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
+                           const RequestOptions& options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(auto ids, prompt_ids(*engine, prompt));
   std::vector<NewRequest> requests;
-  requests.push_back({.prompt = std::move(ids), .params = params, .streaming = true});
+  requests.push_back(
+      {.prompt = std::move(ids), .params = params, .session = options.session, .streaming = true});
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
@@ -217,17 +230,17 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params) {
 }
 
 Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
-                                   std::string_view variables_json) {
+                                   std::string_view variables_json, const RequestOptions& options) {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  return generate(std::move(ids), params);
+  return generate(std::move(ids), params, options);
 }
 
 Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
-                                std::string_view variables_json) {
+                                std::string_view variables_json, const RequestOptions& options) {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  return stream(std::move(ids), params);
+  return stream(std::move(ids), params, options);
 }
 
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,
@@ -264,6 +277,10 @@ Result<Stats> LLM::stats() const {
       {"block_bytes", count(stats.block_bytes)},
       {"bytes_in_use", count(ledger.blocks_in_use) * count(stats.block_bytes)},
       {"evictions", count(ledger.evictions)},
+      {"evictions_closed", count(ledger.evictions_closed)},
+      {"evictions_expired", count(ledger.evictions_expired)},
+      {"evictions_later", count(ledger.evictions_later)},
+      {"sessions", count(ledger.sessions)},
       {"tokens_computed", count(stats.tokens_computed)},
       {"tokens_reused", count(stats.tokens_reused)},
       {"tokens_generated", count(stats.tokens_generated)},
@@ -287,6 +304,22 @@ Result<Stats> LLM::stats() const {
 Result<std::int64_t> LLM::clear_prefix_cache() {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->clear_prefix_cache();
+}
+
+Status LLM::pause_session(const std::string& session,
+                          std::optional<double> expected_return_seconds) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  return engine->sessions().pause(session, expected_return_seconds);
+}
+
+Status LLM::close_session(const std::string& session) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  return engine->sessions().close(session);
+}
+
+Status LLM::set_retention(const std::string& session, const SessionRetention& retention) {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  return engine->sessions().set_retention(session, retention);
 }
 
 Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt) const {

@@ -308,9 +308,10 @@ Status Sequence::commit() {
 }
 
 Status Sequence::replace(std::int64_t start, std::int64_t stop, std::span<const TokenId> tokens,
-                         const Interrupt& interrupted) {
+                         const Interrupt& interrupted, EditMode mode) {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
-    return service.replace(state, start, stop, tokens, interrupted);
+    return mode == EditMode::kExact ? service.replace(state, start, stop, tokens, interrupted)
+                                    : service.replace_only(state, start, stop, tokens, interrupted);
   });
 }
 
@@ -341,9 +342,9 @@ Status Sequence::save(const std::string& path) const {
   return engine->tiers().save(state, path, {});
 }
 
-Result<Sequence> LLM::load_sequence(const std::string& path) {
+Result<Sequence> LLM::load_sequence(const std::string& path, const LoadSequenceOptions& options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(StateRef state, engine->tiers().load(path));
+  QUIRE_TRY(StateRef state, engine->tiers().load(path, options.wait));
   return make_sequence(impl_, std::move(state));
 }
 

@@ -103,8 +103,12 @@ class Planner {
   std::vector<RowGroup> row_groups(const Entry& entry) {
     std::vector<RowGroup> groups;
     const auto num_rows = static_cast<std::int32_t>(entry.rows.size());
-    for (std::int32_t first = 0; first < num_rows; first += tile_rows_) {
-      RowGroup group{.first_row = first, .rows = std::min(tile_rows_, num_rows - first)};
+    if (num_rows == 0) {
+      return groups;
+    }
+    const std::int32_t rows = divide_up(num_rows, divide_up(num_rows, tile_rows_));  // evenly
+    for (std::int32_t first = 0; first < num_rows; first += rows) {
+      RowGroup group{.first_row = first, .rows = std::min(rows, num_rows - first)};
       const std::vector<TokenRange> seen = seen_by(entry, group);
       if (seen.empty()) {
         continue;

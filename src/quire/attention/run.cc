@@ -231,7 +231,7 @@ class Call {
       alignas(64) float x[kMaxHeadDim] = {};
       kernels::rotate_head(*p_.rotary, first_query + item.first_row + row,
                            p_.q.subspan(static_cast<std::size_t>(at), dim), {x, dim});
-      if (view_.dtype == tensor::DType::kFloat32) {
+      if (view_.dtype == tensor::DType::kFloat32 || !table_.bf16_queries) {
         store_chunks(x, tile_rows, r, tile);
       } else {
         alignas(64) std::uint16_t rounded[kMaxHeadDim];

@@ -163,7 +163,8 @@ std::string param_name(const ::testing::TestParamInfo<Param>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, Shift,
                          ::testing::Combine(::testing::Values(Isa::kPortable, Isa::kAvx2,
-                                                              Isa::kAvx512, Isa::kAmx),
+                                                              Isa::kAvx512Vnni, Isa::kAvx512,
+                                                              Isa::kAmx),
                                             ::testing::Values(DType::kBFloat16, DType::kFloat32)),
                          param_name);
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/run.h"
@@ -218,6 +219,7 @@ inline std::vector<Entry> entries_of(const Problem& problem) {
 struct Output {
   std::vector<float> out, lse;
   PlanCounters counters;
+  bool bf16_queries = false;  // the set rounds rotated queries to bf16, where KV is bf16
   bool operator==(const Output& other) const {
     return out.size() == other.out.size() && lse.size() == other.lse.size() &&
            std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 &&
@@ -251,7 +253,8 @@ inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
       make_plan(shape, entries, pool.view().block_tokens, problem.window, machine.threads);
   const kernels::RotaryTable rotary = table_of(plan.query_positions, problem.half);
   Output output{std::vector<float>(problem.q.size(), 7.0f),
-                std::vector<float>(problem.q.size() / shape.head_dim, 7.0f), plan.counters};
+                std::vector<float>(problem.q.size() / shape.head_dim, 7.0f), plan.counters,
+                attention::kernels_for(machine.isa).bf16_queries};
   AttentionScratch scratch;
   run({&kernels::kernels_for(machine.isa), &threads},
       {.shape = shape,
@@ -273,7 +276,8 @@ struct Expected {
   double lse = -std::numeric_limits<double>::infinity();
 };
 
-inline Expected expected(const Pool& pool, const Problem& problem, int row, int head) {
+inline Expected expected(const Pool& pool, const Problem& problem, bool bf16_queries, int row,
+                         int head) {
   const AttentionShape& shape = pool.shape();
   const std::size_t dim = static_cast<std::size_t>(shape.head_dim);
   const int kv_head = head / (shape.heads / shape.kv_heads);
@@ -289,7 +293,7 @@ inline Expected expected(const Pool& pool, const Problem& problem, int row, int 
           rotated(std::span(problem.q).subspan((row * shape.heads + head) * dim, dim),
                   r.query_position, problem.half);
       for (double& x : q) {
-        x = round_to(pool.dtype(), x);
+        x = bf16_queries ? round_to(pool.dtype(), x) : x;
       }
       for (int j = 0; j < std::min(tokens, r.visible_end); ++j) {
         if (problem.window > 0 && j <= std::int64_t{r.query_position} - problem.window) {
@@ -337,8 +341,9 @@ inline double worst_error(const Pool& pool, const Problem& problem, const Output
   const AttentionShape& shape = pool.shape();
   double worst = 0;
   for (std::size_t pair = 0; pair < output.lse.size(); ++pair) {
-    const Expected want = expected(pool, problem, static_cast<int>(pair) / shape.heads,
-                                   static_cast<int>(pair) % shape.heads);
+    const Expected want =
+        expected(pool, problem, output.bf16_queries, static_cast<int>(pair) / shape.heads,
+                 static_cast<int>(pair) % shape.heads);
     const auto got = std::span(output.out).subspan(pair * shape.head_dim, shape.head_dim);
     const double error = relative_l2(got, want.out);
     const bool lse_ok = std::isinf(want.lse)

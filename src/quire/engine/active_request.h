@@ -51,6 +51,7 @@ struct NewRequest {
   std::vector<TokenId> prompt;
   SamplingParams params;
   bool reuse = true;
+  std::string session;  // whose it is, for SessionService; empty: nobody's
   bool streaming = false;
   std::optional<ComposedPrompt> composed;     // instead of `prompt`
   std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on

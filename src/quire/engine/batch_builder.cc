@@ -62,7 +62,7 @@ void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
 void BatchBuilder::add_rows(const kv::RunView& view, Rows rows, bool causal) {
   spans_.back().num_rows += static_cast<std::size_t>(rows.count);
   for (std::int32_t i = 0; i < rows.count; ++i) {
-    const std::int32_t query_position = rows.position + i - view.start_position;
+    const std::int32_t query_position = rows.position + i - view.start_position + view.stored_from;
     rows_.push_back({.row = rows.first + i,
                      .query_position = query_position,
                      .visible_end = causal ? query_position + 1 : view.num_tokens});

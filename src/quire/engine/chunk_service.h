@@ -98,6 +98,9 @@ class ChunkService {
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
   void adopt(const std::string& id);
 
+  // Whether some layer of the model forgets what is far away. Any thread.
+  [[nodiscard]] bool windowed() const;
+
  private:
   class Prefill;
   class Use;
@@ -130,7 +133,6 @@ class ChunkService {
   [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
 
   // Engine thread: registering.
-  [[nodiscard]] bool windowed() const;
   [[nodiscard]] Status place_anchor(Draft& draft);
   bool merge(Draft& draft, const kv::Chunk* known);
   [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);

@@ -26,6 +26,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
@@ -77,6 +78,7 @@ Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
   QUIRE_TRY_STATUS(engine->set_up(model));
   engine->chunks_ = std::make_unique<ChunkService>(*engine, options.chunks);
   engine->sequences_ = std::make_unique<SequenceService>(*engine);
+  engine->sessions_ = std::make_unique<SessionService>(*engine);
   engine->tiers_ = std::make_unique<TierService>(*engine);
   QUIRE_TRY_STATUS(engine->chunks_->open_store());
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
@@ -181,6 +183,7 @@ void Engine::run() {
         break;
       }
     }
+    ledger_->set_time(Clock::now());
     drain_mailbox();
     if (!active_.empty()) {
       step();
@@ -200,6 +203,7 @@ void Engine::close() {
   work_arrived_.notify_all();
   if (thread_.joinable()) {
     thread_.join();
+    tiers_->arrivals().stop();  // its letters need the mailbox
   }
 }
 
@@ -240,6 +244,8 @@ Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequ
   for (NewRequest& request : requests) {
     QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
     QUIRE_TRY_STATUS(check(request));
+    QUIRE_TRY_STATUS(request.session.empty() ? Status()
+                                             : SessionService::check_id(request.session));
     // The KV of the last sampled token is never needed, so one more token than positions fits.
     const std::int64_t room =
         model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
@@ -279,6 +285,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                                    .sequence = sequence,
                                    .max_new_tokens = request.params.max_tokens,
                                    .reuse = request.reuse,
+                                   .session = sessions_->named(request.session),
                                    .all_logits = request.kind == RequestKind::kForwardAll};
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));

@@ -23,6 +23,7 @@
 #include "quire/chunks.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
@@ -34,8 +35,10 @@
 
 namespace quire::engine {
 
+class CheckpointService;
 class ChunkService;
 class SequenceService;
+class SessionService;
 class TierService;
 
 struct EngineOptions {
@@ -102,6 +105,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   [[nodiscard]] ChunkService& chunks() { return *chunks_; }
   [[nodiscard]] SequenceService& sequences() { return *sequences_; }
+  [[nodiscard]] SessionService& sessions() { return *sessions_; }
   [[nodiscard]] TierService& tiers() { return *tiers_; }
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return bundle_.text; }
@@ -136,7 +140,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   friend class ChunkService;  // parts of the engine: what they own lives on its thread
   friend class SequenceService;
+  friend class SessionService;
   friend class TierService;
+  friend class CheckpointService;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;
@@ -148,6 +154,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void step();
   void compute(std::span<const sched::ScheduledRun> runs);
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
+  [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
+      std::span<const sched::ScheduledRun> runs) const;
+  [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
   [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run) const;
   void sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits);
   void settle(const sched::ScheduledRun& run, std::size_t index);
@@ -166,6 +175,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<sched::Scheduler> scheduler_;
   std::unique_ptr<ChunkService> chunks_;
   std::unique_ptr<SequenceService> sequences_;
+  std::unique_ptr<SessionService> sessions_;
   std::unique_ptr<TierService> tiers_;
 
   // Engine thread only.

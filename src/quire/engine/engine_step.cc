@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <new>
 #include <optional>
@@ -13,8 +14,10 @@
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
 #include "quire/output.h"
@@ -88,7 +91,11 @@ LogitRows Engine::wanted_logits(const sched::ScheduledRun& run) const {
 
 // Fills sampled_ and the logits of forward requests.
 void Engine::compute(std::span<const sched::ScheduledRun> runs) {
+  Arrivals& arrivals = tiers_->arrivals();
   for (const kv::BlockCopy& copy : ledger_->take_copies()) {
+    if (!arrivals.idle()) {
+      arrivals.before_copy(copy);
+    }
     store_->copy(copy);
   }
   wanted_logits_.clear();
@@ -99,7 +106,16 @@ void Engine::compute(std::span<const sched::ScheduledRun> runs) {
       active.note_admission(scheduler_->progress(run.request).cached_tokens);
     }
   }
-  const model::ForwardBatch& batch = builder_.build(runs, wanted_logits_, *ledger_);
+  model::ForwardBatch batch = builder_.build(runs, wanted_logits_, *ledger_);
+  const std::vector<Arrivals::LoadRef> awaited = awaited_loads(runs);
+  const std::function<void(int)> before_layer = [&awaited](int layer) {
+    for (const Arrivals::LoadRef& load : awaited) {
+      [[maybe_unused]] const Status seen_at_the_end = load->wait(layer);
+    }
+  };
+  if (!awaited.empty()) {
+    batch.before_layer = &before_layer;
+  }
   const auto start = Clock::now();
   const std::span<float> logits = bundle_.decoder->forward(batch, views_);
   const auto forwarded = Clock::now();
@@ -111,6 +127,33 @@ void Engine::compute(std::span<const sched::ScheduledRun> runs) {
   counters_.attention.blocks_read += read.blocks_read;
   counters_.forward_seconds += seconds_between(start, forwarded);
   counters_.sample_seconds += seconds_between(forwarded, Clock::now());
+}
+
+// Files that runs of the step are still read from.
+std::vector<Arrivals::LoadRef> Engine::awaited_loads(
+    std::span<const sched::ScheduledRun> runs) const {
+  std::vector<Arrivals::LoadRef> awaited;
+  if (tiers_->arrivals().idle()) {
+    return awaited;
+  }
+  for (const sched::ScheduledRun& run : runs) {
+    for (const kv::RunView& view : ledger_->runs(run.sequence)) {
+      for (Arrivals::LoadRef& load : tiers_->arrivals().filling(view.blocks)) {
+        awaited.push_back(std::move(load));
+      }
+    }
+  }
+  return awaited;
+}
+
+// Whether the KV that the run has seen was what its files should have held.
+Status Engine::check_arrived(const sched::ScheduledRun& run) const {
+  if (!tiers_->arrivals().idle()) {
+    for (const kv::RunView& view : ledger_->runs(run.sequence)) {
+      QUIRE_TRY_STATUS(tiers_->arrivals().outcome(view.blocks));
+    }
+  }
+  return {};
 }
 
 void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits) {
@@ -139,6 +182,10 @@ void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> 
 // Books the run's KV and its token; a request that ends here gives its blocks back.
 void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
   ActiveRequest& active = active_.at(run.request.value);
+  if (const Status arrived = check_arrived(run); !arrived.ok()) {
+    fail_request(run.request, arrived.error());  // its KV and token were computed over rubbish
+    return;
+  }
   auto& sampled = sampled_[index];
   if (sampled && !sampled->ok()) {
     scheduler_->complete(run, std::nullopt);

@@ -22,6 +22,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
@@ -406,6 +407,30 @@ Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t st
   }
   changed.insert(changed.begin(), state->tokens.begin(), state->tokens.begin() + start);
   return open(changed, interrupted);
+}
+
+Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64_t start,
+                                               std::int64_t stop, std::span<const TokenId> tokens,
+                                               const Interrupt& interrupted) {
+  const std::int64_t with_kv = std::ssize(state->tokens) - 1;
+  if (start < 0 || start > stop || stop >= with_kv || (start == stop && tokens.empty())) {
+    return replace(state, start, stop, tokens, interrupted);  // refused, or nothing stands behind
+  }
+  if (engine_.chunks().windowed()) {
+    return {ErrorCode::kIncompatible,
+            "an approximate edit moves KV, which has no meaning for a model with a sliding window, "
+            "which has forgotten a part; edit in mode exact"};
+  }
+  QUIRE_TRY_STATUS(check(with_kv + 1 - (stop - start), tokens));
+  QUIRE_TRY(StateRef head, cut(state, start));
+  QUIRE_TRY(head, append(head, tokens, interrupted));
+  std::vector<BlockRun> runs;
+  if (!head->tokens.empty()) {
+    runs.push_back(run_of(head));
+  }
+  QUIRE_TRY(const auto moved, engine_.tiers().copy_out(state, stop, with_kv));
+  std::ranges::transform(moved, std::back_inserter(runs), &TierService::run_of);
+  return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate);
 }
 
 // A request on a fork of the state. Engine thread.

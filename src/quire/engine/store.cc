@@ -1,6 +1,7 @@
 // The public Store: kv_store's, for people.
 #include "quire/store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "quire/base/iso_time.h"
 #include "quire/base/str.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
@@ -21,11 +23,12 @@ namespace {
 
 constexpr std::size_t kMinDigits = 4;  // of a key that is cut short
 
+// Times of a stranger's entry may lie beyond what the clock can say: they end with it.
 std::string iso(std::int64_t milliseconds) {
   using Clock = std::chrono::system_clock;
-  return milliseconds == 0
-             ? ""
-             : base::iso_utc(Clock::time_point(std::chrono::milliseconds(milliseconds)));
+  constexpr auto kLast = std::chrono::floor<std::chrono::milliseconds>(Clock::duration::max());
+  const auto time = std::min(std::chrono::milliseconds(milliseconds), kLast);
+  return milliseconds == 0 ? "" : base::iso_utc(Clock::time_point(time));
 }
 
 StoreEntry to_public(const kv_store::Entry& entry) {
@@ -57,13 +60,17 @@ const char* state_name(kv_store::ObjectReport::State state) {
 }  // namespace
 
 struct Store::Impl {
+  [[nodiscard]] Result<std::vector<kv_store::Entry>> list() const {
+    return store.list({.tenant = tenant});
+  }
   [[nodiscard]] Result<kv_store::Entry> find(const std::string& name) const;
 
   kv_store::Store store;
+  std::optional<std::string> tenant;
 };
 
 Result<kv_store::Entry> Store::Impl::find(const std::string& name) const {
-  QUIRE_TRY(std::vector<kv_store::Entry> entries, store.list());
+  QUIRE_TRY(std::vector<kv_store::Entry> entries, list());
   std::vector<kv_store::Entry*> found;
   for (kv_store::Entry& entry : entries) {
     const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
@@ -85,13 +92,21 @@ Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
 Result<Store> Store::open(const std::string& path, const StoreOptions& options) {
-  QUIRE_TRY(auto store, kv_store::Store::open(path, {.read_only = options.read_only,
-                                                     .max_bytes = options.max_bytes}));
-  return Store(std::make_unique<Impl>(Impl{std::move(store)}));
+  if (options.max_bytes < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("max_bytes is ", options.max_bytes, ", must be at least 0")};
+  }
+  auto store = kv_store::Store::open(
+      path,
+      {.read_only = options.read_only, .create = options.create, .max_bytes = options.max_bytes});
+  if (!store.ok()) {
+    return engine::missing_file(std::move(store).error());
+  }
+  return Store(std::make_unique<Impl>(Impl{std::move(store).value(), options.tenant}));
 }
 
 Result<std::vector<StoreEntry>> Store::list() const {
-  QUIRE_TRY(const auto entries, impl_->store.list());
+  QUIRE_TRY(const auto entries, impl_->list());
   std::vector<StoreEntry> shown;
   shown.reserve(entries.size());
   for (const kv_store::Entry& entry : entries) {
@@ -156,16 +171,21 @@ Result<std::vector<StoreObject>> Store::verify() const {
 
 Status Store::export_entry(const std::string& entry, const std::string& path) const {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  return impl_->store.export_entry(found.key, found.tenant, path);
+  const Status done = impl_->store.export_entry(found.key, found.tenant, path);
+  return done.ok() ? done : engine::missing_file(done.error());
 }
 
-Result<StoreEntry> Store::import_entry(const std::string& path, const std::string& tenant) {
-  QUIRE_TRY(const kv_store::Entry entry, impl_->store.import_entry(path, tenant));
-  return to_public(entry);
+Result<StoreEntry> Store::import_entry(const std::string& path) {
+  auto entry = impl_->store.import_entry(path, impl_->tenant.value_or(""));
+  if (!entry.ok()) {
+    return engine::missing_file(std::move(entry).error());
+  }
+  return to_public(*entry);
 }
 
 Result<std::int64_t> Store::repair(const std::string& path) {
-  return kv_store::Store::repair(path);
+  auto kept = kv_store::Store::repair(path);
+  return kept.ok() ? kept : engine::missing_file(std::move(kept).error());
 }
 
 }  // namespace quire

@@ -58,7 +58,8 @@ void for_each_head(const tensor::KVGeometry& geometry, Visit visit) {
 // What a saved sequence says besides the tokens with KV: the runs before its own one, the tokens
 // without KV, and where its sampler stands.
 struct SavedSequence {
-  std::vector<kv::MergeRank> ranks;  // of the runs that it was composed of
+  std::vector<kv::MergeRank> ranks;       // of the runs that it was composed of
+  std::vector<std::int32_t> stored_from;  // of the same runs
   std::int32_t own_position = 0;
   std::vector<TokenId> tail;  // the last token of a sequence that has one
   std::int32_t sampled = 0;
@@ -73,6 +74,7 @@ std::string to_json(const SavedSequence& saved) {
   }
   const base::json::object object{{"kind", kSequenceKind},
                                   {"ranks", ranks},
+                                  {"stored_from", base::json::value_from(saved.stored_from)},
                                   {"own_position", saved.own_position},
                                   {"tail", base::json::value_from(saved.tail)},
                                   {"sampled", saved.sampled},
@@ -119,10 +121,18 @@ Result<SavedSequence> parse_saved(const std::filesystem::path& path,
   using Ranks = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
   const auto pairs = ranks == nullptr ? base::json::result<Ranks>(Ranks())
                                       : base::json::try_value_to<Ranks>(*ranks);
-  if (tokens.has_error() || pairs.has_error() || tokens->size() > 1) {
-    return not_a_sequence(path, "its tail or its ranks are malformed");
+  const auto* stored = base::find(object, "stored_from");
+  const auto positions = stored == nullptr
+                             ? base::json::result<std::vector<std::int32_t>>(
+                                   std::vector<std::int32_t>(pairs.has_error() ? 0 : pairs->size()))
+                             : base::json::try_value_to<std::vector<std::int32_t>>(*stored);
+  if (tokens.has_error() || pairs.has_error() || tokens->size() > 1 || positions.has_error() ||
+      positions->size() != pairs->size() ||
+      std::ranges::any_of(*positions, [](std::int64_t p) { return p < 0 || p > kMaxTokens; })) {
+    return not_a_sequence(path, "its tail or its runs are malformed");
   }
   saved.tail = *tokens;
+  saved.stored_from = *positions;
   for (const auto& [chunk, variant] : *pairs) {
     saved.ranks.push_back({chunk, variant});
   }
@@ -147,6 +157,7 @@ void seal_foreign(const kv_store::KVFileContent& content, SavedSequence& saved) 
     const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
     saved.own_position = static_cast<std::int32_t>(std::min(end, kMaxTokens));
     saved.ranks.emplace_back();
+    saved.stored_from.emplace_back();
   }
   if (!saved.ranks.empty()) {
     saved.grade = std::max(saved.grade, ReuseGrade::kEqualMath);
@@ -167,6 +178,11 @@ HeldSegment::~HeldSegment() {
     owner->tiers().release(id);
   }
 }
+
+TierService::TierService(Engine& engine)
+    : engine_(engine), arrivals_(pool(), ledger(), [&engine](std::function<void()> letter) {
+        engine.post(std::move(letter));
+      }) {}
 
 kv::Ledger& TierService::ledger() const {
   auto& ledger = engine_.ledger_;
@@ -189,6 +205,13 @@ void TierService::release(kv::SegmentId segment) {
 base::KVFingerprint TierService::fingerprint() const {
   base::FieldHasher hasher;
   hasher.add(engine_.chunks().setup().model_digest);
+  hasher.add(kernels_here());
+  return {.bytes = hasher.finish()};
+}
+
+base::KVFingerprint TierService::model_fingerprint() const {
+  base::FieldHasher hasher;
+  hasher.add(engine_.chunks().setup().model_digest);
   return {.bytes = hasher.finish()};
 }
 
@@ -204,9 +227,9 @@ HeldRef TierService::keep(kv::SegmentId id) {
   return held;
 }
 
-Result<HeldRef> TierService::reserve(std::vector<TokenId> tokens) {
+Result<HeldRef> TierService::reserve(std::vector<TokenId> tokens, std::int32_t stored_from) {
   return engine_.ask<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens)));
+    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens), stored_from));
     return keep(id);
   });
 }
@@ -219,6 +242,42 @@ Result<HeldRef> TierService::hold(const StateRef& state, const Interrupt& interr
     QUIRE_TRY(const kv::SegmentId id, ledger().seal(followed->sequence));
     return keep(id);
   });
+}
+
+Result<std::vector<HeldRef>> TierService::copy_out(const StateRef& state, std::int64_t first,
+                                                   std::int64_t last) {
+  struct Part {
+    std::vector<BlockId> blocks;  // of the run
+    std::int32_t first = 0, count = 0, stored_from = 0;
+  };
+  using Parts = std::vector<Part>;
+  QUIRE_TRY(const Parts parts, engine_.ask<Parts>([&]() -> Result<Parts> {
+    Parts found;
+    std::int64_t begin = 0;
+    for (const kv::RunView& run : ledger().runs(state->sequence)) {
+      const auto from = static_cast<std::int32_t>(std::max<std::int64_t>(first - begin, 0));
+      const auto to =
+          static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
+      if (from < to) {
+        found.push_back({.blocks = {run.blocks.begin(), run.blocks.end()},
+                         .first = from,
+                         .count = to - from,
+                         .stored_from = run.stored_from + from});
+      }
+      begin += run.num_tokens;
+    }
+    return found;
+  }));
+  std::vector<HeldRef> copies;
+  auto token = state->tokens.begin() + first;
+  for (const Part& part : parts) {
+    QUIRE_TRY_STATUS(await_arrival({&part.blocks, 1}));
+    QUIRE_TRY(const HeldRef copy, reserve({token, token + part.count}, part.stored_from));
+    pool().copy_run(part.blocks, part.first, part.count, copy->blocks);
+    token += part.count;
+    copies.push_back(copy);
+  }
+  return copies;
 }
 
 BlockRun TierService::run_of(const HeldRef& segment) {
@@ -317,7 +376,8 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
   if (!state->tokens.empty()) {
     saved.tail = {state->tokens.back()};
   }
-  kv_store::KVFileContent content{.fingerprint = fingerprint(), .geometry = pool().geometry()};
+  kv_store::KVFileContent content{.fingerprint = model_fingerprint(),
+                                  .geometry = pool().geometry()};
   std::vector<std::vector<BlockId>> blocks;
   using Runs = std::vector<kv::RunView>;
   QUIRE_TRY(const Runs runs, engine_.ask<Runs>([&]() -> Result<Runs> {
@@ -342,11 +402,29 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
   }));
   for (const kv::RunView& run : std::span(runs).first(runs.size() - 1)) {
     saved.ranks.push_back(run.rank);
+    saved.stored_from.push_back(run.stored_from);
   }
   saved.own_position = runs.back().start_position;
   content.metadata_json = to_json(saved);
+  QUIRE_TRY_STATUS(await_arrival(blocks));
   const Status written = kv_store::write_kv_file(path, content, pool(), blocks, options);
   return written.ok() ? written : missing_file(written.error());
+}
+
+Status TierService::await_arrival(std::span<const std::vector<BlockId>> blocks) {
+  using Loads = std::vector<Arrivals::LoadRef>;
+  QUIRE_TRY(const Loads loads, engine_.ask<Loads>([&]() -> Result<Loads> {
+    Loads found;
+    for (const std::vector<BlockId>& run : blocks) {
+      QUIRE_TRY_STATUS(arrivals_.check(run));
+      std::ranges::move(arrivals_.filling(run), std::back_inserter(found));
+    }
+    return found;
+  }));
+  for (const Arrivals::LoadRef& load : loads) {
+    QUIRE_TRY_STATUS(load->wait());
+  }
+  return {};
 }
 
 // A stranger's file may say anything.
@@ -363,72 +441,125 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
                                               ", the model's context ends at ", limit)};
 }
 
-// Engine thread: the sequence behind `before`, with room for the KV of its first `num_kv` own
-// tokens. What the prefix cache has of them is there already.
-Result<TierService::Room> TierService::make_room(std::span<const kv::SegmentUse> before,
-                                                 std::span<const TokenId> own,
-                                                 std::int32_t position, std::int32_t num_kv) {
-  Room room;
-  if (before.empty()) {
-    room.sequence = ledger().open(own, true);
-  } else {
-    QUIRE_TRY(room.sequence, ledger().compose(before, {.tokens = own, .position = position}));
-  }
-  room.first = ledger().num_computed(room.sequence);
-  if (Status made = ledger().extend(room.sequence, num_kv - room.first); !made.ok()) {
-    ledger().close(room.sequence);
-    return made.error();
-  }
-  const kv::RunView run = ledger().runs(room.sequence).back();
-  room.blocks.assign(run.blocks.begin(), run.blocks.end());
-  return room;
-}
-
-Result<StateRef> TierService::load(const std::filesystem::path& path) {
-  auto opened = kv_store::KVFile::open(path);
-  if (!opened.ok()) {
-    return missing_file(std::move(opened).error());
-  }
-  const kv_store::KVFile file = std::move(opened).value();
-  QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
+Result<TierService::Loaded> TierService::parse(const kv_store::KVFile& file,
+                                               const std::filesystem::path& path) {
+  QUIRE_TRY_STATUS(file.check_fits(model_fingerprint(), pool().geometry()));
   const kv_store::KVFileContent& content = file.content();
   QUIRE_TRY(SavedSequence saved, parse_saved(path, content));
   seal_foreign(content, saved);
-  std::vector<HeldRef> held;
-  std::vector<kv::SegmentUse> before;
-  held.reserve(saved.ranks.size());
-  before.reserve(saved.ranks.size());
+  Loaded loaded{.position = saved.own_position, .grade = saved.grade};
   for (std::size_t i = 0; i < saved.ranks.size(); ++i) {
     const kv_store::SavedRun& run = content.runs[i];
     QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
-    QUIRE_TRY(held.emplace_back(), from_file(file, static_cast<int>(i)));
-    before.push_back(
-        {.segment = held[i]->id, .position = run.start_position, .rank = saved.ranks[i]});
+    QUIRE_TRY(const HeldRef held, reserve(run.tokens, saved.stored_from[i]));
+    loaded.before.push_back(held);
+    loaded.uses.push_back(
+        {.segment = held->id, .position = run.start_position, .rank = saved.ranks[i]});
   }
-  std::vector<TokenId> own;
-  if (content.runs.size() > before.size()) {
-    own = content.runs.back().tokens;
+  if (content.runs.size() > saved.ranks.size()) {
+    loaded.own = content.runs.back().tokens;
   }
-  const auto num_kv = static_cast<std::int32_t>(own.size());
-  own.insert(own.end(), saved.tail.begin(), saved.tail.end());
-  QUIRE_TRY_STATUS(check_run(own, saved.own_position));
-  const std::int32_t sampled = std::min(saved.sampled, static_cast<std::int32_t>(own.size()));
-  QUIRE_TRY(const Room room,
-            engine_.ask<Room>([&] { return make_room(before, own, saved.own_position, num_kv); }));
-  const std::int32_t first_block = room.first / pool().geometry().block_tokens;
-  const Status read =
-      num_kv == room.first
-          ? Status()
-          : read_run(file, static_cast<int>(before.size()), first_block,
-                     std::span(room.blocks).subspan(static_cast<std::size_t>(first_block)));
+  loaded.num_kv = static_cast<std::int32_t>(loaded.own.size());
+  loaded.own.insert(loaded.own.end(), saved.tail.begin(), saved.tail.end());
+  QUIRE_TRY_STATUS(check_run(loaded.own, saved.own_position));
+  loaded.sampled = std::min(saved.sampled, static_cast<std::int32_t>(loaded.own.size()));
+  return loaded;
+}
+
+// Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
+// there already.
+Result<TierService::Room> TierService::make_room(const Loaded& loaded) {
+  Room room;
+  if (loaded.uses.empty()) {
+    room.sequence = ledger().open(loaded.own, true);
+  } else {
+    QUIRE_TRY(room.sequence,
+              ledger().compose(loaded.uses, {.tokens = loaded.own, .position = loaded.position}));
+  }
+  const std::int32_t there = ledger().num_computed(room.sequence);
+  room.missing = loaded.num_kv - there;
+  if (Status made = ledger().extend(room.sequence, room.missing); !made.ok()) {
+    ledger().close(room.sequence);
+    return made.error();
+  }
+  for (const HeldRef& held : loaded.before) {
+    room.parts.push_back({.run = static_cast<int>(room.parts.size()), .to = held->blocks});
+  }
+  if (room.missing > 0) {
+    const std::int32_t first = there / pool().geometry().block_tokens;
+    const kv::RunView own = ledger().runs(room.sequence).back();
+    room.parts.push_back({.run = static_cast<int>(room.parts.size()),
+                          .first_block = first,
+                          .to = {own.blocks.begin() + first, own.blocks.end()}});
+  }
+  return room;
+}
+
+Status TierService::read_parts(const kv_store::KVFile& file,
+                               std::span<const Arrivals::Part> parts) {
+  for (const Arrivals::Part& part : parts) {
+    QUIRE_TRY_STATUS(read_run(file, part.run, part.first_block, part.to));
+  }
+  return {};
+}
+
+Result<StateRef> TierService::load_now(const kv_store::KVFile& file, const Loaded& loaded,
+                                       Room room) {
+  const Status read = read_parts(file, room.parts);
   return engine_.ask<StateRef>([&]() -> Result<StateRef> {
     if (!read.ok()) {
       ledger().close(room.sequence);
       return read.error();
     }
-    ledger().advance(room.sequence, num_kv - room.first);
-    return engine_.sequences().adopt(room.sequence, sampled, saved.grade);
+    ledger().advance(room.sequence, room.missing);
+    return engine_.sequences().adopt(room.sequence, loaded.sampled, loaded.grade);
   });
+}
+
+// The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
+Result<StateRef> TierService::load_in_background(kv_store::KVFile file, Loaded loaded, Room room) {
+  // What is appended first copies the partly filled block, in all layers: that one is read now.
+  Status tail;
+  const bool partly_filled = loaded.num_kv % pool().geometry().block_tokens != 0;
+  if (room.missing > 0 && partly_filled) {
+    Arrivals::Part& own = room.parts.back();
+    const BlockId last = own.to.back();
+    own.to.pop_back();
+    const auto at = own.first_block + static_cast<std::int32_t>(own.to.size());
+    tail = read_run(file, own.run, at, {&last, 1});
+  }
+  return engine_.ask<StateRef>([&]() -> Result<StateRef> {
+    if (!tail.ok()) {
+      ledger().close(room.sequence);
+      return tail.error();
+    }
+    ledger().advance_unpublished(room.sequence, room.missing);
+    const SeqId state = ledger().fork(room.sequence);
+    const auto done = [this, sequence = room.sequence,
+                       held = std::move(loaded.before)](const Status& status) {
+      if (status.ok()) {
+        ledger().publish(sequence);
+      }
+      ledger().close(sequence);
+    };
+    arrivals_.start(std::move(file), std::move(room.parts), done);
+    return engine_.sequences().adopt(state, loaded.sampled, loaded.grade);
+  });
+}
+
+Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait) {
+  auto opened = kv_store::KVFile::open(path);
+  if (!opened.ok()) {
+    return missing_file(std::move(opened).error());
+  }
+  kv_store::KVFile file = std::move(opened).value();
+  QUIRE_TRY(Loaded loaded, parse(file, path));
+  QUIRE_TRY(Room room, engine_.ask<Room>([&] { return make_room(loaded); }));
+  // A window gives up blocks while they are still being filled.
+  if (wait || pool().geometry().forget_after_tokens() > 0 || room.parts.empty()) {
+    return load_now(file, loaded, std::move(room));
+  }
+  return load_in_background(std::move(file), std::move(loaded), std::move(room));
 }
 
 }  // namespace quire::engine

@@ -20,6 +20,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/device/aligned_buffer.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/kv/ledger.h"
@@ -48,10 +49,17 @@ using HostRef = std::shared_ptr<const HostSegment>;
 class TierService {
  public:
   // `engine` is borrowed and owns the service.
-  explicit TierService(Engine& engine) : engine_(engine) {}
+  explicit TierService(Engine& engine);
+
+  // Engine thread: what is read in the background.
+  [[nodiscard]] Arrivals& arrivals() { return arrivals_; }
 
   // What the state has of its own, the last token included: that one is computed for it.
   [[nodiscard]] Result<HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
+  // Copies of the KV of the state's tokens [first, last), one for each run that holds some of them.
+  // Their keys stay rotated as they are. kOutOfBlocks.
+  [[nodiscard]] Result<std::vector<HeldRef>> copy_out(const StateRef& state, std::int64_t first,
+                                                      std::int64_t last);
   // All of it, to build on.
   [[nodiscard]] static BlockRun run_of(const HeldRef& segment);
 
@@ -61,6 +69,8 @@ class TierService {
 
   // Identity of everything that decides the bits of KV besides the tokens before it.
   [[nodiscard]] base::KVFingerprint fingerprint() const;
+  // The same without the kernels: for what names them beside it and is graded by them.
+  [[nodiscard]] base::KVFingerprint model_fingerprint() const;
   // What a file or object of these segments says; `blocks` gets theirs.
   [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
                                                    std::vector<std::vector<BlockId>>& blocks) const;
@@ -71,8 +81,10 @@ class TierService {
   // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
   [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
                             const kv_store::WriteOptions& options);
-  // kIncompatible for a sequence of another model or KV format.
-  [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path);
+  // kIncompatible for a sequence of another model or KV format. With `wait` all of it has been read
+  // and verified; else what computing begins with, and a block that turns out to be damaged is the
+  // error of the requests that read it.
+  [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path, bool wait);
 
   // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
   [[nodiscard]] HeldRef keep(kv::SegmentId id);
@@ -82,16 +94,34 @@ class TierService {
   void release(kv::SegmentId segment);
 
  private:
-  // A sequence that is being loaded.
+  // What a file says of a sequence, checked.
+  struct Loaded {
+    std::vector<HeldRef> before;  // with room for the segments that it was composed of
+    std::vector<kv::SegmentUse> uses;
+    std::vector<TokenId> own;
+    std::int32_t position = 0;  // of the first of them
+    std::int32_t num_kv = 0;    // how many of them have KV
+    std::int32_t sampled = 0;
+    ReuseGrade grade = ReuseGrade::kExact;
+  };
+  // A sequence that is being loaded, and what is read for it.
   struct Room {
     SeqId sequence;
-    std::int32_t first = 0;  // own tokens that have KV already
-    std::vector<BlockId> blocks;
+    std::int32_t missing = 0;  // own tokens whose KV is read
+    std::vector<Arrivals::Part> parts;
   };
-  [[nodiscard]] Result<Room> make_room(std::span<const kv::SegmentUse> before,
-                                       std::span<const TokenId> own, std::int32_t position,
-                                       std::int32_t num_kv);
-  [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens);
+  [[nodiscard]] Result<Loaded> parse(const kv_store::KVFile& file,
+                                     const std::filesystem::path& path);
+  [[nodiscard]] Result<Room> make_room(const Loaded& loaded);
+  [[nodiscard]] Status read_parts(const kv_store::KVFile& file,
+                                  std::span<const Arrivals::Part> parts);
+  [[nodiscard]] Result<StateRef> load_now(const kv_store::KVFile& file, const Loaded& loaded,
+                                          Room room);
+  [[nodiscard]] Result<StateRef> load_in_background(kv_store::KVFile file, Loaded loaded,
+                                                    Room room);
+  // Waits until what is in the blocks may be read.
+  [[nodiscard]] Status await_arrival(std::span<const std::vector<BlockId>> blocks);
+  [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens, std::int32_t stored_from = 0);
   // kIncompatible for another model's file.
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
                                                            int run) const;
@@ -102,6 +132,7 @@ class TierService {
   [[nodiscard]] kv_store::PagedStore& pool() const;
 
   Engine& engine_;
+  Arrivals arrivals_;
 };
 
 }  // namespace quire::engine

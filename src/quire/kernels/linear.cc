@@ -144,7 +144,7 @@ void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
                PackedRows& packed) {
   const std::int64_t rows = x.rows;
   const std::int64_t depth = x.depth;
-  packed.reshape(row_format_for(format), rows, depth);
+  packed.reshape(row_format_for(*context.table, format), rows, depth);
   if (rows == 0) {
     return;
   }
@@ -174,7 +174,7 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
   if (rows == 0 || weights.columns() == 0) {
     return;
   }
-  QUIRE_CHECK(packed.format() == row_format_for(weights.format()),
+  QUIRE_CHECK(packed.format() == row_format_for(*context.table, weights.format()),
               "rows packed for another format");
   QUIRE_CHECK(packed.depth() == weights.depth(), "rows packed for another depth");
   QUIRE_CHECK(out.stride >= weights.columns(), "rows of out overlap");

@@ -129,9 +129,10 @@ TEST_P(LinearTest, RoundingOfActivationsIsSmall) {
     const double error =
         reference::relative_l2(multiply(context(), w, x, rows),
                                reference::linear(x, reference::unpack_weights(w), depth, {}));
-    const double bound = format == WeightFormat::kF32    ? Tolerance::kLinear
-                         : format == WeightFormat::kBf16 ? Tolerance::kBf16Rows
-                                                         : Tolerance::kInt8Rows;
+    const RowFormat taken = row_format_for(*context().table, format);
+    const double bound = taken == RowFormat::kF32    ? Tolerance::kLinear
+                         : taken == RowFormat::kBf16 ? Tolerance::kBf16Rows
+                                                     : Tolerance::kInt8Rows;
     EXPECT_LE(error, bound) << format_name(format);
   }
 }
@@ -348,7 +349,7 @@ TEST(LinearDeath, MismatchedOperandsAreCaught) {
   std::vector<float> out(32);
   PackedRows packed;
   LinearScratch scratch;
-  pack_rows(context, WeightFormat::kF32, {x, 64, 1, 64}, packed);
+  pack_rows(context, WeightFormat::kQ8g32, {x, 64, 1, 64}, packed);
   EXPECT_DEATH(linear(context, w, packed, {out, 32}, {}, scratch), "another format");
   pack_rows(context, WeightFormat::kBf16, {x, 32, 1, 32}, packed);
   EXPECT_DEATH(linear(context, w, packed, {out, 32}, {}, scratch), "another depth");

@@ -16,18 +16,17 @@
 #include <cstdint>
 
 #include "quire/device/aligned_buffer.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_weights.h"
 
 namespace quire::kernels {
 
 inline constexpr int kBlockRows = 16;
 
-enum class RowFormat : std::uint8_t { kF32, kBf16, kInt8 };
-
-[[nodiscard]] constexpr RowFormat row_format_for(WeightFormat format) {
-  constexpr RowFormat kFormats[] = {RowFormat::kF32, RowFormat::kBf16, RowFormat::kInt8,
-                                    RowFormat::kInt8};
-  return kFormats[static_cast<std::uint8_t>(format)];
+// What the products with such weights take. Sets without dots of bf16 pairs multiply bf16 weights
+// with fp32 values.
+[[nodiscard]] inline RowFormat row_format_for(const KernelTable& table, WeightFormat format) {
+  return table.row_formats[static_cast<std::uint8_t>(format)];
 }
 [[nodiscard]] constexpr int value_bytes(RowFormat format) {
   constexpr int kBytes[] = {4, 2, 1};

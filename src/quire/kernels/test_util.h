@@ -70,8 +70,8 @@ inline std::string isa_test_name(const testing::TestParamInfo<device::Isa>& info
 }
 
 inline auto every_isa() {
-  return testing::Values(device::Isa::kPortable, device::Isa::kAvx2, device::Isa::kAvx512,
-                         device::Isa::kAmx);
+  return testing::Values(device::Isa::kPortable, device::Isa::kAvx2, device::Isa::kAvx512Vnni,
+                         device::Isa::kAvx512, device::Isa::kAmx);
 }
 
 }  // namespace quire::kernels::test

@@ -100,6 +100,10 @@ bool BlockPool::is_current(BlockRef block) const {
   return slot.references > 0 && slot.generation == block.generation;
 }
 
+BlockRef BlockPool::current(BlockId id) const {
+  return {.id = id, .generation = slots_[static_cast<std::size_t>(id.value)].generation};
+}
+
 std::int32_t BlockPool::references(BlockId id) const {
   return slots_[static_cast<std::size_t>(id.value)].references;
 }

@@ -37,6 +37,8 @@ class BlockPool {
 
   // Whether the block has not been freed since `block` was handed out.
   [[nodiscard]] bool is_current(BlockRef block) const;
+  // The block as it is now.
+  [[nodiscard]] BlockRef current(BlockId id) const;
   [[nodiscard]] std::int32_t references(BlockId id) const;
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(slots_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }

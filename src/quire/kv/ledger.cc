@@ -62,7 +62,7 @@ Result<std::shared_ptr<const Segment>> first_part(const LedgerConfig& config,
   const std::span<const TokenId> tokens = segment->tokens();
   return std::make_shared<const Segment>(
       segment->blocks().clone(blocks_for_tokens(config, num_tokens)),
-      std::vector<TokenId>(tokens.begin(), tokens.begin() + num_tokens));
+      std::vector<TokenId>(tokens.begin(), tokens.begin() + num_tokens), segment->stored_from());
 }
 
 }  // namespace
@@ -140,6 +140,13 @@ std::string to_text(const PrefixMiss& miss) {
       return base::str_cat("differs from what is cached at token ", miss.token);
     case PrefixMiss::Why::kEvicted:
       return base::str_cat("evicted to make room", ago());
+    case PrefixMiss::Why::kClosed:
+      return base::str_cat("evicted to make room", ago(), ": its session was closed");
+    case PrefixMiss::Why::kExpired:
+      return base::str_cat("evicted to make room", ago(), ": its session's ttl was over");
+    case PrefixMiss::Why::kReturnsLater:
+      return base::str_cat("evicted to make room", ago(),
+                           ": its session was expected back later than others");
     case PrefixMiss::Why::kCleared:
       return base::str_cat("the cache was cleared", ago());
     case PrefixMiss::Why::kTail:
@@ -148,15 +155,25 @@ std::string to_text(const PrefixMiss& miss) {
   return "";
 }
 
-SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse) {
-  const SeqId id = impl_->add(Sequence(impl_->shared, tokens, reuse));
+SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse, SessionRef session) {
+  impl_->shared.order().begin(session);
+  const SeqId id = impl_->add(Sequence(impl_->shared, tokens, reuse, session));
   reattach(id);
   return id;
 }
 
 SeqId Ledger::fork(SeqId id) { return impl_->add(impl_->sequence(id).fork()); }
 
-void Ledger::close(SeqId id) { impl_->sequences.erase(id.value); }
+// The session's claim is there before its blocks may go.
+void Ledger::close(SeqId id) {
+  const auto found = impl_->sequences.find(id.value);
+  if (found == impl_->sequences.end()) {
+    return;
+  }
+  const Sequence& sequence = found->second;
+  impl_->shared.order().end(sequence.session(), sequence.last_cached().id.value);
+  impl_->sequences.erase(found);
+}
 
 bool Ledger::contains(SeqId id) const { return impl_->sequences.contains(id.value); }
 
@@ -191,6 +208,7 @@ std::vector<RunView> Ledger::runs(SeqId id) const {
     views.push_back({.blocks = run.segment->blocks().ids(),
                      .num_tokens = run.segment->num_tokens(),
                      .start_position = run.start_position,
+                     .stored_from = run.segment->stored_from(),
                      .rank = run.rank});
   }
   const OpenRun& open = sequence.open();
@@ -260,9 +278,18 @@ Status Ledger::extend(SeqId id, std::int32_t count) {
   return {};
 }
 
+BlockRef Ledger::current(BlockId id) const { return impl_->shared.pool().current(id); }
+
 std::vector<BlockCopy> Ledger::take_copies() { return std::exchange(impl_->copies, {}); }
 
 void Ledger::advance(SeqId id, std::int32_t count) { impl_->sequence(id).advance(count); }
+
+void Ledger::advance_unpublished(SeqId id, std::int32_t count) {
+  QUIRE_CHECK(config().window_tokens == 0, "a window would free blocks that are being written");
+  impl_->sequence(id).advance_unpublished(count);
+}
+
+void Ledger::publish(SeqId id) { impl_->sequence(id).publish(); }
 
 void Ledger::append(SeqId id, TokenId token) { impl_->sequence(id).append(token); }
 
@@ -295,7 +322,7 @@ Result<SegmentId> Ledger::seal(SeqId id) {
   return impl_->name(std::make_shared<const Segment>(std::move(segment)));
 }
 
-Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens) {
+Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens, std::int32_t stored_from) {
   const std::int32_t needed = blocks_for_tokens(config(), std::ssize(tokens));
   if (needed == 0) {
     return {ErrorCode::kInvalidArgument, "a segment has at least one token"};
@@ -309,7 +336,8 @@ Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens) {
   for (const BlockRef block : impl_->shared.acquire(needed, BlockId{})) {
     blocks.push(block);
   }
-  return impl_->name(std::make_shared<const Segment>(std::move(blocks), std::move(tokens)));
+  return impl_->name(
+      std::make_shared<const Segment>(std::move(blocks), std::move(tokens), stored_from));
 }
 
 Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
@@ -363,7 +391,8 @@ Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tok
     blocks.replace(touched[i], fresh[i]);
   }
   return impl_->name(std::make_shared<const Segment>(
-      std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end())));
+      std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end()),
+      base.stored_from()));
 }
 
 std::int32_t Ledger::num_blocks(SegmentId id) const {
@@ -397,6 +426,22 @@ Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, ComposeTail tail
   return impl_->add(Sequence(impl_->shared, tail.tokens, std::move(sealed), position));
 }
 
+void Ledger::set_time(TimePoint now) { impl_->shared.order().set_time(now); }
+
+SessionRef Ledger::open_session() { return impl_->shared.order().open_session(); }
+
+Retention Ledger::retention(SessionRef session) const {
+  return impl_->shared.order().retention(session);
+}
+
+void Ledger::set_retention(SessionRef session, const Retention& retention) {
+  impl_->shared.order().set_retention(session, retention);
+}
+
+void Ledger::close_session(SessionRef session) { impl_->shared.order().close_session(session); }
+
+void Ledger::forget_session(SessionRef session) { impl_->shared.order().forget_session(session); }
+
 std::int32_t Ledger::clear_cache() { return impl_->shared.clear_cache(); }
 
 LedgerCounts Ledger::counts() const {
@@ -407,6 +452,10 @@ LedgerCounts Ledger::counts() const {
   counts.blocks_cached = impl_->shared.index().num_unused();
   counts.blocks_in_use = counts.blocks_total - counts.blocks_free - counts.blocks_cached;
   counts.evictions = impl_->shared.num_evictions();
+  counts.evictions_closed = impl_->shared.num_evictions(PrefixMiss::Why::kClosed);
+  counts.evictions_expired = impl_->shared.num_evictions(PrefixMiss::Why::kExpired);
+  counts.evictions_later = impl_->shared.num_evictions(PrefixMiss::Why::kReturnsLater);
+  counts.sessions = impl_->shared.order().num_sessions();
   counts.tokens_reused = impl_->tokens_reused;
   return counts;
 }

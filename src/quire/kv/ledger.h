@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -39,11 +40,11 @@ class Ledger {
   // A new sequence over `tokens`; with `reuse` its KV begins with the longest cached prefix (whole
   // blocks, token-exact, at most tokens.size() - 1 tokens, so that the last token is computed).
   // Allocates nothing. Without `reuse` it never uses a block that another sequence computed, not
-  // even after reattach.
-  [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse);
+  // even after reattach. `session`: whose request it is until it is closed; a stale one: nobody's.
+  [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {});
 
   // Another sequence with the same tokens and KV; shares every block, the open tail too. Room made
-  // by extend stays with the original.
+  // by extend stays with the original, and so does the session.
   [[nodiscard]] SeqId fork(SeqId id);
 
   // Releases the sequence; its full blocks stay findable until evicted. Unknown ids are a no-op.
@@ -70,9 +71,12 @@ class Ledger {
   // a time: with a window no more than the window touches.
   [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens) const;
 
-  // Makes room for the KV of the next `count` tokens: allocates, evicts LRU cached blocks, copies a
-  // shared open block on write. kOutOfBlocks with state unchanged when it cannot.
+  // Makes room for the KV of the next `count` tokens: allocates, evicts cached blocks (see
+  // EvictionOrder), copies a shared open block on write. kOutOfBlocks with state unchanged when it
+  // cannot.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
+  // The block as it is now: another one once it has been free.
+  [[nodiscard]] BlockRef current(BlockId id) const;
   // Copies ordered by `extend` since the last call; do them in this order before writing KV.
   [[nodiscard]] std::vector<BlockCopy> take_copies();
 
@@ -80,6 +84,10 @@ class Ledger {
   // may be exchanged for cached ones with the same KV), blocks behind the window are freed.
   // Precondition: room made by extend, tokens present.
   void advance(SeqId id, std::int32_t count);
+  // The same for KV that somebody still writes: its blocks, and those behind them, become shareable
+  // when `publish` says that it is there. Without a window only.
+  void advance_unpublished(SeqId id, std::int32_t count);
+  void publish(SeqId id);
 
   // Adds a token without KV (a sampled one).
   void append(SeqId id, TokenId token);
@@ -99,7 +107,9 @@ class Ledger {
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
   // A segment whose KV the caller stores into its blocks before anybody uses it. kInvalidArgument
   // for no tokens, kOutOfBlocks.
-  [[nodiscard]] Result<SegmentId> reserve_segment(std::vector<TokenId> tokens);
+  // `stored_from`: the position that the key of its first token is rotated to.
+  [[nodiscard]] Result<SegmentId> reserve_segment(std::vector<TokenId> tokens,
+                                                  std::int32_t stored_from = 0);
   // Names every run of a sequence that has KV, those that it was composed of included, as segments
   // at their places, for `compose` and `drop_segment`. kInvalidArgument as for `seal`.
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
@@ -124,6 +134,17 @@ class Ledger {
   // Tokens of the segments before the sequence's own, and blocks that they cover.
   [[nodiscard]] std::int32_t segment_tokens(SeqId id) const;
   [[nodiscard]] std::int32_t segment_blocks(SeqId id) const;
+
+  // Sessions: what their users say decides which cached blocks go first (eviction_order.h). Handles
+  // may be stale. Until the clock is set it stands still, and does so between two settings.
+  void set_time(TimePoint now);
+  [[nodiscard]] SessionRef open_session();
+  [[nodiscard]] Retention retention(SessionRef session) const;
+  void set_retention(SessionRef session, const Retention& retention);
+  // Nobody returns to what it alone has used.
+  void close_session(SessionRef session);
+  // As if it had never said anything.
+  void forget_session(SessionRef session);
 
   // Forgets every cached block that nobody uses; returns how many became free.
   std::int32_t clear_cache();

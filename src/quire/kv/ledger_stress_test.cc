@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -56,6 +58,9 @@ class Stress {
         random_(seed) {}
 
   void step() {
+    if (below(4) == 0) {
+      hint();
+    }
     const int kind = below(100);
     if (sequences_.empty() || kind < 10) {
       return open();
@@ -97,7 +102,7 @@ class Stress {
   }
 
   std::int64_t reused() const { return ledger_.counts().tokens_reused; }
-  std::int64_t evictions() const { return ledger_.counts().evictions; }
+  LedgerCounts counts() const { return ledger_.counts(); }
   std::int64_t copies() const { return num_copies_; }
   std::int64_t refusals() const { return num_refusals_; }
 
@@ -140,7 +145,8 @@ class Stress {
     const PrefixMatch match = ledger_.probe(model.tokens);
     ASSERT_EQ(match.tokens, ledger_.match(model.tokens));
     const std::int32_t available = ledger_.blocks_available();
-    const SeqId id = ledger_.open(model.tokens, model.reuse);
+    const SessionRef session = below(2) == 0 ? SessionRef() : any_session();
+    const SeqId id = ledger_.open(model.tokens, model.reuse, session);
     const std::int32_t expected = model.reuse ? match.tokens : 0;
     ASSERT_EQ(ledger_.num_computed(id), expected);
     ASSERT_EQ(expected % config_.block_tokens, 0);
@@ -151,6 +157,34 @@ class Stress {
     }
     set_cached_values(model, expected);
     sequences_.emplace(id, std::move(model));
+  }
+
+  // What sessions say never changes what a sequence shows. Some handles are stale.
+  SessionRef& any_session() {
+    SessionRef& session = sessions_said_[static_cast<std::size_t>(below(4))];
+    if (session == SessionRef()) {
+      session = ledger_.open_session();
+    }
+    return session;
+  }
+
+  void hint() {
+    now_ += std::chrono::seconds(below(10));
+    ledger_.set_time(now_);
+    SessionRef& session = any_session();
+    const int kind = below(20);
+    if (kind >= 2) {
+      Retention said{.priority = below(3) - 1};
+      if (below(2) == 0) {
+        said.expected_return = now_ + std::chrono::seconds(below(400) - 50);
+      }
+      if (below(2) == 0) {
+        said.ttl = std::chrono::seconds(below(60));
+      }
+      return ledger_.set_retention(session, said);
+    }
+    kind == 0 ? ledger_.close_session(session) : ledger_.forget_session(session);
+    session = below(4) == 0 ? session : SessionRef();
   }
 
   // False when the ledger refused, which must change nothing.
@@ -367,6 +401,8 @@ class Stress {
   std::vector<Value> shelves_;  // [blocks * block_tokens]
   std::map<SeqId, ModelSequence> sequences_;
   std::map<SegmentId, std::vector<Value>> segments_;  // KV
+  std::array<SessionRef, 4> sessions_said_;
+  TimePoint now_;
   std::mt19937 random_;
   std::int64_t num_copies_ = 0;
   std::int64_t num_refusals_ = 0;
@@ -388,6 +424,7 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   constexpr int kConfigs = 33 * 3;
   std::int64_t reused = 0;
   std::int64_t evictions = 0;
+  std::int64_t evictions_said = 0;
   std::int64_t copies = 0;
   std::int64_t refusals = 0;
   for (std::int32_t block_tokens = 1; block_tokens <= 33; ++block_tokens) {
@@ -406,7 +443,9 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
             << "block_tokens " << block_tokens << " variant " << variant << " step " << i;
       }
       reused += stress.reused();
-      evictions += stress.evictions();
+      evictions += stress.counts().evictions;
+      evictions_said += stress.counts().evictions_closed + stress.counts().evictions_expired +
+                        stress.counts().evictions_later;
       copies += stress.copies();
       refusals += stress.refusals();
       stress.close_all();
@@ -415,6 +454,7 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   // The walk reached what it is for.
   EXPECT_GT(reused, kSteps / 10);
   EXPECT_GT(evictions, kSteps / 100);
+  EXPECT_GT(evictions_said, kSteps / 2000);
   EXPECT_GT(copies, kSteps / 100);
   EXPECT_GT(refusals, kSteps / 100);
 }

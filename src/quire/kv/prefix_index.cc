@@ -13,6 +13,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/eviction_order.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -30,7 +31,8 @@ PrefixIndex::PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
       hash_mask_(hash_mask),
       nodes_(static_cast<std::size_t>(num_blocks)),
       tokens_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_tokens)),
-      buckets_(std::bit_ceil(static_cast<std::size_t>(num_blocks) + 1), -1) {}
+      buckets_(std::bit_ceil(static_cast<std::size_t>(num_blocks) + 1), -1),
+      order_(num_blocks) {}
 
 std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens) const {
   const auto step = static_cast<std::size_t>(block_tokens_);
@@ -72,8 +74,7 @@ PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens) const {
   const std::int32_t parent = chain.empty() ? -1 : chain.back().id.value;
   if (const Gone* gone = last_gone(chain_hash(parent, rest.first(step)))) {
     miss.why = gone->why;
-    miss.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - gone->when).count();
+    miss.seconds = std::chrono::duration<double>(order_.now() - gone->when).count();
     return miss;
   }
   for (const BlockRef other : blocks()) {
@@ -99,7 +100,8 @@ const PrefixIndex::Gone* PrefixIndex::last_gone(std::uint64_t hash) const {
   return nullptr;
 }
 
-void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens) {
+void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
+                         SessionRef session) {
   QUIRE_CHECK(contains(parent), "the parent of an inserted block is not in the prefix index");
   const std::int32_t id = block.id.value;
   QUIRE_CHECK(!node(id).present, "a block was inserted into the prefix index twice");
@@ -107,6 +109,7 @@ void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenI
   Node& added = node(id);
   added = {.present = true, .generation = block.generation, .parent = parent.id.value};
   added.hash = chain_hash(added.parent, tokens);
+  order_.add(id, session);
   std::ranges::copy(tokens, tokens_.begin() + std::ptrdiff_t{id} * block_tokens_);
   std::int32_t& bucket = bucket_of(added.hash);
   added.next_in_bucket = bucket;
@@ -132,36 +135,43 @@ bool PrefixIndex::is_unused(BlockRef block) const {
 void PrefixIndex::set_used(BlockRef block) {
   Node& found = node(block.id.value);
   QUIRE_CHECK(contains(block) && found.unused, "a block that is in use was made used");
-  (found.older >= 0 ? node(found.older).newer : oldest_) = found.newer;
-  (found.newer >= 0 ? node(found.newer).older : newest_) = found.older;
-  found.older = found.newer = -1;
   found.unused = false;
   --num_unused_;
+  if (order_.allows(block.id.value)) {
+    order_.forbid(block.id.value);
+  }
+  if (found.parent >= 0 && --node(found.parent).unused_children == 0 && node(found.parent).unused) {
+    order_.allow(found.parent);
+  }
 }
 
 void PrefixIndex::set_unused(BlockRef block) {
   Node& found = node(block.id.value);
   QUIRE_CHECK(contains(block) && !found.unused, "an unused block was made unused");
-  found.older = newest_;
-  (newest_ >= 0 ? node(newest_).newer : oldest_) = block.id.value;
-  newest_ = block.id.value;
   found.unused = true;
   ++num_unused_;
+  order_.release(block.id.value);
+  if (found.unused_children == 0) {
+    order_.allow(block.id.value);
+  }
+  if (found.parent >= 0 && ++node(found.parent).unused_children == 1 && node(found.parent).unused) {
+    order_.forbid(found.parent);
+  }
 }
 
-std::vector<BlockRef> PrefixIndex::evict(PrefixMiss::Why why) {
-  QUIRE_CHECK(oldest_ >= 0, "nothing to evict");
-  std::vector<BlockRef> removed = {ref_of(oldest_)};
-  for (std::size_t i = 0; i < removed.size(); ++i) {
-    for (std::int32_t child = node(removed[i].id.value).first_child; child >= 0;
+PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
+  QUIRE_CHECK(num_unused_ > 0, "nothing to evict");
+  const EvictionOrder::Choice chosen = order_.next();
+  Eviction done{.blocks = {ref_of(chosen.block)}, .why = why.value_or(chosen.why)};
+  for (std::size_t i = 0; i < done.blocks.size(); ++i) {
+    for (std::int32_t child = node(done.blocks[i].id.value).first_child; child >= 0;
          child = node(child).next_sibling) {
-      removed.push_back(ref_of(child));
+      done.blocks.push_back(ref_of(child));
     }
   }
-  std::ranges::reverse(removed);
-  const auto now = std::chrono::steady_clock::now();
-  for (const BlockRef block : removed) {
-    const Gone gone{.hash = node(block.id.value).hash, .why = why, .when = now};
+  std::ranges::reverse(done.blocks);
+  for (const BlockRef block : done.blocks) {
+    const Gone gone{.hash = node(block.id.value).hash, .why = done.why, .when = order_.now()};
     if (gone_.size() < kRemembered) {
       gone_.push_back(gone);
     } else {
@@ -170,7 +180,7 @@ std::vector<BlockRef> PrefixIndex::evict(PrefixMiss::Why why) {
     next_gone_ = (next_gone_ + 1) % kRemembered;
     remove_leaf(block.id.value);
   }
-  return removed;
+  return done;
 }
 
 void PrefixIndex::remove_leaf(std::int32_t id) {
@@ -178,6 +188,7 @@ void PrefixIndex::remove_leaf(std::int32_t id) {
   if (leaf.unused) {
     set_used(ref_of(id));
   }
+  order_.remove(id, leaf.parent);
   std::int32_t* link = &bucket_of(leaf.hash);
   while (*link != id) {
     link = &node(*link).next_in_bucket;
@@ -241,33 +252,37 @@ Status PrefixIndex::check_node(std::int32_t id) const {
     return {ErrorCode::kInternal,
             base::str_cat("indexed block ", id, " is not found by its tokens")};
   }
+  std::int32_t unused = 0;
   for (std::int32_t child = checked.first_child; child >= 0; child = node(child).next_sibling) {
     if (!node(child).present || node(child).parent != id) {
       return {ErrorCode::kInternal,
               base::str_cat("block ", child, " is linked as a child of ", id, " but is not")};
     }
+    unused += node(child).unused ? 1 : 0;
+  }
+  const bool may_go = order_.allows(id);
+  if (unused != checked.unused_children || may_go != (checked.unused && unused == 0)) {
+    return {ErrorCode::kInternal,
+            base::str_cat("indexed block ", id, " has ", unused, " unused children, counts ",
+                          checked.unused_children, " and ", may_go ? "may" : "may not", " go")};
   }
   return {};
 }
 
 Status PrefixIndex::check() const {
-  std::int32_t flagged = 0;
+  std::int32_t unused = 0;
+  std::int32_t may_go = 0;
   for (const BlockRef block : blocks()) {
     QUIRE_TRY_STATUS(check_node(block.id.value));
-    flagged += node(block.id.value).unused ? 1 : 0;
+    unused += node(block.id.value).unused ? 1 : 0;
+    may_go += order_.allows(block.id.value) ? 1 : 0;
   }
-  std::int32_t listed = 0;
-  for (std::int32_t id = oldest_; id >= 0 && listed <= flagged; id = node(id).newer) {
-    if (!node(id).present || !node(id).unused) {
-      return {ErrorCode::kInternal, base::str_cat("block ", id, " waits for eviction but is used")};
-    }
-    ++listed;
+  if (unused != num_unused_ || may_go != order_.num_allowed()) {
+    return {ErrorCode::kInternal,
+            base::str_cat(unused, " indexed blocks are unused, counted are ", num_unused_, "; ",
+                          may_go, " of them may go, counted are ", order_.num_allowed())};
   }
-  if (flagged != num_unused_ || listed != num_unused_) {
-    return {ErrorCode::kInternal, base::str_cat(flagged, " indexed blocks are unused, ", listed,
-                                                " wait for eviction, the count is ", num_unused_)};
-  }
-  return {};
+  return order_.check();
 }
 
 }  // namespace quire::kv

@@ -4,14 +4,13 @@
 // A node is a block, so nodes live in arrays indexed by block id and nothing is allocated after
 // construction. Children are found by hash; a hash is a hint, so parent and tokens are compared.
 //
-// Eviction is least recently used first, and takes a node's whole subtree along, because without
-// the node nothing below it can be found. Holders release a chain from its deepest block upwards,
-// so without a window a node always stands behind its descendants in the order: the oldest node is
-// a leaf, and exactly one block goes. With a window the first blocks of a running sequence are
-// released alone; when they are evicted the blocks after them leave the index too.
+// What may be evicted is an unused node with no unused child; which of them goes is decided by
+// EvictionOrder. A node takes its whole subtree along, because without it nothing below can be
+// found. Without a window all of a node's descendants are unused when it is, so it is a leaf and
+// exactly one block goes. With a window the first blocks of a running sequence are released alone;
+// when they are evicted the blocks after them leave the index too.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,6 +19,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/eviction_order.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -46,23 +46,31 @@ class PrefixIndex {
   // ones. Cost: O(match + blocks).
   [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens) const;
 
-  // Adds a block, as used. Preconditions: `parent` is the root or known; `block` is not known, and
-  // no sibling has the same tokens.
-  void insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens);
+  // Adds a block, as used by the one who computed it. Preconditions: `parent` is the root or known;
+  // `block` is not known, and no sibling has the same tokens.
+  void insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
+              SessionRef session = {});
 
   // Whether this very block (not a later tenant of its id) is known; the root is.
   [[nodiscard]] bool contains(BlockRef block) const;
   [[nodiscard]] bool is_unused(BlockRef block) const;
 
-  // Used blocks are not evicted by themselves; the one made unused last is evicted last.
-  // Precondition: contains(block), which is not the root.
+  // Used blocks are not evicted by themselves. Precondition: contains(block), which is not the
+  // root.
   void set_used(BlockRef block);
   void set_unused(BlockRef block);
 
-  // Removes the oldest unused block with everything below it and returns what was removed, children
-  // before parents; without a window that is one block. `why`: kEvicted or kCleared, for explain.
-  // Precondition: num_unused() > 0.
-  [[nodiscard]] std::vector<BlockRef> evict(PrefixMiss::Why why = PrefixMiss::Why::kEvicted);
+  // What sessions say, and the time.
+  [[nodiscard]] EvictionOrder& order() { return order_; }
+  [[nodiscard]] const EvictionOrder& order() const { return order_; }
+
+  struct Eviction {
+    std::vector<BlockRef> blocks;  // children before parents; without a window it is one
+    PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
+  };
+  // Removes the block whose turn it is with everything below it. `why`, for explain: the rule that
+  // chose it if not given. Precondition: num_unused() > 0.
+  [[nodiscard]] Eviction evict(std::optional<PrefixMiss::Why> why = {});
 
   [[nodiscard]] std::int32_t num_unused() const { return num_unused_; }
   [[nodiscard]] std::vector<BlockRef> blocks() const;                      // ascending ids
@@ -76,7 +84,7 @@ class PrefixIndex {
   struct Gone {
     std::uint64_t hash = 0;  // of the chain
     PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
-    std::chrono::steady_clock::time_point when;
+    TimePoint when;
   };
   struct Node {
     bool present = false;
@@ -89,8 +97,7 @@ class PrefixIndex {
     std::int32_t next_sibling = -1;
     std::int32_t previous_sibling = -1;
     std::int32_t next_in_bucket = -1;
-    std::int32_t older = -1;
-    std::int32_t newer = -1;
+    std::int32_t unused_children = 0;
   };
 
   [[nodiscard]] Node& node(std::int32_t id) { return nodes_[static_cast<std::size_t>(id)]; }
@@ -110,9 +117,8 @@ class PrefixIndex {
   std::vector<Node> nodes_;            // [num_blocks]
   std::vector<TokenId> tokens_;        // [num_blocks, block_tokens]
   std::vector<std::int32_t> buckets_;  // [power of two] first node of each chain
-  std::int32_t oldest_ = -1;           // ends of the list of unused nodes
-  std::int32_t newest_ = -1;
   std::int32_t num_unused_ = 0;
+  EvictionOrder order_;
   std::vector<Gone> gone_;  // a ring of the last ones
   std::size_t next_gone_ = 0;
 };

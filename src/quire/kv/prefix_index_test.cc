@@ -60,9 +60,9 @@ TEST(PrefixIndex, EvictsTheLeastRecentlyUnusedFirst) {
   }
   index.set_used(block(1));
   index.set_unused(block(1));
-  EXPECT_EQ(index.evict(), (std::vector{block(0)}));
-  EXPECT_EQ(index.evict(), (std::vector{block(2)}));
-  EXPECT_EQ(index.evict(), (std::vector{block(1)}));
+  EXPECT_EQ(index.evict().blocks, (std::vector{block(0)}));
+  EXPECT_EQ(index.evict().blocks, (std::vector{block(2)}));
+  EXPECT_EQ(index.evict().blocks, (std::vector{block(1)}));
   EXPECT_EQ(index.num_unused(), 0);
 }
 
@@ -74,7 +74,7 @@ TEST(PrefixIndex, EvictionOfAnAncestorTakesItsSubtreeAlong) {
   index.insert(kIndexRoot, block(3), Tokens{9});
   index.set_unused(block(0));
   index.set_unused(block(3));
-  EXPECT_EQ(index.evict(), (std::vector{block(2), block(1), block(0)}));
+  EXPECT_EQ(index.evict().blocks, (std::vector{block(2), block(1), block(0)}));
   EXPECT_FALSE(index.contains(block(2)));
   EXPECT_TRUE(index.contains(block(3)));
 }
@@ -124,7 +124,8 @@ class BruteForce {
   std::vector<BlockRef> evict() {
     const Entry* oldest = nullptr;
     for (const Entry& entry : entries) {
-      if (entry.unused && (oldest == nullptr || entry.since < oldest->since)) {
+      if (entry.unused && !has_unused_child(entry) &&
+          (oldest == nullptr || entry.since < oldest->since)) {
         oldest = &entry;
       }
     }
@@ -141,8 +142,17 @@ class BruteForce {
   }
 
   std::vector<Entry> entries;
+  std::size_t block_tokens = 1;
 
  private:
+  // Paths grow by one block.
+  [[nodiscard]] bool has_unused_child(const Entry& parent) const {
+    return std::ranges::any_of(entries, [&](const Entry& entry) {
+      return entry.unused && entry.path.size() == parent.path.size() + block_tokens &&
+             is_prefix(parent.path, entry.path);
+    });
+  }
+
   static bool is_prefix(const Tokens& prefix, const Tokens& tokens) {
     return prefix.size() <= tokens.size() &&
            std::equal(prefix.begin(), prefix.end(), tokens.begin());
@@ -155,6 +165,7 @@ class RandomWalk {
       : block_tokens_(block_tokens),
         index_(num_blocks, block_tokens, hash_mask),
         random_(static_cast<std::uint32_t>(num_blocks * 1000 + block_tokens)) {
+    oracle_.block_tokens = static_cast<std::size_t>(block_tokens);
     for (std::int32_t id = 0; id < num_blocks; ++id) {
       free_.push_back(block(id));
     }
@@ -223,7 +234,7 @@ class RandomWalk {
       return;
     }
     const auto by_id = [](BlockRef a, BlockRef b) { return a.id < b.id; };
-    std::vector<BlockRef> removed = index_.evict();
+    std::vector<BlockRef> removed = index_.evict().blocks;
     std::vector<BlockRef> expected = oracle_.evict();
     std::ranges::sort(removed, by_id);
     std::ranges::sort(expected, by_id);
@@ -266,11 +277,11 @@ TEST(PrefixIndex, ExplainsWhyAMatchEndsWhereItDoes) {
 
   index.set_unused(second);
   index.set_unused(first);
-  ASSERT_EQ(index.evict().size(), 1u);
+  ASSERT_EQ(index.evict().blocks.size(), 1u);
   EXPECT_EQ(why({1, 2, 3, 4}), Why::kEvicted);
   EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4}).token, 2);
   EXPECT_EQ(why({1, 2, 3, 9}), Why::kNeverSeen);
-  ASSERT_EQ(index.evict(Why::kCleared).size(), 1u);
+  ASSERT_EQ(index.evict(Why::kCleared).blocks.size(), 1u);
   EXPECT_EQ(why({1, 2, 3, 4}), Why::kCleared);
   EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4}).token, 0);
 }

@@ -12,16 +12,19 @@
 
 namespace quire::kv {
 
-// Token i is stored at position i, in slot i % block_tokens of block i / block_tokens; the last
-// block may be filled partly. The segment holds its blocks; sequences that use it hold them too, so
-// it may go while they stay. Nobody writes into the slots that it covers.
+// Token i is stored in slot i % block_tokens of block i / block_tokens, its key rotated to position
+// stored_from + i; the last block may be filled partly. The segment holds its blocks; sequences
+// that use it hold them too, so it may go while they stay. Nobody writes into the slots that it
+// covers.
 class Segment {
  public:
-  Segment(BlockTable blocks, std::vector<TokenId> tokens)
-      : blocks_(std::move(blocks)), tokens_(std::move(tokens)) {}
+  Segment(BlockTable blocks, std::vector<TokenId> tokens, std::int32_t stored_from = 0)
+      : blocks_(std::move(blocks)), tokens_(std::move(tokens)), stored_from_(stored_from) {}
 
   [[nodiscard]] const BlockTable& blocks() const { return blocks_; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
+  // 0 but for a part that was copied out of the middle of a run.
+  [[nodiscard]] std::int32_t stored_from() const { return stored_from_; }
   [[nodiscard]] std::int32_t num_tokens() const {
     return static_cast<std::int32_t>(tokens_.size());
   }
@@ -29,6 +32,7 @@ class Segment {
  private:
   BlockTable blocks_;
   std::vector<TokenId> tokens_;
+  std::int32_t stored_from_ = 0;
 };
 
 }  // namespace quire::kv

@@ -33,11 +33,13 @@ std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_t
   return first_seen / config.block_tokens;
 }
 
-Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts)
+Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
+                   SessionRef session)
     : shared_(&shared),
       tokens_(tokens.begin(), tokens.end()),
       open_{.blocks = BlockTable(shared)},
-      adopts_(adopts) {}
+      adopts_(adopts),
+      session_(session) {}
 
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
                    std::vector<SealedRun> sealed, std::int32_t open_position)
@@ -110,13 +112,17 @@ void Sequence::extend(std::int32_t count, std::vector<BlockCopy>& copies) {
   room_ = count;
 }
 
-void Sequence::advance(std::int32_t count) {
+void Sequence::advance_unpublished(std::int32_t count) {
   QUIRE_CHECK(count >= 0 && count <= room_, "KV was written into room that nobody made");
   QUIRE_CHECK(count <= static_cast<std::int32_t>(tokens_.size()) - num_computed(),
               "KV was written for tokens that are not there");
-  const std::int32_t open_block = open_.num_tokens / shared_->config().block_tokens;
   open_.num_tokens += count;
   room_ -= count;
+}
+
+void Sequence::advance(std::int32_t count) {
+  const std::int32_t open_block = open_.num_tokens / shared_->config().block_tokens;
+  advance_unpublished(count);
   publish_from(open_block);
   open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
 }
@@ -140,12 +146,26 @@ void Sequence::publish_from(std::int32_t block) {
     const BlockRef known = shared_->publish(
         parent, own,
         tokens().subspan(static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens),
-                         static_cast<std::size_t>(block_tokens)));
+                         static_cast<std::size_t>(block_tokens)),
+        session_);
     if (known != own && adopts_) {
-      shared_->retain(known);
+      shared_->adopt(known, session_);
       open_.blocks.replace(block, known);
     }
   }
+}
+
+BlockRef Sequence::last_cached() const {
+  std::int32_t block = open_.num_tokens / shared_->config().block_tokens - 1;
+  if (!shared_->config().prefix_cache || !is_plain()) {
+    return kIndexRoot;
+  }
+  for (; block >= open_.blocks.num_given_up(); --block) {
+    if (shared_->index().contains(open_.blocks.ref(block))) {
+      return open_.blocks.ref(block);
+    }
+  }
+  return kIndexRoot;
 }
 
 Status Sequence::rollback(std::int32_t length) {
@@ -181,7 +201,7 @@ void Sequence::attach(std::span<const BlockRef> chain) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
   drop_kv();
   for (const BlockRef block : chain) {
-    shared_->retain(block);
+    shared_->adopt(block, session_);
     open_.blocks.push(block);
   }
   open_.num_tokens = static_cast<std::int32_t>(chain.size()) * shared_->config().block_tokens;

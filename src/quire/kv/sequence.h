@@ -1,8 +1,7 @@
 // Sequence: tokens and where their KV is. The one owner of its length.
 //
 // 1. A sequence is a list of sealed runs (segments in use, shared and never written) and one open
-// run
-//    that grows. A plain prompt is an open run at position 0 and nothing else.
+//    run that grows. A plain prompt is an open run at position 0 and nothing else.
 // 2. Its tokens are those of the open run; its length is those of them that have KV.
 // 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
@@ -40,12 +39,14 @@ struct SealedRun {
 class Sequence {
  public:
   // `shared` is borrowed. A plain sequence without KV. With `adopts`, blocks that somebody else has
-  // cached are used instead of own ones with the same content.
-  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts);
+  // cached are used instead of own ones with the same content. `session`: whose request it is.
+  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
+           SessionRef session = {});
   // A sequence behind `sealed` runs; `tokens` are its own, from `open_position` on.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
            std::int32_t open_position);
 
+  // Nobody's request.
   [[nodiscard]] Sequence fork() const;
   // The KV of the open run as a segment. kInvalidArgument when there is none, or when the window
   // has freed a part.
@@ -59,6 +60,9 @@ class Sequence {
   [[nodiscard]] std::int32_t room() const { return room_; }
   [[nodiscard]] bool is_plain() const { return sealed_.empty(); }
   [[nodiscard]] bool adopts() const { return adopts_; }
+  [[nodiscard]] SessionRef session() const { return session_; }
+  // The last of its blocks that the prefix index knows; the root when there is none.
+  [[nodiscard]] BlockRef last_cached() const;
 
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
   // Makes room; appends the copy that it orders, if any. Precondition: blocks_needed(count) are
@@ -66,6 +70,9 @@ class Sequence {
   void extend(std::int32_t count, std::vector<BlockCopy>& copies);
   // Precondition: count <= room(), and the tokens are there.
   void advance(std::int32_t count);
+  // As Ledger::advance_unpublished and Ledger::publish.
+  void advance_unpublished(std::int32_t count);
+  void publish() { publish_from(0); }
   void append(TokenId token) { tokens_.push_back(token); }
   // As Ledger::rollback.
   [[nodiscard]] Status rollback(std::int32_t length);
@@ -85,6 +92,7 @@ class Sequence {
   OpenRun open_;
   std::int32_t room_ = 0;
   bool adopts_ = false;
+  SessionRef session_;
 };
 
 // Blocks that the first `tokens` slots of a run take.

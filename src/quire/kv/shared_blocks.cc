@@ -1,6 +1,8 @@
 #include "quire/kv/shared_blocks.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/eviction_order.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
@@ -21,10 +24,15 @@ SharedBlocks::SharedBlocks(const LedgerConfig& config)
 
 std::int32_t SharedBlocks::num_available() const { return pool_.num_free() + index_.num_unused(); }
 
+std::int64_t SharedBlocks::num_evictions() const {
+  return std::accumulate(num_evictions_.begin(), num_evictions_.end(), std::int64_t{0}) -
+         num_evictions(PrefixMiss::Why::kCleared);
+}
+
 std::vector<BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
   while (pool_.num_free() < count) {
-    num_evictions_ += evict(PrefixMiss::Why::kEvicted);
+    evict({});
   }
   return pool_.acquire(count, after);
 }
@@ -34,6 +42,11 @@ void SharedBlocks::retain(BlockRef block) {
     index_.set_used(block);
   }
   pool_.retain(block);
+}
+
+void SharedBlocks::adopt(BlockRef block, SessionRef session) {
+  index_.order().use(block.id.value, session);
+  retain(block);
 }
 
 void SharedBlocks::release(BlockRef block) {
@@ -48,11 +61,12 @@ std::int32_t SharedBlocks::num_users(BlockRef block) const {
   return pool_.references(block.id) - (indexed ? 1 : 0);
 }
 
-BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens) {
+BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
+                               SessionRef session) {
   if (const std::optional<BlockRef> known = index_.find(parent, tokens)) {
     return *known;
   }
-  index_.insert(parent, block, tokens);
+  index_.insert(parent, block, tokens, session);
   pool_.retain(block);
   return block;
 }
@@ -66,11 +80,13 @@ std::int32_t SharedBlocks::clear_cache() {
 }
 
 // Blocks that are in use below an evicted one only leave the index.
-std::int32_t SharedBlocks::evict(PrefixMiss::Why why) {
+std::int32_t SharedBlocks::evict(std::optional<PrefixMiss::Why> why) {
+  const PrefixIndex::Eviction done = index_.evict(why);
   std::int32_t freed = 0;
-  for (const BlockRef block : index_.evict(why)) {
+  for (const BlockRef block : done.blocks) {
     freed += pool_.release(block) ? 1 : 0;
   }
+  num_evictions_[static_cast<std::size_t>(done.why)] += freed;
   return freed;
 }
 

@@ -5,12 +5,16 @@
 // holds it as well).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/eviction_order.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
@@ -27,14 +31,21 @@ class SharedBlocks {
 
   // Free plus cached: what acquire can hand out.
   [[nodiscard]] std::int32_t num_available() const;
-  // Cached blocks that acquire has freed since birth.
-  [[nodiscard]] std::int64_t num_evictions() const { return num_evictions_; }
+  // Cached blocks that acquire has freed since birth; those of one reason.
+  [[nodiscard]] std::int64_t num_evictions() const;
+  [[nodiscard]] std::int64_t num_evictions(PrefixMiss::Why why) const {
+    return num_evictions_[static_cast<std::size_t>(why)];
+  }
+  // What sessions say, and the time.
+  [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
-  // Takes `count` blocks as BlockPool::acquire does, evicting the least recently used cached ones
-  // first where too few are free. Precondition: count <= num_available().
+  // Takes `count` blocks as BlockPool::acquire does, evicting cached ones in their order where too
+  // few are free. Precondition: count <= num_available().
   [[nodiscard]] std::vector<BlockRef> acquire(std::int32_t count, BlockId after);
 
   void retain(BlockRef block);
+  // The same for a request of `session`, which found the block in the index.
+  void adopt(BlockRef block, SessionRef session);
   void release(BlockRef block);
 
   // Whether somebody else (the index counts) holds the block too, so that it may not be written.
@@ -44,18 +55,19 @@ class SharedBlocks {
 
   // Makes `block`, full of `tokens` and held by the caller, findable behind `parent`, unless these
   // tokens are known there. Returns the block that is found now. Precondition: `parent` is known.
-  [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens);
+  [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
+                                 SessionRef session = {});
 
   // Evicts everything unused; returns how many blocks became free.
   std::int32_t clear_cache();
 
  private:
-  std::int32_t evict(PrefixMiss::Why why);
+  std::int32_t evict(std::optional<PrefixMiss::Why> why);
 
   LedgerConfig config_;
   BlockPool pool_;
   PrefixIndex index_;
-  std::int64_t num_evictions_ = 0;
+  std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
 };
 
 }  // namespace quire::kv

@@ -1,7 +1,9 @@
 // Plain structs of the ledger's surface.
 #pragma once
 
+#include <chrono>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,6 +21,25 @@ struct LedgerConfig {
   std::int32_t window_tokens = 0;  // > 0: blocks wholly older than this many tokens are freed
   bool prefix_cache = true;        // full blocks of closed and running sequences are found again
   [[nodiscard]] Status validate() const;
+};
+
+// The ledger's clock. It reads none: its caller says what time it is.
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+
+// Somebody who comes back to what he had computed: handle of a slot, stale once the slot serves
+// another session. The default one is nobody.
+struct SessionRef {
+  std::int32_t slot = -1;
+  std::uint32_t generation = 0;
+  friend bool operator==(SessionRef, SessionRef) = default;
+};
+
+// What a session says about the KV that it has left in the cache.
+struct Retention {
+  std::int32_t priority = 0;                 // lower goes first
+  std::optional<Clock::duration> ttl;        // given up so long after the session's last request
+  std::optional<TimePoint> expected_return;  // of its next request, which ends the expectation
 };
 
 // Identity of a segment in one ledger, never reused.
@@ -61,7 +82,8 @@ struct BlockCopy {
 struct RunView {
   std::span<const BlockId> blocks;  // room made by extend included
   std::int32_t num_tokens = 0;      // with KV
-  std::int32_t start_position = 0;  // use position of run token 0: the shift of the run
+  std::int32_t start_position = 0;  // use position of run token 0
+  std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
   MergeRank rank;                   // of a sealed run
 };
 
@@ -77,15 +99,19 @@ struct PrefixMatch {
 struct PrefixMiss {
   enum class Why : std::uint8_t {
     kCacheOff,
-    kNeverSeen,  // or forgotten: only so many evictions are remembered
-    kDiffers,    // a cached prompt goes on with another token
-    kEvicted,    // to make room
+    kNeverSeen,     // or forgotten: only so many evictions are remembered
+    kDiffers,       // a cached prompt goes on with another token
+    kEvicted,       // to make room: least recently used
+    kClosed,        // to make room: its session was closed
+    kExpired,       // to make room: its session's TTL was over
+    kReturnsLater,  // to make room: its session was expected back later than others
     kCleared,
     kTail,  // less than a block is left, or the last token alone, which is always computed
   };
+  static constexpr std::size_t kNumWhys = static_cast<std::size_t>(Why::kTail) + 1;
   Why why = Why::kNeverSeen;
   std::int64_t token = 0;  // kDiffers: the first other one; else the first without KV
-  double seconds = 0;      // since then, of kEvicted and kCleared
+  double seconds = 0;      // since it went
 };
 
 // For people: "evicted to make room 12 s ago".
@@ -94,10 +120,14 @@ struct PrefixMiss {
 struct LedgerCounts {
   std::int32_t blocks_total = 0;
   std::int32_t blocks_free = 0;
-  std::int32_t blocks_cached = 0;  // known to the prefix index and used by nobody: evictable
-  std::int32_t blocks_in_use = 0;  // free + cached + in_use == total, always
-  std::int64_t evictions = 0;      // cached blocks that were freed to make room
-  std::int64_t tokens_reused = 0;  // tokens attached from the prefix index since birth
+  std::int32_t blocks_cached = 0;      // known to the prefix index and used by nobody: evictable
+  std::int32_t blocks_in_use = 0;      // free + cached + in_use == total, always
+  std::int64_t evictions = 0;          // cached blocks that were freed to make room; of these:
+  std::int64_t evictions_closed = 0;   // of a closed session
+  std::int64_t evictions_expired = 0;  // of a session whose TTL was over
+  std::int64_t evictions_later = 0;    // of a session that was expected back later than others
+  std::int32_t sessions = 0;           // open
+  std::int64_t tokens_reused = 0;      // tokens attached from the prefix index since birth
 };
 
 }  // namespace quire::kv

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <span>
@@ -11,15 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
 
 namespace quire::kv_store {
 namespace {
@@ -35,8 +40,15 @@ Result<std::string> describe(const Checkpoint& checkpoint, const std::string& se
   json::array sequences;
   for (const SavedSequence& sequence : checkpoint.sequences) {
     QUIRE_TRY(json::value metadata, base::parse_json(sequence.metadata_json, "metadata"));
+    json::array runs;
+    for (const SavedSequence::Run& run : sequence.runs) {
+      runs.push_back({run.tokens, run.start_position});
+    }
     sequences.push_back({{"name", sequence.name},
                          {"parts", sequence.parts.size()},
+                         {"runs", std::move(runs)},
+                         {"kernels", sequence.kernels},
+                         {"follows_from_tokens", sequence.follows_from_tokens},
                          {"metadata", std::move(metadata)}});
   }
   return json::serialize(json::object{
@@ -57,10 +69,33 @@ Status take_sequence(const json::value& value, std::size_t& part, Checkpoint& ch
   }
   const auto begin = entry.parts.begin() + static_cast<std::ptrdiff_t>(part);
   const json::value* metadata = base::find(*object, "metadata");
-  checkpoint.sequences.push_back(
-      {.name = std::move(name),
-       .metadata_json = metadata == nullptr ? "{}" : json::serialize(*metadata),
-       .parts = {begin, begin + parts}});
+  SavedSequence saved{.name = std::move(name),
+                      .metadata_json = metadata == nullptr ? "{}" : json::serialize(*metadata),
+                      .parts = {begin, begin + parts}};
+  QUIRE_TRY(saved.kernels, base::get_string(*object, "kernels", ""));
+  QUIRE_TRY(saved.follows_from_tokens, base::get_bool(*object, "follows_from_tokens", false));
+  const json::value* runs = base::find(*object, "runs");
+  using Runs = std::vector<std::pair<std::int64_t, std::int32_t>>;
+  const auto shapes =
+      runs == nullptr ? json::result<Runs>(Runs()) : json::try_value_to<Runs>(*runs);
+  std::int64_t tokens = 0;
+  for (const EntryPart& piece : saved.parts) {
+    tokens += piece.tokens;
+  }
+  if (shapes.has_error()) {
+    return corrupt(entry, "the runs of a sequence are malformed");
+  }
+  for (const auto& [length, position] : *shapes) {
+    if (length < 1 || length > tokens || position < 0) {
+      return corrupt(entry, base::str_cat("a run of ", length, " tokens, ", tokens, " are left"));
+    }
+    tokens -= length;
+    saved.runs.push_back({.tokens = length, .start_position = position});
+  }
+  if (tokens != 0) {
+    return corrupt(entry, base::str_cat(tokens, " tokens are of no run"));
+  }
+  checkpoint.sequences.push_back(std::move(saved));
   part += static_cast<std::size_t>(parts);
   return {};
 }
@@ -84,11 +119,11 @@ Result<std::pair<Checkpoint, std::string>> read_checkpoint(Entry entry) {
 }
 
 // The sequences named in `only`, or all.
-Result<std::vector<const CheckpointSequence*>> choose(std::span<const CheckpointSequence> sequences,
-                                                      std::span<const std::string> only) {
+Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> sequences,
+                                                std::span<const std::string> only) {
   std::set<std::string_view> names;
-  std::vector<const CheckpointSequence*> chosen;
-  for (const CheckpointSequence& sequence : sequences) {
+  std::vector<const LiveSequence*> chosen;
+  for (const LiveSequence& sequence : sequences) {
     if (!names.insert(sequence.name).second) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("two sequences are called ", base::quoted(sequence.name))};
@@ -104,6 +139,21 @@ Result<std::vector<const CheckpointSequence*>> choose(std::span<const Checkpoint
     }
   }
   return chosen;
+}
+
+// Of the one run that a piece has.
+Status read_layers(const KVFile& file, std::int32_t first_block, std::span<const BlockId> to,
+                   PagedStore& shelves) {
+  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
+    QUIRE_TRY_STATUS(file.read_layer(0, layer, first_block, to, shelves));
+  }
+  return {};
+}
+
+Error not_a_piece(const EntryPart& part, const SavedSequence& saved) {
+  return {.code = ErrorCode::kCorrupt,
+          .message = base::str_cat("object ", part.object, " is no piece of sequence ",
+                                   base::quoted(saved.name))};
 }
 
 Status verify_parts(const Store& store, const Entry& entry) {
@@ -124,8 +174,8 @@ Status CheckpointOptions::validate() const {
   if (keep < 0) {
     return negative("keep", keep);
   }
-  if (every_calls < 0) {
-    return negative("every_calls", every_calls);
+  if (every_tokens < 0) {
+    return negative("every_tokens", every_tokens);
   }
   if (every_ms < 0) {
     return negative("every_ms", every_ms);
@@ -146,52 +196,183 @@ std::string CheckpointManager::key_of(std::string_view name) const {
       base::FieldHasher().add("quire checkpoint").add(options_.series).add(name).finish());
 }
 
-Status CheckpointManager::put_pieces(const CheckpointSequence& sequence, const PagedStore& shelves,
-                                     Checkpoint& checkpoint) {
-  SavedSequence saved{.name = sequence.name, .metadata_json = sequence.metadata_json};
-  for (const CheckpointPiece& piece : sequence.pieces) {
+Status CheckpointManager::put_pieces(const LiveSequence& sequence,
+                                     std::span<const SequencePiece> pieces,
+                                     const PagedStore& shelves, Checkpoint& checkpoint) {
+  SavedSequence saved{.name = sequence.name,
+                      .metadata_json = sequence.metadata_json,
+                      .kernels = sequence.kernels,
+                      .follows_from_tokens = sequence.follows_from_tokens};
+  for (const LiveRun& live : sequence.runs) {
+    saved.runs.push_back({.tokens = static_cast<std::int64_t>(live.run.tokens.size()),
+                          .start_position = live.run.start_position});
+  }
+  const std::int64_t block_tokens = shelves.geometry().block_tokens;
+  for (const SequencePiece& piece : pieces) {
+    const auto& [run, blocks] = sequence.runs[piece.run];
+    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = shelves.geometry()};
+    content.runs = {
+        {.tokens = {run.tokens.begin() + piece.begin, run.tokens.begin() + piece.end},
+         .start_position = run.start_position + static_cast<std::int32_t>(piece.begin)}};
+    const std::vector<BlockId> held(blocks.begin() + piece.begin / block_tokens,
+                                    blocks.begin() + (piece.end + block_tokens - 1) / block_tokens);
     QUIRE_TRY(const std::int64_t bytes,
-              store_->put_object(piece.object, piece.content, shelves, piece.blocks));
+              store_->put_object(piece.object, std::move(content), shelves, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
     checkpoint.written_bytes += bytes;
-    EntryPart part{.object = piece.object};
-    for (const SavedRun& run : piece.content.runs) {
-      part.tokens += static_cast<std::int64_t>(run.tokens.size());
-    }
-    saved.parts.push_back(part);
-    checkpoint.entry.parts.push_back(std::move(part));
+    saved.parts.push_back({.object = piece.object, .tokens = piece.end - piece.begin});
+    checkpoint.entry.parts.push_back(saved.parts.back());
   }
   checkpoint.sequences.push_back(std::move(saved));
   return {};
 }
 
-Result<Checkpoint> CheckpointManager::save(std::string name,
-                                           std::span<const CheckpointSequence> sequences,
-                                           const PagedStore& shelves,
-                                           std::span<const std::string> only) {
-  QUIRE_TRY(const auto chosen, choose(sequences, only));
-  QUIRE_TRY(const std::vector<Checkpoint> earlier, list());
-  Checkpoint checkpoint{.number = earlier.empty() ? 1 : earlier.front().number + 1};
-  checkpoint.name =
-      name.empty() ? base::str_cat("checkpoint-", checkpoint.number) : std::move(name);
-  for (const CheckpointSequence* sequence : chosen) {
-    QUIRE_TRY_STATUS(put_pieces(*sequence, shelves, checkpoint));
-  }
+Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
   checkpoint.entry.key = key_of(checkpoint.name);
   checkpoint.entry.tenant = options_.tenant;
   checkpoint.entry.kind = EntryKind::kCheckpoint;
   checkpoint.entry.name = checkpoint.name;
   QUIRE_TRY(checkpoint.entry.metadata_json, describe(checkpoint, options_.series));
   QUIRE_TRY_STATUS(store_->put_entry(checkpoint.entry));
-  calls_ = 0;
-  saved_ms_ = store_->now_ms();
-  if (options_.keep > 0) {
-    QUIRE_TRY_STATUS(prune(options_.keep));
-  }
   QUIRE_TRY(Checkpoint stored, find(checkpoint.name));
   stored.written_objects = checkpoint.written_objects;
   stored.written_bytes = checkpoint.written_bytes;
   return stored;
+}
+
+Result<Checkpoint> CheckpointManager::save(std::string name,
+                                           std::span<const LiveSequence> sequences,
+                                           const PagedStore& shelves,
+                                           std::span<const std::string> only) {
+  QUIRE_TRY(const auto chosen, choose(sequences, only));
+  QUIRE_TRY(const std::vector<Checkpoint> earlier, list());
+  PieceCutter cutter(options_.tenant);
+  for (const Checkpoint& known : earlier) {
+    for (const SavedSequence& sequence : known.sequences) {
+      cutter.learn(sequence.parts);
+    }
+  }
+  Checkpoint checkpoint{.number = earlier.empty() ? 1 : earlier.front().number + 1};
+  checkpoint.name =
+      name.empty() ? base::str_cat("checkpoint-", checkpoint.number) : std::move(name);
+  const auto cuts = common_cuts(chosen);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    QUIRE_TRY_STATUS(
+        put_pieces(*chosen[i], cutter.cut(*chosen[i], shelves, cuts[i]), shelves, checkpoint));
+  }
+  QUIRE_TRY(Checkpoint stored, put_checkpoint(std::move(checkpoint)));
+  saved_ms_ = store_->now_ms();
+  if (options_.keep > 0) {
+    QUIRE_TRY_STATUS(prune(options_.keep));
+  }
+  return stored;
+}
+
+Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) const {
+  LiveSequence sequence{.name = saved.name,
+                        .metadata_json = saved.metadata_json,
+                        .kernels = saved.kernels,
+                        .follows_from_tokens = saved.follows_from_tokens};
+  for (const SavedSequence::Run& run : saved.runs) {
+    sequence.runs.push_back({.run = {.start_position = run.start_position}});
+  }
+  std::size_t run = 0;
+  for (const EntryPart& part : saved.parts) {
+    QUIRE_TRY(const KVFile file, store_->open_object(part.object));
+    const KVFileContent& content = file.content();
+    if (run == sequence.runs.size()) {
+      return not_a_piece(part, saved);
+    }
+    std::vector<TokenId>& tokens = sequence.runs[run].run.tokens;
+    const std::int64_t first = sequence.runs[run].run.start_position + std::ssize(tokens);
+    const bool fits = content.runs.size() == 1 && part.first_token == 0 &&
+                      std::ssize(content.runs.front().tokens) == part.tokens &&
+                      content.runs.front().start_position == first &&
+                      std::ssize(tokens) % content.geometry.block_tokens == 0 &&
+                      std::ssize(tokens) + part.tokens <= saved.runs[run].tokens;
+    if (!fits || !(sequence.fingerprint.empty() || sequence.fingerprint == content.fingerprint)) {
+      return not_a_piece(part, saved);
+    }
+    sequence.fingerprint = content.fingerprint;
+    const std::vector<TokenId>& more = content.runs.front().tokens;
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    run += std::ssize(tokens) == saved.runs[run].tokens ? 1 : 0;
+  }
+  return sequence;
+}
+
+Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
+                               std::int32_t first_block, std::span<const BlockId> to,
+                               PagedStore& shelves) const {
+  const std::int64_t block_tokens = shelves.geometry().block_tokens;
+  const std::int64_t first = first_block, last = first + std::ssize(to);
+  std::int64_t at = 0;  // of a piece, in tokens of the run
+  for (std::size_t before = 0; before < run; ++before) {
+    at -= saved.runs[before].tokens;
+  }
+  for (const EntryPart& part : saved.parts) {
+    const bool in_run = at >= 0 && at < saved.runs[run].tokens;
+    const std::int64_t begin = at / block_tokens;  // blocks that the piece has
+    const std::int64_t end = (at + part.tokens + block_tokens - 1) / block_tokens;
+    const std::int64_t from = std::max(begin, first), until = std::min(end, last);
+    at += part.tokens;
+    if (!in_run || from >= until) {
+      continue;
+    }
+    QUIRE_TRY(const KVFile file, store_->open_object(part.object));
+    const auto blocks =
+        to.subspan(static_cast<std::size_t>(from - first), static_cast<std::size_t>(until - from));
+    QUIRE_TRY_STATUS(read_layers(file, static_cast<std::int32_t>(from - begin), blocks, shelves));
+  }
+  return {};
+}
+
+// With scratch shelves that hold this one sequence.
+Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
+                                           PieceCutter& cutter, std::span<const std::int64_t> cuts,
+                                           Checkpoint& checkpoint) {
+  tensor::KVGeometry geometry;
+  if (!saved.parts.empty()) {
+    QUIRE_TRY(const KVFile file, store_->open_object(saved.parts.front().object));
+    geometry = file.content().geometry;
+  }
+  std::int32_t blocks = 0;
+  for (LiveRun& live : sequence.runs) {
+    for (std::int32_t left = live.run.num_blocks(geometry.block_tokens); left > 0; --left) {
+      live.blocks.push_back({blocks++});
+    }
+  }
+  if (blocks == 0) {
+    checkpoint.sequences.push_back(saved);
+    return {};
+  }
+  QUIRE_TRY(PagedStore shelves, PagedStore::create(geometry, blocks));
+  for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
+    QUIRE_TRY_STATUS(read(saved, run, 0, sequence.runs[run].blocks, shelves));
+  }
+  return put_pieces(sequence, cutter.cut(sequence, shelves, cuts), shelves, checkpoint);
+}
+
+Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
+  QUIRE_TRY(const Checkpoint before, find(name));
+  std::vector<LiveSequence> sequences;
+  std::vector<const LiveSequence*> borrowed;
+  sequences.reserve(before.sequences.size());
+  for (const SavedSequence& saved : before.sequences) {
+    QUIRE_TRY(sequences.emplace_back(), tokens_of(saved));
+    borrowed.push_back(&sequences.back());
+  }
+  const auto cuts = common_cuts(borrowed);
+  PieceCutter cutter(options_.tenant);
+  Checkpoint checkpoint{.name = before.name, .number = before.number};
+  checkpoint.entry.pinned = before.entry.pinned;
+  checkpoint.entry.created_ms = before.entry.created_ms;
+  checkpoint.entry.expires_ms = before.entry.expires_ms;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    QUIRE_TRY_STATUS(compact_sequence(before.sequences[i], std::move(sequences[i]), cutter, cuts[i],
+                                      checkpoint));
+  }
+  return put_checkpoint(std::move(checkpoint));
 }
 
 Result<std::vector<Checkpoint>> CheckpointManager::list() const {
@@ -251,10 +432,10 @@ Result<std::int64_t> CheckpointManager::prune(std::int64_t keep) {
   return removed;
 }
 
-bool CheckpointManager::due() {
-  ++calls_;
-  return (options_.every_calls > 0 && calls_ >= options_.every_calls) ||
-         (options_.every_ms > 0 && store_->now_ms() - saved_ms_ >= options_.every_ms);
+bool CheckpointManager::due(std::int64_t new_tokens) const {
+  return new_tokens > 0 &&
+         ((options_.every_tokens > 0 && new_tokens >= options_.every_tokens) ||
+          (options_.every_ms > 0 && store_->now_ms() - saved_ms_ >= options_.every_ms));
 }
 
 }  // namespace quire::kv_store

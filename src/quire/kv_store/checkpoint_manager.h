@@ -1,6 +1,6 @@
 // Checkpoints: all sequences of a program, or chosen ones, as they are now, in a store. Each
-// checkpoint is complete by itself, yet writes only the objects that are not there already, so that
-// its cost follows what has changed since the last one.
+// checkpoint is complete by itself, yet writes only the blocks that no earlier one has, so that its
+// cost follows what has changed since the last one.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +11,34 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/entry.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
 
-// A piece of a sequence that is an object of its own. Pieces that never change again (full blocks)
-// are written once; only the piece that grows is written at every checkpoint.
-struct CheckpointPiece {
-  std::string object;                        // hash, see Store::put_object
-  KVFileContent content;                     // its runs are the tokens of the piece
-  std::vector<std::vector<BlockId>> blocks;  // [runs] on the shelves
-};
-
-struct CheckpointSequence {
-  std::string name;  // unique in a checkpoint
-  std::string metadata_json = "{}";
-  std::vector<CheckpointPiece> pieces;
-};
-
 struct CheckpointOptions {
   std::string series = "default";  // checkpoints of different series know nothing of each other
   std::string tenant;
-  std::int64_t keep = 3;         // newest ones, pinned ones not counted; 0: all
-  std::int64_t every_calls = 0;  // due() says true at every n-th call; 0: never
-  std::int64_t every_ms = 0;     // ... and when so much time went by since the last one; 0: never
+  std::int64_t keep = 3;          // newest ones, pinned ones not counted; 0: all
+  std::int64_t every_tokens = 0;  // due() says true when there are so many new ones; 0: never
+  std::int64_t every_ms = 0;      // ... or some, and so much time went by; 0: never
   [[nodiscard]] Status validate() const;
 };
 
 struct SavedSequence {
   std::string name;
   std::string metadata_json;
-  std::vector<EntryPart> parts;
+  std::string kernels;
+  bool follows_from_tokens = true;
+  struct Run {
+    std::int64_t tokens = 0;
+    std::int32_t start_position = 0;
+  };
+  std::vector<Run> runs;
+  std::vector<EntryPart> parts;  // its pieces, in order
 };
 
 struct Checkpoint {
@@ -53,7 +46,7 @@ struct Checkpoint {
   std::int64_t number = 0;  // grows within a series
   Entry entry;              // of kind kCheckpoint
   std::vector<SavedSequence> sequences;
-  // Of save() only:
+  // Of save() and compact() only:
   std::int64_t written_objects = 0;
   std::int64_t written_bytes = 0;
 };
@@ -66,11 +59,22 @@ class CheckpointManager {
 
   // Saves `sequences`, then forgets what `keep` does not cover. Interrupted anywhere, the earlier
   // checkpoints are whole. `name` empty: "checkpoint-<number>"; one of the same name is replaced.
-  // `only`: names of the sequences to save, empty: all; kNotFound for one that is not given.
-  [[nodiscard]] Result<Checkpoint> save(std::string name,
-                                        std::span<const CheckpointSequence> sequences,
+  // `only`: names of the sequences to save, empty: all; kNotFound for one that is not given. Writes
+  // the blocks that no checkpoint of the series has.
+  [[nodiscard]] Result<Checkpoint> save(std::string name, std::span<const LiveSequence> sequences,
                                         const PagedStore& shelves,
                                         std::span<const std::string> only = {});
+
+  // What a saved sequence is, without blocks: its runs are empty of KV. Reads the headers of its
+  // objects. kNotFound and kCorrupt name the object.
+  [[nodiscard]] Result<LiveSequence> tokens_of(const SavedSequence& saved) const;
+  // Reads blocks [first_block, first_block + to.size()) of a run of it onto the shelves. What was
+  // read before an error may not be used.
+  [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,
+                            std::span<const BlockId> to, PagedStore& shelves) const;
+  // The same checkpoint in as few objects as if it had been the first one: what many small saves
+  // have scattered is written together. Cost: reads and writes all of it.
+  [[nodiscard]] Result<Checkpoint> compact(std::string_view name);
 
   // Newest first. Reads no KV.
   [[nodiscard]] Result<std::vector<Checkpoint>> list() const;
@@ -83,19 +87,24 @@ class CheckpointManager {
   // Forgets all but the newest `keep` and the pinned ones; returns how many.
   [[nodiscard]] Result<std::int64_t> prune(std::int64_t keep);
 
-  // Counts one call; true when a checkpoint is due by `every_calls` or `every_ms`. save() starts
-  // both counts anew.
-  [[nodiscard]] bool due();
+  // Whether a checkpoint is due: `new_tokens` that the last one does not have reach every_tokens,
+  // or there are some and every_ms went by since the last save() of this manager.
+  [[nodiscard]] bool due(std::int64_t new_tokens) const;
 
  private:
   CheckpointManager(Store& store, CheckpointOptions options);
   [[nodiscard]] std::string key_of(std::string_view name) const;
-  [[nodiscard]] Status put_pieces(const CheckpointSequence& sequence, const PagedStore& shelves,
+  [[nodiscard]] Status put_pieces(const LiveSequence& sequence,
+                                  std::span<const SequencePiece> pieces, const PagedStore& shelves,
                                   Checkpoint& checkpoint);
+  // Puts the entry of what was put before; the stored one.
+  [[nodiscard]] Result<Checkpoint> put_checkpoint(Checkpoint checkpoint);
+  [[nodiscard]] Status compact_sequence(const SavedSequence& saved, LiveSequence sequence,
+                                        PieceCutter& cutter, std::span<const std::int64_t> cuts,
+                                        Checkpoint& checkpoint);
 
   Store* store_;
   CheckpointOptions options_;
-  std::int64_t calls_ = 0;
   std::int64_t saved_ms_ = 0;
 };
 

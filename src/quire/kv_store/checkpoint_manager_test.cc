@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
@@ -36,20 +39,53 @@ class Checkpoints : public ::testing::Test {
     return std::move(manager).value();
   }
 
-  CheckpointPiece piece(std::int32_t block) const {
-    return {.object = object_hash(block),
-            .content = {.fingerprint = fingerprint_of(1),
-                        .geometry = shelves_.geometry(),
-                        .runs = {run_of(4, 0, 100 * block)}},
-            .blocks = {ids({block})}};
-  }
-
-  CheckpointSequence sequence(const std::string& name, std::int32_t first, int count) const {
-    CheckpointSequence made{.name = name, .metadata_json = R"({"sampler":7})"};
+  // Blocks [first, first + count) of the shelves, 4 tokens each but for the last one. Equal blocks
+  // behind equal ones are the same KV.
+  LiveSequence sequence(const std::string& name, std::int32_t first, int count,
+                        int last = 4) const {
+    LiveSequence made{.name = name,
+                      .metadata_json = R"({"sampler":7})",
+                      .fingerprint = fingerprint_of(1),
+                      .kernels = "any"};
+    LiveRun& run = made.runs.emplace_back();
     for (std::int32_t i = 0; i < count; ++i) {
-      made.pieces.push_back(piece(first + i));
+      const auto tokens = run_of(i + 1 < count ? 4 : last, 0, 100 * (first + i)).tokens;
+      run.run.tokens.insert(run.run.tokens.end(), tokens.begin(), tokens.end());
+      run.blocks.push_back({first + i});
     }
     return made;
+  }
+
+  // Blocks from `first` on of one run, read back.
+  void expect_run(const CheckpointManager& checkpoints, const SavedSequence& saved, std::size_t run,
+                  const LiveRun& live, std::size_t first) {
+    PagedStore to = random_shelves(shelves_.geometry(), 32, 99);
+    std::vector<BlockId> targets;
+    for (std::size_t i = first; i < live.blocks.size(); ++i) {
+      targets.push_back({static_cast<std::int32_t>(31 - i)});
+    }
+    const std::vector<BlockId> sources(live.blocks.begin() + static_cast<std::ptrdiff_t>(first),
+                                       live.blocks.end());
+    const auto first_block = static_cast<std::int32_t>(first);
+    ASSERT_TRUE(checkpoints.read(saved, run, first_block, targets, to).ok());
+    const std::size_t tokens = live.run.tokens.size() - 4 * first;
+    EXPECT_EQ(kv_bytes(to, targets, tokens), kv_bytes(shelves_, sources, tokens));
+  }
+
+  void expect_saved(const CheckpointManager& checkpoints, const SavedSequence& saved,
+                    const LiveSequence& live) {
+    const auto read = checkpoints.tokens_of(saved);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    ASSERT_EQ(read->runs.size(), live.runs.size());
+    EXPECT_EQ(read->kernels, live.kernels);
+    EXPECT_EQ(read->follows_from_tokens, live.follows_from_tokens);
+    for (std::size_t run = 0; run < live.runs.size(); ++run) {
+      EXPECT_EQ(read->runs[run].run.tokens, live.runs[run].run.tokens);
+      EXPECT_EQ(read->runs[run].run.start_position, live.runs[run].run.start_position);
+      for (std::size_t first = 0; first < live.runs[run].blocks.size(); first += 3) {
+        expect_run(checkpoints, saved, run, live.runs[run], first);
+      }
+    }
   }
 
   static std::vector<std::string> names(const Result<std::vector<Checkpoint>>& checkpoints) {
@@ -60,9 +96,18 @@ class Checkpoints : public ::testing::Test {
     return names;
   }
 
-  void damage(std::int32_t block) {
-    const std::string hash = object_hash(block);
-    const auto path = folder_.path() / "store" / "objects" / hash.substr(0, 2) / (hash + ".qkv");
+  [[nodiscard]] std::int64_t num_objects() const {
+    std::int64_t objects = 0;
+    for (const auto& file :
+         std::filesystem::recursive_directory_iterator(folder_.path() / "store" / "objects")) {
+      objects += file.path().extension() == ".qkv" ? 1 : 0;
+    }
+    return objects;
+  }
+
+  void damage(const EntryPart& part) {
+    const auto path =
+        folder_.path() / "store" / "objects" / part.object.substr(0, 2) / (part.object + ".qkv");
     auto bytes = file_bytes_of(path);
     bytes.back() = static_cast<char>(bytes.back() ^ 4);
     write_bytes(path, bytes);
@@ -76,41 +121,121 @@ class Checkpoints : public ::testing::Test {
 
 TEST_F(Checkpoints, SayWhatWasSavedAndGiveItBack) {
   CheckpointManager checkpoints = manager();
-  const std::vector<CheckpointSequence> all = {
-      sequence("a", 0, 3), sequence("b", 1, 2), {.name = "empty"}};
+  LiveSequence composed = sequence("composed", 8, 2, 3);
+  composed.follows_from_tokens = false;
+  composed.runs.push_back(sequence("", 12, 3, 1).runs.front());
+  composed.runs.back().run.start_position = 40;
+  const std::vector<LiveSequence> all = {
+      sequence("a", 0, 3), sequence("b", 4, 2, 1), composed, {.name = "empty"}};
   const auto saved = checkpoints.save("", all, shelves_);
   ASSERT_TRUE(saved.ok()) << saved.error().message;
   EXPECT_EQ(saved->name, "checkpoint-1");
-  EXPECT_EQ(saved->written_objects, 3);
+  EXPECT_EQ(saved->written_objects, 1 + 2 + 4);
+  EXPECT_EQ(saved->entry.tokens, 12 + 5 + 7 + 9);
   const auto latest = checkpoints.latest();
   ASSERT_TRUE(latest.ok());
-  ASSERT_EQ(latest->sequences.size(), 3U);
-  EXPECT_EQ(latest->sequences[0].name, "a");
-  EXPECT_EQ(latest->sequences[0].metadata_json, R"({"sampler":7})");
-  ASSERT_EQ(latest->sequences[0].parts.size(), 3U);
-  ASSERT_EQ(latest->sequences[1].parts.size(), 2U);
-  EXPECT_EQ(latest->sequences[1].parts[0].object, object_hash(1));
-  EXPECT_EQ(latest->sequences[1].parts[0].tokens, 4);
-  EXPECT_TRUE(latest->sequences[2].parts.empty());
-  EXPECT_EQ(latest->entry.tokens, 20);
+  ASSERT_EQ(latest->sequences.size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(latest->sequences[i].name, all[i].name);
+    EXPECT_EQ(latest->sequences[i].metadata_json, all[i].metadata_json);
+    expect_saved(checkpoints, latest->sequences[i], all[i]);
+  }
 }
 
-TEST_F(Checkpoints, WriteOnlyWhatIsNew) {
-  CheckpointManager checkpoints = manager();
+TEST_F(Checkpoints, WriteOnlyTheBlocksThatAreNew) {
+  CheckpointManager checkpoints = manager({.keep = 1});
   const auto first = checkpoints.save("", {{sequence("a", 0, 10)}}, shelves_);
   ASSERT_TRUE(first.ok());
-  const auto second = checkpoints.save("", {{sequence("a", 0, 11)}}, shelves_);
+  const auto second = manager({.keep = 1}).save("", {{sequence("a", 0, 11)}}, shelves_);
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->written_objects, 1);
-  EXPECT_EQ(second->written_bytes * 10, first->written_bytes);
+  EXPECT_LT(second->written_bytes * 2, first->written_bytes);
   const auto third = checkpoints.save("", {{sequence("a", 0, 11)}}, shelves_);
   EXPECT_EQ(third->written_bytes, 0);
   EXPECT_EQ(third->sequences[0].parts, second->sequences[0].parts);
+  const auto tail = checkpoints.save("", {{sequence("a", 0, 12, 1)}}, shelves_);
+  EXPECT_EQ(tail->written_objects, 1);
+  const auto grown = checkpoints.save("", {{sequence("a", 0, 12, 3)}}, shelves_);
+  EXPECT_EQ(grown->written_objects, 1) << "the block that was not full";
+  EXPECT_EQ(num_objects(), 3) << "the tail of before went with its checkpoint";
+  expect_saved(checkpoints, grown->sequences[0], sequence("a", 0, 12, 3));
+}
+
+TEST_F(Checkpoints, BaseAndIncrementsEqualAFullSave) {
+  CheckpointManager step = manager({.series = "step", .keep = 1});
+  for (int blocks = 1; blocks <= 24; ++blocks) {
+    for (const int last : {2, 4}) {
+      ASSERT_TRUE(step.save("", {{sequence("a", 0, blocks, last)}}, shelves_).ok());
+    }
+  }
+  const auto stepwise = step.latest();
+  EXPECT_EQ(stepwise->sequences[0].parts.size(), 24U);
+  CheckpointManager full = manager({.series = "full"});
+  const auto whole = full.save("", {{sequence("a", 0, 24)}}, shelves_);
+  ASSERT_EQ(whole->sequences[0].parts.size(), 1U);
+  expect_saved(step, stepwise->sequences[0], sequence("a", 0, 24));
+  expect_saved(full, whole->sequences[0], sequence("a", 0, 24));
+  const auto compacted = step.compact(stepwise->name);
+  ASSERT_TRUE(compacted.ok()) << compacted.error().message;
+  EXPECT_EQ(compacted->sequences[0].parts, whole->sequences[0].parts);
+  EXPECT_EQ(compacted->number, stepwise->number);
+  EXPECT_EQ(compacted->entry.created_ms, stepwise->entry.created_ms);
+  EXPECT_EQ(compacted->written_bytes, 0) << "the other series has it";
+  expect_saved(step, compacted->sequences[0], sequence("a", 0, 24));
+  EXPECT_EQ(step.compact("none").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(Checkpoints, OfSequencesThatBeginAlikeTheBeginningIsWrittenOnce) {
+  CheckpointManager checkpoints = manager();
+  LiveSequence fork = sequence("b", 0, 12);
+  const LiveSequence other = sequence("", 20, 2);
+  fork.runs[0].run.tokens.insert(fork.runs[0].run.tokens.end(), other.runs[0].run.tokens.begin(),
+                                 other.runs[0].run.tokens.end());
+  fork.runs[0].blocks.insert(fork.runs[0].blocks.end(), {{20}, {21}});
+  const std::vector<LiveSequence> all = {sequence("a", 0, 18), fork};
+  const auto saved = checkpoints.save("", all, shelves_);
+  ASSERT_TRUE(saved.ok());
+  EXPECT_EQ(saved->written_objects, 3);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    expect_saved(checkpoints, saved->sequences[i], all[i]);
+  }
+  const auto compacted = checkpoints.compact(saved->name);
+  EXPECT_EQ(compacted->written_bytes, 0);
+  EXPECT_EQ(compacted->entry.parts, saved->entry.parts);
+}
+
+TEST_F(Checkpoints, NamesSayWhatTheKVIs) {
+  const LiveSequence same = sequence("a", 0, 2);
+  const auto name = [&](const LiveSequence& of, const std::string& tenant = "") {
+    return PieceNames(of, tenant, shelves_).name(of.runs.size() - 1, 0, 8);
+  };
+  EXPECT_EQ(name(same), name(sequence("b", 0, 2)));
+  std::set<std::string> names = {name(same), name(same, "t"), name(sequence("a", 1, 2))};
+  LiveSequence changed = same;
+  changed.kernels = "others";
+  names.insert(name(changed));
+  changed = same;
+  changed.fingerprint = fingerprint_of(2);
+  names.insert(name(changed));
+  changed = same;
+  changed.runs[0].run.start_position = 4;
+  names.insert(name(changed));
+  changed = same;
+  changed.runs.insert(changed.runs.begin(), sequence("", 5, 1).runs[0]);
+  names.insert(name(changed));
+  changed = same;
+  changed.follows_from_tokens = false;
+  names.insert(name(changed));
+  changed.runs[0].blocks[1] = {9};
+  names.insert(name(changed));
+  EXPECT_EQ(names.size(), 9U);
+  const PagedStore larger = random_shelves(small_geometry(tensor::DType::kFloat32), 4, 1);
+  EXPECT_NE(PieceNames(same, "", larger).name(0, 0, 8), name(same));
 }
 
 TEST_F(Checkpoints, SaveChosenSequencesOnlyIfAsked) {
   CheckpointManager checkpoints = manager();
-  const std::vector<CheckpointSequence> all = {sequence("a", 0, 1), sequence("b", 1, 1)};
+  const std::vector<LiveSequence> all = {sequence("a", 0, 1), sequence("b", 1, 1)};
   const std::vector<std::string> only = {"b"}, unknown = {"c"};
   const auto saved = checkpoints.save("", all, shelves_, only);
   ASSERT_TRUE(saved.ok());
@@ -118,7 +243,7 @@ TEST_F(Checkpoints, SaveChosenSequencesOnlyIfAsked) {
   EXPECT_EQ(saved->sequences[0].name, "b");
   EXPECT_EQ(saved->written_objects, 1);
   EXPECT_EQ(checkpoints.save("", all, shelves_, unknown).error().code, ErrorCode::kNotFound);
-  const std::vector<CheckpointSequence> twice = {sequence("a", 0, 1), sequence("a", 1, 1)};
+  const std::vector<LiveSequence> twice = {sequence("a", 0, 1), sequence("a", 1, 1)};
   EXPECT_EQ(checkpoints.save("", twice, shelves_).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(names(checkpoints.list()).size(), 1U);
 }
@@ -156,10 +281,11 @@ TEST_F(Checkpoints, TheLatestIsTheNewestThatIsWhole) {
   CheckpointManager checkpoints = manager();
   EXPECT_EQ(checkpoints.latest().error().code, ErrorCode::kNotFound);
   ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 1)}}, shelves_).ok());
-  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 2)}}, shelves_).ok());
-  damage(1);
+  const auto second = checkpoints.save("", {{sequence("a", 0, 2)}}, shelves_);
+  ASSERT_TRUE(second.ok());
+  damage(second->entry.parts[1]);
   EXPECT_EQ(checkpoints.latest()->name, "checkpoint-1");
-  damage(0);
+  damage(second->entry.parts[0]);
   const auto none = checkpoints.latest();
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(none.error().message, HasSubstr("2 are damaged"));
@@ -167,21 +293,19 @@ TEST_F(Checkpoints, TheLatestIsTheNewestThatIsWhole) {
   EXPECT_EQ(checkpoints.latest()->name, "checkpoint-3") << "saving mends the objects";
 }
 
-TEST_F(Checkpoints, AreDueByCallsAndByTime) {
-  CheckpointManager calls = manager({.every_calls = 3});
-  EXPECT_FALSE(calls.due());
-  EXPECT_FALSE(calls.due());
-  EXPECT_TRUE(calls.due());
-  EXPECT_TRUE(calls.due()) << "until it is saved";
-  ASSERT_TRUE(calls.save("", {}, shelves_).ok());
-  EXPECT_FALSE(calls.due());
+TEST_F(Checkpoints, AreDueByNewTokensAndByTime) {
+  const CheckpointManager tokens = manager({.every_tokens = 3});
+  EXPECT_FALSE(tokens.due(0));
+  EXPECT_FALSE(tokens.due(2));
+  EXPECT_TRUE(tokens.due(3));
   CheckpointManager time = manager({.every_ms = 60'000});
-  EXPECT_FALSE(time.due());
+  EXPECT_FALSE(time.due(1000));
   ahead_ms_ += 61'000;
-  EXPECT_TRUE(time.due());
+  EXPECT_FALSE(time.due(0)) << "nothing has changed";
+  EXPECT_TRUE(time.due(1));
   ASSERT_TRUE(time.save("", {}, shelves_).ok());
-  EXPECT_FALSE(time.due());
-  EXPECT_FALSE(manager().due());
+  EXPECT_FALSE(time.due(1));
+  EXPECT_FALSE(manager().due(1000));
 }
 
 TEST_F(Checkpoints, OptionsOutOfRangeAreNamed) {
@@ -194,7 +318,10 @@ TEST_F(Checkpoints, OptionsOutOfRangeAreNamed) {
 TEST_F(Checkpoints, MetadataOfAStrangerIsAnError) {
   for (const char* metadata :
        {"{}", R"({"sequences":3})", R"({"sequences":[1]})",
-        R"({"sequences":[{"name":"a","parts":9}]})", R"({"sequences":[{"parts":-1}]})"}) {
+        R"({"sequences":[{"name":"a","parts":9}]})", R"({"sequences":[{"parts":-1}]})",
+        R"({"sequences":[{"parts":0,"runs":7}]})", R"({"sequences":[{"parts":0,"runs":[[1,0]]}]})",
+        R"({"sequences":[{"parts":0,"runs":[[0,0]]}]})",
+        R"({"sequences":[{"parts":0,"runs":[["x",0]]}]})"}) {
     ASSERT_TRUE(
         store_
             ->put_entry(

@@ -218,7 +218,12 @@ Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string
                                    manifest->objects[i].hash));
   }
   manifest->entry.tenant = tenant;
-  QUIRE_TRY_STATUS(put_entry(manifest->entry));
+  room_.reset();  // whatever was copied
+  if (const Status put = put_entry(manifest->entry); !put.ok()) {
+    return put.error().code == ErrorCode::kInvalidArgument
+               ? damaged({.code = ErrorCode::kCorrupt, .message = put.error().message})
+               : put.error();
+  }
   return get(manifest->entry.key, tenant);
 }
 
@@ -242,7 +247,7 @@ Status Store::import_object(const Descriptor& from, const std::filesystem::path&
     return {};  // the own one stays
   }
   QUIRE_TRY_STATUS(file.commit(options_.write.sync));
-  return note_whole(folder, hash);
+  return note_whole(folder, hash, object.content());
 }
 
 }  // namespace quire::kv_store

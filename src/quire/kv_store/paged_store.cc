@@ -88,6 +88,35 @@ void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte*
               static_cast<std::size_t>(value_rows) * static_cast<std::size_t>(dim) * kWordBytes);
 }
 
+// Consecutive slots of two head blocks.
+struct SlotRange {
+  int from = 0, to = 0, count = 0;
+};
+
+// The same from any slot to any slot. `T`: an element.
+template <class T>
+void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
+                     const std::byte* from, std::byte* to) {
+  constexpr std::ptrdiff_t kPack = kWordBytes / static_cast<std::ptrdiff_t>(sizeof(T));
+  const std::ptrdiff_t dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
+  for (std::ptrdiff_t word = 0; word < dim / kPack; ++word) {
+    std::memcpy(to + (word * slots + range.to) * kWordBytes,
+                from + (word * slots + range.from) * kWordBytes,
+                static_cast<std::size_t>(range.count) * kWordBytes);
+  }
+  const std::ptrdiff_t v_offset = dim / kPack * slots * kWordBytes;
+  const auto* v_from = reinterpret_cast<const T*>(from + v_offset);
+  auto* v_to = reinterpret_cast<T*>(to + v_offset);
+  for (std::ptrdiff_t i = 0; i < range.count; ++i) {
+    const std::ptrdiff_t source = range.from + i, target = range.to + i;
+    const T* in = v_from + source / kPack * dim * kPack + source % kPack;
+    T* out = v_to + target / kPack * dim * kPack + target % kPack;
+    for (std::ptrdiff_t d = 0; d < dim; ++d) {
+      out[d * kPack] = in[d * kPack];
+    }
+  }
+}
+
 }  // namespace
 
 Status check_geometry(const tensor::KVGeometry& geometry) {
@@ -153,6 +182,30 @@ void PagedStore::copy(const kv::BlockCopy& copy) {
     copy_slots(geometry_, copy.tokens, head + copy.from.value * block_bytes,
                head + copy.to.value * block_bytes);
     head += block_bytes * num_blocks_;
+  }
+}
+
+void PagedStore::copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
+                          std::span<const BlockId> to) {
+  const std::int32_t block_tokens = geometry_.block_tokens;
+  QUIRE_CHECK(first >= 0 && count >= 0 &&
+                  first + std::int64_t{count} <= std::ssize(from) * std::int64_t{block_tokens},
+              "the run has no such slots");
+  QUIRE_CHECK(count <= std::ssize(to) * std::int64_t{block_tokens}, "no room for the slots");
+  const bool words = geometry_.dtype == tensor::DType::kFloat32;
+  const auto copy = words ? copy_slot_range<std::uint32_t> : copy_slot_range<std::uint16_t>;
+  for (int layer = 0; layer < geometry_.layers; ++layer) {
+    for (int head = 0; head < geometry_.kv_heads; ++head) {
+      for (std::int32_t done = 0; done < count;) {
+        const std::int32_t source = first + done;
+        SlotRange range{.from = source % block_tokens, .to = done % block_tokens};
+        range.count = std::min({count - done, block_tokens - range.from, block_tokens - range.to});
+        copy(geometry_, range,
+             head_blocks(layer, head, from[static_cast<std::size_t>(source / block_tokens)]).data(),
+             head_blocks(layer, head, to[static_cast<std::size_t>(done / block_tokens)]).data());
+        done += range.count;
+      }
+    }
   }
 }
 

@@ -33,6 +33,12 @@ class PagedStore {
   // exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens.
   void copy(const kv::BlockCopy& copy);
 
+  // Copies `count` slots of the run in `from`, beginning with slot `first`, to the first slots of
+  // the run in `to`, in all layers and heads. Preconditions (QUIRE_CHECK): the blocks exist and
+  // have the slots, and no block is in both.
+  void copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
+                std::span<const BlockId> to);
+
   // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
   // (QUIRE_CHECK): the layer, head and blocks exist. Valid while the store lives.
   [[nodiscard]] std::span<std::byte> head_blocks(int layer, int head, BlockId first,

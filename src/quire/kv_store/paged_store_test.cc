@@ -226,5 +226,42 @@ TEST(BlocksInBudget, RoundsDownAndNeverBelowZero) {
   EXPECT_EQ(blocks_in_budget(geometry, std::numeric_limits<std::int64_t>::max()), 0);
 }
 
+void fill(PagedStore& store) {
+  const auto size = static_cast<std::size_t>(store.geometry().block_bytes() * store.num_blocks());
+  std::byte* data = store.view(0).data;
+  for (std::size_t i = 0; i < size; ++i) {
+    data[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
+  }
+}
+
+TEST(PagedStore, CopyRunMovesEverySlotToWhereItsTokenIsAndTouchesNoOther) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (const int block_tokens : {1, 7, 32}) {
+      auto store = PagedStore::create(geometry_of(dtype, block_tokens), 12).value();
+      const std::vector<BlockId> from = {{3}, {1}, {8}}, to = {{0}, {9}, {4}};
+      for (int first = 0; first < 3 * block_tokens; first += 1 + block_tokens / 5) {
+        const int count = 3 * block_tokens - first;
+        fill(store);
+        auto before = PagedStore::create(geometry_of(dtype, block_tokens), 12).value();
+        fill(before);
+        store.copy_run(from, first, count, to);
+        for (int layer = 0; layer < 3; ++layer) {
+          const auto now = store.view(layer), then = before.view(layer);
+          const auto at = [&](const tensor::PagedKVView& view, const std::vector<BlockId>& run,
+                              int slot) {
+            return slot_bytes(view, 1, run[static_cast<std::size_t>(slot / block_tokens)].value,
+                              slot % block_tokens);
+          };
+          for (int slot = 0; slot < 3 * block_tokens; ++slot) {
+            EXPECT_EQ(at(now, from, slot), at(then, from, slot));
+            EXPECT_EQ(at(now, to, slot),
+                      slot < count ? at(then, from, first + slot) : at(then, to, slot));
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::kv_store

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>  // renameat
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -133,6 +134,14 @@ class FolderLock {
   int fd_;
 };
 
+std::int64_t tokens_of(const KVFileContent& content) {
+  std::int64_t tokens = 0;
+  for (const SavedRun& run : content.runs) {
+    tokens += std::ssize(run.tokens);
+  }
+  return tokens;
+}
+
 bool same_kv(const KVFileContent& a, const KVFileContent& b) {
   if (!(a.fingerprint == b.fingerprint) || a.runs.size() != b.runs.size() ||
       !geometry_difference(a.geometry, b.geometry).empty()) {
@@ -162,7 +171,8 @@ Store::Store(Folder folder, Folder objects, StoreIndex index, StoreOptions optio
       options_(std::move(options)) {}
 
 Result<Store> Store::open(const std::filesystem::path& path, StoreOptions options) {
-  if (!options.read_only && !std::filesystem::exists(path)) {
+  const bool creates = options.create && !options.read_only;
+  if (creates && !std::filesystem::exists(path)) {
     std::error_code failure;
     std::filesystem::create_directories(std::filesystem::absolute(path).parent_path(), failure);
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -172,7 +182,7 @@ Result<Store> Store::open(const std::filesystem::path& path, StoreOptions option
   QUIRE_TRY(Folder folder, Folder::open(path));
   if (!options.read_only && may_write(folder)) {
     const FolderLock lock(folder);
-    QUIRE_TRY_STATUS(set_up(folder));
+    QUIRE_TRY_STATUS(creates ? set_up(folder) : check_is_store(folder));
     QUIRE_TRY(Folder objects, folder.open_in(kObjectsName, true));
     QUIRE_TRY(StoreIndex index, open_index(folder, objects, options));
     return Store(std::move(folder), std::move(objects), std::move(index), std::move(options));
@@ -211,8 +221,10 @@ Result<Store::FileIdentity> Store::identify(const Folder& folder, const std::str
                       .changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
-Status Store::note_whole(const Folder& folder, const std::string& hash) {
-  QUIRE_TRY(whole_[hash], identify(folder, hash));
+Status Store::note_whole(const Folder& folder, const std::string& hash,
+                         const KVFileContent& content) {
+  QUIRE_TRY(const FileIdentity file, identify(folder, hash));
+  whole_[hash] = {.file = file, .tokens = tokens_of(content)};
   return {};
 }
 
@@ -243,7 +255,7 @@ Result<bool> Store::has_object(const std::string& hash, const KVFileContent& con
   QUIRE_TRY(const Folder folder, object_folder(hash, false));
   QUIRE_TRY(const FileIdentity now, identify(folder, hash));
   const auto known = whole_.find(hash);
-  if ((known == whole_.end() || !(known->second == now)) && !file->verify().ok()) {
+  if ((known == whole_.end() || !(known->second.file == now)) && !file->verify().ok()) {
     return false;
   }
   // Young again: gc leaves it alone until the entry that will name it is there.
@@ -251,7 +263,7 @@ Result<bool> Store::has_object(const std::string& hash, const KVFileContent& con
                   AT_SYMLINK_NOFOLLOW) != 0) {
     return false;
   }
-  return note_whole(folder, hash).ok();
+  return note_whole(folder, hash, content).ok();
 }
 
 Result<std::int64_t> Store::put_object(const std::string& hash, KVFileContent content,
@@ -266,8 +278,32 @@ Result<std::int64_t> Store::put_object(const std::string& hash, KVFileContent co
   content.object_hash = hash;
   QUIRE_TRY(const std::int64_t bytes, write_kv_file(folder, object_file_name(hash), content,
                                                     shelves, blocks, options_.write));
-  QUIRE_TRY_STATUS(note_whole(folder, hash));
+  QUIRE_TRY_STATUS(note_whole(folder, hash, content));
+  if (room_) {
+    *room_ -= bytes;
+  }
   return bytes;
+}
+
+// A damaged object is a miss to whoever reads it; what it has is not known.
+Status Store::check_parts(const Entry& entry, const std::string& hash,
+                          const FileIdentity& file) const {
+  std::int64_t tokens = 0;
+  if (const auto known = whole_.find(hash); known != whole_.end() && known->second.file == file) {
+    tokens = known->second.tokens;
+  } else if (const auto object = open_object(hash); object.ok()) {
+    tokens = tokens_of(object->content());
+  } else {
+    return {};
+  }
+  for (const EntryPart& part : entry.parts) {
+    if (part.object == hash && part.first_token + part.tokens > tokens) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("store entry: ", part.tokens, " tokens from token ", part.first_token,
+                            " of object ", hash, " on, which has ", tokens)};
+    }
+  }
+  return {};
 }
 
 Status Store::put_entry(Entry entry) {
@@ -284,10 +320,13 @@ Status Store::put_entry(Entry entry) {
   for (const std::string& hash : objects_of(entry)) {
     QUIRE_TRY(const Folder folder, object_folder(hash, false));
     QUIRE_TRY(const FileIdentity file, identify(folder, hash));
+    QUIRE_TRY_STATUS(check_parts(entry, hash, file));
     entry.bytes += file.bytes;
   }
   QUIRE_TRY_STATUS(index_.put(entry));
-  return transaction.commit();
+  QUIRE_TRY_STATUS(transaction.commit());
+  keep_below_limit(entry);
+  return {};
 }
 
 bool Store::is_visible(const Entry& entry) const {

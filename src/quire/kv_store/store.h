@@ -44,7 +44,9 @@ namespace quire::kv_store {
 
 struct StoreOptions {
   bool read_only = false;
-  std::int64_t max_bytes = 0;  // that gc leaves; 0: no limit
+  bool create = true;  // false: kNotFound or kInvalidArgument where there is no store
+  // That gc leaves; 0: no limit. With one, putting an entry collects by itself once there is more.
+  std::int64_t max_bytes = 0;
   std::int64_t grace_ms =
       std::int64_t{10} * 60'000;  // gc leaves objects alone that are younger than this
   WriteOptions write;  // of objects; `sync` also: an entry that was put survives a loss of power
@@ -96,7 +98,9 @@ class Store {
   [[nodiscard]] Result<KVFile> open_object(const std::string& hash) const;
 
   // Puts or replaces an entry and sets its tokens, bytes and times. kNotFound naming an object that
-  // is not (or no longer) there: put it and try again.
+  // is not (or no longer) there: put it and try again. kInvalidArgument for a part of an object
+  // beyond the tokens that it has. Above max_bytes others go as by gc, never this one; what that
+  // fails to do the next put does.
   [[nodiscard]] Status put_entry(Entry entry);
   // Nothing when there is none or it has expired. No use: see touch.
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
@@ -150,12 +154,20 @@ class Store {
     std::int64_t bytes = 0;
     std::int64_t modified_ms = 0;
   };
+  struct WholeObject {
+    FileIdentity file;
+    std::int64_t tokens = 0;
+  };
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
   [[nodiscard]] Status check_writable() const;
   [[nodiscard]] Result<Folder> object_folder(const std::string& hash, bool create) const;
   [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);
-  [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash);
+  [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash,
+                                  const KVFileContent& content);
+  // kInvalidArgument for a part that the object does not have.
+  [[nodiscard]] Status check_parts(const Entry& entry, const std::string& hash,
+                                   const FileIdentity& file) const;
   // True when the object is there and whole and holds `content`; also renews its age.
   [[nodiscard]] Result<bool> has_object(const std::string& hash, const KVFileContent& content);
   [[nodiscard]] bool is_visible(const Entry& entry) const;
@@ -170,9 +182,13 @@ class Store {
   [[nodiscard]] Status wipe_object(const std::string& hash) const;
   // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
+  // `keep`: the entry that stays whatever its size; null: none.
   [[nodiscard]] Status expire_and_evict(
-      const std::unordered_map<std::string, StoredObject>& objects,
+      const std::unordered_map<std::string, StoredObject>& objects, const Entry* keep,
       std::unordered_set<std::string>& freed, GcReport& report);
+  [[nodiscard]] Result<GcReport> collect(const Entry* keep);
+  // Collects when there may be more than max_bytes.
+  void keep_below_limit(const Entry& entry);
   [[nodiscard]] std::int64_t remove_temporaries() const;
   [[nodiscard]] Status export_object(const std::string& hash, const NewFile& to,
                                      std::int64_t offset, std::int64_t bytes) const;
@@ -185,7 +201,8 @@ class Store {
   Folder objects_;
   StoreIndex index_;
   StoreOptions options_;
-  std::unordered_map<std::string, FileIdentity> whole_;  // objects seen whole, as they were then
+  std::unordered_map<std::string, WholeObject> whole_;  // objects seen whole, as they were then
+  std::optional<std::int64_t> room_;  // bytes that may be written before max_bytes is looked at
 };
 
 }  // namespace quire::kv_store

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "quire/kv_store/checkpoint_manager.h"
+#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
@@ -303,6 +305,91 @@ TEST_F(StoreCrash, AFullDiskIsAnErrorAndLosesNothing) {
   }
   ::signal(SIGXFSZ, old_action);
   EXPECT_GT(refused, 4);
+}
+
+// A process that saves, forgets and compacts checkpoints.
+class CheckpointCrash : public ::testing::Test {
+ protected:
+  CheckpointCrash()
+      : shelves_(random_shelves(small_geometry(), 16, 61)), path_(folder_.path() / "store") {}
+
+  // The first `blocks` blocks of the shelves; of the last one, 2 tokens.
+  static LiveSequence sequence(std::int32_t blocks) {
+    LiveSequence made{.name = "a", .fingerprint = fingerprint_of(1)};
+    LiveRun& run = made.runs.emplace_back();
+    for (std::int32_t i = 0; i < blocks; ++i) {
+      const auto tokens = run_of(i + 1 < blocks ? 4 : 2, 0, 100 * i).tokens;
+      run.run.tokens.insert(run.run.tokens.end(), tokens.begin(), tokens.end());
+      run.blocks.push_back({i});
+    }
+    return made;
+  }
+
+  Status save(Store& store, std::int32_t blocks) {
+    QUIRE_TRY(CheckpointManager checkpoints, CheckpointManager::create(store, {.keep = 2}));
+    const LiveSequence live = sequence(blocks);
+    const auto saved = checkpoints.save("", {&live, 1}, shelves_);
+    return saved.ok() ? Status() : Status(saved.error());
+  }
+
+  bool work() {
+    auto store = Store::open(path_, {.grace_ms = 0});
+    if (!store.ok() || !save(*store, 5).ok() || !save(*store, 7).ok()) {
+      return false;
+    }
+    auto checkpoints = CheckpointManager::create(*store, {.keep = 2});
+    return checkpoints.ok() && checkpoints->compact("checkpoint-4").ok() && store->gc().ok();
+  }
+
+  // Every checkpoint that is there is whole, and there are the two that must be.
+  void expect_whole(const std::filesystem::path& path) {
+    auto store = Store::open(path, {.grace_ms = 0});
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    const auto checkpoints = CheckpointManager::create(*store, {.keep = 2});
+    const auto list = checkpoints->list();
+    ASSERT_TRUE(list.ok()) << list.error().message;
+    ASSERT_GE(list->size(), 2U);
+    ASSERT_LE(list->size(), 3U);  // cut short behind a save, before the oldest one went
+    constexpr std::int32_t kBlocks[] = {0, 2, 3, 5, 7};
+    for (const Checkpoint& checkpoint : *list) {
+      const LiveSequence live = sequence(kBlocks[checkpoint.number]);
+      const auto saved = checkpoints->tokens_of(checkpoint.sequences[0]);
+      ASSERT_TRUE(saved.ok()) << saved.error().message;
+      EXPECT_EQ(saved->runs[0].run.tokens, live.runs[0].run.tokens);
+      PagedStore to = random_shelves(small_geometry(), 16, 5);
+      const auto& blocks = live.runs[0].blocks;
+      ASSERT_TRUE(checkpoints->read(checkpoint.sequences[0], 0, 0, blocks, to).ok());
+      const std::size_t tokens = live.runs[0].run.tokens.size();
+      EXPECT_EQ(kv_bytes(to, blocks, tokens), kv_bytes(shelves_, blocks, tokens));
+    }
+    EXPECT_EQ(checkpoints->latest()->number, list->front().number);
+  }
+
+  TemporaryFolder folder_;
+  PagedStore shelves_;
+  std::filesystem::path path_;
+};
+
+TEST_F(CheckpointCrash, WhicheverCallIsTheLastNoGoodCheckpointIsLost) {
+  {
+    auto store = Store::open(path_);
+    ASSERT_TRUE(store.ok() && save(*store, 2).ok() && save(*store, 3).ok());
+  }
+  const auto left = folder_.path() / "left";
+  int calls = 0;
+  const Ended ended = trace([&] { return work(); },
+                            [&](int call) {
+                              calls = call;
+                              replace_folder(path_, left);
+                              expect_whole(left);
+                              return HasFailure();
+                            });
+  if (ended == Ended::kNotTraced) {
+    GTEST_SKIP() << "tracing is not allowed here";
+  }
+  EXPECT_EQ(ended, Ended::kByItself) << "at call " << calls;
+  EXPECT_GT(calls, 60);
+  expect_whole(path_);
 }
 
 }  // namespace

@@ -220,6 +220,27 @@ TEST_F(StoreTest, AnEntryNeedsItsObjectsAndReplacesTheOldOneWhole) {
   EXPECT_EQ(store.list()->size(), 1U);
 }
 
+TEST_F(StoreTest, APartBeyondItsObjectIsRefused) {
+  Store store = open();
+  put(store, "a", {0});
+  for (const auto& [first, tokens] : {std::pair(0, 5), {4, 1}, {1, 4}}) {
+    for (const bool fresh : {false, true}) {
+      Entry entry = entry_of("a", {0});
+      entry.parts[0].first_token = first;
+      entry.parts[0].tokens = tokens;
+      Store other = open();
+      const Status refused = (fresh ? other : store).put_entry(entry);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+      EXPECT_THAT(refused.error().message, HasSubstr("which has 4"));
+    }
+  }
+  Entry part = entry_of("b", {0});
+  part.parts[0].first_token = 1;
+  part.parts[0].tokens = 3;
+  EXPECT_TRUE(store.put_entry(part).ok());
+}
+
 TEST_F(StoreTest, TenantsDoNotSeeEachOther) {
   Store store = open();
   put(store, "a", {0});
@@ -300,6 +321,53 @@ TEST_F(StoreTest, CollectingEvictsTheLeastRecentlyUsedButNeverPinnedOnes) {
   const auto again = open({.max_bytes = 1}).gc();
   EXPECT_EQ(again->evicted_entries, 1);
   EXPECT_EQ(names_of(*small.list()), "b ");
+}
+
+TEST_F(StoreTest, PuttingCollectsByItselfAboveTheLimit) {
+  Store unlimited = open();
+  put(unlimited, "old", {0});
+  put(unlimited, "expired", {1});
+  put(unlimited, "pinned", {2});
+  put(unlimited, "used", {3});
+  ASSERT_TRUE(unlimited.pin(test_hash("pinned"), "t", true).ok());
+  ASSERT_TRUE(unlimited.set_ttl(test_hash("expired"), "t", 500).ok());
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(object_path(0)));
+  ahead_ms_ += 1000;
+  {
+    Store store = open({.max_bytes = 4 * bytes});
+    put(store, "new", {4});
+    EXPECT_EQ(names_of(*store.list()), "old pinned used new ") << "what has expired goes first";
+    put(store, "newer", {5});
+    EXPECT_EQ(names_of(*store.list()), "pinned used new newer ");
+  }
+  Store store = open({.max_bytes = 2 * bytes});
+  put(store, "newest", {6});
+  EXPECT_EQ(names_of(*store.list()), "pinned newest ");
+}
+
+TEST_F(StoreTest, WhatIsPutStaysEvenWhenItAloneIsTooLarge) {
+  Store store = open({.max_bytes = 1});
+  put(store, "a", {0, 1});
+  EXPECT_EQ(names_of(*store.list()), "a ");
+  put(store, "b", {2, 3});
+  EXPECT_EQ(names_of(*store.list()), "b ");
+  const auto moved = folder_.path() / "b.qke";
+  ASSERT_TRUE(store.export_entry(test_hash("b"), "t", moved).ok());
+  put(store, "c", {4});
+  ASSERT_TRUE(store.import_entry(moved, "t").ok());
+  EXPECT_EQ(names_of(*store.list()), "b ") << "importing is putting";
+}
+
+TEST_F(StoreTest, WithALimitTheFilesOfOthersCountToo) {
+  Store one = open();
+  put(one, "0", {0});
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(object_path(0)));
+  Store two = open({.max_bytes = 3 * bytes});
+  for (const std::int32_t object : {1, 2, 3, 4, 5, 6}) {
+    put(object % 2 == 0 ? one : two, std::to_string(object), {object});
+  }
+  put(two, "7", {7});
+  EXPECT_EQ(names_of(*one.list()), "5 6 7 ");
 }
 
 TEST_F(StoreTest, CollectingLeavesYoungObjectsAndTakesWhatKilledWritersLeft) {

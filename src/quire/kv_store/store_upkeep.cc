@@ -35,6 +35,10 @@ namespace {
 
 constexpr std::size_t kWipePiece = std::size_t{1} << 20;
 
+// A store with a limit looks at its files again once this share of the limit was written, for
+// others write too.
+constexpr std::int64_t kLookShare = 16;
+
 std::int64_t modified_ms(const struct stat& info) {
   return info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1'000'000;
 }
@@ -142,7 +146,8 @@ Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool w
 }
 
 Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObject>& objects,
-                               std::unordered_set<std::string>& freed, GcReport& report) {
+                               const Entry* keep, std::unordered_set<std::string>& freed,
+                               GcReport& report) {
   QUIRE_TRY(Transaction transaction, index_.begin());
   QUIRE_TRY(auto references, index_.references());
   QUIRE_TRY(const std::vector<Entry> entries, index_.list({}));
@@ -171,7 +176,8 @@ Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObjec
     if (options_.max_bytes == 0 || bytes <= options_.max_bytes) {
       break;
     }
-    if (!is_visible(entry) || entry.pinned || entry.parts.empty()) {
+    const bool kept = keep != nullptr && entry.key == keep->key && entry.tenant == keep->tenant;
+    if (!is_visible(entry) || entry.pinned || entry.parts.empty() || kept) {
       continue;
     }
     QUIRE_TRY_STATUS(forget(entry));
@@ -182,6 +188,29 @@ Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObjec
 
 Result<GcReport> Store::gc() {
   QUIRE_TRY_STATUS(check_writable());
+  return collect(nullptr);
+}
+
+void Store::keep_below_limit(const Entry& entry) {
+  if (options_.max_bytes == 0 || (room_ && *room_ > 0)) {
+    return;
+  }
+  const auto objects = scan_objects();
+  if (!objects.ok()) {
+    return;
+  }
+  std::int64_t bytes = 0;
+  for (const auto& [hash, object] : *objects) {
+    bytes += object.bytes;
+  }
+  if (bytes > options_.max_bytes) {
+    const auto collected = collect(&entry);
+    bytes = collected.ok() ? collected->bytes : options_.max_bytes;
+  }
+  room_ = std::min(options_.max_bytes - bytes, options_.max_bytes / kLookShare);
+}
+
+Result<GcReport> Store::collect(const Entry* keep) {
   GcReport report;
   QUIRE_TRY(auto objects, scan_objects());
   // Nobody's objects go first: they make room that no entry needs to give up.
@@ -196,7 +225,7 @@ Result<GcReport> Store::gc() {
   QUIRE_TRY_STATUS(sweep(unnamed, report));
   QUIRE_TRY(objects, scan_objects());
   std::unordered_set<std::string> freed;
-  QUIRE_TRY_STATUS(expire_and_evict(objects, freed, report));
+  QUIRE_TRY_STATUS(expire_and_evict(objects, keep, freed, report));
   QUIRE_TRY_STATUS(sweep(freed, report));
   QUIRE_TRY(objects, scan_objects());
   report.removed_temporaries = remove_temporaries();

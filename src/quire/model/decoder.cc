@@ -303,6 +303,9 @@ bool Decoder::Impl::attention_block(const LayerCall& call, std::span<float> x, S
                         .slots = call.batch.slots},
                        call.view);
   }
+  if (call.batch.before_layer != nullptr) {
+    (*call.batch.before_layer)(static_cast<int>(call.index));
+  }
   watch.lap(timing.other);
   const auto out = rows_of(attended, rows, q_width);
   attend(call, parts, out);

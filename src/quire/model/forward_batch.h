@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct ForwardBatch {
   std::span<const attention::Entry> entries;  // who attends to what; every row in at least one
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
+  // Called with each layer before its KV is read, and may wait for it; null when all is there.
+  const std::function<void(int layer)>* before_layer = nullptr;
 };
 
 // A look inside a forward pass, for choosing what to compute again.

@@ -16,6 +16,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -37,6 +38,7 @@ struct Request {
                                     // scheduler once it is accepted. Preempted, it keeps segments
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
+  kv::SessionRef session;           // whose request it is; carried for the ledger
   bool all_logits = false;          // logits of every computed row (forward), not of the last one:
                                     // carried for the engine, scheduled like the others
 };

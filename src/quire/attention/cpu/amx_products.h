@@ -5,13 +5,13 @@
 
 #include "quire/attention/cpu/attend.h"
 #include "quire/kernels/cpu/amx_tiles.h"
-#include "quire/kernels/cpu/vec_avx512.h"
+#include "quire/kernels/cpu/vec_avx512_bf16.h"
 
 namespace quire::attention {
 namespace {
 
 struct AmxProducts {
-  using Format = Bf16<kernels::VecAvx512>;
+  using Format = Bf16<kernels::VecAvx512Bf16>;
   using Buffers = PieceBuffers<Format>;
   static constexpr int kTileColumns = 16;
 

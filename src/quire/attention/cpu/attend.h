@@ -54,9 +54,18 @@ void attend(const AttentionTask& t) {
 template <class V>
 constexpr KernelTable vector_table(device::Isa isa) {
   return {.isa = isa,
-          .attend_bf16 = attend<V, VectorProducts<V, Bf16<V>>>,
+          .attend_bf16 = attend<V, VectorProducts<V, WideBf16<V>>>,
           .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
           .merge = merge<V>};
+}
+
+// The same for a trait that multiplies bf16 pairs.
+template <class V>
+constexpr KernelTable bf16_dot_table(device::Isa isa) {
+  KernelTable table = vector_table<V>(isa);
+  table.attend_bf16 = attend<V, VectorProducts<V, Bf16<V>>>;
+  table.bf16_queries = true;
+  return table;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The two element formats of KV as traits over a vector trait V: what a word of 4 bytes holds, and
-// how words are multiplied. Source of the idea that one layout serves both: tensor/paged_kv_view.h.
+// The element formats of KV as traits over a vector trait V: what a word of 4 bytes holds (kPack
+// values), and how it is multiplied. Queries and probabilities are Elements; kParts of their words
+// meet one KV word. Source of the idea that one layout serves all: tensor/paged_kv_view.h.
 #pragma once
 
 #include <cstdint>
@@ -42,23 +43,26 @@ typename V::F exp2_exact(typename V::F x) {
   return exp2_series<V>(x, kTerms);
 }
 
-// Relative error below 3e-6, for values that will be rounded to bf16.
+// Relative error below 3e-6, for products with bf16.
 template <class V>
 typename V::F exp2_rough(typename V::F x) {
   constexpr float kTerms[] = {9.58285294e-3f, 5.59064262e-2f, 2.40240991e-1f, 6.93124175e-1f};
   return exp2_series<V>(x, kTerms);
 }
 
+// bf16 pairs times bf16 pairs, by an instruction for it.
 template <class V>
 struct Bf16 {
   using Element = std::uint16_t;
-  using Columns = typename V::I;
+  using Operand = typename V::I;
   static constexpr int kPack = 2;
+  static constexpr int kParts = 1;
   static constexpr Word kExponents[] = {0x7f80u, 0x7f800000u};
 
-  static Columns load(const Word* words) { return V::load_bits(words); }
-  static typename V::F dot(typename V::F acc, Columns columns, const Word* x) {
-    return V::dot_bf16(acc, columns, V::set_bits(kernels::word_at(x)));
+  static Operand load(const Word* words, int) { return V::load_bits(words); }
+  static Operand input(const Word* x) { return V::set_bits(kernels::word_at(x)); }
+  static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
+    return V::dot_bf16(acc, columns, x);
   }
   static void store(Element* p, typename V::F x) { V::store_bf16(p, x); }
   static typename V::F exp2(typename V::F x) { return exp2_rough<V>(x); }
@@ -67,18 +71,37 @@ struct Bf16 {
 template <class V>
 struct Fp32 {
   using Element = float;
-  using Columns = typename V::F;
+  using Operand = typename V::F;
   static constexpr int kPack = 1;
+  static constexpr int kParts = 1;
   static constexpr Word kExponents[] = {0x7f800000u};
 
-  static Columns load(const Word* words) { return V::load(reinterpret_cast<const float*>(words)); }
-  static typename V::F dot(typename V::F acc, Columns columns, const Word* x) {
+  static Operand load(const Word* words, int) {
+    return V::load(reinterpret_cast<const float*>(words));
+  }
+  static Operand input(const Word* x) {
     float value = 0;
     __builtin_memcpy(&value, x, sizeof value);
-    return V::fma(columns, V::set(value), acc);
+    return V::set(value);
+  }
+  static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
+    return V::fma(columns, x, acc);
   }
   static void store(Element* p, typename V::F x) { V::store(p, x); }
   static typename V::F exp2(typename V::F x) { return exp2_exact<V>(x); }
+};
+
+// bf16 pairs widened in registers times fp32: queries and probabilities are not rounded.
+template <class V>
+struct WideBf16 : Fp32<V> {
+  static constexpr int kPack = 2;
+  static constexpr int kParts = 2;
+  static constexpr Word kExponents[] = {0x7f80u, 0x7f800000u};
+
+  static typename V::F load(const Word* words, int part) {
+    return part == 0 ? V::low_half(V::load_bits(words)) : V::high_half(V::load_bits(words));
+  }
+  static typename V::F exp2(typename V::F x) { return exp2_rough<V>(x); }
 };
 
 }  // namespace

@@ -4,13 +4,13 @@
 #include "quire/attention/cpu/attend.h"
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/device/cpu/isa.h"
-#include "quire/kernels/cpu/vec_avx512.h"
+#include "quire/kernels/cpu/vec_avx512_bf16.h"
 
 namespace quire::attention {
 namespace {
 
 constexpr KernelTable amx_table() {
-  KernelTable table = vector_table<kernels::VecAvx512>(device::Isa::kAmx);
+  KernelTable table = bf16_dot_table<kernels::VecAvx512Bf16>(device::Isa::kAmx);
   table.attend_bf16 = amx_attend;
   return table;
 }

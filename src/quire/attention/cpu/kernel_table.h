@@ -60,6 +60,7 @@ struct MergeTask {
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
+  bool bf16_queries = false;  // what attend_bf16 takes; else fp32
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
   void (*merge)(const MergeTask&) = nullptr;
@@ -70,6 +71,7 @@ struct KernelTable {
 
 const KernelTable& portable_kernels();
 const KernelTable& avx2_kernels();
+const KernelTable& avx512_vnni_kernels();
 const KernelTable& avx512_kernels();
 const KernelTable& amx_kernels();
 

@@ -1,6 +1,6 @@
-// The two products of attention through vector dots: scores = Q K^T and values = P V, R rows by
-// kColumns columns side by side. Every sum is one chain in ascending order of the depth (or token),
-// so tile shapes do not change bits.
+// The two products of attention through vector dots: scores = Q K^T and values = P V, R rows by N
+// registers of columns side by side. Every sum is one chain in ascending order of the depth (or
+// token), so tile shapes do not change bits.
 #pragma once
 
 #include "quire/attention/cpu/softmax.h"
@@ -11,23 +11,29 @@ namespace {
 template <class V, class E>
 struct VectorProducts {
   using Format = E;
-  static constexpr int kRegisters = V::kBf16Registers;
+  static constexpr int kRegisters = V::kDenseRegisters;
   static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
-  static constexpr int kRows = V::kBf16Rows;
+  static constexpr int kRows = V::kDenseRows;
   static constexpr int kLineWords = 16;  // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
+  // Where words are widened and registers are many: 16 rows x 1, so that a word is widened once;
+  // and few rows x 4, so that there are chains enough to hide the latency of an addition.
+  static constexpr bool kShapes = E::kParts > 1 && V::kLanes == 16;
+  static constexpr int kTallRows = 16;
+  static constexpr int kFewRows = 4;
+  static constexpr int kFewRegisters = 4;
 
-  template <int R>
+  template <int R, int N>
   struct Sums {
-    typename V::F acc[R][kRegisters];
+    typename V::F acc[R][N];
   };
 
-  template <int R>
-  static void clear(Sums<R>& sums) {
-#pragma GCC unroll 8
+  template <int R, int N>
+  static void clear(Sums<R, N>& sums) {
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int n = 0; n < kRegisters; ++n) {
+      for (int n = 0; n < N; ++n) {
         sums.acc[r][n] = V::zero();
       }
     }
@@ -40,37 +46,43 @@ struct VectorProducts {
     const Word* words;
     std::ptrdiff_t stride;  // words
     void advance() { words += stride; }
+    template <int N>
     void prefetch() const {
-#pragma GCC unroll 2
-      for (int line = 0; line < kColumns; line += kLineWords) {
+#pragma GCC unroll 4
+      for (int line = 0; line < N * V::kLanes; line += kLineWords) {
         __builtin_prefetch(words + line, 0, 2);  // to the second level
       }
     }
   };
 
-  // sums += word of `x` (one per row, `x_stride` words apart) times words of the columns.
-  template <int R>
-  static void add_word(Sums<R>& sums, const Word* columns, const Word* x, std::ptrdiff_t x_stride) {
-    typename E::Columns words[kRegisters];
+  // sums += kParts words of `x` (per row, `x_stride` words apart) times words of the columns.
+  template <int R, int N>
+  static void add_words(Sums<R, N>& sums, const Word* columns, const Word* x,
+                        std::ptrdiff_t x_stride) {
+#pragma GCC unroll 2
+    for (int part = 0; part < E::kParts; ++part) {
+      typename E::Operand words[N];
 #pragma GCC unroll 8
-    for (int n = 0; n < kRegisters; ++n) {
-      words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes);
-    }
+      for (int n = 0; n < N; ++n) {
+        words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes, part);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const typename E::Operand value = E::input(x + r * x_stride + part);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < kRegisters; ++n) {
-        sums.acc[r][n] = E::dot(sums.acc[r][n], words[n], x + r * x_stride);
+        for (int n = 0; n < N; ++n) {
+          sums.acc[r][n] = E::multiply_add(sums.acc[r][n], words[n], value);
+        }
       }
     }
   }
 
-  template <int R>
-  static void store(const Sums<R>& sums, float* out, std::ptrdiff_t stride) {
-#pragma GCC unroll 8
+  template <int R, int N>
+  static void store(const Sums<R, N>& sums, float* out, std::ptrdiff_t stride) {
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int n = 0; n < kRegisters; ++n) {
+      for (int n = 0; n < N; ++n) {
         V::store(out + r * stride + std::ptrdiff_t{n} * V::kLanes, sums.acc[r][n]);
       }
     }
@@ -79,29 +91,48 @@ struct VectorProducts {
   // b.scores[row][32 * i + token] for all units of the view.
   static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
     for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
-      const int i = column / kUnitTokens, in_unit = column % kUnitTokens;
-      const Stream k = {view.k[i] + in_unit, view.k_stride};
-      const Stream ahead = i + 1 < view.units ? Stream{view.k[i + 1] + in_unit, view.k_stride}
-                                              : Stream{view.v[0] + in_unit, kUnitTokens};
-      for (int row = 0; row < t.rows; row += kRows) {
-        kernels::with_row_count<kRows>(t.rows - row, [&](auto rows) {
-          score_tile<rows.kValue>(t, row, k, ahead, &b.scores[row][column]);
-        });
+      for (int row = 0; row < t.rows;) {
+        const int left = t.rows - row;
+        if (kShapes && left > kRows) {
+          for (int c = column; c < column + kColumns; c += V::kLanes) {
+            score_rows<kTallRows, 1>(t, view, {row, c}, b);
+          }
+          row += kTallRows;
+        } else {
+          score_rows<kRows, kRegisters>(t, view, {row, column}, b);
+          row += kRows;
+        }
       }
     }
   }
 
-  template <int R>
+  struct Place {
+    int row, column;
+  };
+
+  template <int MaxRows, int N>
+  static void score_rows(const AttentionTask& t, const PieceView& view, Place at,
+                         PieceBuffers<E>& b) {
+    const int i = at.column / kUnitTokens, in_unit = at.column % kUnitTokens;
+    const Stream k = {view.k[i] + in_unit, view.k_stride};
+    const Stream ahead = i + 1 < view.units ? Stream{view.k[i + 1] + in_unit, view.k_stride}
+                                            : Stream{view.v[0] + in_unit, kUnitTokens};
+    kernels::with_row_count<MaxRows>(t.rows - at.row, [&](auto rows) {
+      score_tile<rows.kValue, N>(t, at.row, k, ahead, &b.scores[at.row][at.column]);
+    });
+  }
+
+  template <int R, int N>
   static void score_tile(const AttentionTask& t, int row, Stream k, Stream ahead, float* out) {
-    Sums<R> sums;
+    Sums<R, N> sums;
     clear(sums);
     const Word* q = reinterpret_cast<const Word*>(t.q) + std::ptrdiff_t{row} * kChunkWords;
     const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords;
-    const int chunks = t.padded_dim / E::kPack / kChunkWords;
+    const int chunks = t.padded_dim / E::kPack * E::kParts / kChunkWords;
     for (int chunk = 0; chunk < chunks; ++chunk, q += q_step) {
-      for (int word = 0; word < kChunkWords; ++word) {
-        ahead.prefetch();
-        add_word(sums, k.words, q + word, kChunkWords);
+      for (int word = 0; word < kChunkWords; word += E::kParts) {
+        ahead.template prefetch<N>();
+        add_words(sums, k.words, q + word, kChunkWords);
         k.advance();
         ahead.advance();
       }
@@ -112,32 +143,44 @@ struct VectorProducts {
   // out[row][dim] = sum over the view's tokens of probs * v.
   static void values(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
                      float* out) {
-    for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
-      for (int row = 0; row < t.rows; row += kRows) {
-        float* to = out + std::ptrdiff_t{row} * t.padded_dim + dim;
-        kernels::with_row_count<kRows>(
-            t.rows - row, [&](auto rows) { value_tile<rows.kValue>(t, view, b, {row, dim}, to); });
+    for (int row = 0; row < t.rows;) {
+      const int left = t.rows - row;
+      if (kShapes && left > kRows) {
+        value_rows<kTallRows, 1>(t, view, b, row, out);
+        row += kTallRows;
+      } else if (kShapes && left <= kFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
+        value_rows<kFewRows, kFewRegisters>(t, view, b, row, out);
+        row += kFewRows;
+      } else {
+        value_rows<kRows, kRegisters>(t, view, b, row, out);
+        row += kRows;
       }
     }
   }
 
-  struct Place {
-    int row, dim;
-  };
+  template <int MaxRows, int N>
+  static void value_rows(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
+                         int row, float* out) {
+    for (int dim = 0; dim < t.padded_dim; dim += N * V::kLanes) {
+      float* to = out + std::ptrdiff_t{row} * t.padded_dim + dim;
+      kernels::with_row_count<MaxRows>(
+          t.rows - row, [&](auto rows) { value_tile<rows.kValue, N>(t, view, b, {row, dim}, to); });
+    }
+  }
 
-  template <int R>
+  template <int R, int N>
   static void value_tile(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
                          Place at, float* out) {
-    constexpr int kRowWords = kUnitTokens / E::kPack;
-    Sums<R> sums;
+    constexpr int kRowWords = kUnitTokens / E::kPack * E::kParts;
+    Sums<R, N> sums;
     clear(sums);
     for (int i = 0; i < view.units; ++i) {
-      Stream v = {view.v[i] + at.dim, t.padded_dim};
-      Stream ahead = {view.v[min_int(i + 1, view.units - 1)] + at.dim, t.padded_dim};
+      Stream v = {view.v[i] + at.column, t.padded_dim};
+      Stream ahead = {view.v[min_int(i + 1, view.units - 1)] + at.column, t.padded_dim};
       const Word* probs = reinterpret_cast<const Word*>(b.probs[i][at.row]);
-      for (int word = 0; word < kRowWords; ++word) {
-        ahead.prefetch();
-        add_word(sums, v.words, probs + word, kRowWords);
+      for (int word = 0; word < kRowWords; word += E::kParts) {
+        ahead.template prefetch<N>();
+        add_words(sums, v.words, probs + word, kRowWords);
         v.advance();
         ahead.advance();
       }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,7 +17,8 @@
 namespace quire::device {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"portable", "avx2", "avx512", "amx"};
+constexpr std::array<std::string_view, 5> kNames = {"portable", "avx2", "avx512_vnni", "avx512",
+                                                    "amx"};
 
 #if defined(__x86_64__)
 struct CpuidWords {
@@ -48,13 +50,15 @@ bool detect_avx2() {
   return instructions && (enabled_state() & 0x6) == 0x6;
 }
 
-bool detect_avx512() {
+bool detect_avx512_vnni() {
   const CpuidWords seven = cpuid(7, 0);
   const bool base = has_bit(seven.ebx, 16) && has_bit(seven.ebx, 17) && has_bit(seven.ebx, 30) &&
                     has_bit(seven.ebx, 31);
-  const bool dots = has_bit(seven.ecx, 11) && has_bit(cpuid(7, 1).eax, 5);  // VNNI, BF16
-  return detect_avx2() && base && dots && (enabled_state() & 0xe6) == 0xe6;
+  const bool vnni = has_bit(seven.ecx, 11);
+  return detect_avx2() && base && vnni && (enabled_state() & 0xe6) == 0xe6;
 }
+
+bool detect_avx512() { return detect_avx512_vnni() && has_bit(cpuid(7, 1).eax, 5); }  // BF16
 
 // Linux keeps the 8 KiB of tile data switched off until a process asks for it.
 bool request_tile_permission() {
@@ -70,8 +74,27 @@ bool detect_amx() {
   return detect_avx512() && instructions && (enabled_state() & kTileState) == kTileState &&
          request_tile_permission();
 }
+
+Processor this_processor() {
+  const CpuidWords zero = cpuid(0, 0);
+  const std::uint32_t signature = cpuid(1, 0).eax;
+  const auto bits = [&](int first, std::uint32_t mask) {
+    return static_cast<int>(signature >> first & mask);
+  };
+  Processor processor;
+  for (const std::uint32_t word : {zero.ebx, zero.edx, zero.ecx}) {
+    for (int byte = 0; byte < 4; ++byte) {
+      processor.vendor += static_cast<char>(word >> 8 * byte & 0xffu);
+    }
+  }
+  processor.family = bits(8, 15) + (bits(8, 15) == 15 ? bits(20, 255) : 0);
+  processor.model = bits(4, 15) + bits(16, 15) * 16;
+  return processor;
+}
 #else
+Processor this_processor() { return {}; }
 bool detect_avx2() { return false; }
+bool detect_avx512_vnni() { return false; }
 bool detect_avx512() { return false; }
 bool detect_amx() { return false; }
 #endif
@@ -90,15 +113,26 @@ std::optional<Isa> parse_isa(std::string_view name) {
 }
 
 bool isa_supported(Isa isa) {
-  static const std::array<bool, 4> supported = {true, detect_avx2(), detect_avx512(), detect_amx()};
+  static const std::array<bool, kNames.size()> supported = {
+      true, detect_avx2(), detect_avx512_vnni(), detect_avx512(), detect_amx()};
   return supported[static_cast<std::size_t>(isa)];
 }
 
-Isa best_isa() { return supported_isas().back(); }
+Isa fastest_isa(Isa last, const Processor& processor) {
+  constexpr int kCooperLake = 85;
+  const bool slow_bf16 = processor.vendor == "GenuineIntel" &&
+                         !(processor.family == 6 && processor.model == kCooperLake);
+  return last == Isa::kAvx512 && slow_bf16 ? Isa::kAvx512Vnni : last;
+}
+
+Isa best_isa() {
+  static const Isa best = fastest_isa(supported_isas().back(), this_processor());
+  return best;
+}
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> found;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512Vnni, Isa::kAvx512, Isa::kAmx}) {
     if (isa_supported(isa)) {
       found.push_back(isa);
     }

@@ -14,16 +14,18 @@ namespace {
 
 constexpr int kPrefetchBytes = 2048;
 
-// A step of the format is kDepthRows rows of 16 outputs per tile, a row kRowBytes after the other;
-// an activation row of a step is kDepthRows words. One word meets one row.
+// A step of the format is rows of 16 outputs per tile, a row kRowBytes after the other. A row holds
+// kParts operands; an activation row of a step is kDepthParts words, and one word meets one part.
 template <class V>
 struct F32Format {
   using Operand = typename V::F;
   static constexpr int kStepBytes = 4096;
   static constexpr int kTileBytes = 64;
   static constexpr int kRowBytes = 128;
-  static constexpr int kDepthRows = 32;
-  static Operand weights(const std::byte* row) {
+  static constexpr int kParts = 1;
+  static constexpr int kDepthParts = 32;
+  static constexpr bool kTall = false;
+  static Operand weights(const std::byte* row, int) {
     return V::load(reinterpret_cast<const float*>(row));
   }
   static Operand input(const std::byte* word) {
@@ -34,17 +36,35 @@ struct F32Format {
   }
 };
 
+// bf16 weights times bf16 activations: a word is a pair of inputs.
 template <class V>
 struct Bf16Format {
   using Operand = typename V::I;
   static constexpr int kStepBytes = 2048;
   static constexpr int kTileBytes = 1024;
   static constexpr int kRowBytes = 64;
-  static constexpr int kDepthRows = 16;  // pairs of inputs
-  static Operand weights(const std::byte* row) { return V::load_bits(row); }
+  static constexpr int kParts = 1;
+  static constexpr int kDepthParts = 16;
+  static constexpr bool kTall = false;
+  static Operand weights(const std::byte* row, int) { return V::load_bits(row); }
   static Operand input(const std::byte* word) { return V::set_bits(word_at(word)); }
   static typename V::F multiply_add(typename V::F acc, Operand w, Operand x) {
     return V::dot_bf16(acc, w, x);
+  }
+};
+
+// bf16 weights times fp32 activations: weights are widened in registers, once for all rows of a
+// tile, and nothing is rounded.
+template <class V>
+struct WideBf16Format : F32Format<V> {
+  static constexpr int kStepBytes = 2048;
+  static constexpr int kTileBytes = 1024;
+  static constexpr int kRowBytes = 64;
+  static constexpr int kParts = 2;
+  // 16 rows x 1 register where there are so many registers: weights are read and widened once.
+  static constexpr bool kTall = V::kLanes == 16;
+  static typename V::F weights(const std::byte* row, int part) {
+    return part == 0 ? V::low_half(V::load_bits(row)) : V::high_half(V::load_bits(row));
   }
 };
 
@@ -60,7 +80,8 @@ constexpr std::size_t column_offset(int column, std::size_t panel_bytes) {
 struct DenseTile {
   const std::byte* w = nullptr;  // of the first column and step
   std::size_t panel_bytes = 0;
-  const std::byte* x = nullptr;  // of the first row and step: [steps][block_rows][kDepthRows] words
+  const std::byte* x =
+      nullptr;  // of the first row and step: [steps][block_rows][kDepthParts] words
   int block_rows = 0;
   int steps = 0;
   bool resume = false;  // start from the sums in `out`
@@ -68,10 +89,36 @@ struct DenseTile {
   std::ptrdiff_t out_stride = 0;
 };
 
+// acc += one row of weights, N registers of columns, times the words of R activation rows that meet
+// it. Asks for the row that will be needed kPrefetchBytes later.
+template <class V, class F, int R, int N>
+void add_row(typename V::F (&acc)[R][N], const std::byte* w, std::size_t panel_bytes,
+             const std::byte* x) {
+#pragma GCC unroll 2
+  for (int part = 0; part < F::kParts; ++part) {
+    typename F::Operand columns[N];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const std::byte* row = w + column_offset<F>(n * V::kLanes, panel_bytes);
+      if (part == 0) {
+        __builtin_prefetch(row + kPrefetchBytes);
+      }
+      columns[n] = F::weights(row, part);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const typename F::Operand value = F::input(x + (r * F::kDepthParts + part) * 4);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        acc[r][n] = F::multiply_add(acc[r][n], columns[n], value);
+      }
+    }
+  }
+}
+
 // R rows x N registers of columns.
 template <class V, class F, int R, int N>
 void dense_tile(const DenseTile& t) {
-  constexpr int kRowWords = F::kDepthRows;
   typename V::F acc[R][N];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -82,27 +129,10 @@ void dense_tile(const DenseTile& t) {
   }
   const std::byte* w = t.w;
   const std::byte* x = t.x;
-  for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * kRowWords * 4) {
+  for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * F::kDepthParts * 4) {
 #pragma GCC unroll 2
-    for (int i = 0; i < F::kDepthRows; ++i) {
-      typename F::Operand columns[N];
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const std::byte* row =
-            w + column_offset<F>(n * V::kLanes, t.panel_bytes) + i * F::kRowBytes;
-        if constexpr (R <= 2) {
-          __builtin_prefetch(row + kPrefetchBytes);
-        }
-        columns[n] = F::weights(row);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const typename F::Operand value = F::input(x + (r * kRowWords + i) * 4);
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-          acc[r][n] = F::multiply_add(acc[r][n], columns[n], value);
-        }
-      }
+    for (int i = 0; i < F::kDepthParts / F::kParts; ++i) {
+      add_row<V, F, R, N>(acc, w + i * F::kRowBytes, t.panel_bytes, x + i * F::kParts * 4);
     }
   }
 #pragma GCC unroll 16
@@ -120,8 +150,35 @@ struct StepRange {
   int count = 0;
 };
 
-// All rows of the task x `columns` columns, N registers at a time. `w` is at the range's first
-// step.
+// A block of rows from the first step of a depth range on.
+struct RowBlock {
+  const std::byte* values = nullptr;
+  int rows = 0;
+  float* out = nullptr;  // of the first column
+};
+
+// One block of rows x `columns` columns, N registers at a time. `w` is at the range's first step.
+template <class V, class F, int MaxRows, int N>
+void dense_block(const MatmulTask& t, const std::byte* w, int columns, StepRange range,
+                 const RowBlock& block) {
+  for (int c = 0; c < columns; c += N * V::kLanes) {
+    const std::byte* tile_w = w + column_offset<F>(c, t.panel_bytes);
+    for (int r = 0; r < block.rows; r += MaxRows) {
+      with_row_count<MaxRows>(block.rows - r, [&](auto rows) {
+        dense_tile<V, F, rows.kValue, N>({.w = tile_w,
+                                          .panel_bytes = t.panel_bytes,
+                                          .x = block.values + r * F::kDepthParts * 4,
+                                          .block_rows = block.rows,
+                                          .steps = range.count,
+                                          .resume = range.first > 0,
+                                          .out = block.out + r * t.out_stride + c,
+                                          .out_stride = t.out_stride});
+      });
+    }
+  }
+}
+
+// All rows of the task x `columns` columns.
 template <class V, class F, int MaxRows, int N>
 void dense_strip(const MatmulTask& t, const std::byte* w, int columns, StepRange range,
                  float* out) {
@@ -129,22 +186,15 @@ void dense_strip(const MatmulTask& t, const std::byte* w, int columns, StepRange
     const int block_rows = min_int(kMaxBlockRows, t.rows - row);
     const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps +
                                  static_cast<std::ptrdiff_t>(range.first) * block_rows;
-    const std::byte* block = t.values + group * F::kDepthRows * 4;
-    for (int c = 0; c < columns; c += N * V::kLanes) {
-      const std::byte* tile_w = w + column_offset<F>(c, t.panel_bytes);
-      for (int r = 0; r < block_rows; r += MaxRows) {
-        with_row_count<MaxRows>(block_rows - r, [&](auto rows) {
-          dense_tile<V, F, rows.kValue, N>({.w = tile_w,
-                                            .panel_bytes = t.panel_bytes,
-                                            .x = block + r * F::kDepthRows * 4,
-                                            .block_rows = block_rows,
-                                            .steps = range.count,
-                                            .resume = range.first > 0,
-                                            .out = out + (row + r) * t.out_stride + c,
-                                            .out_stride = t.out_stride});
-        });
+    const RowBlock block = {t.values + group * F::kDepthParts * 4, block_rows,
+                            out + row * t.out_stride};
+    if constexpr (F::kTall) {
+      if (block_rows > MaxRows) {
+        dense_block<V, F, kMaxBlockRows, 1>(t, w, columns, range, block);
+        continue;
       }
     }
+    dense_block<V, F, MaxRows, N>(t, w, columns, range, block);
   }
 }
 
@@ -166,7 +216,7 @@ void matmul_dense(const MatmulTask& t) {
                                                                    out);
         panel += kWidePanels;
       } else {
-        dense_strip<V, F, V::kBf16Rows, V::kBf16Registers>(t, w, 32, range, out);
+        dense_strip<V, F, V::kDenseRows, V::kDenseRegisters>(t, w, 32, range, out);
         ++panel;
       }
     }

@@ -3,14 +3,14 @@
 #include "quire/kernels/cpu/amx_matmul.h"
 #include "quire/kernels/cpu/amx_peak.h"
 #include "quire/kernels/cpu/kernel_table.h"
-#include "quire/kernels/cpu/vec_avx512.h"
+#include "quire/kernels/cpu/vec_avx512_bf16.h"
 #include "quire/kernels/cpu/vector_kernels.h"
 
 namespace quire::kernels {
 namespace {
 
 constexpr KernelTable make_table() {
-  KernelTable table = vector_kernels<VecAvx512>(device::Isa::kAmx);
+  KernelTable table = bf16_dot_kernels<VecAvx512Bf16>(device::Isa::kAmx);
   table.matmul[1] = amx_matmul_bf16;
   table.matmul[2] = amx_matmul_quant<false>;
   table.matmul[3] = amx_matmul_quant<true>;

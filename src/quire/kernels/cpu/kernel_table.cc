@@ -10,6 +10,8 @@ const KernelTable& kernels_for(device::Isa isa) {
       return amx_kernels();
     case device::Isa::kAvx512:
       return avx512_kernels();
+    case device::Isa::kAvx512Vnni:
+      return avx512_vnni_kernels();
     case device::Isa::kAvx2:
       return avx2_kernels();
     case device::Isa::kPortable:

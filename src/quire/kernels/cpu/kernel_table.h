@@ -78,11 +78,15 @@ struct PeakLoop {
   std::int64_t flops_per_iteration = 0;  // a multiply and an add count as two
 };
 
+// How activations are packed for a product; packed_rows.h says more.
+enum class RowFormat : std::uint8_t { kF32, kBf16, kInt8 };
+
 // A row's bits depend on that row (and the weights) only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
   void (*matmul[4])(const MatmulTask&) = {};   // by WeightFormat
-  void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat
+  RowFormat row_formats[4] = {};               // what matmul multiplies them with
+  void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   void (*silu_mul)(const SiluMulTask&) = nullptr;
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
@@ -97,6 +101,7 @@ struct KernelTable {
 
 const KernelTable& portable_kernels();
 const KernelTable& avx2_kernels();
+const KernelTable& avx512_vnni_kernels();
 const KernelTable& avx512_kernels();
 const KernelTable& amx_kernels();
 

@@ -1,4 +1,4 @@
-// Vector traits for AVX2 + FMA + F16C. bf16 is widened to fp32; bytes are multiplied through 16-bit
+// Vector traits for AVX2 + FMA + F16C. Bytes are multiplied through 16-bit
 // products.
 #pragma once
 
@@ -13,9 +13,9 @@ struct VecAvx2 {
   using F = __m256;
   using I = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kBf16Rows =
-      4;  // x 2 registers of columns: 16 registers in all leave no more
-  static constexpr int kBf16Registers = 2;
+  static constexpr bool kDotsBf16 = false;
+  static constexpr int kDenseRows = 4;  // x 2 registers of columns: 16 in all leave no more
+  static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 2;
   static constexpr int kQuantRegisters = 2;
 
@@ -87,9 +87,6 @@ struct VecAvx2 {
   static F low_half(I x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
   static F high_half(I x) {
     return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));
-  }
-  static F dot_bf16(F acc, I w, I x) {
-    return fma(high_half(w), high_half(x), fma(low_half(w), low_half(x), acc));
   }
   static I add_quads(I acc, I products) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));

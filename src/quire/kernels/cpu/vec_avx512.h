@@ -1,4 +1,4 @@
-// Vector traits for AVX-512 with BF16 and VNNI. Include only from files compiled with those flags.
+// Vector traits for AVX-512 with VNNI. Include only from files compiled with those flags.
 #pragma once
 
 #include <immintrin.h>
@@ -12,8 +12,9 @@ struct VecAvx512 {
   using F = __m512;
   using I = __m512i;
   static constexpr int kLanes = 16;
-  static constexpr int kBf16Rows = 8;  // x 2 registers of columns = 16 accumulators
-  static constexpr int kBf16Registers = 2;
+  static constexpr bool kDotsBf16 = false;
+  static constexpr int kDenseRows = 8;  // x 2 registers of columns = 16 accumulators
+  static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
   static constexpr int kQuantRegisters = 2;
 
@@ -41,10 +42,16 @@ struct VecAvx512 {
   static F load_fp16(const void* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
   }
-  // Nearest even; NaN stays NaN, subnormals become zero.
+  // Nearest even; NaN stays NaN.
   static void store_bf16(std::uint16_t* p, F x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+    const I bits = _mm512_castps_si512(x);
+    const I high = _mm512_srli_epi32(bits, 16);
+    const I odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const I nearest = _mm512_srli_epi32(
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const I words = _mm512_mask_or_epi32(nearest, is_nan, high, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(words));
   }
 
   static I load_bits(const void* p) { return _mm512_loadu_si512(p); }
@@ -56,9 +63,10 @@ struct VecAvx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
   }
 
-  // acc + lo(w) lo(x) + hi(w) hi(x) per lane, bf16 pairs.
-  static F dot_bf16(F acc, I w, I x) {
-    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+  // bf16 pairs, widened.
+  static F low_half(I x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+  static F high_half(I x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
   }
   // Integer group sums of x . (w - 128) and x . (w - 8); `offset` is -8 * sum(x).
   static I start_q8(std::int32_t offset) { return _mm512_set1_epi32(offset * 16); }

@@ -12,8 +12,9 @@ struct VecPortable {
   typedef float F __attribute__((vector_size(16)));
   typedef std::int32_t I __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
-  static constexpr int kBf16Rows = 2;
-  static constexpr int kBf16Registers = 4;
+  static constexpr bool kDotsBf16 = false;
+  static constexpr int kDenseRows = 2;
+  static constexpr int kDenseRegisters = 4;
   static constexpr int kQuantRows = 1;
   static constexpr int kQuantRegisters = 4;
 
@@ -89,11 +90,8 @@ struct VecPortable {
     }
   }
 
-  static F dot_bf16(F acc, I w, I x) {
-    const I high = set_bits(-65536);
-    acc += reinterpret_cast<F>(w << 16) * reinterpret_cast<F>(x << 16);
-    return acc + reinterpret_cast<F>(w & high) * reinterpret_cast<F>(x & high);
-  }
+  static F low_half(I x) { return reinterpret_cast<F>(x << 16); }
+  static F high_half(I x) { return reinterpret_cast<F>(x & set_bits(-65536)); }
   // Signed bytes of x times unsigned bytes of w. Byte b of w needs a logical shift: mask after
   // shifting.
   static I dot_bytes(I acc, I w, I x) {

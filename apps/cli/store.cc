@@ -1,0 +1,295 @@
+// quire store: what lies in a store directory, without a model.
+#include "quire/store.h"
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "options.h"
+#include "output.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+namespace {
+
+namespace json = boost::json;
+
+constexpr const char* kEntryHelp = "key, beginning of a key, or name";
+
+struct Options {
+  std::string folder;
+  StoreOptions store;
+  Format format = Format::kText;
+  std::string kind;                  // ls: only these
+  std::vector<std::string> entries;  // rm, pin
+  std::string entry;                 // export
+  std::string file;
+  bool wipe = false;
+  bool off = false;
+};
+
+// Does one command on the open store; false: done, and something is wrong with the store.
+using Work = Result<bool> (*)(Store& store, const Options& options);
+
+json::object describe(const StoreEntry& entry) {
+  boost::system::error_code failed;
+  json::value metadata = json::parse(entry.metadata_json, failed);
+  const auto time = [](const std::string& text) {
+    return text.empty() ? json::value(nullptr) : json::value(text);
+  };
+  return {{"key", entry.key},
+          {"kind", entry.kind},
+          {"name", entry.name},
+          {"tenant", entry.tenant},
+          {"tokens", entry.tokens},
+          {"bytes", entry.bytes},
+          {"created_at", time(entry.created_at)},
+          {"accessed_at", time(entry.accessed_at)},
+          {"expires_at", time(entry.expires_at)},
+          {"pinned", entry.pinned},
+          {"metadata", failed ? json::value(nullptr) : std::move(metadata)}};
+}
+
+Status print_table(const std::vector<std::vector<std::string>>& rows) {
+  std::string text;
+  for (const std::string& line : format_table(rows)) {
+    text += line + '\n';
+  }
+  return print(text);
+}
+
+Result<bool> list(Store& store, const Options& options) {
+  QUIRE_TRY(const std::vector<StoreEntry> entries, store.list());
+  json::array objects;
+  std::vector<std::vector<std::string>> rows = {
+      {"KEY", "KIND", "TOKENS", "BYTES", "LAST USED", "KEPT", "NAME"}};
+  for (const StoreEntry& entry : entries) {
+    if (!options.kind.empty() && entry.kind != options.kind) {
+      continue;
+    }
+    objects.push_back(describe(entry));
+    const std::string expires = entry.expires_at.empty() ? "-" : "until " + entry.expires_at;
+    rows.push_back({entry.key.substr(0, kShownDigits), entry.kind, std::to_string(entry.tokens),
+                    std::to_string(entry.bytes), entry.accessed_at,
+                    entry.pinned ? "pinned" : expires, preview(entry.name)});
+  }
+  QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(objects) : print_table(rows));
+  return true;
+}
+
+Result<bool> verify(Store& store, const Options& options) {
+  QUIRE_TRY(const std::vector<StoreObject> all, store.verify());
+  json::array objects;
+  std::string text;
+  std::int64_t bad = 0;
+  for (const StoreObject& object : all) {
+    objects.push_back({{"hash", object.hash},
+                       {"state", object.state},
+                       {"bytes", object.bytes},
+                       {"entries", object.entries},
+                       {"message", object.message}});
+    if (object.state != "ok") {
+      ++bad;
+      text += object.state + ' ' + object.hash + " (entries: " + std::to_string(object.entries) +
+              "): " + object.message + '\n';
+    }
+  }
+  text += "objects: " + std::to_string(all.size()) +
+          ", damaged or missing: " + std::to_string(bad) + '\n';
+  QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(objects) : print(text));
+  return bad == 0;
+}
+
+Result<bool> collect(Store& store, const Options& options) {
+  QUIRE_TRY(const StoreCleaning done, store.gc());
+  const json::object object{{"expired_entries", done.expired_entries},
+                            {"evicted_entries", done.evicted_entries},
+                            {"removed_objects", done.removed_objects},
+                            {"removed_bytes", done.removed_bytes},
+                            {"removed_temporaries", done.removed_temporaries},
+                            {"objects", done.objects},
+                            {"bytes", done.bytes}};
+  QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(object)
+                                                   : print(format_listing(object)));
+  return true;
+}
+
+Result<bool> export_entry(Store& store, const Options& options) {
+  QUIRE_TRY(const StoreEntry entry, store.find(options.entry));
+  QUIRE_TRY_STATUS(store.export_entry(entry.key, options.file));
+  if (options.format == Format::kJson) {
+    QUIRE_TRY_STATUS(print_json(describe(entry)));
+  }
+  return true;
+}
+
+Result<bool> import_entry(Store& store, const Options& options) {
+  QUIRE_TRY(const StoreEntry entry, store.import_entry(options.file));
+  QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(describe(entry))
+                                                   : print(entry.key + '\n'));
+  return true;
+}
+
+// Changes each of the entries that the command names, all of which must be there first.
+Result<bool> for_each_entry(Store& store, const Options& options,
+                            const std::function<Status(const StoreEntry&)>& change) {
+  std::vector<StoreEntry> entries;
+  for (const std::string& name : options.entries) {
+    QUIRE_TRY(entries.emplace_back(), store.find(name));
+  }
+  json::array keys;
+  for (const StoreEntry& entry : entries) {
+    QUIRE_TRY_STATUS(change(entry));
+    keys.emplace_back(entry.key);
+  }
+  if (options.format == Format::kJson) {
+    QUIRE_TRY_STATUS(print_json(keys));
+  }
+  return true;
+}
+
+Result<bool> remove(Store& store, const Options& options) {
+  return for_each_entry(store, options, [&](const StoreEntry& entry) {
+    return store.remove(entry.key, options.wipe);
+  });
+}
+
+Result<bool> pin(Store& store, const Options& options) {
+  return for_each_entry(
+      store, options, [&](const StoreEntry& entry) { return store.pin(entry.key, !options.off); });
+}
+
+int run(const Options& options, Work work) {
+  auto store = Store::open(options.folder, options.store);
+  if (!store.ok()) {
+    return fail(store.error());
+  }
+  const auto good = work(*store, options);
+  if (!good.ok()) {
+    return fail(good.error());
+  }
+  return *good ? kExitOk : kExitFailed;
+}
+
+int repair(const Options& options) {
+  const auto kept = Store::repair(options.folder);
+  if (!kept.ok()) {
+    return fail(kept.error());
+  }
+  const Status shown = options.format == Format::kJson
+                           ? print_json({{"entries", *kept}})
+                           : print("entries kept: " + std::to_string(*kept) + '\n');
+  return shown.ok() ? kExitOk : fail(shown.error());
+}
+
+// A command `quire store NAME DIR`.
+class StoreCommand {
+ public:
+  StoreCommand(CLI::App& parent, const char* name, const char* help)
+      : command_(parent.add_subcommand(name, help)), options_(std::make_shared<Options>()) {
+    command_->add_option("DIR", options_->folder, "directory of the store")->required();
+    options_->store.create = false;
+  }
+
+  CLI::App* operator->() const { return command_; }
+  [[nodiscard]] Options& options() const { return *options_; }
+
+  // Declares the options that follow those of the command, and what it does.
+  void ends_with(Action& action, const std::function<int(const Options&)>& work) const {
+    add_format(*command_, options_->format);
+    command_->add_flag_callback(
+        "--json", [to = options_] { to->format = Format::kJson; }, "short for --format json");
+    command_->callback([&action, work, options = options_] {
+      action = [work, options] { return work(*options); };
+    });
+  }
+  void ends_with(Action& action, Work work) const {
+    command_->add_option("--tenant", options_->store.tenant, "only entries of this tenant");
+    ends_with(action, [work](const Options& options) { return run(options, work); });
+  }
+
+ private:
+  CLI::App* command_;
+  std::shared_ptr<Options> options_;
+};
+
+void add_looking(CLI::App& store, Action& action) {
+  const StoreCommand ls(store, "ls", "Entries, the least recently used first");
+  ls.options().store.read_only = true;
+  ls->add_option("--kind", ls.options().kind, "only these")
+      ->check(CLI::IsMember({"chunk", "sequence", "context", "checkpoint"}));
+  ls.ends_with(action, &list);
+
+  const StoreCommand check(store, "verify", "Read every object; exit code 1 if one is damaged");
+  check.options().store.read_only = true;
+  check.ends_with(action, &verify);
+}
+
+void add_moving(CLI::App& store, Action& action) {
+  const StoreCommand out(store, "export", "Write an entry and its objects to one file");
+  out.options().store.read_only = true;
+  out->add_option("ENTRY", out.options().entry, kEntryHelp)->required();
+  out->add_option("FILE", out.options().file, "where to; what is there is replaced")->required();
+  out.ends_with(action, &export_entry);
+
+  const StoreCommand in(store, "import", "Put the entry of such a file; makes the store if needed");
+  in.options().store.create = true;
+  in->add_option("FILE", in.options().file, "of somebody whose KV you trust")->required();
+  in.ends_with(action, &import_entry);
+}
+
+void add_changing(CLI::App& store, Action& action) {
+  const StoreCommand rm(store, "rm", "Remove entries, and what only they held");
+  rm->add_option("ENTRY", rm.options().entries, kEntryHelp)->required();
+  rm->add_flag("--wipe", rm.options().wipe, "overwrite the bytes with zeros first");
+  rm.ends_with(action, &remove);
+
+  const StoreCommand keep(store, "pin", "Never evict entries, nor let them expire");
+  keep->add_option("ENTRY", keep.options().entries, kEntryHelp)->required();
+  keep->add_flag("--off", keep.options().off, "let them go again");
+  keep.ends_with(action, &pin);
+
+  const StoreCommand gc(store, "gc", "Remove what expired and what nobody names");
+  gc->add_option_function<std::string>(
+        "--max-bytes",
+        [&limit = gc.options().store.max_bytes](const std::string& text) {
+          const auto bytes = parse_bytes(text);
+          if (!bytes.ok()) {
+            throw CLI::ValidationError("--max-bytes", bytes.error().message);
+          }
+          limit = *bytes;
+        },
+        "then the least recently used entries, until no more is left")
+      ->option_text("SIZE");
+  gc.ends_with(action, &collect);
+
+  const StoreCommand mend(store, "repair", "Make a damaged index anew; keeps what can be read");
+  mend.ends_with(action, &repair);
+}
+
+}  // namespace
+
+void add_store(CLI::App& app, Action& action) {
+  CLI::App* store = app.add_subcommand(
+      "store", "Look after a store: store ls|verify|gc|export|import|rm|pin|repair DIR ...");
+  store->require_subcommand(0, 1);
+  store->callback([store, &action] {
+    if (store->get_subcommands().empty()) {
+      action = [] { return fail_usage("store wants ls|verify|gc|export|import|rm|pin|repair"); };
+    }
+  });
+  add_looking(*store, action);
+  add_moving(*store, action);
+  add_changing(*store, action);
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,134 @@
+"""Store: a directory of KV that outlives the process and that several processes may share."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from . import _quire
+from .outputs import Record
+from .tokenizer import to_path, to_text
+
+
+class StoreEntry(Record):
+    """What somebody has saved."""
+
+    key: str  # 64 hexadecimal digits
+    kind: str  # "chunk", "sequence", "context", "checkpoint"
+    name: str  # for people; may be empty
+    tenant: str  # who may read it; usually empty
+    metadata: dict[str, Any]
+    tokens: int
+    bytes: int  # of the objects that it names
+    created_at: str  # UTC, ISO 8601
+    accessed_at: str
+    expires_at: str | None
+    pinned: bool  # never evicted, never expires
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__({**fields, "metadata": json.loads(fields["metadata"])})
+
+
+class StoreObject(Record):
+    """A file of the store."""
+
+    hash: str
+    state: str  # "ok", "damaged", "missing"
+    bytes: int
+    entries: int  # that name it
+    message: str  # what is wrong
+
+
+class StoreCleaning(Record):
+    """What gc has removed and left."""
+
+    expired_entries: int
+    evicted_entries: int  # least recently used, to get below max_bytes
+    removed_objects: int
+    removed_bytes: int
+    removed_temporaries: int  # of writers that were killed
+    objects: int  # left
+    bytes: int
+
+
+class Store:
+    """Looking at a store, keeping it small, moving entries. Calls may come from any thread and wait for each other.
+
+    Entries are named by key, the beginning of one (at least 4 digits, unambiguous), or name; an unknown one is a
+    ChunkNotFoundError.
+
+    create: makes a store where there is no directory, or an empty one
+    max_bytes: what gc leaves, bytes or "10GiB"; None: no limit
+    tenant: only its entries are seen; None: those of all
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        create: bool = True,
+        max_bytes: int | str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        limit = _quire.parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes or 0
+        owner = None if tenant is None else to_text(tenant)
+        self.path = path
+        self._lock = threading.Lock()
+        self._handle = _quire.Store.open(to_path(path), bool(read_only), bool(create), limit, owner)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with self._lock:
+            return getattr(self._handle, name)(*arguments)
+
+    def ls(self, kind: str | None = None) -> list[StoreEntry]:
+        """The least recently used first."""
+        entries = [StoreEntry(entry) for entry in self._call("list")]
+        return [entry for entry in entries if kind in (None, entry.kind)]
+
+    def show(self, entry: str) -> StoreEntry:
+        return StoreEntry(self._call("find", to_text(entry)))
+
+    def pin(self, entry: str, pinned: bool = True) -> None:
+        self._call("pin", to_text(entry), bool(pinned))
+
+    def set_ttl(self, entry: str, seconds: float | None) -> None:
+        """From now on; None: forever."""
+        self._call("set_ttl", to_text(entry), seconds)
+
+    def rm(self, entry: str, wipe: bool = False) -> None:
+        """With what only it held. `wipe`: its bytes become zeros first."""
+        self._call("remove", to_text(entry), bool(wipe))
+
+    def gc(self) -> StoreCleaning:
+        """Removes what has expired, what nobody names, and the least recently used above max_bytes."""
+        return StoreCleaning(self._call("gc"))
+
+    def verify(self) -> list[StoreObject]:
+        """Reads every object and compares its checksums."""
+        return [StoreObject(item) for item in self._call("verify")]
+
+    def export(self, entry: str, path: str | os.PathLike[str]) -> None:
+        """One self-contained file. What is there is replaced."""
+        self._call("export_entry", to_text(entry), to_path(path))
+
+    def import_(self, path: str | os.PathLike[str]) -> StoreEntry:
+        """The entry of such a file. It is verified, but whoever made it is trusted for what its KV says."""
+        return StoreEntry(self._call("import_entry", to_path(path)))
+
+    @staticmethod
+    def repair(path: str | os.PathLike[str]) -> int:
+        """A damaged index, with the store closed everywhere, is made anew of what can be read; how many entries."""
+        return _quire.Store.repair(to_path(path))
+
+    def __iter__(self) -> Iterator[StoreEntry]:
+        return iter(self.ls())
+
+    def __len__(self) -> int:
+        return len(self._call("list"))
+
+    def __repr__(self) -> str:
+        return f"Store({os.fspath(self.path)!r})"

@@ -1,0 +1,239 @@
+#include "quire/store.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "outputs.h"
+#include "quire/checkpoints.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sequence.h"
+#include "store.h"
+#include "waiting.h"
+
+namespace nb = nanobind;
+
+namespace quire::python {
+namespace {
+
+std::string to_string(const nb::bytes& path) { return {path.c_str(), path.size()}; }
+
+// Whatever bytes a name has that somebody gave it.
+nb::object text(const std::string& bytes) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+nb::dict describe(const StoreEntry& entry) {
+  nb::dict dict;
+  dict["key"] = entry.key;
+  dict["kind"] = entry.kind;
+  dict["name"] = text(entry.name);
+  dict["tenant"] = text(entry.tenant);
+  dict["metadata"] = entry.metadata_json;
+  dict["tokens"] = entry.tokens;
+  dict["bytes"] = entry.bytes;
+  dict["created_at"] = entry.created_at;
+  dict["accessed_at"] = entry.accessed_at;
+  dict["expires_at"] = or_none(entry.expires_at);
+  dict["pinned"] = entry.pinned;
+  return dict;
+}
+
+nb::dict describe(const StoreObject& object) {
+  nb::dict dict;
+  dict["hash"] = object.hash;
+  dict["state"] = object.state;
+  dict["bytes"] = object.bytes;
+  dict["entries"] = object.entries;
+  dict["message"] = object.message;
+  return dict;
+}
+
+nb::dict describe(const StoreCleaning& cleaning) {
+  nb::dict dict;
+  dict["expired_entries"] = cleaning.expired_entries;
+  dict["evicted_entries"] = cleaning.evicted_entries;
+  dict["removed_objects"] = cleaning.removed_objects;
+  dict["removed_bytes"] = cleaning.removed_bytes;
+  dict["removed_temporaries"] = cleaning.removed_temporaries;
+  dict["objects"] = cleaning.objects;
+  dict["bytes"] = cleaning.bytes;
+  return dict;
+}
+
+nb::dict describe(const CheckpointInfo& info) {
+  nb::dict sequences;
+  for (const CheckpointInfo::SequenceInfo& sequence : info.sequences) {
+    sequences[text(sequence.name)] = sequence.tokens;
+  }
+  nb::dict dict;
+  dict["name"] = text(info.name);
+  dict["number"] = info.number;
+  dict["created_at"] = info.created_at;
+  dict["pinned"] = info.pinned;
+  dict["sequences"] = sequences;
+  dict["bytes"] = info.bytes;
+  dict["written_bytes"] = info.written_bytes;
+  dict["written_objects"] = info.written_objects;
+  return dict;
+}
+
+template <class T>
+nb::list describe_all(const std::vector<T>& values) {
+  nb::list list;
+  for (const T& value : values) {
+    list.append(describe(value));
+  }
+  return list;
+}
+
+Store open_store(const nb::bytes& path, bool read_only, bool create, std::int64_t max_bytes,
+                 const std::optional<std::string>& tenant) {
+  const StoreOptions options{
+      .read_only = read_only, .create = create, .max_bytes = max_bytes, .tenant = tenant};
+  const std::string folder = to_string(path);
+  return unwrap(without_gil([&] { return Store::open(folder, options); }));
+}
+
+void bind_store(nb::module_& module) {
+  nb::class_<Store>(module, "Store")
+      .def_static("open", &open_store, nb::arg("path"), nb::arg("read_only"), nb::arg("create"),
+                  nb::arg("max_bytes"), nb::arg("tenant").none())
+      .def_static("repair",
+                  [](const nb::bytes& path) {
+                    const std::string folder = to_string(path);
+                    return unwrap(without_gil([&] { return Store::repair(folder); }));
+                  })
+      .def("list",
+           [](const Store& store) {
+             return describe_all(unwrap(without_gil([&] { return store.list(); })));
+           })
+      .def("find",
+           [](const Store& store, const std::string& entry) {
+             return describe(unwrap(without_gil([&] { return store.find(entry); })));
+           })
+      .def("pin",
+           [](Store& store, const std::string& entry, bool pinned) {
+             unwrap(without_gil([&] { return store.pin(entry, pinned); }));
+           })
+      .def(
+          "set_ttl",
+          [](Store& store, const std::string& entry, std::optional<double> seconds) {
+            unwrap(without_gil([&] { return store.set_ttl(entry, seconds); }));
+          },
+          nb::arg("entry"), nb::arg("seconds").none())
+      .def("remove",
+           [](Store& store, const std::string& entry, bool wipe) {
+             unwrap(without_gil([&] { return store.remove(entry, wipe); }));
+           })
+      .def("gc",
+           [](Store& store) { return describe(unwrap(without_gil([&] { return store.gc(); }))); })
+      .def("verify",
+           [](const Store& store) {
+             return describe_all(unwrap(without_gil([&] { return store.verify(); })));
+           })
+      .def("export_entry",
+           [](const Store& store, const std::string& entry, const nb::bytes& path) {
+             const std::string file = to_string(path);
+             unwrap(without_gil([&] { return store.export_entry(entry, file); }));
+           })
+      .def("import_entry", [](Store& store, const nb::bytes& path) {
+        const std::string file = to_string(path);
+        return describe(unwrap(without_gil([&] { return store.import_entry(file); })));
+      });
+}
+
+std::vector<NamedSequence> named(const std::vector<std::string>& names,
+                                 const std::vector<const Sequence*>& sequences) {
+  std::vector<NamedSequence> given;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    given.push_back({names[i], sequences[i]});
+  }
+  return given;
+}
+
+using Names = std::vector<std::string>;
+using Sequences = std::vector<const Sequence*>;
+
+void bind_saving(nb::class_<CheckpointManager>& manager) {
+  manager
+      .def("save",
+           [](CheckpointManager& manager, const Names& names, const Sequences& sequences,
+              const std::string& name) {
+             const auto given = named(names, sequences);
+             return describe(unwrap(without_gil([&] { return manager.save(given, name); })));
+           })
+      .def("maybe_save",
+           [](CheckpointManager& manager, const Names& names,
+              const Sequences& sequences) -> std::optional<nb::dict> {
+             const auto given = named(names, sequences);
+             const auto saved = unwrap(without_gil([&] { return manager.maybe_save(given); }));
+             return saved ? std::optional(describe(*saved)) : std::nullopt;
+           })
+      .def("load",
+           [](CheckpointManager& manager, const std::string& name, const Names& only) {
+             auto loaded = unwrap(without_gil([&] { return manager.load(name, only); }));
+             nb::dict dict;
+             for (LoadedSequence& sequence : loaded) {
+               dict[text(sequence.name)] = std::move(sequence.sequence);
+             }
+             return dict;
+           })
+      .def("compact", [](CheckpointManager& manager, const std::string& name) {
+        return describe(unwrap(without_gil([&] { return manager.compact(name); })));
+      });
+}
+
+void bind_checkpoints(nb::module_& module) {
+  nb::class_<CheckpointManager> manager(module, "CheckpointManager");
+  manager
+      .def_static(
+          "open",
+          [](const LLM& llm, const nb::bytes& folder, const std::string& series,
+             const std::string& tenant, std::int64_t keep, std::int64_t every_tokens,
+             double every_seconds, std::int64_t max_bytes) {
+            const CheckpointOptions options{.series = series,
+                                            .tenant = tenant,
+                                            .keep = keep,
+                                            .every_tokens = every_tokens,
+                                            .every_seconds = every_seconds,
+                                            .max_bytes = max_bytes};
+            const std::string path = to_string(folder);
+            return unwrap(without_gil([&] { return CheckpointManager::open(llm, path, options); }));
+          })
+      .def("list",
+           [](const CheckpointManager& manager) {
+             return describe_all(unwrap(without_gil([&] { return manager.list(); })));
+           })
+      .def("latest",
+           [](const CheckpointManager& manager) {
+             return describe(unwrap(without_gil([&] { return manager.latest(); })));
+           })
+      .def("remove",
+           [](CheckpointManager& manager, const std::string& name) {
+             return unwrap(without_gil([&] { return manager.remove(name); }));
+           })
+      .def("cleanup", [](CheckpointManager& manager, std::int64_t keep) {
+        return unwrap(without_gil([&] { return manager.cleanup(keep); }));
+      });
+  bind_saving(manager);
+}
+
+}  // namespace
+
+void bind_stores(nb::module_& module) {
+  bind_store(module);
+  bind_checkpoints(module);
+}
+
+}  // namespace quire::python

@@ -1,0 +1,12 @@
+// Store and CheckpointManager for Python; quire/store.py and quire/checkpoints.py give them names,
+// defaults and keywords.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace quire::python {
+
+// After the classes LLM and Sequence.
+void bind_stores(nanobind::module_& module);
+
+}  // namespace quire::python

@@ -1,0 +1,101 @@
+"""Sessions of LLM: hints reach the cache, bad ones are named. The rules themselves: src/quire/api/session_test.cc."""
+
+import math
+import threading
+
+import pytest
+
+import quire
+from conftest import MODEL
+
+ONE = {"temperature": 0, "max_tokens": 1}
+
+
+def prompt(who):
+    return [10 + (who * 131 + i * 17) % 1500 for i in range(81)]
+
+
+@pytest.fixture
+def small():
+    """41 blocks of 8 tokens: four prompts, and the open block of one."""
+    with quire.LLM(MODEL, threads=2, block_tokens=8, kv_budget=41 * 8 * 4096) as llm:
+        yield llm
+
+
+def hits(llm, who):
+    part = llm.explain(prompt(who))[0]
+    return part.tokens if part.hit else 0
+
+
+def test_a_closed_session_makes_room(small):
+    small.generate([prompt(i) for i in range(3)], ONE, session=["a", "b", "c"])
+    assert small.stats()["sessions"] == 3
+    small.close_session("b")
+    for who in (3, 4):
+        small.generate(prompt(who), ONE)
+    assert [hits(small, who) for who in range(3)] == [80, 0, 80]
+    assert small.stats()["evictions_closed"] >= 9 and small.stats()["sessions"] == 2
+    assert "its session was closed" in small.explain(prompt(1))[-1].reason
+
+
+def test_the_later_return_goes_first(small):
+    for who, back in ((0, 30), (1, 9000), (2, 60)):
+        list(small.stream(prompt(who), ONE, session=str(who)))
+        small.pause_session(str(who), expected_return=back)
+    small.pause_session("2", 20)
+    small.pause_session("2")
+    small.set_retention("2", priority=1, ttl=500)
+    for who in (3, 4):
+        small.generate(prompt(who), ONE)
+    assert [hits(small, who) for who in range(3)] == [80, 0, 80]
+
+
+def test_chat_takes_a_session(small):
+    small.chat([{"role": "user", "content": "Where does Ada live?"}], ONE, session="chat")
+    list(small.stream_chat([{"role": "user", "content": "Where does Ada live?"}], ONE, session="chat"))
+    small.close_session("chat")
+
+
+def test_bad_hints_are_named(small):
+    small.generate(prompt(0), ONE, session="known")
+    for bad in (-1, -0.001, math.nan, math.inf, 1e300):
+        with pytest.raises(ValueError, match="expected_return"):
+            small.pause_session("known", expected_return=bad)
+        with pytest.raises(ValueError, match="ttl"):
+            small.set_retention("known", ttl=bad)
+    for bad in ("", "x" * 257):
+        for call in (small.pause_session, small.close_session, small.set_retention):
+            with pytest.raises(ValueError, match="session"):
+                call(bad)
+        with pytest.raises(ValueError, match="session"):
+            small.generate(prompt(0), ONE, session=bad)
+    for call in (small.pause_session, small.close_session):
+        with pytest.raises(LookupError, match='"unknown"'):
+            call("unknown")
+        with pytest.raises(TypeError):
+            call(7)
+    with pytest.raises(ValueError, match="2 request options for 3 prompts"):
+        small.generate([prompt(i) for i in range(3)], ONE, session=["a", None])
+
+
+def test_a_composition_has_no_session():
+    with quire.ChunkedLLM(MODEL, threads=2) as llm:
+        assert llm.generate(prompt(0), ONE, session="plain").usage.prompt_tokens == 81
+        llm.close_session("plain")
+        with pytest.raises(TypeError, match="session"):
+            llm.generate(query="<q> Who?<a>", session="s")
+
+
+def test_threads_hint_while_others_compute(small):
+    def work(who):
+        for turn in range(6):
+            name = str((who + turn) % 3)
+            small.generate(prompt((who + turn) % 3), ONE, session=name)
+            small.set_retention(name, priority=turn % 2)
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert small.stats()["blocks_in_use"] == 0 and small.stats()["sessions"] == 3

@@ -1,0 +1,93 @@
+"""Store from Python, on a store that checkpoints have filled."""
+
+import pytest
+
+import quire
+
+IDS = list(range(20, 90))
+
+
+@pytest.fixture
+def path(llm, tmp_path):
+    manager = quire.CheckpointManager(llm, tmp_path / "store")
+    with llm.sequence(IDS) as seq:
+        for name, length in (("first", 40), ("second", 70)):
+            seq.rollback(to_length=length) if length < len(seq) else seq.append(IDS[len(seq) :])
+            manager.save({"a": seq}, name=name)
+    return tmp_path / "store"
+
+
+def names(store):
+    return [entry.name for entry in store]
+
+
+def test_entries_say_what_was_saved(path):
+    store = quire.Store(path, read_only=True)
+    first, second = store.ls()
+    assert (first.name, second.name, len(store)) == ("first", "second", 2)
+    assert (first.kind, first.tokens, first.tenant, first.expires_at, first.pinned) == ("checkpoint", 39, "", None, False)
+    assert first.metadata["sequences"][0]["name"] == "a"
+    assert store.ls("chunk") == [] and store.ls("checkpoint") == [first, second]
+    for name in ("first", first.key, first.key[:8]):
+        assert store.show(name) == first
+    for name in ("third", first.key[:3], ""):
+        with pytest.raises(quire.ChunkNotFoundError):
+            store.show(name)
+    with pytest.raises(OSError, match="read-only"):
+        store.rm("first")
+
+
+def test_pins_ttl_rm_and_gc(path):
+    store = quire.Store(path, max_bytes=1)
+    store.pin("first")
+    store.set_ttl("second", 1000)
+    assert store.show("first").pinned and store.show("second").expires_at > "2024"
+    store.set_ttl("second", None)
+    cleaning = store.gc()
+    assert (cleaning.evicted_entries, cleaning.expired_entries) == (1, 0) and cleaning.removed_objects > 0
+    assert names(store) == ["first"]
+    store.pin("first", False)
+    store.rm("first", wipe=True)
+    assert names(store) == [] and quire.Store(path, max_bytes="1GiB").gc().objects == 0
+
+
+def test_verify_finds_damage(path):
+    store = quire.Store(path)
+    assert {item.state for item in store.verify()} == {"ok"}
+    file = sorted(path.glob("objects/*/*.qkv"))[0]
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    assert [(item.hash, bool(item.message)) for item in store.verify() if item.state == "damaged"] == [(file.stem, True)]
+
+
+def test_checkpoints_travel_between_stores(llm, path, tmp_path):
+    quire.Store(path).export("second", tmp_path / "talk.qke")
+    other = quire.Store(tmp_path / "other")
+    assert other.import_(tmp_path / "talk.qke").name == "second"
+    with quire.CheckpointManager(llm, tmp_path / "other").load("second")["a"] as seq:
+        assert seq.tokens == IDS
+    tenant = quire.Store(tmp_path / "other", tenant="t")
+    assert tenant.import_(tmp_path / "talk.qke").tenant == "t" and len(tenant) == 1 and len(other) == 2
+    (tmp_path / "talk.qke").write_bytes(b"something else")
+    with pytest.raises(OSError, match=r"talk\.qke"):
+        other.import_(tmp_path / "talk.qke")
+
+
+def test_repair_keeps_what_can_be_read(path):
+    assert quire.Store.repair(path) == 2
+    (path / "index.sqlite").write_bytes(b"nothing of ours")
+    with pytest.raises(OSError, match="quire store repair"):
+        quire.Store(path)
+    assert quire.Store.repair(path) == 0 and names(quire.Store(path)) == []
+
+
+def test_where_no_store_is(tmp_path):
+    for options in ({"read_only": True}, {"create": False}):
+        with pytest.raises(OSError, match="nowhere"):
+            quire.Store(tmp_path / "nowhere", **options)
+    with pytest.raises(ValueError, match="max_bytes"):
+        quire.Store(tmp_path / "store", max_bytes=-1)
+    with pytest.raises(ValueError, match="many"):
+        quire.Store(tmp_path / "store", max_bytes="many")
+    assert names(quire.Store(tmp_path / "store")) == []

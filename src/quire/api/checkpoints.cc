@@ -1,0 +1,143 @@
+#include "quire/checkpoints.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/api/llm_impl.h"
+#include "quire/api/sequence_impl.h"
+#include "quire/base/str.h"
+#include "quire/engine/checkpoints.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sequence.h"
+
+namespace quire {
+
+using engine::CheckpointService;
+
+struct CheckpointManager::Impl {
+  // One call at a time, and none once the LLM is closed.
+  template <class Call>
+  auto run(Call call) -> decltype(call(std::declval<engine::Engine&>())) {
+    QUIRE_TRY(const auto engine, llm->open_engine());
+    const std::lock_guard lock(mutex);
+    return call(*engine);
+  }
+  [[nodiscard]] Result<std::vector<CheckpointService::Named>> look_at(
+      std::span<const NamedSequence> sequences) const;
+
+  std::shared_ptr<LLM::Impl> llm;
+  std::mutex mutex;
+  std::unique_ptr<CheckpointService> service;
+};
+
+Result<std::vector<CheckpointService::Named>> CheckpointManager::Impl::look_at(
+    std::span<const NamedSequence> sequences) const {
+  std::vector<CheckpointService::Named> named;
+  for (const NamedSequence& given : sequences) {
+    if (given.sequence == nullptr || given.sequence->impl().llm != llm) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("sequence ", base::quoted(given.name), " is not of this LLM")};
+    }
+    QUIRE_TRY(engine::StateRef state, given.sequence->impl().look());
+    named.push_back({.name = given.name, .state = std::move(state)});
+  }
+  return named;
+}
+
+Status CheckpointOptions::validate() const {
+  const auto refuse = [](const char* option, const auto& value, const char* range) {
+    return Status(ErrorCode::kInvalidArgument,
+                  base::str_cat(option, " is ", value, ", must be ", range));
+  };
+  constexpr double kMaxSeconds = 1e10;
+  if (keep < 0) {
+    return refuse("keep", keep, "at least 0");
+  }
+  if (max_bytes < 0) {
+    return refuse("max_bytes", max_bytes, "at least 0");
+  }
+  if (every_tokens < 0) {
+    return refuse("every_tokens", every_tokens, "at least 0");
+  }
+  if (!(every_seconds >= 0 && every_seconds <= kMaxSeconds)) {
+    return refuse("every_seconds", every_seconds, "0 to 1e10");
+  }
+  return {};
+}
+
+CheckpointManager::CheckpointManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
+CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
+CheckpointManager::~CheckpointManager() = default;
+
+Result<CheckpointManager> CheckpointManager::open(const LLM& llm, const std::string& folder,
+                                                  const CheckpointOptions& options) {
+  QUIRE_TRY([[maybe_unused]] const auto engine, llm.impl().open_engine());
+  auto impl = std::make_unique<Impl>();
+  impl->llm = llm.shared_impl();
+  QUIRE_TRY(impl->service, CheckpointService::open(folder, options));
+  return CheckpointManager(std::move(impl));
+}
+
+Result<CheckpointInfo> CheckpointManager::save(std::span<const NamedSequence> sequences,
+                                               const std::string& name) {
+  QUIRE_TRY(const auto named, impl_->look_at(sequences));
+  return impl_->run([&](auto& engine) { return impl_->service->save(engine, named, name); });
+}
+
+Result<std::optional<CheckpointInfo>> CheckpointManager::maybe_save(
+    std::span<const NamedSequence> sequences) {
+  using Saved = std::optional<CheckpointInfo>;
+  QUIRE_TRY(const auto named, impl_->look_at(sequences));
+  return impl_->run([&](auto& engine) -> Result<Saved> {
+    if (!impl_->service->due(named)) {
+      return Saved();
+    }
+    QUIRE_TRY(CheckpointInfo saved, impl_->service->save(engine, named, ""));
+    return Saved(std::move(saved));
+  });
+}
+
+Result<std::vector<CheckpointInfo>> CheckpointManager::list() const {
+  return impl_->run([&](auto&) { return impl_->service->list(); });
+}
+
+Result<CheckpointInfo> CheckpointManager::latest() const {
+  return impl_->run([&](auto&) { return impl_->service->latest(); });
+}
+
+Result<std::vector<LoadedSequence>> CheckpointManager::load(const std::string& name,
+                                                            std::span<const std::string> only) {
+  QUIRE_TRY(auto loaded,
+            impl_->run([&](auto& engine) { return impl_->service->load(engine, name, only); }));
+  std::vector<LoadedSequence> sequences;
+  sequences.reserve(loaded.size());
+  for (CheckpointService::Named& named : loaded) {
+    sequences.push_back({.name = std::move(named.name),
+                         .sequence = make_sequence(impl_->llm, std::move(named.state))});
+  }
+  return sequences;
+}
+
+Result<bool> CheckpointManager::remove(const std::string& name) {
+  return impl_->run([&](auto&) { return impl_->service->remove(name); });
+}
+
+Result<std::int64_t> CheckpointManager::cleanup(std::int64_t keep) {
+  return impl_->run([&](auto&) { return impl_->service->cleanup(keep); });
+}
+
+Result<CheckpointInfo> CheckpointManager::compact(const std::string& name) {
+  return impl_->run([&](auto&) { return impl_->service->compact(name); });
+}
+
+}  // namespace quire

@@ -1,0 +1,155 @@
+#include "quire/engine/arrivals.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+Status Arrivals::Load::wait(int layer) {
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&] { return layers_ > layer || !status_.ok(); });
+  return status_;
+}
+
+Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) const {
+  for (const Part& part : parts_) {
+    QUIRE_TRY_STATUS(file_.read_layer(part.run, layer, part.first_block, part.to, shelves));
+  }
+  return {};
+}
+
+void Arrivals::Load::note(int layers, Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    layers_ = layers;
+    status_ = std::move(status);
+  }
+  progress_.notify_all();
+}
+
+Arrivals::Arrivals(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post)
+    : shelves_(shelves), ledger_(ledger), post_(std::move(post)) {}
+
+void Arrivals::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  work_arrived_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Arrivals::start(kv_store::KVFile file, std::vector<Part> parts,
+                     std::function<void(const Status&)> done) {
+  UnderWay& added = under_way_.emplace_back();
+  for (const Part& part : parts) {
+    for (const BlockId block : part.to) {
+      added.blocks.insert(block.value);
+    }
+  }
+  added.load = std::make_shared<Load>(std::move(file), std::move(parts));
+  added.done = std::move(done);
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(added.load);
+  }
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { run(); });
+  }
+  work_arrived_.notify_one();
+}
+
+// The loading thread.
+void Arrivals::run() {
+  while (true) {
+    LoadRef load;
+    {
+      std::unique_lock lock(mutex_);
+      work_arrived_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+      if (!queue_.empty()) {
+        load = std::move(queue_.front());
+        queue_.pop_front();
+      } else {
+        return;
+      }
+    }
+    const int layers = load->file_.content().geometry.layers;
+    Status status;
+    for (int layer = 0; layer < layers && status.ok(); ++layer) {
+      const bool closing = [this] {
+        const std::lock_guard lock(mutex_);
+        return closing_;
+      }();
+      status = closing ? Status(ErrorCode::kClosed, "the engine is closed")
+                       : load->read_layer(layer, shelves_);
+      load->note(layer + (status.ok() ? 1 : 0), status);
+    }
+    post_([this, load, status] { finish(load, status); });
+  }
+}
+
+void Arrivals::finish(const LoadRef& load, const Status& status) {
+  const auto found = std::ranges::find(under_way_, load, &UnderWay::load);
+  UnderWay ended = std::move(*found);
+  under_way_.erase(found);
+  std::erase_if(bad_, [&](const auto& known) {
+    return !(ledger_.current(known.second.block.id) == known.second.block);
+  });
+  if (!status.ok()) {
+    for (const std::int32_t block : ended.blocks) {
+      bad_.insert_or_assign(block, Bad{.block = ledger_.current({block}), .why = status});
+    }
+  }
+  ended.done(status);
+}
+
+std::vector<Arrivals::LoadRef> Arrivals::filling(std::span<const BlockId> blocks) const {
+  std::vector<LoadRef> loads;
+  for (const UnderWay& load : under_way_) {
+    if (std::ranges::any_of(blocks, [&](BlockId id) { return load.blocks.contains(id.value); })) {
+      loads.push_back(load.load);
+    }
+  }
+  return loads;
+}
+
+Status Arrivals::outcome(std::span<const BlockId> blocks) const {
+  for (const LoadRef& load : filling(blocks)) {
+    QUIRE_TRY_STATUS(load->wait());
+  }
+  return check(blocks);
+}
+
+Status Arrivals::check(std::span<const BlockId> blocks) const {
+  for (const BlockId block : blocks) {
+    const auto bad = bad_.find(block.value);
+    if (bad != bad_.end() && ledger_.current(block) == bad->second.block) {
+      return bad->second.why;
+    }
+  }
+  return {};
+}
+
+void Arrivals::before_copy(const kv::BlockCopy& copy) {
+  const Status status = outcome({&copy.from, 1});
+  if (!status.ok()) {
+    bad_.insert_or_assign(copy.to.value, Bad{.block = ledger_.current(copy.to), .why = status});
+  }
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,118 @@
+// Arrivals: KV on its way from files into blocks that sequences have already. A thread reads layer
+// after layer, so computing begins when the first one is there and waits, layer by layer, for the
+// rest.
+//
+// A block of a load that failed is bad until it is free again, and so is every copy of it. What has
+// been computed over a bad block may not be used: its request fails with the error of the load.
+//
+// Thread rule: the engine's thread, but for `Load::wait`, which any thread may call.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+class Arrivals {
+ public:
+  // Blocks of a run of a file, and where they go.
+  struct Part {
+    int run = 0;
+    std::int32_t first_block = 0;
+    std::vector<BlockId> to;
+  };
+
+  // Some runs of one file.
+  class Load {
+   public:
+    Load(kv_store::KVFile file, std::vector<Part> parts)
+        : file_(std::move(file)), parts_(std::move(parts)) {}
+    // Returns when `layer` and all before it are there, or when the load has failed.
+    [[nodiscard]] Status wait(int layer);
+    // All layers.
+    [[nodiscard]] Status wait() { return wait(file_.content().geometry.layers - 1); }
+
+   private:
+    friend class Arrivals;
+    [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves) const;
+    void note(int layers, Status status);
+
+    const kv_store::KVFile file_;
+    const std::vector<Part> parts_;
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable progress_;
+    int layers_ = 0;  // that are there
+    Status status_;
+  };
+  using LoadRef = std::shared_ptr<Load>;
+  using Post = std::function<void(std::function<void()>)>;
+
+  // `shelves` and `ledger` are borrowed; `post` sends a letter to the engine's thread.
+  Arrivals(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post);
+  ~Arrivals() { stop(); }
+  Arrivals(const Arrivals&) = delete;
+  Arrivals& operator=(const Arrivals&) = delete;
+
+  // Abandons what has not been read. When no other call can come any more.
+  void stop();
+
+  // Begins to read. Nobody may free the blocks before `done`, which gets the outcome on the
+  // engine's thread.
+  void start(kv_store::KVFile file, std::vector<Part> parts,
+             std::function<void(const Status&)> done);
+
+  // Nothing arrives and nothing is bad: the functions below have nothing to say.
+  [[nodiscard]] bool idle() const { return under_way_.empty() && bad_.empty(); }
+  // Loads that fill some of these blocks.
+  [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks) const;
+  // The error of the load that spoilt one of these blocks.
+  [[nodiscard]] Status check(std::span<const BlockId> blocks) const;
+  // The same when those that fill them have ended; waits for that.
+  [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const;
+  // Waits until the block that is copied is there.
+  void before_copy(const kv::BlockCopy& copy);
+
+ private:
+  struct UnderWay {
+    LoadRef load;
+    std::unordered_set<std::int32_t> blocks;
+    std::function<void(const Status&)> done;
+  };
+  struct Bad {
+    kv::BlockRef block;  // bad while it is this one
+    Status why;
+  };
+  void run();
+  void finish(const LoadRef& load, const Status& status);
+
+  kv_store::PagedStore& shelves_;
+  const kv::Ledger& ledger_;
+  const Post post_;
+  std::vector<UnderWay> under_way_;
+  std::unordered_map<std::int32_t, Bad> bad_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable work_arrived_;
+  std::deque<LoadRef> queue_;
+  bool closing_ = false;
+  std::thread thread_;  // starts with the first load
+};
+
+}  // namespace quire::engine

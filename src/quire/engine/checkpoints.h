@@ -1,0 +1,98 @@
+// CheckpointService: states of sequences into the checkpoints of a store and back
+// (quire/checkpoints.h).
+//
+// Blocks are named, reserved and taken over on the engine thread; bytes are copied in the caller's,
+// while the state that has them cannot change and nobody else sees those that are filled.
+//
+// Thread rule: one thread at a time, not the engine's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/checkpoints.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/checkpoint_manager.h"
+#include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/store.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class CheckpointService {
+ public:
+  struct Named {
+    std::string name;
+    StateRef state;
+  };
+
+  [[nodiscard]] static Result<std::unique_ptr<CheckpointService>> open(
+      const std::string& folder, const CheckpointOptions& options);
+
+  [[nodiscard]] Result<CheckpointInfo> save(Engine& engine, std::span<const Named> sequences,
+                                            const std::string& name);
+  [[nodiscard]] bool due(std::span<const Named> sequences) const;
+  [[nodiscard]] Result<std::vector<Named>> load(Engine& engine, const std::string& name,
+                                                std::span<const std::string> only);
+
+  [[nodiscard]] Result<std::vector<CheckpointInfo>> list() const;
+  [[nodiscard]] Result<CheckpointInfo> latest() const;
+  [[nodiscard]] Result<bool> remove(const std::string& name) { return manager_->remove(name); }
+  [[nodiscard]] Result<std::int64_t> cleanup(std::int64_t keep);
+  [[nodiscard]] Result<CheckpointInfo> compact(const std::string& name);
+
+ private:
+  // What continuing needs besides tokens and KV.
+  struct Rest {
+    std::vector<kv::MergeRank> ranks;       // of the runs before the sequence's own one
+    std::vector<std::int32_t> stored_from;  // of the same runs, see kv::RunView
+    std::int32_t own_position = 0;
+    std::vector<TokenId> tail;  // the last token, which has no KV
+    std::int32_t sampled = 0;
+    ReuseGrade grade = ReuseGrade::kExact;
+  };
+  // Where the KV of the sequence's own run goes.
+  struct Room {
+    SeqId sequence;
+    std::int32_t first = 0;  // own tokens that have KV already
+    std::vector<BlockId> blocks;
+  };
+
+  explicit CheckpointService(kv_store::Store store) : store_(std::move(store)) {}
+  [[nodiscard]] static std::string to_json(const Rest& rest);
+  [[nodiscard]] static Result<Rest> parse(const kv_store::SavedSequence& saved);
+  [[nodiscard]] static Result<kv_store::LiveSequence> describe(Engine& engine, const Named& named);
+  [[nodiscard]] static Result<Room> make_room(Engine& engine,
+                                              std::span<const kv::SegmentUse> before,
+                                              std::span<const TokenId> own, std::int32_t position,
+                                              std::int32_t num_kv);
+  // Waits until what is in the blocks of the runs may be read.
+  [[nodiscard]] static Status await_arrival(Engine& engine, const kv_store::LiveSequence& live);
+  [[nodiscard]] Result<HeldRef> load_segment(Engine& engine, const kv_store::SavedSequence& saved,
+                                             std::size_t run, const std::vector<TokenId>& tokens,
+                                             std::int32_t stored_from) const;
+  [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved) const;
+  [[nodiscard]] Result<std::vector<Named>> load(Engine& engine,
+                                                const kv_store::Checkpoint& checkpoint,
+                                                std::span<const std::string> only) const;
+
+  [[nodiscard]] Result<std::vector<Named>> load_newest(Engine& engine,
+                                                       std::span<const std::string> only) const;
+
+  kv_store::Store store_;
+  std::unique_ptr<kv_store::CheckpointManager> manager_;  // of the store; set by open
+  std::map<std::string, std::vector<TokenId>> saved_;     // what was saved or loaded last, by name
+};
+
+}  // namespace quire::engine

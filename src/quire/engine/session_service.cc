@@ -1,0 +1,125 @@
+#include "quire/engine/session_service.h"
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr double kLongestSeconds = 1e9;  // thirty years: beyond it, it is a slip
+
+// NaN is out of range too.
+Status check_seconds(std::string_view what, std::optional<double> seconds) {
+  if (!seconds || (*seconds >= 0 && *seconds <= kLongestSeconds)) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(what, " must be 0 to ", kLongestSeconds, " seconds, not ", *seconds)};
+}
+
+kv::Clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<kv::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+Status SessionService::check_id(const std::string& id) {
+  if (!id.empty() && id.size() <= kLongestSessionId) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("session must be a name of 1 to ", kLongestSessionId, " bytes, not of ",
+                        id.size())};
+}
+
+kv::Ledger& SessionService::ledger() const {
+  auto& ledger = engine_.ledger_;
+  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
+  return *ledger;
+}
+
+kv::SessionRef SessionService::named(const std::string& id) {
+  if (id.empty()) {
+    return {};
+  }
+  if (const auto found = by_id_.find(id); found != by_id_.end()) {
+    recent_.splice(recent_.begin(), recent_, found->second);
+    return found->second->session;
+  }
+  if (recent_.size() == kMostSessions) {
+    ledger().forget_session(recent_.back().session);
+    by_id_.erase(recent_.back().id);
+    recent_.pop_back();
+  }
+  recent_.push_front({.id = id, .session = ledger().open_session()});
+  by_id_.emplace(recent_.front().id, recent_.begin());
+  return recent_.front().session;
+}
+
+template <class Change>
+Status SessionService::change(const std::string& id, Change change) {
+  QUIRE_TRY_STATUS(check_id(id));
+  Status status;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    const auto found = by_id_.find(id);
+    if (found == by_id_.end()) {
+      status = Error{.code = ErrorCode::kNotFound,
+                     .message = base::str_cat(
+                         "no session ", base::quoted(id), " is open: no request named it, or it ",
+                         "was closed, or ", kMostSessions, " others were named since")};
+      return;
+    }
+    change(found->second);
+    engine_.publish_stats();
+  }));
+  return status;
+}
+
+Status SessionService::pause(const std::string& id, std::optional<double> expected_return_seconds) {
+  QUIRE_TRY_STATUS(check_seconds("expected_return", expected_return_seconds));
+  return change(id, [&](Place place) {
+    kv::Retention retention = ledger().retention(place->session);
+    retention.expected_return.reset();
+    if (expected_return_seconds) {
+      retention.expected_return = kv::Clock::now() + to_duration(*expected_return_seconds);
+    }
+    ledger().set_retention(place->session, retention);
+  });
+}
+
+Status SessionService::close(const std::string& id) {
+  return change(id, [&](Place place) {
+    ledger().close_session(place->session);
+    by_id_.erase(place->id);
+    recent_.erase(place);
+  });
+}
+
+Status SessionService::set_retention(const std::string& id, const SessionRetention& retention) {
+  QUIRE_TRY_STATUS(check_id(id));
+  QUIRE_TRY_STATUS(check_seconds("ttl", retention.ttl_seconds));
+  return engine_.call([&] {
+    const kv::SessionRef session = named(id);
+    kv::Retention said = ledger().retention(session);
+    said.priority = retention.priority;
+    said.ttl.reset();
+    if (retention.ttl_seconds) {
+      said.ttl = to_duration(*retention.ttl_seconds);
+    }
+    ledger().set_retention(session, said);
+    engine_.publish_stats();
+  });
+}
+
+}  // namespace quire::engine

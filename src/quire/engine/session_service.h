@@ -1,0 +1,62 @@
+// SessionService: the sessions that requests name, and what their users say about coming back. It
+// decides nothing: what is said goes to the ledger, which evicts by it (kv/eviction_order.h).
+//
+// A session begins with the first request or retention that names it, and ends when it is closed.
+// Of kMostSessions open ones the least recently named is forgotten: its KV is then evicted like
+// that of requests without a session.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+class Engine;
+
+inline constexpr std::size_t kMostSessions = 16384;
+inline constexpr std::size_t kLongestSessionId = 256;  // bytes
+
+class SessionService {
+ public:
+  // `engine` is borrowed and owns the service.
+  explicit SessionService(Engine& engine) : engine_(engine) {}
+
+  // Any thread but the engine's. kInvalidArgument naming the argument; kNotFound for a session that
+  // is not open.
+  [[nodiscard]] Status pause(const std::string& id, std::optional<double> expected_return_seconds);
+  [[nodiscard]] Status close(const std::string& id);
+  [[nodiscard]] Status set_retention(const std::string& id, const SessionRetention& retention);
+  [[nodiscard]] static Status check_id(const std::string& id);
+
+  // Engine thread: the session of a request that begins now; nobody for an empty id.
+  [[nodiscard]] kv::SessionRef named(const std::string& id);
+
+ private:
+  struct Named {
+    std::string id;
+    kv::SessionRef session;
+  };
+  using Place = std::list<Named>::iterator;
+
+  [[nodiscard]] kv::Ledger& ledger() const;
+  // Runs `change` with what the ledger knows of an open session.
+  template <class Change>
+  [[nodiscard]] Status change(const std::string& id, Change change);
+
+  Engine& engine_;
+  // Engine thread.
+  std::list<Named> recent_;  // named last first
+  std::unordered_map<std::string_view, Place> by_id_;
+};
+
+}  // namespace quire::engine

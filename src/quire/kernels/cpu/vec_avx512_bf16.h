@@ -1,0 +1,28 @@
+// Vector traits for AVX-512 with VNNI and BF16. Include only from files compiled with those flags.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "quire/kernels/cpu/vec_avx512.h"
+
+namespace quire::kernels {
+namespace {
+
+struct VecAvx512Bf16 : VecAvx512 {
+  static constexpr bool kDotsBf16 = true;
+
+  // Nearest even; NaN stays NaN, subnormals become zero.
+  static void store_bf16(std::uint16_t* p, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  }
+  // acc + lo(w) lo(x) + hi(w) hi(x) per lane, bf16 pairs.
+  static F dot_bf16(F acc, I w, I x) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+  }
+};
+
+}  // namespace
+}  // namespace quire::kernels

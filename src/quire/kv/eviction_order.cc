@@ -1,0 +1,326 @@
+#include "quire/kv/eviction_order.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+namespace {
+
+// A session that says nothing counts as gone for so long already when it ends a request: the median
+// pause of a person who chats (the conversation trace of Mooncake, FAST'25). Among such sessions it
+// changes nothing; against those that say when they return it is worth much, see the table of
+// bench/chat_trace_bench in bench/README.md.
+constexpr Clock::duration kHeadStart = std::chrono::seconds(120);
+
+constexpr TimePoint kClosed = TimePoint::min();
+constexpr TimePoint kNever = TimePoint::max();
+
+double seconds(TimePoint time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+bool EvictionOrder::EndsFirst::operator()(std::int32_t a, std::int32_t b) const {
+  const Rank& left = (*ranks)[static_cast<std::size_t>(a)];
+  const Rank& right = (*ranks)[static_cast<std::size_t>(b)];
+  return std::tie(left.ends, left.released) < std::tie(right.ends, right.released);
+}
+
+bool EvictionOrder::DueFirst::operator()(std::int32_t a, std::int32_t b) const {
+  const Rank& left = (*ranks)[static_cast<std::size_t>(a)];
+  const Rank& right = (*ranks)[static_cast<std::size_t>(b)];
+  return std::tie(left.priority, left.due, left.released) <
+         std::tie(right.priority, right.due, right.released);
+}
+
+bool EvictionOrder::DueLast::operator()(std::int32_t a, std::int32_t b) const {
+  const Rank& left = (*ranks)[static_cast<std::size_t>(a)];
+  const Rank& right = (*ranks)[static_cast<std::size_t>(b)];
+  return std::tie(left.priority, right.due, left.released) <
+         std::tie(right.priority, left.due, right.released);
+}
+
+EvictionOrder::EvictionOrder(std::int32_t num_blocks)
+    : blocks_(static_cast<std::size_t>(num_blocks)),
+      ranks_(static_cast<std::size_t>(num_blocks)),
+      oldest_(num_blocks, {&ranks_}),
+      farthest_(num_blocks, {&ranks_}),
+      ending_(num_blocks, {&ranks_}) {}
+
+void EvictionOrder::set_time(TimePoint now) { now_ = std::max(now_, now); }
+
+SessionRef EvictionOrder::open_session() {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::int32_t>(sessions_.size()));
+    sessions_.emplace_back();
+  }
+  const std::int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  Session& opened = session(slot);
+  opened = {.generation = opened.generation + 1, .present = true, .last_use = now_};
+  ++num_open_;
+  return {.slot = slot, .generation = opened.generation};
+}
+
+bool EvictionOrder::contains(SessionRef ref) const {
+  return ref.slot >= 0 && session(ref.slot).present &&
+         session(ref.slot).generation == ref.generation;
+}
+
+Retention EvictionOrder::retention(SessionRef ref) const {
+  return contains(ref) ? session(ref.slot).retention : Retention();
+}
+
+void EvictionOrder::set_retention(SessionRef ref, const Retention& retention) {
+  if (contains(ref)) {
+    session(ref.slot).retention = retention;
+    rerank(session(ref.slot).block);
+  }
+}
+
+void EvictionOrder::close_session(SessionRef ref) {
+  if (contains(ref) && !session(ref.slot).closed) {
+    session(ref.slot).closed = true;
+    --num_open_;
+    rerank(session(ref.slot).block);
+    settle(ref.slot);
+  }
+}
+
+void EvictionOrder::forget_session(SessionRef ref) {
+  if (contains(ref)) {
+    drop(ref.slot);
+  }
+}
+
+void EvictionOrder::begin(SessionRef ref) {
+  if (contains(ref)) {
+    Session& returned = session(ref.slot);
+    ++returned.requests;
+    returned.last_use = now_;
+    returned.retention.expected_return.reset();
+    rerank(returned.block);
+  }
+}
+
+void EvictionOrder::end(SessionRef ref, std::int32_t last) {
+  if (!contains(ref)) {
+    return;
+  }
+  Session& left = session(ref.slot);
+  --left.requests;
+  left.last_use = now_;
+  if (last >= 0) {
+    unhang(ref.slot);
+    hang(ref.slot, last);
+  }
+  settle(ref.slot);
+}
+
+// A closed session lives as long as its word counts: while it has a claim on what it alone uses, or
+// may still get one.
+void EvictionOrder::settle(std::int32_t slot) {
+  const Session& settled = session(slot);
+  const bool counts = settled.block >= 0 && !block(settled.block).shared;
+  if (settled.closed && !counts && settled.requests == 0) {
+    drop(slot);
+  }
+}
+
+void EvictionOrder::drop(std::int32_t slot) {
+  unhang(slot);
+  Session& dropped = session(slot);
+  num_open_ -= dropped.closed ? 0 : 1;
+  dropped = {.generation = dropped.generation};
+  free_slots_.push_back(slot);
+}
+
+void EvictionOrder::hang(std::int32_t slot, std::int32_t id) {
+  Session& claimant = session(slot);
+  claimant.block = id;
+  claimant.previous = -1;
+  claimant.next = block(id).first_claim;
+  if (claimant.next >= 0) {
+    session(claimant.next).previous = slot;
+  }
+  block(id).first_claim = slot;
+  rerank(id);
+}
+
+void EvictionOrder::unhang(std::int32_t slot) {
+  Session& claimant = session(slot);
+  const std::int32_t id = claimant.block;
+  if (id < 0) {
+    return;
+  }
+  (claimant.previous >= 0 ? session(claimant.previous).next : block(id).first_claim) =
+      claimant.next;
+  if (claimant.next >= 0) {
+    session(claimant.next).previous = claimant.previous;
+  }
+  claimant.block = claimant.previous = claimant.next = -1;
+  rerank(id);
+}
+
+void EvictionOrder::add(std::int32_t id, SessionRef user) { block(id) = {.user = user}; }
+
+void EvictionOrder::use(std::int32_t id, SessionRef user) {
+  block(id).shared = block(id).shared || block(id).user != user;
+}
+
+void EvictionOrder::release(std::int32_t id) {
+  block(id).last_use = now_;
+  block(id).released = ++releases_;
+}
+
+void EvictionOrder::allow(std::int32_t id) {
+  const Rank& ranked = ranks_[static_cast<std::size_t>(id)] = rank_now(id);
+  oldest_.insert(id);
+  farthest_.insert(id);
+  if (ranked.ends != kNever) {
+    ending_.insert(id);
+  }
+}
+
+void EvictionOrder::forbid(std::int32_t id) {
+  oldest_.erase(id);
+  farthest_.erase(id);
+  if (ending_.contains(id)) {
+    ending_.erase(id);
+  }
+}
+
+void EvictionOrder::rerank(std::int32_t id) {
+  if (id >= 0 && allows(id)) {
+    forbid(id);
+    allow(id);
+  }
+}
+
+void EvictionOrder::remove(std::int32_t id, std::int32_t parent) {
+  while (block(id).first_claim >= 0) {
+    const std::int32_t slot = block(id).first_claim;
+    unhang(slot);
+    if (parent >= 0) {
+      hang(slot, parent);
+    }
+    settle(slot);
+  }
+}
+
+TimePoint EvictionOrder::end_of(const Session& claimant) const {
+  if (claimant.closed) {
+    return kClosed;
+  }
+  const Clock::duration ttl = claimant.retention.ttl.value_or(Clock::duration::max());
+  const bool ends = ttl < kNever - claimant.last_use;
+  return ends ? claimant.last_use + std::max(ttl, Clock::duration::zero()) : kNever;
+}
+
+double EvictionOrder::distance(TimePoint due) const {
+  return std::abs(seconds(due) - seconds(now_));
+}
+
+EvictionOrder::Rank EvictionOrder::rank_now(std::int32_t id) const {
+  const Block& ranked = block(id);
+  const Rank unsaid{.due = ranked.last_use - kHeadStart, .released = ranked.released};
+  Rank best = unsaid;
+  bool wanted = ranked.shared || ranked.first_claim < 0;
+  TimePoint first_end = kNever;
+  TimePoint last_end = kClosed;
+  for (std::int32_t slot = ranked.first_claim; slot >= 0; slot = session(slot).next) {
+    const Retention& said = session(slot).retention;
+    const TimePoint end = end_of(session(slot));
+    if (end <= now_) {
+      last_end = std::max(last_end, end);
+      continue;
+    }
+    Rank claimed = unsaid;
+    claimed.priority = said.priority;
+    claimed.due = said.expected_return.value_or(unsaid.due);
+    claimed.expected = said.expected_return.has_value();
+    const bool better = claimed.priority != best.priority
+                            ? claimed.priority > best.priority
+                            : distance(claimed.due) < distance(best.due);
+    if (!wanted || better) {
+      best = claimed;
+    }
+    wanted = true;
+    first_end = std::min(first_end, end);
+  }
+  best.ends = wanted ? first_end : last_end;
+  return best;
+}
+
+std::int32_t EvictionOrder::candidate() const {
+  if (!ending_.empty() && rank(ending_.first()).ends <= now_) {
+    return ending_.first();
+  }
+  QUIRE_CHECK(!oldest_.empty(), "nothing to evict");
+  const TimePoint oldest = rank(oldest_.first()).due;
+  const TimePoint farthest = rank(farthest_.first()).due;
+  return farthest > now_ && distance(farthest) > distance(oldest) ? farthest_.first()
+                                                                  : oldest_.first();
+}
+
+// Ranks are renewed when they come to the top: a stale one never says that a block is worth more
+// than it is, but for claims that have ended, and those come first.
+EvictionOrder::Choice EvictionOrder::next() {
+  std::int32_t id = candidate();
+  while (rank_now(id) != rank(id)) {
+    rerank(id);
+    id = candidate();
+  }
+  using Why = PrefixMiss::Why;
+  const Rank& chosen = rank(id);
+  if (chosen.ends <= now_) {
+    return {.block = id, .why = chosen.ends == kClosed ? Why::kClosed : Why::kExpired};
+  }
+  const bool later = chosen.expected && chosen.due > now_;
+  return {.block = id, .why = later ? Why::kReturnsLater : Why::kEvicted};
+}
+
+Status EvictionOrder::check() const {
+  const auto broken = [](std::int32_t id, const char* what) {
+    return Error{.code = ErrorCode::kInternal,
+                 .message = base::str_cat("order of eviction: block ", id, " ", what)};
+  };
+  std::size_t allowed = 0;
+  std::size_t ending = 0;
+  std::size_t claims = 0;
+  for (std::int32_t id = 0; id < static_cast<std::int32_t>(blocks_.size()); ++id) {
+    allowed += allows(id) ? 1 : 0;
+    ending += ending_.contains(id) ? 1 : 0;
+    if (farthest_.contains(id) != allows(id) ||
+        ending_.contains(id) != (allows(id) && rank(id).ends != kNever)) {
+      return broken(id, "stands in one heap and not in the other");
+    }
+    for (std::int32_t slot = block(id).first_claim; slot >= 0; slot = session(slot).next) {
+      ++claims;
+      if (!session(slot).present || session(slot).block != id || claims > sessions_.size()) {
+        return broken(id, "has a claim of a session that claims another one");
+      }
+    }
+  }
+  const auto claiming =
+      std::ranges::count_if(sessions_, [](const Session& s) { return s.block >= 0; });
+  const auto open =
+      std::ranges::count_if(sessions_, [](const Session& s) { return s.present && !s.closed; });
+  if (allowed != oldest_.size() || allowed != farthest_.size() || ending != ending_.size() ||
+      claims != static_cast<std::size_t>(claiming) || open != num_open_) {
+    return broken(-1, "and its likes are not counted right");
+  }
+  return {};
+}
+
+}  // namespace quire::kv

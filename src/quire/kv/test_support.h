@@ -1,0 +1,57 @@
+// What the tests of the ledger share: prompts, computing them, looking at blocks.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+using Tokens = std::vector<TokenId>;
+using Ids = std::vector<std::int32_t>;
+
+inline Tokens tokens_of(std::int32_t size, TokenId first = 0) {
+  Tokens tokens;
+  for (std::int32_t i = 0; i < size; ++i) {
+    tokens.push_back(first + i);
+  }
+  return tokens;
+}
+
+// Stores the KV of the next `count` tokens.
+inline void compute(Ledger& ledger, SeqId id, std::int32_t count) {
+  const Status status = ledger.extend(id, count);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  ledger.advance(id, count);
+}
+
+inline SeqId computed(Ledger& ledger, const Tokens& tokens, bool reuse = true) {
+  const SeqId id = ledger.open(tokens, reuse);
+  compute(ledger, id, static_cast<std::int32_t>(tokens.size()) - ledger.num_computed(id));
+  return id;
+}
+
+inline Ids block_ids(const Ledger& ledger, SeqId id) {
+  const RunView run = ledger.runs(id).back();
+  Ids ids;
+  for (const BlockId block : run.blocks) {
+    ids.push_back(block.value);
+  }
+  return ids;
+}
+
+inline void expect_consistent(const Ledger& ledger) {
+  const Status status = ledger.check();
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  const LedgerCounts counts = ledger.counts();
+  EXPECT_EQ(counts.blocks_free + counts.blocks_cached + counts.blocks_in_use, counts.blocks_total);
+}
+
+}  // namespace quire::kv

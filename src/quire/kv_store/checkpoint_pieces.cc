@@ -1,0 +1,198 @@
+#include "quire/kv_store/checkpoint_pieces.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/sha256.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
+
+namespace quire::kv_store {
+namespace {
+
+// A fork in the middle of a piece writes up to so many blocks of it again.
+constexpr std::int64_t kMaxPieceBlocks = 32;
+
+std::string finished(base::FieldHasher& hasher) {
+  const auto bytes = hasher.finish();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string follow(std::string_view before, std::span<const TokenId> tokens) {
+  base::FieldHasher hasher;
+  return finished(hasher.add(before).add_bytes(std::as_bytes(tokens)));
+}
+
+std::string seed_of(const LiveSequence& sequence, std::string_view tenant,
+                    const tensor::KVGeometry& geometry) {
+  base::FieldHasher hasher;
+  hasher.add("quire piece")
+      .add(tenant)
+      .add_bytes(std::as_bytes(std::span(sequence.fingerprint.bytes)))
+      .add(sequence.kernels)
+      .add_int(sequence.follows_from_tokens ? 1 : 0)
+      .add_int(geometry.layers)
+      .add_int(geometry.kv_heads)
+      .add_int(geometry.head_dim)
+      .add_int(static_cast<std::int64_t>(geometry.dtype))
+      .add_int(geometry.block_tokens);
+  for (const int window : geometry.window_tokens) {
+    hasher.add_int(window);
+  }
+  return finished(hasher);
+}
+
+std::span<const TokenId> tokens_of(const LiveRun& run, std::int64_t begin, std::int64_t end) {
+  return std::span(run.run.tokens)
+      .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+}
+
+std::int64_t length_of(const LiveRun& run) {
+  return static_cast<std::int64_t>(run.run.tokens.size());
+}
+
+void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, std::int64_t end,
+            const PagedStore& shelves) {
+  const tensor::KVGeometry& geometry = shelves.geometry();
+  std::vector<std::byte> block(static_cast<std::size_t>(geometry.head_block_bytes()));
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    for (int head = 0; head < geometry.kv_heads; ++head) {
+      for (std::int64_t at = begin; at < end; at += geometry.block_tokens) {
+        const auto tokens = std::min<std::int64_t>(geometry.block_tokens, end - at);
+        const auto index = static_cast<std::size_t>(at / geometry.block_tokens);
+        shelves.read_slots(layer, head, run.blocks[index], static_cast<int>(tokens), block);
+        hasher.add_bytes(block);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PieceNames::PieceNames(const LiveSequence& sequence, std::string_view tenant,
+                       const PagedStore& shelves)
+    : sequence_(sequence), shelves_(shelves) {
+  const std::int64_t block_tokens = shelves.geometry().block_tokens;
+  Digest digest = seed_of(sequence, tenant, shelves.geometry());
+  for (const LiveRun& run : sequence.runs) {
+    base::FieldHasher begins;
+    digest = finished(begins.add(digest).add_int(run.run.start_position));
+    std::vector<Digest>& before = before_.emplace_back();
+    before.push_back(digest);
+    for (std::int64_t at = 0; at < length_of(run); at += block_tokens) {
+      digest = follow(digest, tokens_of(run, at, std::min(at + block_tokens, length_of(run))));
+      before.push_back(digest);
+    }
+  }
+}
+
+std::string PieceNames::name(std::size_t run, std::int64_t begin, std::int64_t end) const {
+  const std::int64_t block_tokens = shelves_.geometry().block_tokens;
+  const auto blocks = static_cast<std::size_t>((end + block_tokens - 1) / block_tokens);
+  base::FieldHasher hasher;
+  hasher.add_int(static_cast<std::int64_t>(run)).add_int(begin).add(before_[run][blocks]);
+  if (!sequence_.follows_from_tokens) {
+    add_kv(hasher, sequence_.runs[run], begin, end, shelves_);
+  }
+  return base::to_hex(hasher.finish());
+}
+
+void PieceCutter::learn(std::span<const EntryPart> parts) {
+  std::int64_t first = 0;
+  for (const EntryPart& part : parts) {
+    known_[first][part.tokens].insert(part.object);
+    first += part.tokens;
+  }
+}
+
+// The longest known piece that begins at `begin` of a run of `length` tokens.
+std::optional<SequencePiece> PieceCutter::find_known(const PieceNames& names, std::size_t run,
+                                                     std::int64_t begin, const Place& place) const {
+  const auto lengths = known_.find(place.run_start + begin);
+  if (lengths == known_.end()) {
+    return std::nullopt;
+  }
+  for (auto at = lengths->second.rbegin(); at != lengths->second.rend(); ++at) {
+    const std::int64_t end = begin + at->first;
+    const bool fits = end == place.length || (end < place.length && end % place.block_tokens == 0);
+    if (at->first <= 0 || !fits) {
+      continue;
+    }
+    SequencePiece piece{.run = run, .begin = begin, .end = end};
+    piece.object = names.name(run, begin, end);
+    if (at->second.contains(piece.object)) {
+      return piece;
+    }
+  }
+  return std::nullopt;
+}
+
+// Where a new piece that begins at `begin` of a run ends.
+std::int64_t PieceCutter::end_of_new(std::int64_t begin, const Place& place,
+                                     std::span<const std::int64_t> cuts) {
+  const std::int64_t block = place.block_tokens;
+  const std::int64_t full = place.length / block * block;
+  if (begin == full) {
+    return place.length;
+  }
+  const std::int64_t end = std::min(full, begin + kMaxPieceBlocks * block);
+  const std::int64_t at = place.run_start + begin;
+  const auto next = std::upper_bound(cuts.begin(), cuts.end(), at + block - 1);  // a block behind
+  return next == cuts.end() ? end : std::min(end, begin + (*next - at) / block * block);
+}
+
+std::vector<SequencePiece> PieceCutter::cut(const LiveSequence& sequence, const PagedStore& shelves,
+                                            std::span<const std::int64_t> cuts) {
+  const PieceNames names(sequence, tenant_, shelves);
+  std::vector<SequencePiece> pieces;
+  Place place{.block_tokens = shelves.geometry().block_tokens};
+  for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
+    place.length = length_of(sequence.runs[run]);
+    for (std::int64_t begin = 0; begin < place.length;) {
+      std::optional<SequencePiece> piece = find_known(names, run, begin, place);
+      if (!piece) {
+        const std::int64_t end = end_of_new(begin, place, cuts);
+        piece = {.run = run, .begin = begin, .end = end, .object = names.name(run, begin, end)};
+        known_[place.run_start + begin][end - begin].insert(piece->object);
+      }
+      begin = piece->end;
+      pieces.push_back(*std::move(piece));
+    }
+    place.run_start += place.length;
+  }
+  return pieces;
+}
+
+std::vector<std::vector<std::int64_t>> common_cuts(std::span<const LiveSequence* const> sequences) {
+  std::vector<std::vector<std::int64_t>> cuts(sequences.size());
+  for (std::size_t a = 0; a < sequences.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      if (sequences[a]->runs.empty() || sequences[b]->runs.empty()) {
+        continue;
+      }
+      const auto differ = std::ranges::mismatch(sequences[a]->runs.front().run.tokens,
+                                                sequences[b]->runs.front().run.tokens);
+      const auto common =
+          static_cast<std::int64_t>(differ.in1 - sequences[a]->runs.front().run.tokens.begin());
+      cuts[a].push_back(common);
+      cuts[b].push_back(common);
+    }
+  }
+  for (std::vector<std::int64_t>& of : cuts) {
+    std::ranges::sort(of);
+  }
+  return cuts;
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,104 @@
+// Sequences as pieces that a store keeps once: what a checkpoint writes of them, and under which
+// names.
+//
+// A piece is a range of a run, from a block's beginning to another's or to the end of the run. Its
+// name says what its KV is, so equal pieces of later checkpoints, and of other sequences that begin
+// alike, are the same object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+
+namespace quire::kv_store {
+
+struct LiveRun {
+  SavedRun run;
+  std::vector<BlockId> blocks;  // on the shelves
+};
+
+// A sequence as the program has it now.
+struct LiveSequence {
+  std::string name;                  // unique in a checkpoint
+  std::string metadata_json = "{}";  // the caller's
+  base::KVFingerprint fingerprint;
+  std::string kernels;  // that computed the KV
+  // Every bit of the KV follows from fingerprint, kernels and the tokens so far. Else the KV itself
+  // is part of the names, which costs a pass over it.
+  bool follows_from_tokens = true;
+  std::vector<LiveRun> runs;
+};
+
+// Tokens [begin, end) of a run.
+struct SequencePiece {
+  std::size_t run = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::string object;  // its name
+};
+
+// The names of the pieces of one sequence. Borrows it and the shelves.
+class PieceNames {
+ public:
+  // Cost: a hash over all tokens.
+  PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedStore& shelves);
+  // `begin` is at a block, `end` at a block or the end of the run.
+  [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
+
+ private:
+  using Digest = std::string;
+  const LiveSequence& sequence_;
+  const PagedStore& shelves_;
+  std::vector<std::vector<Digest>> before_;  // [runs][blocks + 1]: of all tokens before it
+};
+
+// Cuts sequences so that what is known already is used where it fits.
+class PieceCutter {
+ public:
+  explicit PieceCutter(std::string tenant) : tenant_(std::move(tenant)) {}
+
+  // The pieces of a sequence, in order, that some checkpoint names.
+  void learn(std::span<const EntryPart> parts);
+  // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new pieces end if
+  // a block does. What is cut is known from then on.
+  [[nodiscard]] std::vector<SequencePiece> cut(const LiveSequence& sequence,
+                                               const PagedStore& shelves,
+                                               std::span<const std::int64_t> cuts);
+
+ private:
+  // A run within its sequence.
+  struct Place {
+    std::int64_t run_start = 0;  // in tokens of the sequence
+    std::int64_t length = 0;
+    std::int64_t block_tokens = 0;
+  };
+  [[nodiscard]] std::optional<SequencePiece> find_known(const PieceNames& names, std::size_t run,
+                                                        std::int64_t begin,
+                                                        const Place& place) const;
+
+  [[nodiscard]] static std::int64_t end_of_new(std::int64_t begin, const Place& place,
+                                               std::span<const std::int64_t> cuts);
+
+  std::string tenant_;
+  // Names by first token and length.
+  std::map<std::int64_t, std::map<std::int64_t, std::set<std::string>>> known_;
+};
+
+// For each sequence where it stops to be like another one: pieces that end there are shared.
+[[nodiscard]] std::vector<std::vector<std::int64_t>> common_cuts(
+    std::span<const LiveSequence* const> sequences);
+
+}  // namespace quire::kv_store

@@ -1,0 +1,256 @@
+// Sequences whose KV is still being read while they are used. The oracle is the same file loaded
+// with everything there, and an LLM that computes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sequence.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+using Ids = std::vector<TokenId>;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+constexpr LoadSequenceOptions kAtOnce{.wait = false};
+constexpr std::size_t kTokens = 1205;  // a partly filled block at the end
+
+Ids some_ids(std::size_t count, std::uint32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
+  }
+  return ids;
+}
+
+std::vector<char> bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+LLM open_demo(bool prefix_cache = true) {
+  return LLM::open(kModel, {.threads = 2, .prefix_cache = prefix_cache}).value();
+}
+
+double stat(const LLM& llm, const std::string& name) {
+  for (const auto& [key, value] : llm.stats().value()) {
+    if (key == name) {
+      return value;
+    }
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return -1;
+}
+
+// Until what is read in the background has ended: saving waits for it.
+void expect_no_block_left(const LLM& llm) {
+  for (int tries = 0; tries < 500 && stat(llm, "blocks_in_use") > 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+}
+
+const SamplingParams kSampled{.max_tokens = 64, .seed = 7};
+
+class BackgroundLoad : public testing::Test {
+ protected:
+  BackgroundLoad() {
+    std::string name = testing::TempDir() + "quireXXXXXX";
+    folder_ = mkdtemp(name.data());
+    LLM llm = open_demo();
+    Sequence sequence = llm.sequence(ids_).value();
+    EXPECT_TRUE(sequence.save(file()).ok());
+    logits_ = sequence.logits().value();
+    next_ = sequence.generate(kSampled).value().token_ids;
+  }
+  ~BackgroundLoad() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
+
+  // Flips a byte of KV: `share` of the file before its end.
+  [[nodiscard]] std::string damaged(double share) const {
+    const std::string path = folder_ / "damaged.qkv";
+    std::vector<char> bytes = bytes_of(file());
+    bytes[bytes.size() - 1 - static_cast<std::size_t>(share * static_cast<double>(bytes.size()))] ^=
+        1;
+    std::ofstream(path, std::ios::binary)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return path;
+  }
+
+  const Ids ids_ = some_ids(kTokens, 3);
+  std::vector<float> logits_;
+  Ids next_;
+  std::filesystem::path folder_;
+};
+
+TEST_F(BackgroundLoad, EverythingEqualsTheSequenceThatWasSaved) {
+  for (const bool prefix_cache : {true, false}) {
+    LLM llm = open_demo(prefix_cache);
+    {
+      Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
+      EXPECT_EQ(loaded.tokens(), ids_);
+      EXPECT_EQ(loaded.grade(), ReuseGrade::kExact);
+      Sequence fork = loaded.fork().value();
+      EXPECT_EQ(loaded.logits().value(), logits_);
+      EXPECT_EQ(loaded.generate(kSampled).value().token_ids, next_);
+      EXPECT_EQ(fork.generate(kSampled).value().token_ids, next_);
+    }
+    expect_no_block_left(llm);
+  }
+}
+
+TEST_F(BackgroundLoad, SavingAtOnceGivesTheSameFile) {
+  LLM llm = open_demo();
+  const Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
+  const std::string again = folder_ / "again.qkv";
+  ASSERT_TRUE(loaded.save(again).ok());
+  EXPECT_EQ(bytes_of(again), bytes_of(file()));
+}
+
+TEST_F(BackgroundLoad, APlainPromptFindsTheKvOnceItIsThere) {
+  LLM llm = open_demo();
+  const Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
+  ASSERT_TRUE(loaded.save(folder_ / "waited.qkv").ok());
+  EXPECT_EQ(llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast).value().logits, logits_);
+  EXPECT_LT(stat(llm, "tokens_computed"), 64);
+}
+
+TEST_F(BackgroundLoad, RollingBackIntoABlockThatIsBeingReadCopiesWhatIsRead) {
+  LLM whole = open_demo();
+  for (const std::int64_t length : {5, 600, 1200}) {
+    LLM llm = open_demo(false);
+    Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
+    ASSERT_TRUE(loaded.rollback_to(length).ok());
+    ASSERT_TRUE(loaded.append(some_ids(9, 8)).ok());
+    Sequence right = whole.load_sequence(file()).value();
+    ASSERT_TRUE(right.rollback_to(length).ok());
+    ASSERT_TRUE(right.append(some_ids(9, 8)).ok());
+    EXPECT_EQ(loaded.logits().value(), right.logits().value()) << length;
+  }
+}
+
+TEST_F(BackgroundLoad, BehindACompositionTooTheRunsAreRead) {
+  ChunkedLLM chunked = ChunkedLLM::open(kModel, {.threads = 2}).value();
+  const CompositionSpec spec{
+      .system_chunk_id =
+          chunked.register_chunk({.content = some_ids(40, 1), .type = ChunkType::kSystemPrompt})
+              .value(),
+      .context_chunk_ids = {chunked.register_chunk({.content = some_ids(445, 2)}).value(),
+                            chunked.register_chunk({.content = some_ids(333, 3)}).value()},
+      .query_chunk_id =
+          chunked.register_chunk({.content = some_ids(70, 4), .type = ChunkType::kQuery}).value()};
+  Sequence sequence = chunked.sequence(spec).value();
+  const std::string composed = folder_ / "composed.qkv";
+  ASSERT_TRUE(sequence.save(composed).ok());
+  LLM llm = open_demo();
+  {
+    Sequence loaded = llm.load_sequence(composed, kAtOnce).value();
+    EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
+    EXPECT_EQ(loaded.generate(kSampled).value().token_ids,
+              sequence.generate(kSampled).value().token_ids);
+  }
+  expect_no_block_left(llm);
+}
+
+// Early and late layers; by a fork, by what is rolled back and appended, by saving.
+TEST_F(BackgroundLoad, WhoeverReadsADamagedBlockIsToldAndNobodyElse) {
+  for (const double share : {0.01, 0.5, 0.9}) {
+    const std::string path = damaged(share);
+    LLM llm = open_demo();
+    {
+      auto opened = llm.load_sequence(path, kAtOnce);
+      if (!opened.ok()) {  // the partly filled block is read before
+        EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt);
+        continue;
+      }
+      Sequence loaded = std::move(opened).value();
+      Sequence fork = loaded.fork().value();
+      EXPECT_EQ(loaded.generate(kSampled).error().code, ErrorCode::kCorrupt) << share;
+      EXPECT_THAT(fork.logits().error().message, HasSubstr("checksum"));
+      EXPECT_EQ(fork.save(folder_ / "x.qkv").error().code, ErrorCode::kCorrupt);
+      EXPECT_EQ(loaded.append(some_ids(40, 1)).error().code, ErrorCode::kCorrupt);
+      EXPECT_EQ(loaded.tokens(), ids_);
+      Sequence other = llm.sequence(some_ids(50, 9)).value();
+      EXPECT_TRUE(other.generate(kSampled).ok());
+      EXPECT_EQ(llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast).value().logits,
+                logits_);
+    }
+    expect_no_block_left(llm);
+  }
+}
+
+// The copy of a damaged block is damaged, though no file is read into it.
+TEST_F(BackgroundLoad, ACopyOfADamagedBlockIsDamaged) {
+  const std::string path = damaged(0.3);
+  int refused = 0;
+  for (std::int64_t length = 5; length < 1205; length += 32) {
+    LLM llm = open_demo(false);
+    auto loaded = llm.load_sequence(path, kAtOnce);
+    ASSERT_TRUE(loaded.ok());
+    ASSERT_TRUE(loaded->rollback_to(length).ok());
+    const Status appended = loaded->append(some_ids(40, 1));
+    if (!appended.ok()) {
+      EXPECT_EQ(appended.error().code, ErrorCode::kCorrupt);
+      ++refused;
+      continue;
+    }
+    LLM right = open_demo();
+    Ids ids(ids_.begin(), ids_.begin() + length);
+    const Ids more = some_ids(40, 1);
+    ids.insert(ids.end(), more.begin(), more.end());
+    EXPECT_EQ(loaded->logits().value(),
+              right.forward(ids, ForwardReuse::kNone, ForwardRows::kLast).value().logits);
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(BackgroundLoad, ClosingTheEngineAbandonsWhatIsRead) {
+  for (int round = 0; round < 10; ++round) {
+    LLM llm = open_demo();
+    std::vector<Sequence> loaded;
+    for (int i = 0; i < 5; ++i) {
+      loaded.push_back(llm.load_sequence(file(), kAtOnce).value());
+    }
+    llm.close();
+    EXPECT_EQ(loaded.front().logits().error().code, ErrorCode::kClosed);
+  }
+}
+
+TEST_F(BackgroundLoad, ManyThreadsLoadAndGoOn) {
+  LLM llm = open_demo();
+  const std::string bad = damaged(0.6);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 4; ++round) {
+        Sequence loaded = llm.load_sequence(i == 0 ? bad : file(), kAtOnce).value();
+        const auto output = loaded.generate(kSampled);
+        if (output.ok()) {  // also of the damaged file, when the prefix cache had it
+          EXPECT_EQ(output->token_ids, next_);
+        } else {
+          EXPECT_EQ(i, 0);
+          EXPECT_EQ(output.error().code, ErrorCode::kCorrupt);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  expect_no_block_left(llm);
+}
+
+}  // namespace
+}  // namespace quire
