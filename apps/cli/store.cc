@@ -3,11 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

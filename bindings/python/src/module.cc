@@ -107,6 +107,28 @@ void bind_tokenizer(nb::module_& module) {
       .def_prop_ro("unk_token_id", &Tokenizer::unk_token_id);
 }
 
+void bind_sessions(nb::class_<LLM>& llm) {
+  llm.def(
+         "pause_session",
+         [](LLM& llm, const std::string& session, std::optional<double> expected_return) {
+           unwrap(without_gil([&] { return llm.pause_session(session, expected_return); }));
+         },
+         nb::arg("session"), nb::arg("expected_return").none())
+      .def("close_session",
+           [](LLM& llm, const std::string& session) {
+             unwrap(without_gil([&] { return llm.close_session(session); }));
+           })
+      .def(
+          "set_retention",
+          [](LLM& llm, const std::string& session, std::int32_t priority,
+             std::optional<double> ttl) {
+            unwrap(without_gil([&] {
+              return llm.set_retention(session, {.priority = priority, .ttl_seconds = ttl});
+            }));
+          },
+          nb::arg("session"), nb::arg("priority"), nb::arg("ttl").none());
+}
+
 void bind_llm(nb::module_& module) {
   nb::class_<Stream>(module, "Stream")
       .def_prop_ro("request_id", [](const Stream& s) { return s.request_id().value; })
@@ -125,25 +147,6 @@ void bind_llm(nb::module_& module) {
                 without_gil([&] { return llm.stream(prompt, sampling, {.session = session}); }));
           },
           nb::arg("prompt"), nb::arg("params").none(), nb::arg("session"))
-      .def(
-          "pause_session",
-          [](LLM& llm, const std::string& session, std::optional<double> expected_return) {
-            unwrap(without_gil([&] { return llm.pause_session(session, expected_return); }));
-          },
-          nb::arg("session"), nb::arg("expected_return").none())
-      .def("close_session",
-           [](LLM& llm, const std::string& session) {
-             unwrap(without_gil([&] { return llm.close_session(session); }));
-           })
-      .def(
-          "set_retention",
-          [](LLM& llm, const std::string& session, std::int32_t priority,
-             std::optional<double> ttl) {
-            unwrap(without_gil([&] {
-              return llm.set_retention(session, {.priority = priority, .ttl_seconds = ttl});
-            }));
-          },
-          nb::arg("session"), nb::arg("priority"), nb::arg("ttl").none())
       .def("forward",
            [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows) {
              return to_dict(unwrap(without_gil([&] {
@@ -171,6 +174,7 @@ void bind_llm(nb::module_& module) {
              return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));
            })
       .def("close", &LLM::close, nb::call_guard<nb::gil_scoped_release>());
+  bind_sessions(llm);
   bind_sequences(module, llm);
 }
 

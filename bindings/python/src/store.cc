@@ -15,7 +15,6 @@
 #include "outputs.h"
 #include "quire/checkpoints.h"
 #include "quire/llm.h"
-#include "quire/result.h"
 #include "quire/sequence.h"
 #include "store.h"
 #include "waiting.h"
@@ -156,6 +155,7 @@ void bind_store(nb::module_& module) {
 std::vector<NamedSequence> named(const std::vector<std::string>& names,
                                  const std::vector<const Sequence*>& sequences) {
   std::vector<NamedSequence> given;
+  given.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     given.push_back({names[i], sequences[i]});
   }

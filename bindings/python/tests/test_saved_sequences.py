@@ -192,7 +192,7 @@ def test_what_is_used_while_it_is_read_is_what_was_saved(llm, tmp_path, length):
 
 def test_a_request_that_meets_a_damaged_block_is_told_which(llm, tmp_path):
     path = tmp_path / "talk"
-    with llm.sequence(some_ids(1000)) as seq:
+    with llm.sequence(some_ids(1025)) as seq:  # its last block is full, so none is read before
         seq.save(path)
         good = bytearray(path.read_bytes())
         good[len(good) // 2] ^= 1

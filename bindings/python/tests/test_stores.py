@@ -54,7 +54,7 @@ def test_pins_ttl_rm_and_gc(path):
 def test_verify_finds_damage(path):
     store = quire.Store(path)
     assert {item.state for item in store.verify()} == {"ok"}
-    file = sorted(path.glob("objects/*/*.qkv"))[0]
+    file = min(path.glob("objects/*/*.qkv"))
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(damaged)

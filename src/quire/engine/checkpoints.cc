@@ -13,16 +13,28 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/base/iso_time.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/checkpoints.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/engine/arrivals.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/checkpoint_manager.h"
+#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/store.h"
 #include "quire/output.h"
+#include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -79,6 +91,18 @@ Status check_run(const Engine& engine, std::span<const TokenId> tokens, std::int
   }
   return {ErrorCode::kOverflow, base::str_cat("a saved run stands at ", position, " to ", end,
                                               ", the model's context ends at ", limit)};
+}
+
+using Loads = std::vector<Arrivals::LoadRef>;
+
+// Engine thread: what still fills blocks of the runs; the error of what has spoilt one.
+Result<Loads> loads_of(const Arrivals& arrivals, const kv_store::LiveSequence& live) {
+  Loads found;
+  for (const kv_store::LiveRun& run : live.runs) {
+    QUIRE_TRY_STATUS(arrivals.check(run.blocks));
+    std::ranges::move(arrivals.filling(run.blocks), std::back_inserter(found));
+  }
+  return found;
 }
 
 }  // namespace
@@ -194,16 +218,8 @@ Result<kv_store::LiveSequence> CheckpointService::describe(Engine& engine, const
 }
 
 Status CheckpointService::await_arrival(Engine& engine, const kv_store::LiveSequence& live) {
-  using Loads = std::vector<Arrivals::LoadRef>;
-  QUIRE_TRY(const Loads loads, engine.ask<Loads>([&]() -> Result<Loads> {
-    const Arrivals& arrivals = engine.tiers().arrivals();
-    Loads found;
-    for (const kv_store::LiveRun& run : live.runs) {
-      QUIRE_TRY_STATUS(arrivals.check(run.blocks));
-      std::ranges::move(arrivals.filling(run.blocks), std::back_inserter(found));
-    }
-    return found;
-  }));
+  QUIRE_TRY(const Loads loads,
+            engine.ask<Loads>([&] { return loads_of(engine.tiers().arrivals(), live); }));
   for (const Arrivals::LoadRef& load : loads) {
     QUIRE_TRY_STATUS(load->wait());
   }

@@ -26,7 +26,8 @@ constexpr std::size_t kMinDigits = 4;  // of a key that is cut short
 // Times of a stranger's entry may lie beyond what the clock can say: they end with it.
 std::string iso(std::int64_t milliseconds) {
   using Clock = std::chrono::system_clock;
-  constexpr auto kLast = std::chrono::floor<std::chrono::milliseconds>(Clock::duration::max());
+  constexpr auto kLast =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::duration::max());
   const auto time = std::min(std::chrono::milliseconds(milliseconds), kLast);
   return milliseconds == 0 ? "" : base::iso_utc(Clock::time_point(time));
 }
