@@ -34,6 +34,7 @@ nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& 
                   const std::vector<std::string>& sessions) {
   const auto list = to_params_list(params);
   std::vector<RequestOptions> options;
+  options.reserve(sessions.size());
   for (const std::string& session : sessions) {
     options.push_back({.session = session});
   }

@@ -1,6 +1,7 @@
 #include "quire/engine/arrivals.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"

@@ -148,10 +148,11 @@ std::vector<Arrivals::LoadRef> Engine::awaited_loads(
 
 // Whether the KV that the run has seen was what its files should have held.
 Status Engine::check_arrived(const sched::ScheduledRun& run) const {
-  if (!tiers_->arrivals().idle()) {
-    for (const kv::RunView& view : ledger_->runs(run.sequence)) {
-      QUIRE_TRY_STATUS(tiers_->arrivals().outcome(view.blocks));
-    }
+  if (tiers_->arrivals().idle()) {
+    return {};
+  }
+  for (const kv::RunView& view : ledger_->runs(run.sequence)) {
+    QUIRE_TRY_STATUS(tiers_->arrivals().outcome(view.blocks));
   }
   return {};
 }
