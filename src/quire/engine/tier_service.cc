@@ -412,14 +412,14 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
 }
 
 Status TierService::await_arrival(std::span<const std::vector<BlockId>> blocks) {
+  std::vector<BlockId> all;
+  for (const std::vector<BlockId>& run : blocks) {
+    all.insert(all.end(), run.begin(), run.end());
+  }
   using Loads = std::vector<Arrivals::LoadRef>;
   QUIRE_TRY(const Loads loads, engine_.ask<Loads>([&]() -> Result<Loads> {
-    Loads found;
-    for (const std::vector<BlockId>& run : blocks) {
-      QUIRE_TRY_STATUS(arrivals_.check(run));
-      std::ranges::move(arrivals_.filling(run), std::back_inserter(found));
-    }
-    return found;
+    QUIRE_TRY_STATUS(arrivals_.check(all));
+    return arrivals_.filling(all);
   }));
   for (const Arrivals::LoadRef& load : loads) {
     QUIRE_TRY_STATUS(load->wait());
