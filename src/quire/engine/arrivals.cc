@@ -28,7 +28,7 @@ Status Arrivals::Load::wait(int layer) {
 
 Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) const {
   for (const Part& part : parts_) {
-    QUIRE_TRY_STATUS(file_.read_layer(part.run, layer, part.first_block, part.to, shelves));
+    QUIRE_TRY_STATUS(file_->read_layer(part.run, layer, part.first_block, part.to, shelves));
   }
   return {};
 }
@@ -56,7 +56,7 @@ void Arrivals::stop() {
   }
 }
 
-void Arrivals::start(kv_store::KVFile file, std::vector<Part> parts,
+void Arrivals::start(std::shared_ptr<const kv_store::KVFile> file, std::vector<Part> parts,
                      std::function<void(const Status&)> done) {
   UnderWay& added = under_way_.emplace_back();
   for (const Part& part : parts) {
@@ -90,7 +90,7 @@ void Arrivals::run() {
         return;
       }
     }
-    const int layers = load->file_.content().geometry.layers;
+    const int layers = load->file_->content().geometry.layers;
     Status status;
     for (int layer = 0; layer < layers && status.ok(); ++layer) {
       const bool closing = [this] {

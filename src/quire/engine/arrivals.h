@@ -42,19 +42,19 @@ class Arrivals {
   // Some runs of one file.
   class Load {
    public:
-    Load(kv_store::KVFile file, std::vector<Part> parts)
+    Load(std::shared_ptr<const kv_store::KVFile> file, std::vector<Part> parts)
         : file_(std::move(file)), parts_(std::move(parts)) {}
     // Returns when `layer` and all before it are there, or when the load has failed.
     [[nodiscard]] Status wait(int layer);
     // All layers.
-    [[nodiscard]] Status wait() { return wait(file_.content().geometry.layers - 1); }
+    [[nodiscard]] Status wait() { return wait(file_->content().geometry.layers - 1); }
 
    private:
     friend class Arrivals;
     [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves) const;
     void note(int layers, Status status);
 
-    const kv_store::KVFile file_;
+    const std::shared_ptr<const kv_store::KVFile> file_;
     const std::vector<Part> parts_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
@@ -73,9 +73,9 @@ class Arrivals {
   // Abandons what has not been read. When no other call can come any more.
   void stop();
 
-  // Begins to read. Nobody may free the blocks before `done`, which gets the outcome on the
-  // engine's thread.
-  void start(kv_store::KVFile file, std::vector<Part> parts,
+  // Reads after what was started before. Nobody may free the blocks before `done`, which gets the
+  // outcome on the engine's thread.
+  void start(std::shared_ptr<const kv_store::KVFile> file, std::vector<Part> parts,
              std::function<void(const Status&)> done);
 
   // Nothing arrives and nothing is bad: the functions below have nothing to say.

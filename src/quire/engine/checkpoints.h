@@ -53,35 +53,8 @@ class CheckpointService {
   [[nodiscard]] Result<CheckpointInfo> compact(const std::string& name);
 
  private:
-  // What continuing needs besides tokens and KV.
-  struct Rest {
-    std::vector<kv::MergeRank> ranks;       // of the runs before the sequence's own one
-    std::vector<std::int32_t> stored_from;  // of the same runs, see kv::RunView
-    std::int32_t own_position = 0;
-    std::vector<TokenId> tail;  // the last token, which has no KV
-    std::int32_t sampled = 0;
-    ReuseGrade grade = ReuseGrade::kExact;
-  };
-  // Where the KV of the sequence's own run goes.
-  struct Room {
-    SeqId sequence;
-    std::int32_t first = 0;  // own tokens that have KV already
-    std::vector<BlockId> blocks;
-  };
-
   explicit CheckpointService(kv_store::Store store) : store_(std::move(store)) {}
-  [[nodiscard]] static std::string to_json(const Rest& rest);
-  [[nodiscard]] static Result<Rest> parse(const kv_store::SavedSequence& saved);
   [[nodiscard]] static Result<kv_store::LiveSequence> describe(Engine& engine, const Named& named);
-  [[nodiscard]] static Result<Room> make_room(Engine& engine,
-                                              std::span<const kv::SegmentUse> before,
-                                              std::span<const TokenId> own, std::int32_t position,
-                                              std::int32_t num_kv);
-  // Waits until what is in the blocks of the runs may be read.
-  [[nodiscard]] static Status await_arrival(Engine& engine, const kv_store::LiveSequence& live);
-  [[nodiscard]] Result<HeldRef> load_segment(Engine& engine, const kv_store::SavedSequence& saved,
-                                             std::size_t run, const std::vector<TokenId>& tokens,
-                                             std::int32_t stored_from) const;
   [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved) const;
   [[nodiscard]] Result<std::vector<Named>> load(Engine& engine,
                                                 const kv_store::Checkpoint& checkpoint,

@@ -35,7 +35,6 @@
 
 namespace quire::engine {
 
-class CheckpointService;
 class ChunkService;
 class SequenceService;
 class SessionService;
@@ -142,7 +141,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   friend class SequenceService;
   friend class SessionService;
   friend class TierService;
-  friend class CheckpointService;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;

@@ -9,24 +9,19 @@
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
-#include "quire/base/json.h"
 #include "quire/base/kv_fingerprint.h"
-#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/device/aligned_buffer.h"
-#include "quire/device/cpu/isa.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
@@ -35,16 +30,12 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::engine {
 namespace {
-
-constexpr std::string_view kSequenceKind = "sequence";
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
 
 template <class Visit>
 void for_each_head(const tensor::KVGeometry& geometry, Visit visit) {
@@ -55,113 +46,12 @@ void for_each_head(const tensor::KVGeometry& geometry, Visit visit) {
   }
 }
 
-// What a saved sequence says besides the tokens with KV: the runs before its own one, the tokens
-// without KV, and where its sampler stands.
-struct SavedSequence {
-  std::vector<kv::MergeRank> ranks;       // of the runs that it was composed of
-  std::vector<std::int32_t> stored_from;  // of the same runs
-  std::int32_t own_position = 0;
-  std::vector<TokenId> tail;  // the last token of a sequence that has one
-  std::int32_t sampled = 0;
-  ReuseGrade grade = ReuseGrade::kExact;
-  std::string kernels;  // that computed the KV
-};
-
-std::string to_json(const SavedSequence& saved) {
-  base::json::array ranks;
-  for (const kv::MergeRank& rank : saved.ranks) {
-    ranks.push_back({rank.chunk, rank.variant});
-  }
-  const base::json::object object{{"kind", kSequenceKind},
-                                  {"ranks", ranks},
-                                  {"stored_from", base::json::value_from(saved.stored_from)},
-                                  {"own_position", saved.own_position},
-                                  {"tail", base::json::value_from(saved.tail)},
-                                  {"sampled", saved.sampled},
-                                  {"grade", reuse_grade_name(saved.grade)},
-                                  {"kernels", saved.kernels}};
-  return base::json::serialize(object);
-}
-
-Error not_a_sequence(const std::filesystem::path& path, std::string_view why) {
-  return {.code = ErrorCode::kCorrupt,
-          .message = base::str_cat(path.string(), " holds no sequence: ", why)};
-}
-
-// The reading side of to_json. The file's bytes are verified, but who wrote them is not known.
-Result<SavedSequence> parse_saved(const std::filesystem::path& path,
-                                  const kv_store::KVFileContent& content) {
-  QUIRE_TRY(const auto value, base::parse_json(content.metadata_json, path.string()));
-  if (!value.is_object()) {
-    return not_a_sequence(path, "its metadata is no object");
-  }
-  const base::json::object& object = value.as_object();
-  QUIRE_TRY(const std::string kind, base::get_string(object, "kind", ""));
-  if (kind != kSequenceKind) {
-    return not_a_sequence(path, base::str_cat("it is of kind '", kind, "'"));
-  }
-  SavedSequence saved;
-  QUIRE_TRY(const std::int64_t position, base::get_int(object, "own_position", 0));
-  QUIRE_TRY(const std::int64_t sampled, base::get_int(object, "sampled", 0));
-  QUIRE_TRY(saved.kernels, base::get_string(object, "kernels", ""));
-  QUIRE_TRY(const std::string grade, base::get_string(object, "grade", ""));
-  if (position < 0 || position > kMaxTokens || sampled < 0 || sampled > kMaxTokens) {
-    return not_a_sequence(path, "a number of it is out of range");
-  }
-  saved.own_position = static_cast<std::int32_t>(position);
-  saved.sampled = static_cast<std::int32_t>(sampled);
-  saved.grade = grade == reuse_grade_name(ReuseGrade::kExact)       ? ReuseGrade::kExact
-                : grade == reuse_grade_name(ReuseGrade::kEqualMath) ? ReuseGrade::kEqualMath
-                                                                    : ReuseGrade::kApproximate;
-  const auto* tail = base::find(object, "tail");
-  const auto tokens = tail == nullptr
-                          ? base::json::result<std::vector<TokenId>>(std::vector<TokenId>())
-                          : base::json::try_value_to<std::vector<TokenId>>(*tail);
-  const auto* ranks = base::find(object, "ranks");
-  using Ranks = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
-  const auto pairs = ranks == nullptr ? base::json::result<Ranks>(Ranks())
-                                      : base::json::try_value_to<Ranks>(*ranks);
-  const auto* stored = base::find(object, "stored_from");
-  const auto positions = stored == nullptr
-                             ? base::json::result<std::vector<std::int32_t>>(
-                                   std::vector<std::int32_t>(pairs.has_error() ? 0 : pairs->size()))
-                             : base::json::try_value_to<std::vector<std::int32_t>>(*stored);
-  if (tokens.has_error() || pairs.has_error() || tokens->size() > 1 || positions.has_error() ||
-      positions->size() != pairs->size() ||
-      std::ranges::any_of(*positions, [](std::int64_t p) { return p < 0 || p > kMaxTokens; })) {
-    return not_a_sequence(path, "its tail or its runs are malformed");
-  }
-  saved.tail = *tokens;
-  saved.stored_from = *positions;
-  for (const auto& [chunk, variant] : *pairs) {
-    saved.ranks.push_back({chunk, variant});
-  }
-  const std::size_t runs = content.runs.size();
-  if (saved.ranks.size() > runs || runs > saved.ranks.size() + 1) {
-    return not_a_sequence(
-        path, base::str_cat("it has ", runs, " runs and ", saved.ranks.size(), " ranks"));
-  }
-  return saved;
-}
-
-std::string kernels_here() { return std::string(device::isa_name(device::best_isa())); }
-
-// KV that is not what this machine would compute must not get into the prefix cache, where plain
-// prompts find it: it becomes a run before the sequence's own one.
-void seal_foreign(const kv_store::KVFileContent& content, SavedSequence& saved) {
-  if (saved.kernels != kernels_here()) {
-    saved.grade = std::max(saved.grade, ReuseGrade::kEqualMath);
-  }
-  if (saved.ranks.empty() && !content.runs.empty() && saved.grade != ReuseGrade::kExact) {
-    const kv_store::SavedRun& run = content.runs.front();
-    const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
-    saved.own_position = static_cast<std::int32_t>(std::min(end, kMaxTokens));
-    saved.ranks.emplace_back();
-    saved.stored_from.emplace_back();
-  }
-  if (!saved.ranks.empty()) {
-    saved.grade = std::max(saved.grade, ReuseGrade::kEqualMath);
-  }
+Arrivals::Part take_last_block(Arrivals::Part& part) {
+  Arrivals::Part last = part;
+  last.to = {part.to.back()};
+  part.to.pop_back();
+  last.first_block += static_cast<std::int32_t>(part.to.size());
+  return last;
 }
 
 }  // namespace
@@ -203,16 +93,11 @@ void TierService::release(kv::SegmentId segment) {
 }
 
 base::KVFingerprint TierService::fingerprint() const {
-  base::FieldHasher hasher;
-  hasher.add(engine_.chunks().setup().model_digest);
-  hasher.add(kernels_here());
-  return {.bytes = hasher.finish()};
+  return kv_fingerprint(engine_.chunks().setup().model_digest, kernels_here());
 }
 
 base::KVFingerprint TierService::model_fingerprint() const {
-  base::FieldHasher hasher;
-  hasher.add(engine_.chunks().setup().model_digest);
-  return {.bytes = hasher.finish()};
+  return kv_fingerprint(engine_.chunks().setup().model_digest, "");
 }
 
 // The segment is the caller's from now on.
@@ -271,7 +156,7 @@ Result<std::vector<HeldRef>> TierService::copy_out(const StateRef& state, std::i
   std::vector<HeldRef> copies;
   auto token = state->tokens.begin() + first;
   for (const Part& part : parts) {
-    QUIRE_TRY_STATUS(await_arrival({&part.blocks, 1}));
+    QUIRE_TRY_STATUS(await_arrival(part.blocks));
     QUIRE_TRY(const HeldRef copy, reserve({token, token + part.count}, part.stored_from));
     pool().copy_run(part.blocks, part.first, part.count, copy->blocks);
     token += part.count;
@@ -370,56 +255,59 @@ Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, in
   return id;
 }
 
-Status TierService::save(const StateRef& state, const std::filesystem::path& path,
-                         const kv_store::WriteOptions& options) {
-  SavedSequence saved{.sampled = state->sampled, .grade = state->grade, .kernels = kernels_here()};
+Result<TierService::Described> TierService::describe(const StateRef& state) {
+  using Runs = std::vector<kv::RunView>;  // valid as long as the state
+  QUIRE_TRY(const Runs runs,
+            engine_.ask<Runs>([&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
+  Described described{
+      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = kernels_here()}};
   if (!state->tokens.empty()) {
-    saved.tail = {state->tokens.back()};
+    described.rest.tail = {state->tokens.back()};
   }
-  kv_store::KVFileContent content{.fingerprint = model_fingerprint(),
-                                  .geometry = pool().geometry()};
-  std::vector<std::vector<BlockId>> blocks;
-  using Runs = std::vector<kv::RunView>;
-  QUIRE_TRY(const Runs runs, engine_.ask<Runs>([&]() -> Result<Runs> {
-    Runs runs = ledger().runs(state->sequence);
-    auto token = state->tokens.begin();
-    for (const kv::RunView& run : runs) {
-      const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
-      if (lost > 0) {
-        return {ErrorCode::kUnsupported,
-                base::str_cat("the model's window has freed the first ", lost,
-                              " blocks of the sequence; it cannot be saved")};
-      }
-      if (run.num_tokens == 0) {
-        continue;
-      }
-      blocks.emplace_back(run.blocks.begin(), run.blocks.end());
-      content.runs.push_back(
+  auto token = state->tokens.begin();
+  for (const kv::RunView& run : runs) {
+    const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
+    if (lost > 0) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("the model's window has freed the first ", lost,
+                            " blocks of the sequence; it cannot be saved")};
+    }
+    if (run.num_tokens > 0) {
+      described.runs.push_back(
           {.tokens = {token, token + run.num_tokens}, .start_position = run.start_position});
+      const auto blocks = run.blocks.first(static_cast<std::size_t>(
+          described.runs.back().num_blocks(pool().geometry().block_tokens)));
+      described.blocks.emplace_back(blocks.begin(), blocks.end());
       token += run.num_tokens;
     }
-    return runs;
-  }));
-  for (const kv::RunView& run : std::span(runs).first(runs.size() - 1)) {
-    saved.ranks.push_back(run.rank);
-    saved.stored_from.push_back(run.stored_from);
   }
-  saved.own_position = runs.back().start_position;
-  content.metadata_json = to_json(saved);
-  QUIRE_TRY_STATUS(await_arrival(blocks));
-  const Status written = kv_store::write_kv_file(path, content, pool(), blocks, options);
+  for (const kv::RunView& run : std::span(runs).first(runs.size() - 1)) {
+    described.rest.ranks.push_back(run.rank);
+    described.rest.stored_from.push_back(run.stored_from);
+  }
+  described.rest.own_position = runs.back().start_position;
+  for (const std::vector<BlockId>& run : described.blocks) {
+    QUIRE_TRY_STATUS(await_arrival(run));
+  }
+  return described;
+}
+
+Status TierService::save(const StateRef& state, const std::filesystem::path& path,
+                         const kv_store::WriteOptions& options) {
+  QUIRE_TRY(Described described, describe(state));
+  const kv_store::KVFileContent content{.fingerprint = model_fingerprint(),
+                                        .geometry = pool().geometry(),
+                                        .runs = std::move(described.runs),
+                                        .metadata_json = to_json(described.rest)};
+  const Status written = kv_store::write_kv_file(path, content, pool(), described.blocks, options);
   return written.ok() ? written : missing_file(written.error());
 }
 
-Status TierService::await_arrival(std::span<const std::vector<BlockId>> blocks) {
-  std::vector<BlockId> all;
-  for (const std::vector<BlockId>& run : blocks) {
-    all.insert(all.end(), run.begin(), run.end());
-  }
+Status TierService::await_arrival(std::span<const BlockId> blocks) {
   using Loads = std::vector<Arrivals::LoadRef>;
   QUIRE_TRY(const Loads loads, engine_.ask<Loads>([&]() -> Result<Loads> {
-    QUIRE_TRY_STATUS(arrivals_.check(all));
-    return arrivals_.filling(all);
+    QUIRE_TRY_STATUS(arrivals_.check(blocks));
+    return arrivals_.filling(blocks);
   }));
   for (const Arrivals::LoadRef& load : loads) {
     QUIRE_TRY_STATUS(load->wait());
@@ -437,113 +325,101 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
   if (position >= 0 && end <= limit) {
     return {};
   }
-  return {ErrorCode::kOverflow, base::str_cat("the file's tokens stand at ", position, " to ", end,
+  return {ErrorCode::kOverflow, base::str_cat("saved tokens stand at ", position, " to ", end,
                                               ", the model's context ends at ", limit)};
 }
 
-Result<TierService::Loaded> TierService::parse(const kv_store::KVFile& file,
-                                               const std::filesystem::path& path) {
-  QUIRE_TRY_STATUS(file.check_fits(model_fingerprint(), pool().geometry()));
-  const kv_store::KVFileContent& content = file.content();
-  QUIRE_TRY(SavedSequence saved, parse_saved(path, content));
-  seal_foreign(content, saved);
-  Loaded loaded{.position = saved.own_position, .grade = saved.grade};
-  for (std::size_t i = 0; i < saved.ranks.size(); ++i) {
-    const kv_store::SavedRun& run = content.runs[i];
+Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
+                                                   SavedState rest) {
+  seal_foreign(runs, rest);
+  Restored restored{.position = rest.own_position, .grade = rest.grade};
+  for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
+    const kv_store::SavedRun& run = runs[i];
     QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
-    QUIRE_TRY(const HeldRef held, reserve(run.tokens, saved.stored_from[i]));
-    loaded.before.push_back(held);
-    loaded.uses.push_back(
-        {.segment = held->id, .position = run.start_position, .rank = saved.ranks[i]});
+    QUIRE_TRY(const HeldRef held, reserve(run.tokens, rest.stored_from[i]));
+    restored.before.push_back(held);
+    restored.uses.push_back(
+        {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
   }
-  if (content.runs.size() > saved.ranks.size()) {
-    loaded.own = content.runs.back().tokens;
+  if (runs.size() > rest.ranks.size()) {
+    restored.own = runs.back().tokens;
   }
-  loaded.num_kv = static_cast<std::int32_t>(loaded.own.size());
-  loaded.own.insert(loaded.own.end(), saved.tail.begin(), saved.tail.end());
-  QUIRE_TRY_STATUS(check_run(loaded.own, saved.own_position));
-  loaded.sampled = std::min(saved.sampled, static_cast<std::int32_t>(loaded.own.size()));
-  return loaded;
+  restored.num_kv = static_cast<std::int32_t>(restored.own.size());
+  restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
+  QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
+  restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
+  QUIRE_TRY_STATUS(engine_.ask<bool>([&]() -> Result<bool> {
+    QUIRE_TRY_STATUS(make_room(restored));
+    return true;
+  }));
+  return restored;
 }
 
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
 // there already.
-Result<TierService::Room> TierService::make_room(const Loaded& loaded) {
-  Room room;
-  if (loaded.uses.empty()) {
-    room.sequence = ledger().open(loaded.own, true);
+Status TierService::make_room(Restored& restored) {
+  if (restored.uses.empty()) {
+    restored.sequence = ledger().open(restored.own, true);
   } else {
-    QUIRE_TRY(room.sequence,
-              ledger().compose(loaded.uses, {.tokens = loaded.own, .position = loaded.position}));
+    QUIRE_TRY(restored.sequence, ledger().compose(restored.uses, {.tokens = restored.own,
+                                                                  .position = restored.position}));
   }
-  const std::int32_t there = ledger().num_computed(room.sequence);
-  room.missing = loaded.num_kv - there;
-  if (Status made = ledger().extend(room.sequence, room.missing); !made.ok()) {
-    ledger().close(room.sequence);
-    return made.error();
+  const std::int32_t there = ledger().num_computed(restored.sequence);
+  restored.missing = restored.num_kv - there;
+  if (Status made = ledger().extend(restored.sequence, restored.missing); !made.ok()) {
+    ledger().close(restored.sequence);
+    return made;
   }
-  for (const HeldRef& held : loaded.before) {
-    room.parts.push_back({.run = static_cast<int>(room.parts.size()), .to = held->blocks});
+  for (const HeldRef& held : restored.before) {
+    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
   }
-  if (room.missing > 0) {
+  if (restored.missing > 0) {
     const std::int32_t first = there / pool().geometry().block_tokens;
-    const kv::RunView own = ledger().runs(room.sequence).back();
-    room.parts.push_back({.run = static_cast<int>(room.parts.size()),
-                          .first_block = first,
-                          .to = {own.blocks.begin() + first, own.blocks.end()}});
-  }
-  return room;
-}
-
-Status TierService::read_parts(const kv_store::KVFile& file,
-                               std::span<const Arrivals::Part> parts) {
-  for (const Arrivals::Part& part : parts) {
-    QUIRE_TRY_STATUS(read_run(file, part.run, part.first_block, part.to));
+    const kv::RunView own = ledger().runs(restored.sequence).back();
+    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()),
+                              .first_block = first,
+                              .to = {own.blocks.begin() + first, own.blocks.end()}});
   }
   return {};
 }
 
-Result<StateRef> TierService::load_now(const kv_store::KVFile& file, const Loaded& loaded,
-                                       Room room) {
-  const Status read = read_parts(file, room.parts);
+Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                      const ReadPart& read_part) {
+  QUIRE_TRY(const Restored restored, prepare(runs, std::move(rest)));
+  Status read;
+  for (const Arrivals::Part& part : restored.parts) {
+    read = read.ok() ? read_part(part, pool()) : read;
+  }
   return engine_.ask<StateRef>([&]() -> Result<StateRef> {
     if (!read.ok()) {
-      ledger().close(room.sequence);
+      ledger().close(restored.sequence);
       return read.error();
     }
-    ledger().advance(room.sequence, room.missing);
-    return engine_.sequences().adopt(room.sequence, loaded.sampled, loaded.grade);
+    ledger().advance(restored.sequence, restored.missing);
+    return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade);
   });
 }
 
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
-Result<StateRef> TierService::load_in_background(kv_store::KVFile file, Loaded loaded, Room room) {
-  // What is appended first copies the partly filled block, in all layers: that one is read now.
-  Status tail;
-  const bool partly_filled = loaded.num_kv % pool().geometry().block_tokens != 0;
-  if (room.missing > 0 && partly_filled) {
-    Arrivals::Part& own = room.parts.back();
-    const BlockId last = own.to.back();
-    own.to.pop_back();
-    const auto at = own.first_block + static_cast<std::int32_t>(own.to.size());
-    tail = read_run(file, own.run, at, {&last, 1});
-  }
-  return engine_.ask<StateRef>([&]() -> Result<StateRef> {
-    if (!tail.ok()) {
-      ledger().close(room.sequence);
-      return tail.error();
-    }
-    ledger().advance_unpublished(room.sequence, room.missing);
-    const SeqId state = ledger().fork(room.sequence);
-    const auto done = [this, sequence = room.sequence,
-                       held = std::move(loaded.before)](const Status& status) {
+Result<StateRef> TierService::restore_in_background(kv_store::KVFile file, SavedState rest) {
+  QUIRE_TRY(Restored restored, prepare(file.content().runs, std::move(rest)));
+  return engine_.ask<StateRef>([&] {
+    ledger().advance_unpublished(restored.sequence, restored.missing);
+    const SeqId state = ledger().fork(restored.sequence);
+    const auto done = [this, sequence = restored.sequence,
+                       held = std::move(restored.before)](const Status& status) {
       if (status.ok()) {
         ledger().publish(sequence);
       }
       ledger().close(sequence);
     };
-    arrivals_.start(std::move(file), std::move(room.parts), done);
-    return engine_.sequences().adopt(state, loaded.sampled, loaded.grade);
+    const auto shared = std::make_shared<const kv_store::KVFile>(std::move(file));
+    // What is appended first copies the last block, in all layers, so that one is read before.
+    if (!restored.parts.empty()) {
+      arrivals_.start(shared, {take_last_block(restored.parts.back())}, [](const Status&) {});
+    }
+    arrivals_.start(shared, std::move(restored.parts), done);
+    return engine_.sequences().adopt(state, restored.sampled, restored.grade);
   });
 }
 
@@ -553,13 +429,18 @@ Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait)
     return missing_file(std::move(opened).error());
   }
   kv_store::KVFile file = std::move(opened).value();
-  QUIRE_TRY(Loaded loaded, parse(file, path));
-  QUIRE_TRY(Room room, engine_.ask<Room>([&] { return make_room(loaded); }));
+  QUIRE_TRY_STATUS(file.check_fits(model_fingerprint(), pool().geometry()));
+  const kv_store::KVFileContent& content = file.content();
+  QUIRE_TRY(SavedState rest,
+            parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
   // A window gives up blocks while they are still being filled.
-  if (wait || pool().geometry().forget_after_tokens() > 0 || room.parts.empty()) {
-    return load_now(file, loaded, std::move(room));
+  if (!wait && pool().geometry().forget_after_tokens() == 0) {
+    return restore_in_background(std::move(file), std::move(rest));
   }
-  return load_in_background(std::move(file), std::move(loaded), std::move(room));
+  return restore(content.runs, std::move(rest),
+                 [&](const Arrivals::Part& part, kv_store::PagedStore&) {
+                   return read_run(file, part.run, part.first_block, part.to);
+                 });
 }
 
 }  // namespace quire::engine

@@ -22,6 +22,7 @@
 #include "quire/device/aligned_buffer.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
+#include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -78,12 +79,26 @@ class TierService {
   [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
   [[nodiscard]] const kv_store::PagedStore& shelves() const;
 
+  // A state as it is saved: its runs, the blocks that hold their KV, and the rest. Waits until the
+  // KV is there. kUnsupported when the window has freed a part.
+  struct Described {
+    std::vector<kv_store::SavedRun> runs;
+    std::vector<std::vector<BlockId>> blocks;  // [runs]
+    SavedState rest;
+  };
+  [[nodiscard]] Result<Described> describe(const StateRef& state);
+  // Back to a state. `read_part` fills blocks of a run, in the caller's thread; its error is the
+  // result. kOverflow for what stands outside of the model's context, kOutOfBlocks.
+  using ReadPart = std::function<Status(const Arrivals::Part& part, kv_store::PagedStore& shelves)>;
+  [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                         const ReadPart& read_part);
+
   // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
   [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
                             const kv_store::WriteOptions& options);
   // kIncompatible for a sequence of another model or KV format. With `wait` all of it has been read
-  // and verified; else what computing begins with, and a block that turns out to be damaged is the
-  // error of the requests that read it.
+  // and verified; else nothing has, and a block that turns out to be damaged is the error of the
+  // requests that read it.
   [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path, bool wait);
 
   // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
@@ -94,33 +109,24 @@ class TierService {
   void release(kv::SegmentId segment);
 
  private:
-  // What a file says of a sequence, checked.
-  struct Loaded {
-    std::vector<HeldRef> before;  // with room for the segments that it was composed of
+  // A sequence that is being restored, with room for its KV, and what is to be read for it.
+  struct Restored {
+    std::vector<HeldRef> before;  // the segments that it was composed of
     std::vector<kv::SegmentUse> uses;
     std::vector<TokenId> own;
     std::int32_t position = 0;  // of the first of them
     std::int32_t num_kv = 0;    // how many of them have KV
     std::int32_t sampled = 0;
     ReuseGrade grade = ReuseGrade::kExact;
-  };
-  // A sequence that is being loaded, and what is read for it.
-  struct Room {
     SeqId sequence;
     std::int32_t missing = 0;  // own tokens whose KV is read
     std::vector<Arrivals::Part> parts;
   };
-  [[nodiscard]] Result<Loaded> parse(const kv_store::KVFile& file,
-                                     const std::filesystem::path& path);
-  [[nodiscard]] Result<Room> make_room(const Loaded& loaded);
-  [[nodiscard]] Status read_parts(const kv_store::KVFile& file,
-                                  std::span<const Arrivals::Part> parts);
-  [[nodiscard]] Result<StateRef> load_now(const kv_store::KVFile& file, const Loaded& loaded,
-                                          Room room);
-  [[nodiscard]] Result<StateRef> load_in_background(kv_store::KVFile file, Loaded loaded,
-                                                    Room room);
+  [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest);
+  [[nodiscard]] Status make_room(Restored& restored);
+  [[nodiscard]] Result<StateRef> restore_in_background(kv_store::KVFile file, SavedState rest);
   // Waits until what is in the blocks may be read.
-  [[nodiscard]] Status await_arrival(std::span<const std::vector<BlockId>> blocks);
+  [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
   [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens, std::int32_t stored_from = 0);
   // kIncompatible for another model's file.
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
