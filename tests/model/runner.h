@@ -40,7 +40,7 @@ inline std::string read_text(const std::filesystem::path& path) {
 
 // The decoder of a model folder or .gguf file.
 inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
-                                    kernels::WeightFormat format) {
+                                    const LoadOptions& options) {
   QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
   auto config = checkpoint.gguf() != nullptr
                     ? config_from_gguf(*checkpoint.gguf())
@@ -49,7 +49,12 @@ inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::I
   if (!config.ok()) {
     return config.error();
   }
-  return Decoder::load(context_of(isa), *config, checkpoint, {.format = format});
+  return Decoder::load(context_of(isa), *config, checkpoint, options);
+}
+
+inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
+                                    kernels::WeightFormat format) {
+  return load_decoder(path, isa, LoadOptions{.format = format});
 }
 
 struct Sequence {

@@ -3,19 +3,29 @@
 // committed; without it the test is skipped.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "golden.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/loader.h"
 #include "quire/tensor/dtype.h"
 #include "quire/types.h"
+#include "quire/weights/checkpoint.h"
+#include "quire/weights/tensor_info.h"
 #include "runner.h"
 
 namespace quire::model::testing {
@@ -86,6 +96,57 @@ TEST_F(SmolLM2, LogitsAndAnswerAfterALongDocumentEqualTransformers) {
     EXPECT_EQ(argmax(logits), id);
     logits = runner.feed(sequence, {&id, 1}, Rows::kLast);
   }
+}
+
+// What a user gets who gives no dtype: the file's own Q4_1 blocks.
+class SmolLM2InItsOwnCodes : public SmolLM2 {
+ protected:
+  device::ThreadPool pool_{2};
+  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  LoadOptions options_{.format = kernels::WeightFormat::kBf16, .keep_codes = true};
+};
+
+TEST_F(SmolLM2InItsOwnCodes, ThePackedNumbersAreTheFiles) {
+  const auto checkpoint = weights::Checkpoint::open(*find_gguf()).value();
+  const auto config = config_from_gguf(*checkpoint.gguf()).value();
+  LoadReport report;
+  const auto weights = load_weights(context_, config, checkpoint, options_, report);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  EXPECT_EQ(report.main_format, kernels::WeightFormat::kQ4m32);
+  const auto expect_row = [&](const kernels::PackedWeights& packed, std::int64_t row,
+                              const char* name, std::int64_t file_row) {
+    const weights::TensorInfo& tensor = *checkpoint.find(name);
+    std::vector<float> expected(static_cast<std::size_t>(tensor.columns())), seen(expected.size());
+    weights::read_rows(tensor, file_row, 1, expected);
+    packed.unpack_row(row, seen);
+    EXPECT_EQ(seen, expected) << name;
+  };
+  const LayerWeights& layer = weights->layers[7];
+  expect_row(layer.down.weights, 100, "blk.7.ffn_down.weight", 100);
+  expect_row(layer.gate_up.weights, 1536 + 3, "blk.7.ffn_up.weight", 3);
+  expect_row(layer.qkv.weights, 64 + 1, "blk.7.attn_q.weight", 64 + 2);  // interleaved in the file
+  expect_row(weights->head, 4711, "token_embd.weight", 4711);
+}
+
+// Products with activations of 8 bits; llama.cpp computes them so too.
+TEST_F(SmolLM2InItsOwnCodes, LogitsAfterALongDocumentAreNearTransformers) {
+  auto loaded = load_decoder(*find_gguf(), device::best_isa(), options_);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  decoder_ = std::make_unique<Decoder>(std::move(loaded).value());
+  const auto& deep = golden_.at("deep");
+  Runner runner(*decoder_, tensor::DType::kBFloat16, 32, 80);
+  Sequence sequence;
+  const auto logits = runner.feed(sequence, numbers<TokenId>(deep.at("ids")), Rows::kLast);
+  const auto stride = deep.at("logit_stride").to_number<std::size_t>();
+  const auto expected = numbers<float>(deep.at("logits"));
+  double squares = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double error = double{logits[i * stride]} - double{expected[i]};
+    squares += error * error;
+  }
+  const double deviation = deep.at("logits_std").to_number<double>();
+  EXPECT_LE(std::sqrt(squares / static_cast<double>(expected.size())), 0.1 * deviation);
+  EXPECT_EQ(argmax(logits), numbers<TokenId>(deep.at("greedy")).front());
 }
 
 }  // namespace

@@ -60,14 +60,14 @@ double median(std::vector<double> values) {
 
 class Bench {
  public:
-  Bench(Engine& engine, const BenchOptions& options, kernels::WeightFormat format)
+  Bench(Engine& engine, const BenchOptions& options)
       : engine_(engine),
         options_(options),
         pool_(engine.context().pool->threads()),
-        floors_({.table = engine.context().table, .pool = &pool_}, engine.model_config(), format,
+        floors_({.table = engine.context().table, .pool = &pool_}, *engine.bundle().decoder,
                 engine.bundle().kv_dtype),
         prompts_(engine.model_config().vocab_size),
-        format_(format) {}
+        format_(engine.bundle().decoder->load_report().main_format) {}
 
   // Work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
@@ -264,7 +264,7 @@ Result<std::vector<BenchRecord>> run_bench(
   say(base::str_cat("loading ", model));
   QUIRE_TRY(const auto engine, Engine::start(model, engine::to_engine_options(options.llm)));
   say("measuring the machine's ceilings");
-  Bench bench(*engine, options, engine->bundle().weight_format);
+  Bench bench(*engine, options);
   for (const std::int32_t depth : options.depth) {
     QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }

@@ -10,6 +10,7 @@
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::engine {
@@ -24,11 +25,9 @@ double peak_of(const kernels::Context& context, kernels::WeightFormat format) {
       return peaks.f32;
     case kernels::WeightFormat::kBf16:
       return peaks.bf16;
-    case kernels::WeightFormat::kQ8g32:
-    case kernels::WeightFormat::kQ4g32:
-      break;
+    default:
+      return peaks.int8;
   }
-  return peaks.int8;
 }
 
 struct Matrix {
@@ -58,15 +57,15 @@ double head_values(const model::ModelConfig& config) {
 
 }  // namespace
 
-BenchFloors::BenchFloors(const kernels::Context& context, const model::ModelConfig& config,
-                         kernels::WeightFormat format, tensor::DType kv_dtype)
+BenchFloors::BenchFloors(const kernels::Context& context, const model::Decoder& decoder,
+                         tensor::DType kv_dtype)
     : context_(context),
-      config_(config),
-      format_(format),
-      kv_token_bytes_(2.0 * config.layers * config.kv_heads * config.head_dim *
+      config_(decoder.config()),
+      weights_(decoder.load_report()),
+      kv_token_bytes_(2.0 * config_.layers * config_.kv_heads * config_.head_dim *
                       tensor::dtype_bytes(kv_dtype)),
       read_bandwidth_(kernels::measure_read_bandwidth(context, kReadBytes)),
-      peak_(peak_of(context, format)) {}
+      peak_(peak_of(context, weights_.main_format)) {}
 
 double BenchFloors::layer_flops(const StepWork& work) const {
   const double attention =
@@ -75,9 +74,9 @@ double BenchFloors::layer_flops(const StepWork& work) const {
 }
 
 double BenchFloors::bytes(const StepWork& work) const {
-  const double weight_bytes = kernels::step_bytes(format_) / 1024.0;  // per value
-  const double matrices = layer_values(config_) + (work.logit_rows > 0 ? head_values(config_) : 0);
-  return matrices * weight_bytes + work.kv_tokens * kv_token_bytes_;
+  const std::int64_t matrices =
+      weights_.layer_bytes + (work.logit_rows > 0 ? weights_.head_bytes : 0);
+  return static_cast<double>(matrices) + work.kv_tokens * kv_token_bytes_;
 }
 
 double BenchFloors::floor_seconds(const StepWork& work) const {
@@ -89,15 +88,15 @@ double BenchFloors::linear_seconds(const StepWork& work) {
   const auto rows = static_cast<std::int64_t>(std::max(1.0, std::round(work.rows)));
   double seconds = 0;
   for (const Matrix& matrix : layer_matrices(config_)) {
-    const double rate = kernels::measure_linear_rate(context_, format_, rows,
+    const double rate = kernels::measure_linear_rate(context_, weights_.main_format, rows,
                                                      static_cast<std::int64_t>(matrix.columns),
                                                      static_cast<std::int64_t>(matrix.depth));
     seconds += 2.0 * work.rows * matrix.columns * matrix.depth / rate * config_.layers;
   }
   if (work.logit_rows > 0) {
-    const double rate =
-        kernels::measure_linear_rate(context_, format_, static_cast<std::int64_t>(work.logit_rows),
-                                     config_.vocab_size, config_.hidden_size);
+    const double rate = kernels::measure_linear_rate(context_, weights_.main_format,
+                                                     static_cast<std::int64_t>(work.logit_rows),
+                                                     config_.vocab_size, config_.hidden_size);
     seconds += 2.0 * work.logit_rows * head_values(config_) / rate;
   }
   return seconds;

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "quire/kernels/context.h"
-#include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::engine {
@@ -23,8 +23,8 @@ struct StepWork {
 class BenchFloors {
  public:
   // Measures; a second or two. The machine should be otherwise idle.
-  BenchFloors(const kernels::Context& context, const model::ModelConfig& config,
-              kernels::WeightFormat format, tensor::DType kv_dtype);
+  BenchFloors(const kernels::Context& context, const model::Decoder& decoder,
+              tensor::DType kv_dtype);
 
   // Seconds at the measured read bandwidth and compute peak, whichever is longer.
   [[nodiscard]] double floor_seconds(const StepWork& work) const;
@@ -39,7 +39,7 @@ class BenchFloors {
 
   const kernels::Context context_;
   const model::ModelConfig config_;
-  const kernels::WeightFormat format_;
+  const model::LoadReport weights_;
   double kv_token_bytes_ = 0;
   double read_bandwidth_ = 0;  // bytes/s
   double peak_ = 0;            // FLOP/s of the format's multiply-adds

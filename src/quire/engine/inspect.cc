@@ -1,15 +1,18 @@
 // inspect_json: what a model path holds and needs, without reading weights.
+#include <map>
 #include <string>
 #include <utility>
 
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/loader.h"
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tools.h"
 #include "quire/weights/checkpoint.h"
+#include "quire/weights/tensor_info.h"
 
 namespace quire {
 namespace {
@@ -76,11 +79,29 @@ void add_text(const std::string& model, json::object& report, json::array& unsup
   }
 }
 
+// How many matrices are in which encoding, and how those that are quantised are computed.
+json::object encodings_of(const weights::Checkpoint& checkpoint) {
+  std::map<weights::Encoding, int> counts;
+  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+    ++counts[tensor.encoding];
+  }
+  json::object encodings;
+  for (const auto& [encoding, count] : counts) {
+    json::object& entry = encodings[weights::encoding_name(encoding)].emplace_object();
+    entry["tensors"] = count;
+    if (const std::string computed = model::computed_as(encoding); !computed.empty()) {
+      entry["computed_as"] = computed;
+    }
+  }
+  return encodings;
+}
+
 // Tensors of unknown types, and the first that is missing, superfluous or has another shape.
 void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::ModelConfig>& config,
                     json::object& report, json::array& unsupported) {
   report["tensors"] = checkpoint.tensors().size();
   report["file_bytes"] = checkpoint.total_bytes();
+  report["encodings"] = encodings_of(checkpoint);
   for (const auto& tensor : checkpoint.unsupported()) {
     unsupported.emplace_back("tensor " + tensor.name + " of type " + tensor.type);
   }

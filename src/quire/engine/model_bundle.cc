@@ -218,7 +218,6 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text_error = "a preset has no tokenizer; pass token ids";
-  bundle.weight_format = formats.weights;
   bundle.kv_dtype = formats.kv;
   return bundle;
 }
@@ -285,13 +284,14 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   QUIRE_TRY_STATUS(check_exists(model));
   QUIRE_TRY(auto source, open_source(model));
   const Formats formats = choose_formats(options, source.config.checkpoint_dtype);
-  const model::LoadOptions load{.format = formats.weights, .progress = options.progress};
+  const model::LoadOptions load{.format = formats.weights,
+                                .keep_codes = options.quantize.empty() && options.dtype == "auto",
+                                .progress = options.progress};
   QUIRE_TRY(auto decoder, model::Decoder::load(context, source.config, source.checkpoint, load));
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text = std::move(source.text);
   bundle.text_error = std::move(source.text_error);
-  bundle.weight_format = formats.weights;
   bundle.kv_dtype = formats.kv;
   bundle.eos_token_ids = source.config.eos_token_ids;
   if (bundle.eos_token_ids.empty() && bundle.text != nullptr) {

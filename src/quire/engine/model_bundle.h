@@ -41,7 +41,6 @@ struct ModelBundle {
   std::optional<model::Decoder> decoder;   // always there after load_model
   std::shared_ptr<const TextBundle> text;  // null for presets and folders without tokenizer
   std::string text_error;                  // why text is null
-  kernels::WeightFormat weight_format = kernels::WeightFormat::kBf16;
   tensor::DType kv_dtype = tensor::DType::kBFloat16;
   std::vector<TokenId> eos_token_ids;
 };

@@ -236,7 +236,8 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = i % 5 == 0 ? -1.0f : 1.0f;
   }
-  for (const WeightFormat format : {WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
+  for (const WeightFormat format :
+       {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
     const PackedWeights packed = test::pack_plain(context(), format, w, columns, depth);
     const std::vector<double> expected =
         reference::linear(x, reference::unpack_weights(packed), depth, {});
@@ -288,7 +289,8 @@ TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
     GTEST_SKIP() << "the portable set has no fused multiply-add";
   }
   ThreadPool one(1);
-  for (const WeightFormat format : {WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
+  for (const WeightFormat format :
+       {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
     const PackedWeights w =
         test::pack_plain(context(), format, random_floats(96, 1024, 7), 96, 1024);
     const std::vector<float> x = random_floats(37, 1024, 8);

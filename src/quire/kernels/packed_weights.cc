@@ -13,6 +13,7 @@
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::kernels {
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int kTileColumns = 16;
 constexpr int kScaleBytes = 64;  // 32 fp16
+constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
 
 // Where input k of a column lives, counted in elements from the column's first one. Layouts: see
 // the header.
@@ -84,6 +86,21 @@ void pack_q4(const float* w, int column, std::byte* step) {
   }
 }
 
+// Scale = range / 15, minimum = the smallest weight.
+void pack_q4m(const float* w, int column, std::byte* step) {
+  const auto [low, high] = std::minmax_element(w, w + kStepDepth);
+  put(step + std::ptrdiff_t{2} * column, tensor::float_to_fp16((*high - *low) / 15.0f));
+  put(step + kScaleBytes + std::ptrdiff_t{2} * column, tensor::float_to_fp16(*low));
+  const float inverse = *high > *low ? 15.0f / (*high - *low) : 0.0f;
+  const auto code = [&](int k) {
+    return static_cast<unsigned>(std::clamp(round_to_int((w[k] - *low) * inverse), 0, 15));
+  };
+  for (int k = 0; k < kStepDepth / 2; ++k) {
+    step[kMinimumHeaderBytes + q4_offset(column, k)] =
+        static_cast<std::byte>(code(k) | code(k + 16) << 4);
+  }
+}
+
 void pack_column(const KernelTable& table, WeightFormat format, const float* w, int column,
                  std::byte* step) {
   if (format == WeightFormat::kF32) {
@@ -98,8 +115,42 @@ void pack_column(const KernelTable& table, WeightFormat format, const float* w, 
     }
   } else if (format == WeightFormat::kQ8g32) {
     pack_q8(w, column, step);
-  } else {
+  } else if (format == WeightFormat::kQ4g32) {
     pack_q4(w, column, step);
+  } else {
+    pack_q4m(w, column, step);
+  }
+}
+
+// Column `column` of a step from the codes of its 32 weights.
+void place_codes(WeightFormat format, const std::uint8_t* codes, int column, std::byte* step) {
+  if (format == WeightFormat::kQ8g32) {
+    for (int k = 0; k < kStepDepth; ++k) {
+      step[kScaleBytes + q8_offset(column, k)] = static_cast<std::byte>(codes[k]);
+    }
+    return;
+  }
+  std::byte* const tiles =
+      step + (format == WeightFormat::kQ4m32 ? kMinimumHeaderBytes : kScaleBytes);
+  for (int k = 0; k < kStepDepth / 2; ++k) {
+    tiles[q4_offset(column, k)] = static_cast<std::byte>(codes[k] | codes[k + 16] << 4);
+  }
+}
+
+// Rows [0, rows) of a panel; the rest of it is zero already.
+void place_panel(WeightFormat format, const tensor::CodeRows& from, std::int64_t rows,
+                 std::int64_t depth, std::byte* to) {
+  const std::int64_t steps = depth / kStepDepth;
+  for (std::int64_t s = 0; s < steps; ++s, to += step_bytes(format)) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto group = static_cast<std::size_t>(row * steps + s);
+      const int column = static_cast<int>(row);
+      place_codes(format, from.codes.data() + group * kStepDepth, column, to);
+      put(to + std::ptrdiff_t{2} * column, from.scales[group]);
+      if (format == WeightFormat::kQ4m32) {
+        put(to + kScaleBytes + std::ptrdiff_t{2} * column, from.minimums[group]);
+      }
+    }
   }
 }
 
@@ -160,14 +211,27 @@ void unpack_q4(const std::byte* step, int column, float* w) {
   }
 }
 
+void unpack_q4m(const std::byte* step, int column, float* w) {
+  const auto half = [&](int at) {
+    return tensor::fp16_to_float(get<std::uint16_t>(step + at + std::ptrdiff_t{2} * column));
+  };
+  const float scale = half(0);
+  const float minimum = half(kScaleBytes);
+  for (int k = 0; k < kStepDepth; ++k) {
+    const int byte = std::to_integer<int>(step[kMinimumHeaderBytes + q4_offset(column, k)]);
+    const int nibble = k < kStepDepth / 2 ? byte & 15 : byte >> 4;
+    w[k] = scale * static_cast<float>(nibble) + minimum;
+  }
+}
+
 // 32 inputs of one column of a step, by WeightFormat.
 constexpr void (*kUnpackColumn[])(const std::byte* step, int column, float* w) = {
-    unpack_f32, unpack_bf16, unpack_q8, unpack_q4};
+    unpack_f32, unpack_bf16, unpack_q8, unpack_q4, unpack_q4m};
 
 }  // namespace
 
 const char* format_name(WeightFormat format) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32", "q4m32"};
   return kNames[static_cast<std::uint8_t>(format)];
 }
 
@@ -205,6 +269,42 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
     source(first, rows, values);
     std::byte* to = packed.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     pack_panel(*context.table, format, {values, rows, depth}, to);
+  });
+  return packed;
+}
+
+PackedWeights PackedWeights::pack_codes(const Context& context, WeightFormat format,
+                                        std::int64_t columns, std::int64_t depth,
+                                        const CodeSource& source) {
+  QUIRE_CHECK(format >= WeightFormat::kQ8g32 && depth % kStepDepth == 0, "no rows of codes");
+  PackedWeights packed;
+  packed.allocate(format, columns, depth);
+  if (packed.data() == nullptr) {
+    return packed;
+  }
+  struct Buffer {
+    std::vector<std::uint8_t> codes;
+    std::vector<std::uint16_t> scales, minimums;
+  };
+  const auto values = static_cast<std::size_t>(kPanelColumns * depth);
+  std::vector<Buffer> buffers(static_cast<std::size_t>(context.pool->threads()));
+  context.pool->run(static_cast<int>(packed.panels()), [&](int panel, int thread) {
+    const std::int64_t first = std::int64_t{panel} * kPanelColumns;
+    const std::int64_t rows = std::min<std::int64_t>(kPanelColumns, columns - first);
+    Buffer& buffer = buffers[static_cast<std::size_t>(thread)];
+    buffer.codes.resize(values);
+    buffer.scales.resize(values / kStepDepth);
+    buffer.minimums.resize(values / kStepDepth);
+    const auto used = static_cast<std::size_t>(rows * depth);
+    const tensor::CodeRows from = {.codes = std::span(buffer.codes).first(used),
+                                   .scales = std::span(buffer.scales).first(used / kStepDepth),
+                                   .minimums = std::span(buffer.minimums).first(used / kStepDepth)};
+    source(first, rows, from);
+    std::byte* to = packed.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
+    if (rows < kPanelColumns) {
+      std::memset(to, 0, packed.panel_bytes());  // scale 0 makes every code a zero
+    }
+    place_panel(format, from, rows, depth, to);
   });
   return packed;
 }

@@ -10,6 +10,8 @@
 //   q8g32  step = 32 fp16 scales, 2 tiles x [8 quads][16 outputs][4] of w + 128   1088 bytes
 //   q4g32  step = 32 fp16 scales, 2 tiles x [4][16 outputs][4] of two (w + 8)      576 bytes
 //          (low nibbles: quads 0..3, high nibbles: quads 4..7)
+//   q4m32  step = 32 fp16 scales, 32 fp16 minimums, tiles as in q4g32 with plain codes: weight =
+//          scale * code + minimum                                                 640 bytes
 //
 // Outputs and inputs are padded with zero weights to multiples of 32. A row of a tile is 64 bytes:
 // one AVX-512 register, two AVX2 registers, one row of an AMX tile.
@@ -22,25 +24,32 @@
 
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/context.h"
+#include "quire/tensor/code_rows.h"
 
 namespace quire::kernels {
 
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kStepDepth = 32;
 
-enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32 };
+enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32 };
+inline constexpr int kWeightFormats = 5;
 
 [[nodiscard]] constexpr int step_bytes(WeightFormat format) {
-  constexpr int kBytes[] = {4096, 2048, 1088, 576};
+  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640};
   return kBytes[static_cast<std::uint8_t>(format)];
 }
-// "float32", "bfloat16", "q8g32", "q4g32".
+// "float32", "bfloat16", "q8g32", "q4g32", "q4m32".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
 // Fills out [num_rows, depth] with rows [first_row, first_row + num_rows) of W in fp32. Called from
 // several threads at once.
 using RowSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
+
+// The same for rows that are quantised already, with the codes of the format that is packed to: w +
+// 128, w + 8, or plain ones where there is a minimum.
+using CodeSource =
+    std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
 
 // Owns its bytes. Move only. Columns and depth are at least 1.
 class PackedWeights {
@@ -56,6 +65,12 @@ class PackedWeights {
   [[nodiscard]] static PackedWeights pack(const Context& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
                                           const RowSource& source);
+
+  // Moves rows that are codes already, unchanged; for q8g32, q4g32 and q4m32. Precondition: depth
+  // is a multiple of 32.
+  [[nodiscard]] static PackedWeights pack_codes(const Context& context, WeightFormat format,
+                                                std::int64_t columns, std::int64_t depth,
+                                                const CodeSource& source);
 
   // Row `column` of W as the kernels see it, fp32 [depth]: embedding look-up of tied weights. Any
   // thread; a nanosecond or so per value.

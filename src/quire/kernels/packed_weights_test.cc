@@ -74,8 +74,9 @@ TEST_F(PackedWeightsTest, StepsAreLaidOutAsTheHeaderSays) {
 
 TEST_F(PackedWeightsTest, QuantisedErrorIsWithinHalfAStep) {
   const std::vector<float> w = test::random_floats(64, 64, 2);
-  for (const auto& [format, levels] :
-       {std::pair{WeightFormat::kQ8g32, 127.0f}, {WeightFormat::kQ4g32, 8.0f}}) {
+  for (const auto& [format, levels] : {std::pair{WeightFormat::kQ8g32, 127.0f},
+                                       {WeightFormat::kQ4g32, 8.0f},
+                                       {WeightFormat::kQ4m32, 15.0f}}) {
     const std::vector<float> seen =
         reference::unpack_weights(test::pack_plain(context_, format, w, 64, 64));
     for (std::size_t g = 0; g < w.size(); g += 32) {
@@ -84,7 +85,7 @@ TEST_F(PackedWeightsTest, QuantisedErrorIsWithinHalfAStep) {
         amax = std::max(amax, std::fabs(w[g + k]));
       }
       // fp16 scales add 127 / 2048 and 8 / 2048 of a step; q4 has no +8, so the far end may be a
-      // whole step away.
+      // whole step away. q4m32's steps are 1 / 15 of the range, at most twice amax.
       const float bound = amax / levels * (format == WeightFormat::kQ8g32 ? 0.57f : 1.01f);
       for (std::size_t k = 0; k < 32; ++k) {
         EXPECT_NEAR(seen[g + k], w[g + k], bound);
@@ -112,6 +113,43 @@ TEST_F(PackedWeightsTest, GgufBlocksMoveOverLosslessly) {
     }
     EXPECT_EQ(reference::unpack_weights(test::pack_plain(context_, format, w, 32, 320)), w)
         << format_name(format);
+  }
+}
+
+// Any code, scale and minimum that a file may hold comes out as the number that it stands for.
+TEST_F(PackedWeightsTest, CodesMoveOverUnchanged) {
+  constexpr std::size_t kColumns = 37, kDepth = 96, kGroups = kDepth / 32;
+  std::mt19937 random(5);
+  std::vector<std::uint8_t> codes(kColumns * kDepth);
+  std::vector<std::uint16_t> scales(kColumns * kGroups), minimums(kColumns * kGroups);
+  const auto any_half = [&] {
+    return static_cast<std::uint16_t>(random() % 0x7000 | (random() % 2) << 15);
+  };
+  std::ranges::generate(scales, any_half);
+  std::ranges::generate(minimums, any_half);
+  const auto copy = [](const auto& from, std::size_t first, auto to) {
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), to.size(), to.begin());
+  };
+  for (const auto& [format, num_codes, offset] :
+       {std::tuple{WeightFormat::kQ8g32, 256U, 128}, std::tuple{WeightFormat::kQ4g32, 16U, 8},
+        std::tuple{WeightFormat::kQ4m32, 16U, 0}}) {
+    const unsigned limit = num_codes;
+    std::ranges::generate(codes, [&] { return static_cast<std::uint8_t>(random() % limit); });
+    const auto source = [&](std::int64_t first, std::int64_t rows, const tensor::CodeRows& out) {
+      ASSERT_EQ(out.codes.size(), static_cast<std::size_t>(rows) * kDepth);
+      copy(codes, static_cast<std::size_t>(first) * kDepth, out.codes);
+      copy(scales, static_cast<std::size_t>(first) * kGroups, out.scales);
+      copy(minimums, static_cast<std::size_t>(first) * kGroups, out.minimums);
+    };
+    const PackedWeights packed =
+        PackedWeights::pack_codes(context_, format, kColumns, kDepth, source);
+    std::vector<float> expected;
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const float scale = tensor::fp16_to_float(scales[i / 32]);
+      const float minimum = offset == 0 ? tensor::fp16_to_float(minimums[i / 32]) : 0.0f;
+      expected.push_back(scale * static_cast<float>(codes[i] - offset) + minimum);
+    }
+    EXPECT_EQ(reference::unpack_weights(packed), expected) << format_name(format);
   }
 }
 

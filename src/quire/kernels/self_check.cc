@@ -117,8 +117,8 @@ Status self_test(device::Isa isa) {
   }
   device::ThreadPool pool(2);
   const Context context = {&kernels_for(isa), &pool};
-  for (const WeightFormat format :
-       {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
+                                    WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
     QUIRE_TRY_STATUS(test_linear(context, format));
   }
   return test_row_operations(context);

@@ -21,7 +21,8 @@
 namespace quire::kernels::test {
 
 inline constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16,
-                                            WeightFormat::kQ8g32, WeightFormat::kQ4g32};
+                                            WeightFormat::kQ8g32, WeightFormat::kQ4g32,
+                                            WeightFormat::kQ4m32};
 
 inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed) {
   std::mt19937 random(seed);

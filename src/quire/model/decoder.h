@@ -23,13 +23,19 @@ namespace quire::model {
 
 struct LoadOptions {
   kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
-  std::function<void(double share)> progress;                   // 0..1, from the loading thread
+  // But those that the checkpoint has quantised are computed from their own codes (loader.h).
+  bool keep_codes = false;
+  std::function<void(double share)> progress;  // 0..1, from the loading thread
 };
 
 struct LoadReport {
   std::int64_t bytes_read = 0;  // of the checkpoint; 0 for random weights
   double seconds = 0;
   std::int64_t packed_bytes = 0;
+  std::int64_t layer_bytes = 0;  // matrices of the layers, which every step reads
+  std::int64_t head_bytes = 0;
+  // Of the layers' matrices, the format that most bytes are in.
+  kernels::WeightFormat main_format = kernels::WeightFormat::kBf16;
   [[nodiscard]] double gigabytes_per_second() const {
     return seconds > 0 ? static_cast<double>(bytes_read) / seconds * 1e-9 : 0.0;
   }

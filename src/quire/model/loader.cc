@@ -1,9 +1,12 @@
 #include "quire/model/loader.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "quire/base/str.h"
@@ -14,13 +17,16 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
+#include "quire/tensor/code_rows.h"
 #include "quire/weights/checkpoint.h"
+#include "quire/weights/tensor_info.h"
 
 namespace quire::model {
 namespace {
 
 using kernels::PackedWeights;
 using kernels::WeightFormat;
+using weights::TensorInfo;
 
 Status check_memory(const PackedWeights& weights) {
   if (weights.data() != nullptr) {
@@ -32,6 +38,52 @@ Status check_memory(const PackedWeights& weights) {
                    base::format_bytes(static_cast<std::int64_t>(weights.size_bytes())), " in ",
                    kernels::format_name(weights.format()), "; choose a smaller model or quantize"),
                .needed_bytes = static_cast<std::int64_t>(weights.size_bytes())};
+}
+
+void note_matrix(Part part, const PackedWeights& weights, LoadReport& report) {
+  const auto bytes = static_cast<std::int64_t>(weights.size_bytes());
+  report.packed_bytes += bytes;
+  if (part == Part::kHead) {
+    report.head_bytes += bytes;
+  } else if (part != Part::kEmbedding) {
+    report.layer_bytes += bytes;
+  }
+}
+
+// The layers are done: their main format.
+void note_main_format(const DecoderWeights& weights, LoadReport& report) {
+  std::array<std::size_t, kernels::kWeightFormats> bytes = {};
+  for (const LayerWeights& layer : weights.layers) {
+    for (const LinearWeights* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+      bytes[static_cast<std::size_t>(linear->weights.format())] += linear->weights.size_bytes();
+    }
+  }
+  report.main_format = static_cast<WeightFormat>(std::ranges::max_element(bytes) - bytes.begin());
+}
+
+// The format that tensors are computed in without being expanded.
+struct OwnFormat {
+  bool quantised = false;  // nothing below counts otherwise
+  bool has_codes = false;  // all of them move over as they lie
+  WeightFormat format = WeightFormat::kQ8g32;
+};
+
+// Tensors of one matrix that differ, and encodings whose codes no format has (Q5_1, Q5_K, Q6_K),
+// are quantised again, to 8 bits: half a step, 1/254 of a group's largest weight, at most.
+OwnFormat own_format(std::span<const TensorPart> parts) {
+  using weights::CodeKind;
+  OwnFormat own = {.quantised = true, .has_codes = true};
+  const CodeKind kind = weights::code_kind(parts.front().tensor->encoding);
+  for (const TensorPart& part : parts) {
+    const weights::Encoding encoding = part.tensor->encoding;
+    own.quantised = own.quantised && encoding >= weights::Encoding::kQ8_0;
+    own.has_codes = own.has_codes && weights::code_kind(encoding) == kind;
+  }
+  own.has_codes = own.quantised && own.has_codes && kind != CodeKind::kNone;
+  if (own.has_codes && kind != CodeKind::kEight) {
+    own.format = kind == CodeKind::kFour ? WeightFormat::kQ4g32 : WeightFormat::kQ4m32;
+  }
+  return own;
 }
 
 // Visitor that fills weights from the tensors of a checkpoint.
@@ -52,10 +104,20 @@ class Packer {
     const auto rows = [&](std::int64_t first, std::int64_t count, std::span<float> out) {
       read_parts(parts, first, count, out);
     };
-    const WeightFormat format = weight_format(config_, id.part, options_.format);
-    weights = PackedWeights::pack(context_, format, columns, depth, rows);
+    const OwnFormat own = options_.keep_codes ? own_format(parts) : OwnFormat{};
+    if (own.has_codes) {
+      weights = PackedWeights::pack_codes(
+          context_, own.format, columns, depth,
+          [&](std::int64_t first, std::int64_t count, const tensor::CodeRows& out) {
+            read_part_codes(parts, first, count, out);
+          });
+    } else {
+      const WeightFormat asked = weight_format(config_, id.part, options_.format);
+      weights =
+          PackedWeights::pack(context_, own.quantised ? own.format : asked, columns, depth, rows);
+    }
     QUIRE_TRY_STATUS(check_memory(weights));
-    report_.packed_bytes += static_cast<std::int64_t>(weights.size_bytes());
+    note_matrix(id.part, weights, report_);
     finish(parts);
     return {};
   }
@@ -118,7 +180,7 @@ class Randomizer {
     };
     const WeightFormat format = weight_format(config_, id.part, format_);
     weights = PackedWeights::pack(context_, format, columns, depth, rows);
-    report_.packed_bytes += static_cast<std::int64_t>(weights.size_bytes());
+    note_matrix(id.part, weights, report_);
     return check_memory(weights);
   }
 
@@ -164,6 +226,21 @@ WeightFormat weight_format(const ModelConfig& config, Part part, WeightFormat fo
   return format;
 }
 
+std::string computed_as(weights::Encoding encoding) {
+  const TensorInfo tensor = {.encoding = encoding};
+  const TensorPart part = {.tensor = &tensor};
+  const OwnFormat own = own_format({&part, 1});
+  if (!own.quantised) {
+    return "";
+  }
+  const std::string format = kernels::format_name(own.format);
+  if (encoding == weights::Encoding::kQ4_K) {
+    return format + ", scales within 1/2048";
+  }
+  return own.has_codes ? format + ", unchanged"
+                       : format + ", within 1/254 of each group's largest weight";
+}
+
 Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,
                                     const weights::Checkpoint& checkpoint,
                                     const LoadOptions& options, LoadReport& report) {
@@ -173,6 +250,7 @@ Result<DecoderWeights> load_weights(const kernels::Context& context, const Model
   report = {};
   Packer packer(context, config, checkpoint, options, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, packer));
+  note_main_format(weights, report);
   return weights;
 }
 
@@ -182,6 +260,7 @@ Result<DecoderWeights> random_weights(const kernels::Context& context, const Mod
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   Randomizer randomizer(context, config, format, seed, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, randomizer));
+  note_main_format(weights, report);
   return weights;
 }
 

@@ -27,6 +27,11 @@ namespace quire::model {
                                                   const weights::Checkpoint& checkpoint,
                                                   const LoadOptions& options, LoadReport& report);
 
+// What LoadOptions::keep_codes does with a matrix of this encoding: the packed format, and how near
+// the numbers come; "" for floats. Tensors of several encodings that make one matrix are quantised
+// again, to q8g32.
+[[nodiscard]] std::string computed_as(weights::Encoding encoding);
+
 // Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
 // of one, small biases. The same seed gives the same weights on any machine.
 [[nodiscard]] Result<DecoderWeights> random_weights(const kernels::Context& context,

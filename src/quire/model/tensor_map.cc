@@ -17,6 +17,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
+#include "quire/tensor/code_rows.h"
 #include "quire/weights/checkpoint.h"
 #include "quire/weights/tensor_info.h"
 
@@ -32,17 +33,35 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
   return row - place + place % half * 2 + place / half;
 }
 
-void read_part(const TensorPart& part, std::int64_t first_row, std::int64_t num_rows,
-               std::span<float> out) {
-  if (part.interleaved_head_dim == 0) {
-    weights::read_rows(*part.tensor, first_row, num_rows, out);
-    return;
+// Calls read(tensor, its first row, number of rows, how many rows are out already) for rows [first,
+// first + count) of the parts' rows laid one after the other.
+template <class Read>
+void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_t count,
+              Read read) {
+  std::int64_t done = 0;
+  for (const TensorPart& part : parts) {
+    const std::int64_t here = std::min(count, part.rows - first);
+    const std::int64_t head_dim = part.interleaved_head_dim;
+    if (here > 0 && head_dim == 0) {
+      read(*part.tensor, first, here, done);
+    }
+    for (std::int64_t i = 0; i < here && head_dim != 0; ++i) {
+      read(*part.tensor, interleaved_row(first + i, head_dim), std::int64_t{1}, done + i);
+    }
+    if (here > 0) {
+      done += here;
+      count -= here;
+      first += here;
+    }
+    first -= part.rows;
   }
-  const auto columns = static_cast<std::size_t>(part.tensor->columns());
-  for (std::int64_t i = 0; i < num_rows; ++i) {
-    weights::read_rows(*part.tensor, interleaved_row(first_row + i, part.interleaved_head_dim), 1,
-                       out.subspan(static_cast<std::size_t>(i) * columns, columns));
-  }
+}
+
+// `count` rows of a matrix that lies in `all`, from row `first` on.
+template <class T>
+std::span<T> rows_of(std::span<T> all, std::int64_t first, std::int64_t count, std::int64_t width) {
+  return all.subspan(static_cast<std::size_t>(first * width),
+                     static_cast<std::size_t>(count * width));
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {
@@ -113,17 +132,22 @@ TensorNames names_for(const ModelConfig& config, const weights::Checkpoint& chec
 
 void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
                 std::span<float> out) {
-  for (const TensorPart& part : parts) {
-    const std::int64_t count = std::min(num_rows, part.rows - first_row);
-    if (count > 0) {
-      const auto values = static_cast<std::size_t>(count * part.tensor->columns());
-      read_part(part, first_row, count, out.first(values));
-      out = out.subspan(values);
-      num_rows -= count;
-      first_row += count;
-    }
-    first_row -= part.rows;
-  }
+  for_rows(parts, first_row, num_rows,
+           [&](const TensorInfo& tensor, std::int64_t first, std::int64_t rows, std::int64_t done) {
+             weights::read_rows(tensor, first, rows, rows_of(out, done, rows, tensor.columns()));
+           });
+}
+
+void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
+                     std::int64_t num_rows, const tensor::CodeRows& out) {
+  for_rows(parts, first_row, num_rows,
+           [&](const TensorInfo& tensor, std::int64_t first, std::int64_t rows, std::int64_t done) {
+             const std::int64_t groups = tensor.columns() / tensor::kCodeGroup;
+             weights::read_codes(tensor, first, rows,
+                                 {.codes = rows_of(out.codes, done, rows, tensor.columns()),
+                                  .scales = rows_of(out.scales, done, rows, groups),
+                                  .minimums = rows_of(out.minimums, done, rows, groups)});
+           });
 }
 
 std::vector<float> read_vectors(std::span<const TensorPart> parts) {

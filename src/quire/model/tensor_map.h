@@ -12,6 +12,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
+#include "quire/tensor/code_rows.h"
 #include "quire/weights/checkpoint.h"
 
 namespace quire::model {
@@ -29,6 +30,9 @@ struct TensorPart {
 // out: [num_rows, columns of the tensors].
 void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
                 std::span<float> out);
+// The same of tensors that have codes (weights::read_codes).
+void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
+                     std::int64_t num_rows, const tensor::CodeRows& out);
 // All values of one-dimensional parts, one after the other.
 [[nodiscard]] std::vector<float> read_vectors(std::span<const TensorPart> parts);
 

@@ -82,7 +82,7 @@ TEST(Checkpoint, GgufTensorsEqualTheOriginalLibrary) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   expect_golden(*checkpoint, "tiny.gguf");
   ASSERT_EQ(checkpoint->unsupported().size(), 1u);
-  EXPECT_EQ(checkpoint->unsupported()[0].type, "Q6_K");
+  EXPECT_EQ(checkpoint->unsupported()[0].type, "Q3_K");
 }
 
 TEST(Checkpoint, GgufMetadataOfEveryTypeEqualsWhatWasWritten) {
@@ -136,10 +136,10 @@ TEST(Checkpoint, RequireTellsMissingFromUnsupported) {
   const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
   ASSERT_TRUE(checkpoint.ok());
   EXPECT_TRUE(checkpoint->require("q8_0").ok());
-  const auto unsupported = checkpoint->require("q6_k");
+  const auto unsupported = checkpoint->require("q3_k");
   ASSERT_FALSE(unsupported.ok());
   EXPECT_EQ(unsupported.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(unsupported.error().message, HasSubstr("\"q6_k\" has type \"Q6_K\""));
+  EXPECT_THAT(unsupported.error().message, HasSubstr("\"q3_k\" has type \"Q3_K\""));
   const auto missing = checkpoint->require("nothing");
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kCorrupt);

@@ -7,14 +7,28 @@
 #include <string>
 #include <vector>
 
+#include "quire/tensor/code_rows.h"
+
 namespace quire::weights {
 
-// How a tensor's values are encoded in its file. Q8_0, Q4_0 and Q4_1 are ggml's blocks of 32 values
-// with an fp16 scale (and, for Q4_1, an fp16 minimum).
-// NOLINTNEXTLINE(readability-identifier-naming): ggml's names hold underscores
-enum class Encoding : std::uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1 };
+// How a tensor's values are encoded in its file. The Q encodings are ggml's blocks (block_codec.h).
+// NOLINTBEGIN(readability-identifier-naming): ggml's names hold underscores
+enum class Encoding : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
+// NOLINTEND(readability-identifier-naming)
 [[nodiscard]] const char* encoding_name(Encoding encoding);
-// Values of one encoded block (1 or 32) and its bytes.
+// Values of one encoded block (1, 32 or 256) and its bytes.
 [[nodiscard]] int encoding_block_values(Encoding encoding);
 [[nodiscard]] int encoding_block_bytes(Encoding encoding);
 
@@ -46,10 +60,27 @@ struct TensorTable {
   std::vector<UnsupportedTensor> unsupported;
 };
 
-// Decodes rows [first_row, first_row + num_rows) to fp32, exactly (Q4_1 rounds once, as ggml does).
-// out: [num_rows, columns]. Precondition: the rows exist and `out` has exactly their size. Any
-// number of threads may call it at once; runs at memory speed.
+// Decodes rows [first_row, first_row + num_rows) to fp32 as ggml does: exactly, but for one
+// rounding of each product and sum where a block has a minimum or scales of scales. out: [num_rows,
+// columns]. Precondition: the rows exist and `out` has exactly their size. Any number of threads
+// may call it at once; runs at memory speed.
 void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                std::span<float> out);
+
+// What the codes of an encoding are when they are taken out as they lie.
+enum class CodeKind : std::uint8_t {
+  kNone,         // read_codes does not apply
+  kEight,        // weight = scale * (code - 128)
+  kFour,         // weight = scale * (code - 8)
+  kFourMinimum,  // weight = scale * code + minimum
+};
+[[nodiscard]] CodeKind code_kind(Encoding encoding);
+
+// The codes of rows [first_row, first_row + num_rows), unchanged. Scales and minimums are the
+// file's own, but for Q4_K, whose products of two scales are rounded to fp16 (2^-11 of each, or
+// 2^-25 where that is more). Preconditions: code_kind is not kNone, the rows exist, `out` has their
+// size.
+void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
+                const tensor::CodeRows& out);
 
 }  // namespace quire::weights

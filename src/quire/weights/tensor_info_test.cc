@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -111,6 +113,58 @@ TEST(TensorInfo, QuantisedBlocksDecodeAsGgmlDefinesThem) {
     EXPECT_EQ(q8[i], 0.5f * (static_cast<float>(i) - 16));
     EXPECT_EQ(q4[i], 0.5f * (low - 8));
     EXPECT_EQ(q41[i], 0.5f * low - 2);
+  }
+}
+
+// A block of random bytes whose fp16 numbers are ordinary ones.
+std::string random_block(Encoding encoding, std::mt19937& random) {
+  std::string block(static_cast<std::size_t>(encoding_block_bytes(encoding)), '\0');
+  std::ranges::generate(block, [&] { return static_cast<char>(random()); });
+  for (const std::size_t at : {std::size_t{0}, std::size_t{2}}) {
+    const auto half = tensor::float_to_fp16(1e-3f * static_cast<float>(random() % 1000 + 100));
+    const bool has_minimum = code_kind(encoding) == CodeKind::kFourMinimum;
+    if (at == 0 || has_minimum) {
+      block.replace(at, 2, testing::raw(half));
+    }
+  }
+  return block;
+}
+
+// Oracle: read_rows, which gguf-py's answers are golden for.
+TEST(TensorInfo, CodesWithTheirScalesAreTheValues) {
+  std::mt19937 random(11);
+  for (const Encoding encoding :
+       {Encoding::kQ8_0, Encoding::kQ4_0, Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ4_K}) {
+    const std::int64_t width = std::int64_t{encoding_block_values(encoding)} * 2;
+    std::string bytes;
+    for (int i = 0; i < 6; ++i) {
+      bytes += random_block(encoding, random);
+    }
+    const TensorInfo tensor = tensor_over(testing::bytes_of(bytes), encoding, {3, width});
+    const std::vector<float> values = decoded(tensor);
+    const auto count = static_cast<std::size_t>(2 * width);
+    std::vector<std::uint8_t> codes(count);
+    std::vector<std::uint16_t> scales(count / 32), minimums(count / 32);
+    read_codes(tensor, 1, 2, {codes, scales, minimums});
+    const CodeKind kind = code_kind(encoding);
+    const int offset = kind == CodeKind::kEight ? 128 : kind == CodeKind::kFour ? 8 : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const float scale = tensor::fp16_to_float(scales[i / 32]);
+      const float minimum = offset == 0 ? tensor::fp16_to_float(minimums[i / 32]) : 0.0f;
+      const float product = scale * static_cast<float>(codes[i] - offset);
+      // Q4_K: two roundings to fp16.
+      const float bound =
+          encoding == Encoding::kQ4_K ? (std::fabs(product) + std::fabs(minimum)) / 2048 : 0.0f;
+      ASSERT_NEAR(product + minimum, values[static_cast<std::size_t>(width) + i], bound)
+          << encoding_name(encoding) << " value " << i;
+    }
+  }
+}
+
+TEST(TensorInfo, EncodingsWithoutCodesSaySo) {
+  for (const Encoding encoding : {Encoding::kF32, Encoding::kF16, Encoding::kBF16, Encoding::kQ5_1,
+                                  Encoding::kQ5_K, Encoding::kQ6_K}) {
+    EXPECT_EQ(code_kind(encoding), CodeKind::kNone) << encoding_name(encoding);
   }
 }
 

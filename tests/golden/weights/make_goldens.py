@@ -87,6 +87,10 @@ def make_shards():
             "proj": entry("F16", half, half.astype(np.float32))}
 
 
+# Where their fp16 stand.
+K_BLOCKS = {"q4_k": ("Q4_K", (0, 2)), "q5_k": ("Q5_K", (0, 2)), "q6_k": ("Q6_K", (208,))}
+
+
 def make_gguf():
     path = HERE / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
@@ -115,8 +119,23 @@ def make_gguf():
         data = gguf.quants.quantize(values, kind)
         writer.add_tensor(name, data, raw_dtype=kind)
         expected[name] = entry(type_name, values, gguf.quants.dequantize(data, kind))
-    kind = gguf.GGMLQuantizationType.Q6_K
-    writer.add_tensor("q6_k", np.zeros((2, 210), np.uint8), raw_dtype=kind)
+    kind = gguf.GGMLQuantizationType.Q3_K
+    writer.add_tensor("q3_k", np.zeros((2, 110), np.uint8), raw_dtype=kind)
+    for name, type_name in {"q5_0": "Q5_0", "q5_1": "Q5_1"}.items():
+        kind = gguf.GGMLQuantizationType[type_name]
+        values = random(2, 64)
+        data = gguf.quants.quantize(values, kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
+        expected[name] = entry(type_name, values, gguf.quants.dequantize(data, kind))
+    # gguf-py does not quantise to these: any bytes are a block, as long as its fp16 are numbers.
+    for name, (type_name, halves) in K_BLOCKS.items():
+        kind = gguf.GGMLQuantizationType[type_name]
+        data = RNG.integers(0, 256, (2, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+        for at in halves:
+            data[:, at:at + 2] = np.array([0.017, -0.0031], np.float16).reshape(2, 1).view(np.uint8)
+        values = gguf.quants.dequantize(data, kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
+        expected[name] = entry(type_name, values, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

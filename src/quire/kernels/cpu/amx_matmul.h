@@ -162,20 +162,20 @@ struct SignedPanel {
   float* scales = nullptr;
 };
 
-template <bool kQ4>
+template <class Q>
 SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
   const SignedPanel panel = {
       reinterpret_cast<std::int8_t*>(scratch),
       reinterpret_cast<float*>(scratch + static_cast<std::size_t>(steps) * 1024)};
   const __m512i bias = _mm512_set1_epi8(8);
-  for (int s = 0; s < steps; ++s, w += kQ4 ? kQ4StepBytes : kQ8StepBytes) {
+  for (int s = 0; s < steps; ++s, w += Q::kStepBytes) {
     std::int8_t* to = panel.codes + static_cast<std::ptrdiff_t>(s) * 1024;
     float* scales = panel.scales + static_cast<std::ptrdiff_t>(s) * 32;
     _mm512_storeu_ps(scales, VecAvx512::load_fp16(w));
     _mm512_storeu_ps(scales + 16, VecAvx512::load_fp16(w + 32));
-    for (int i = 0; i < (kQ4 ? 8 : 16); ++i) {
-      const __m512i bits = _mm512_loadu_si512(w + kScaleBytes + i * 64);
-      if constexpr (kQ4) {  // byte row i of tile i / 4 holds quads i % 4 and i % 4 + 4
+    for (int i = 0; i < 2 * Q::kTileRows; ++i) {
+      const __m512i bits = _mm512_loadu_si512(w + Q::kHeaderBytes + i * 64);
+      if constexpr (Q::kNibbles) {  // byte row i of tile i / 4 holds quads i % 4 and i % 4 + 4
         std::int8_t* low = to + i / 4 * 512 + i % 4 * 64;
         _mm512_storeu_si512(low, _mm512_sub_epi8(VecAvx512::low_nibbles(bits), bias));
         _mm512_storeu_si512(low + 256, _mm512_sub_epi8(VecAvx512::high_nibbles(bits), bias));
@@ -199,8 +199,8 @@ inline void add_group(const std::int32_t* sums, __m512 weight_scales, const floa
 
 // Integer sums of one group. A macro, because gcc pastes tile numbers into the instruction's text.
 #define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile) \
-  _tile_loadd(rows_tile, block.x + (i) * 512, 32);       \
-  _tile_loadd(weights_tile, w + (i) * 1024, 64);         \
+  _tile_loadd(rows_tile, block.x + (i)*512, 32);         \
+  _tile_loadd(weights_tile, w + (i)*1024, 64);           \
   _tile_zero(i);                                         \
   _tile_dpbssd(i, rows_tile, weights_tile);              \
   _tile_stored(i, sums[i], 64)
@@ -256,7 +256,7 @@ void quant_tile_amx(const SignedPanel& panel, int half, QuantBlock block, float*
 
 // Rows [0, rows), a multiple of 16. Tiles 0..3 sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights
 // (8 quads).
-template <bool kQ4>
+template <class Q>
 void quant_full_blocks(const MatmulTask& t, int rows) {
   TileShapes shapes;
   for (int tile = 0; tile < 4; ++tile) {
@@ -268,7 +268,7 @@ void quant_full_blocks(const MatmulTask& t, int rows) {
   shapes.set(7, 8, 64);
   const TileGuard guard(shapes);
   for (int p = 0; p < t.panels; ++p) {
-    const SignedPanel panel = unpack_panel<kQ4>(
+    const SignedPanel panel = unpack_panel<Q>(
         t.weights + static_cast<std::size_t>(p) * t.panel_bytes, t.steps, t.scratch);
     for (int row = 0; row < rows; row += 16) {
       const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps;
@@ -281,21 +281,21 @@ void quant_full_blocks(const MatmulTask& t, int rows) {
   }
 }
 
-template <bool kQ4>
+template <class Q>
 void amx_matmul_quant(const MatmulTask& t) {
   // Below two row blocks VNNI is as fast: unpacking the panel and scaling through memory cost too
   // much.
   const int full = t.rows >= 32 ? t.rows / 16 * 16 : 0;
   if (full > 0) {
-    quant_full_blocks<kQ4>(t, full);
+    quant_full_blocks<Q>(t, full);
   }
   if (full == t.rows) {
     return;
   }
   for (int p = 0; p < t.panels; ++p) {
     const std::byte* w = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
-    quant_block<VecAvx512, kQ4>(t, w, full,
-                                t.out + full * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32);
+    quant_block<VecAvx512, Q>(t, w, full,
+                              t.out + full * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32);
   }
 }
 

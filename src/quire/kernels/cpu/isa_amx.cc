@@ -12,8 +12,8 @@ namespace {
 constexpr KernelTable make_table() {
   KernelTable table = bf16_dot_kernels<VecAvx512Bf16>(device::Isa::kAmx);
   table.matmul[1] = amx_matmul_bf16;
-  table.matmul[2] = amx_matmul_quant<false>;
-  table.matmul[3] = amx_matmul_quant<true>;
+  table.matmul[2] = amx_matmul_quant<Q8g32>;
+  table.matmul[3] = amx_matmul_quant<Q4g32>;
   table.peaks[1] = {amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32};
   table.peaks[2] = {amx_peak_int8, kTilePeakProducts * 2 * 16 * 16 * 64};
   return table;

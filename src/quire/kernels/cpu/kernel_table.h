@@ -84,8 +84,8 @@ enum class RowFormat : std::uint8_t { kF32, kBf16, kInt8 };
 // A row's bits depend on that row (and the weights) only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  void (*matmul[4])(const MatmulTask&) = {};   // by WeightFormat
-  RowFormat row_formats[4] = {};               // what matmul multiplies them with
+  void (*matmul[5])(const MatmulTask&) = {};   // by WeightFormat
+  RowFormat row_formats[5] = {};               // what matmul multiplies them with
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   void (*silu_mul)(const SiluMulTask&) = nullptr;

@@ -1,8 +1,8 @@
-// q8g32 and q4g32 matrix kernels as templates over a vector trait (vec_*.h).
+// q8g32, q4g32 and q4m32 matrix kernels as templates over a vector trait (vec_*.h) and a format Q.
 //
 // Row invariance: the integer sum of a group of 32 is exact, then acc = fma(float(sum), weight
-// scale
-// * row scale, acc) with the groups ascending. Sets with fused multiply-add agree bit for bit.
+// scale * row scale, acc) with the groups ascending; q4m32 adds acc = fma(minimum, sum of the row's
+// inputs, acc) after each. Sets with fused multiply-add agree bit for bit.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
@@ -11,15 +11,41 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kQ8StepBytes = 1088;
-constexpr int kQ4StepBytes = 576;
-constexpr int kScaleBytes = 64;
 constexpr int kQuantPrefetchBytes = 4096;
 
+struct Q8g32 {
+  static constexpr bool kNibbles = false;
+  static constexpr bool kMinimum = false;
+  static constexpr int kHeaderBytes = 64;  // scales
+  static constexpr int kTileRows = 8;      // of 64 bytes
+  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
+};
+struct Q4g32 : Q8g32 {
+  static constexpr bool kNibbles = true;
+  static constexpr int kTileRows = 4;
+  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
+};
+struct Q4m32 : Q4g32 {
+  static constexpr bool kMinimum = true;
+  static constexpr int kHeaderBytes = 128;  // scales, minimums
+  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
+};
+
 // Byte offset, inside a step's tiles, of the 64-byte row `row` that holds column `column`.
-template <bool kQ4>
+template <class Q>
 constexpr int quant_offset(int column, int row) {
-  return column / 16 * (kQ4 ? 256 : 512) + row * 64 + column % 16 * 4;
+  return (column / 16 * Q::kTileRows + row) * 64 + column % 16 * 4;
+}
+
+// What the integer sum of a group starts from, so that it ends as a product with w, or with the
+// code itself where there is a minimum.
+template <class V, class Q>
+typename V::I group_start(std::int32_t offset) {
+  if constexpr (Q::kMinimum) {
+    return V::start_q4(0);
+  } else {
+    return Q::kNibbles ? V::start_q4(offset) : V::start_q8(offset);
+  }
 }
 
 // Operands of one register tile over the whole depth.
@@ -36,28 +62,28 @@ struct QuantTile {
 };
 
 // Integer sums of one group, R rows x N registers. `tiles` is past the scales; x: [block_rows][32].
-template <class V, int R, int N, bool kQ4>
+template <class V, int R, int N, class Q>
 void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t* offsets,
                 typename V::I (&sums)[R][N]) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      sums[r][n] = kQ4 ? V::start_q4(offsets[r]) : V::start_q8(offsets[r]);
+      sums[r][n] = group_start<V, Q>(offsets[r]);
     }
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < (kQ4 ? 4 : 8); ++i) {
+  for (int i = 0; i < Q::kTileRows; ++i) {
     typename V::I first[N];
     typename V::I second[N];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      const std::byte* row = tiles + quant_offset<kQ4>(n * V::kLanes, i);
+      const std::byte* row = tiles + quant_offset<Q>(n * V::kLanes, i);
       if constexpr (R == 1) {
         __builtin_prefetch(row + kQuantPrefetchBytes);
       }
       first[n] = V::load_bits(row);
-      if constexpr (kQ4) {
+      if constexpr (Q::kNibbles) {
         second[n] = V::high_nibbles(first[n]);
         first[n] = V::low_nibbles(first[n]);
       }
@@ -67,10 +93,10 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
       const typename V::I value = V::set_bits(word_at(x + r * 32 + i * 4));
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        sums[r][n] =
-            kQ4 ? V::dot_q4(sums[r][n], first[n], value) : V::dot_q8(sums[r][n], first[n], value);
+        sums[r][n] = Q::kNibbles ? V::dot_q4(sums[r][n], first[n], value)
+                                 : V::dot_q8(sums[r][n], first[n], value);
       }
-      if constexpr (kQ4) {
+      if constexpr (Q::kNibbles) {
         const typename V::I later = V::set_bits(word_at(x + r * 32 + 16 + i * 4));
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
@@ -82,7 +108,7 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
 }
 
 // R rows x N registers of columns.
-template <class V, int R, int N, bool kQ4>
+template <class V, int R, int N, class Q>
 void quant_tile(const QuantTile& t) {
   typename V::F acc[R][N];
 #pragma GCC unroll 8
@@ -93,13 +119,13 @@ void quant_tile(const QuantTile& t) {
     }
   }
   const std::byte* w = t.w;
-  const std::byte* tiles = w + kScaleBytes + quant_offset<kQ4>(t.column, 0);
+  const std::byte* tiles = w + Q::kHeaderBytes + quant_offset<Q>(t.column, 0);
   const std::int8_t* x = t.x;
   const float* scales = t.scales;
   const std::int32_t* offsets = t.offsets;
   for (int s = 0; s < t.steps; ++s) {
     typename V::I sums[R][N];
-    group_sums<V, R, N, kQ4>(tiles, x, offsets, sums);
+    group_sums<V, R, N, Q>(tiles, x, offsets, sums);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       const typename V::F weight_scale = V::load_fp16(w + (t.column + n * V::kLanes) * 2);
@@ -108,9 +134,17 @@ void quant_tile(const QuantTile& t) {
         const typename V::F scale = V::mul(weight_scale, V::set(scales[r]));
         acc[r][n] = V::fma(V::to_float(sums[r][n]), scale, acc[r][n]);
       }
+      if constexpr (Q::kMinimum) {
+        const typename V::F minimum = V::load_fp16(w + 64 + (t.column + n * V::kLanes) * 2);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const float inputs = scales[r] * (static_cast<float>(offsets[r]) * -0.125f);
+          acc[r][n] = V::fma(minimum, V::set(inputs), acc[r][n]);
+        }
+      }
     }
-    w += kQ4 ? kQ4StepBytes : kQ8StepBytes;
-    tiles += kQ4 ? kQ4StepBytes : kQ8StepBytes;
+    w += Q::kStepBytes;
+    tiles += Q::kStepBytes;
     x += t.block_rows * 32;
     scales += t.block_rows;
     offsets += t.block_rows;
@@ -125,7 +159,7 @@ void quant_tile(const QuantTile& t) {
 }
 
 // One panel x the rows of the block that starts at row `row` of the task.
-template <class V, bool kQ4>
+template <class V, class Q>
 void quant_block(const MatmulTask& t, const std::byte* w, int row, float* out) {
   const int block_rows = min_int(kMaxBlockRows, t.rows - row);
   const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps;
@@ -133,27 +167,27 @@ void quant_block(const MatmulTask& t, const std::byte* w, int row, float* out) {
   for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
     for (int r = 0; r < block_rows; r += V::kQuantRows) {
       with_row_count<V::kQuantRows>(block_rows - r, [&](auto rows) {
-        quant_tile<V, rows.kValue, V::kQuantRegisters, kQ4>({.w = w,
-                                                             .column = c,
-                                                             .steps = t.steps,
-                                                             .x = x + r * 32,
-                                                             .scales = t.scales + group + r,
-                                                             .offsets = t.offsets + group + r,
-                                                             .block_rows = block_rows,
-                                                             .out = out + r * t.out_stride + c,
-                                                             .out_stride = t.out_stride});
+        quant_tile<V, rows.kValue, V::kQuantRegisters, Q>({.w = w,
+                                                           .column = c,
+                                                           .steps = t.steps,
+                                                           .x = x + r * 32,
+                                                           .scales = t.scales + group + r,
+                                                           .offsets = t.offsets + group + r,
+                                                           .block_rows = block_rows,
+                                                           .out = out + r * t.out_stride + c,
+                                                           .out_stride = t.out_stride});
       });
     }
   }
 }
 
-template <class V, bool kQ4>
+template <class V, class Q>
 void matmul_quant(const MatmulTask& t) {
   for (int panel = 0; panel < t.panels; ++panel) {
     const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
     for (int row = 0; row < t.rows; row += kMaxBlockRows) {
-      quant_block<V, kQ4>(t, w, row,
-                          t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(panel) * 32);
+      quant_block<V, Q>(t, w, row,
+                        t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(panel) * 32);
     }
   }
 }

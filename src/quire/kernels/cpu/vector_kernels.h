@@ -16,8 +16,9 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
   constexpr int kFlops = 2 * kPeakAccumulators * V::kLanes;
   return {.isa = isa,
           .matmul = {matmul_dense<V, F32Format<V>>, matmul_dense<V, WideBf16Format<V>>,
-                     matmul_quant<V, false>, matmul_quant<V, true>},
-          .row_formats = {RowFormat::kF32, RowFormat::kF32, RowFormat::kInt8, RowFormat::kInt8},
+                     matmul_quant<V, Q8g32>, matmul_quant<V, Q4g32>, matmul_quant<V, Q4m32>},
+          .row_formats = {RowFormat::kF32, RowFormat::kF32, RowFormat::kInt8, RowFormat::kInt8,
+                          RowFormat::kInt8},
           .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
           .rms_norm = rms_norm_rows<V>,
           .silu_mul = silu_mul<V>,

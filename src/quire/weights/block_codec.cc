@@ -1,0 +1,215 @@
+#include "quire/weights/block_codec.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/tensor/dtype.h"
+#include "quire/weights/tensor_info.h"
+
+namespace quire::weights {
+namespace {
+
+// Blocks are copied before they are turned: constant trip counts and no possible aliasing, so that
+// compilers vectorise the loops for the baseline instruction set even at -O2.
+constexpr int kGroup = 32;
+constexpr int kSuperGroups = 8;  // of a K block
+
+using Nibbles = std::array<std::uint8_t, kGroup / 2>;
+using Codes = std::array<std::uint8_t, kGroup>;
+
+float half_at(const std::byte* bytes) { return half_to_float(load<std::uint16_t>(bytes)); }
+
+// Codes of 32 values: low nibbles are values 0..15, high ones 16..31.
+Codes split_nibbles(const std::byte* bytes) {
+  const auto pairs = load<Nibbles>(bytes);
+  Codes codes;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    codes[i] = pairs[i] & 15U;
+    codes[i + pairs.size()] = pairs[i] >> 4U;
+  }
+  return codes;
+}
+
+// The same with a fifth bit from a word of 32.
+Codes split_fives(const std::byte* high, const std::byte* bytes) {
+  const auto bits = load<std::uint32_t>(high);
+  Codes codes = split_nibbles(bytes);
+  for (std::uint32_t i = 0; i < kGroup; ++i) {
+    codes[i] = static_cast<std::uint8_t>(codes[i] | (bits >> i & 1U) << 4U);
+  }
+  return codes;
+}
+
+void spread(float scale, const Codes& codes, int offset, float* out) {
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    out[i] = scale * static_cast<float>(codes[i] - offset);
+  }
+}
+
+void spread(float scale, float minimum, const Codes& codes, float* out) {
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    out[i] = scale * static_cast<float>(codes[i]) + minimum;
+  }
+}
+
+// block_q8_0: fp16 scale, 32 int8.
+void codes_q8_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
+                std::uint16_t* /*minimum*/) {
+  *scale = load<std::uint16_t>(block);
+  const auto signed_codes = load<Codes>(block + 2);
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    codes[i] = signed_codes[i] ^ 0x80U;
+  }
+}
+void decode_q8_0(const std::byte* block, float* out) {
+  const float scale = half_at(block);
+  const auto codes = load<std::array<std::int8_t, kGroup>>(block + 2);
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    out[i] = scale * static_cast<float>(codes[i]);
+  }
+}
+
+// block_q4_0: fp16 scale, nibbles of w + 8.
+void codes_q4_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
+                std::uint16_t* /*minimum*/) {
+  *scale = load<std::uint16_t>(block);
+  std::ranges::copy(split_nibbles(block + 2), codes);
+}
+void decode_q4_0(const std::byte* block, float* out) {
+  spread(half_at(block), split_nibbles(block + 2), 8, out);
+}
+
+// block_q4_1: fp16 scale, fp16 minimum, nibbles.
+void codes_q4_1(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
+                std::uint16_t* minimum) {
+  *scale = load<std::uint16_t>(block);
+  *minimum = load<std::uint16_t>(block + 2);
+  std::ranges::copy(split_nibbles(block + 4), codes);
+}
+void decode_q4_1(const std::byte* block, float* out) {
+  spread(half_at(block), half_at(block + 2), split_nibbles(block + 4), out);
+}
+
+// block_q5_0: fp16 scale, 32 fifth bits, nibbles; w + 16.
+void codes_q5_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
+                std::uint16_t* /*minimum*/) {
+  *scale = load<std::uint16_t>(block);
+  const Codes fives = split_fives(block + 2, block + 6);
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    codes[i] = static_cast<std::uint8_t>(fives[i] + (128 - 16));
+  }
+}
+void decode_q5_0(const std::byte* block, float* out) {
+  spread(half_at(block), split_fives(block + 2, block + 6), 16, out);
+}
+
+// block_q5_1: fp16 scale, fp16 minimum, 32 fifth bits, nibbles.
+void decode_q5_1(const std::byte* block, float* out) {
+  spread(half_at(block), half_at(block + 2), split_fives(block + 4, block + 8), out);
+}
+
+// The 6-bit scales and minimums of the 8 groups of block_q4_K and block_q5_K, packed into 12 bytes
+// behind the two fp16 that they are multiplied by.
+struct SuperScales {
+  std::array<float, kSuperGroups> scale;
+  std::array<float, kSuperGroups> minimum;
+};
+SuperScales super_scales(const std::byte* block) {
+  const float scale = half_at(block);
+  const float minimum = half_at(block + 2);
+  const auto packed = load<std::array<std::uint8_t, 12>>(block + 4);
+  SuperScales scales;
+  for (std::size_t i = 0; i < kSuperGroups; ++i) {
+    std::uint32_t of_scale = packed[i] & 63U;
+    std::uint32_t of_minimum = packed[i + 4] & 63U;
+    if (i >= 4) {
+      of_scale = (packed[i + 4] & 15U) | static_cast<std::uint32_t>(packed[i - 4] >> 6U) << 4U;
+      of_minimum = static_cast<std::uint32_t>(packed[i + 4] >> 4U) |
+                   static_cast<std::uint32_t>(packed[i] >> 6U) << 4U;
+    }
+    scales.scale[i] = scale * static_cast<float>(of_scale);
+    scales.minimum[i] = -(minimum * static_cast<float>(of_minimum));
+  }
+  return scales;
+}
+
+// Group `group` of a K block: 32 low nibbles, then the 32 high ones of the same bytes.
+Codes k_nibbles(const std::byte* bytes, std::size_t group) {
+  Codes codes = load<Codes>(bytes + group / 2 * kGroup);
+  for (std::uint8_t& code : codes) {
+    code = group % 2 == 0 ? code & 15U : code >> 4U;
+  }
+  return codes;
+}
+
+// block_q4_K: two fp16, 12 bytes of scales, 8 groups of nibbles.
+void codes_q4_k(const std::byte* block, std::uint8_t* codes, std::uint16_t* scales,
+                std::uint16_t* minimums) {
+  const SuperScales super = super_scales(block);
+  for (std::size_t group = 0; group < kSuperGroups; ++group) {
+    scales[group] = tensor::float_to_fp16(super.scale[group]);
+    minimums[group] = tensor::float_to_fp16(super.minimum[group]);
+    std::ranges::copy(k_nibbles(block + 16, group), codes + group * kGroup);
+  }
+}
+void decode_q4_k(const std::byte* block, float* out) {
+  const SuperScales super = super_scales(block);
+  for (std::size_t group = 0; group < kSuperGroups; ++group) {
+    spread(super.scale[group], super.minimum[group], k_nibbles(block + 16, group),
+           out + group * kGroup);
+  }
+}
+
+// block_q5_K: as block_q4_K with 32 bytes of fifth bits, one bit of each for a group, before the
+// nibbles.
+void decode_q5_k(const std::byte* block, float* out) {
+  const SuperScales super = super_scales(block);
+  const auto high = load<Codes>(block + 16);
+  for (std::size_t group = 0; group < kSuperGroups; ++group) {
+    Codes codes = k_nibbles(block + 48, group);
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      codes[i] = static_cast<std::uint8_t>(codes[i] | (high[i] >> group & 1U) << 4U);
+    }
+    spread(super.scale[group], super.minimum[group], codes, out + group * kGroup);
+  }
+}
+
+// block_q6_K: 128 bytes of nibbles, 64 of bit pairs, 16 int8 scales, one fp16; w + 32. Each half of
+// the block has 64 and 32 bytes: a nibble row of 32 and a pair of bits for each of its four groups.
+void decode_q6_k(const std::byte* block, float* out) {
+  const float super = half_at(block + 208);
+  const auto scales = load<std::array<std::int8_t, 16>>(block + 192);
+  for (std::size_t group = 0; group < kSuperGroups; ++group) {
+    const std::size_t half = group / 4;
+    const std::size_t part = group % 4;
+    const auto low = load<Codes>(block + half * 64 + part % 2 * kGroup);
+    const auto high = load<Codes>(block + 128 + half * kGroup);
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      const auto nibble = static_cast<std::uint32_t>(part < 2 ? low[i] & 15U : low[i] >> 4U);
+      const std::uint32_t code = nibble | (high[i] >> (2 * part) & 3U) << 4U;
+      const float scale = super * static_cast<float>(scales[half * 8 + part * 2 + i / 16]);
+      out[group * kGroup + i] = scale * (static_cast<float>(code) - 32.0f);
+    }
+  }
+}
+
+}  // namespace
+
+const BlockCodec* block_codec(Encoding encoding) {
+  static constexpr std::array<BlockCodec, 8> kCodecs = {
+      {{decode_q8_0, CodeKind::kEight, codes_q8_0},
+       {decode_q4_0, CodeKind::kFour, codes_q4_0},
+       {decode_q4_1, CodeKind::kFourMinimum, codes_q4_1},
+       {decode_q5_0, CodeKind::kEight, codes_q5_0},
+       {decode_q5_1, CodeKind::kNone, nullptr},
+       {decode_q4_k, CodeKind::kFourMinimum, codes_q4_k},
+       {decode_q5_k, CodeKind::kNone, nullptr},
+       {decode_q6_k, CodeKind::kNone, nullptr}}};
+  return encoding < Encoding::kQ8_0 ? nullptr
+                                    : &kCodecs[static_cast<std::size_t>(encoding) -
+                                               static_cast<std::size_t>(Encoding::kQ8_0)];
+}
+
+}  // namespace quire::weights
