@@ -20,13 +20,15 @@ namespace quire {
 [[nodiscard]] QUIRE_API std::string doctor_json();
 
 // JSON object on a model folder or .gguf file without loading weights: family, shape, parameters,
-// dtype, tensors, weight_bytes per quantize choice, kv_bytes_per_token, tokenizer, chat_template,
-// unsupported (list of reasons why it would not load; empty when it would).
+// dtype, tensors, encodings (and how quantised ones are computed), weight_bytes per quantize
+// choice, kv_bytes_per_token, tokenizer, chat_template, unsupported (list of reasons why it would
+// not load; empty when it would).
 [[nodiscard]] QUIRE_API Result<std::string> inspect_json(const std::string& model);
 
 struct BenchOptions {
   std::vector<std::int32_t> prompt = {128};  // prompt lengths of `prefill` and `ttft`
-  std::vector<std::int32_t> depth = {0};     // tokens already in the cache
+  std::vector<std::int32_t> depth = {0};     // tokens already in the cache; > 0: restore, fork,
+                                             // compose too
   std::int32_t generate = 64;                // decode steps
   std::vector<std::int32_t> batch = {1};     // > 1: batched_decode
   std::int32_t shared_prefix = 0;            // tokens that the batch shares
@@ -43,7 +45,7 @@ struct BenchRecord {
   std::int64_t depth_tokens = 0;
   std::int64_t batch = 1;
   std::int64_t shared_tokens = 0;
-  std::string weights;  // float32 | bfloat16 | q8g32 | q4g32
+  std::string weights;  // float32 | bfloat16 | q8g32 | q4g32 | q4m32
   std::string kv;
   std::string device;
   std::int64_t threads = 0;

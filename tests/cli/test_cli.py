@@ -366,6 +366,15 @@ class ToolsTest(CommandLineTest):
                                   "threads", "seconds", "bytes_per_second", "floor_seconds", "of_floor"}, record.keys())
             self.assertGreater(record["seconds"], 0)
 
+    def test_bench_at_a_depth_measures_what_is_done_with_cached_tokens(self):
+        records = self.assert_json(quire("bench", MODEL, "--prompt", "32", "--depth", "64", "--generate", "2", "--format", "json"))
+        found = {record["metric"]: record for record in records}
+        self.assertLessEqual({"restore", "fork", "compose"}, found.keys())
+        for metric in ("restore", "fork", "compose"):
+            self.assertEqual(found[metric]["depth_tokens"], 64)
+        self.assertGreater(found["restore"]["bytes_per_second"], 0)
+        self.assertGreater(found["restore"]["floor_seconds"], 0)
+
 
 if __name__ == "__main__":
     PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)

@@ -14,6 +14,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/bench_floors.h"
+#include "quire/engine/bench_state.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/kernels/packed_weights.h"
@@ -73,6 +74,8 @@ class Bench {
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
   [[nodiscard]] Status decode(std::int32_t depth);
   [[nodiscard]] Status batched_decode(std::int32_t batch);
+  // restore, fork, compose of `depth` cached tokens; nothing for less than a block.
+  [[nodiscard]] Status state(std::int32_t depth);
 
   std::vector<BenchRecord> records;
 
@@ -81,6 +84,7 @@ class Bench {
       std::vector<std::vector<TokenId>> prompts, std::int32_t max_tokens);
   [[nodiscard]] Result<std::vector<TokenId>> cached_prefix(std::int32_t depth);
   void add(BenchRecord record, const StepWork& work, double tokens);
+  void add_plain(BenchRecord record);
 
   Engine& engine_;
   const BenchOptions& options_;
@@ -123,17 +127,21 @@ Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth) {
   return ids;
 }
 
-void Bench::add(BenchRecord record, const StepWork& work, double tokens) {
+void Bench::add_plain(BenchRecord record) {
   record.weights = kernels::format_name(format_);
   record.kv = tensor::dtype_name(engine_.bundle().kv_dtype);
   record.device = "cpu";
   record.threads = pool_.threads();
+  records.push_back(std::move(record));
+}
+
+void Bench::add(BenchRecord record, const StepWork& work, double tokens) {
   record.tokens_per_second = tokens / record.seconds;
   record.bytes_per_second = floors_.bytes(work) / record.seconds;
   record.floor_seconds = floors_.floor_seconds(work);
   record.of_floor = record.floor_seconds / record.seconds;
   record.linear_seconds = floors_.linear_seconds(work);
-  records.push_back(std::move(record));
+  add_plain(std::move(record));
 }
 
 Status Bench::prefill(std::int32_t prompt, std::int32_t depth) {
@@ -218,6 +226,28 @@ Status Bench::batched_decode(std::int32_t batch) {
   return {};
 }
 
+Status Bench::state(std::int32_t depth) {
+  QUIRE_TRY(const auto prefix, cached_prefix(depth));
+  if (prefix.empty()) {
+    return {};
+  }
+  const auto tokens = static_cast<double>(prefix.size());
+  QUIRE_TRY(const double restore, engine::time_restore(engine_, prefix));
+  const double floor = floors_.kv_seconds(tokens);
+  add_plain({.metric = "restore",
+             .depth_tokens = std::ssize(prefix),
+             .seconds = restore,
+             .bytes_per_second = floors_.kv_bytes(tokens) / restore,
+             .floor_seconds = floor,
+             .of_floor = floor / restore});
+  QUIRE_TRY(const double fork, engine::time_fork(engine_, prefix));
+  add_plain({.metric = "fork", .depth_tokens = std::ssize(prefix), .seconds = fork});
+  const auto take = [this](std::int32_t count) { return prompts_.take(count); };
+  QUIRE_TRY(const double compose, engine::time_compose(engine_, depth, take));
+  add_plain({.metric = "compose", .depth_tokens = std::ssize(prefix), .seconds = compose});
+  return {};
+}
+
 Status check_range(const std::vector<std::int32_t>& values, std::int32_t lowest,
                    std::string_view name) {
   for (const std::int32_t value : values) {
@@ -238,7 +268,9 @@ Status measure_at(std::int32_t depth, std::span<const std::int32_t> prompts, Ben
     QUIRE_TRY_STATUS(bench.prefill(prompt, depth));
   }
   say(base::str_cat("decode at depth ", depth));
-  return bench.decode(depth);
+  QUIRE_TRY_STATUS(bench.decode(depth));
+  say(base::str_cat("restore, fork, compose of ", depth, " tokens"));
+  return bench.state(depth);
 }
 
 }  // namespace

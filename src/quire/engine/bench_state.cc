@@ -1,0 +1,115 @@
+#include "quire/engine/bench_state.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/engine/tier_service.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr int kRounds = 9;
+constexpr std::int32_t kChunks = 8;
+constexpr std::int32_t kQueryTokens = 32;
+
+// A private folder for the time of a measurement.
+class TemporaryFolder {
+ public:
+  [[nodiscard]] static Result<TemporaryFolder> create() {
+    std::error_code failure;
+    std::string name = (std::filesystem::temp_directory_path(failure) / "quire-XXXXXX").string();
+    if (failure || ::mkdtemp(name.data()) == nullptr) {
+      return {ErrorCode::kIo, base::str_cat("cannot make a folder ", name)};
+    }
+    return TemporaryFolder(std::move(name));
+  }
+  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] std::filesystem::path file() const { return path_ / "sequence.qkv"; }
+
+ private:
+  explicit TemporaryFolder(std::string name) : path_(std::move(name)) {}
+  std::filesystem::path path_;
+};
+
+// Seconds of `run`, which returns a Status: the median; its first error.
+template <class Run>
+Result<double> median_of_rounds(Run run) {
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto start = Clock::now();
+    QUIRE_TRY_STATUS(run());
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
+  return seconds[kRounds / 2];
+}
+
+template <class T>
+Status outcome(const Result<T>& result) {
+  return result.ok() ? Status() : result.error();
+}
+
+}  // namespace
+
+Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids) {
+  QUIRE_TRY(const StateRef state, engine.sequences().open(ids, {}));
+  return median_of_rounds([&] { return outcome(engine.sequences().cut(state, std::ssize(ids))); });
+}
+
+Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
+  QUIRE_TRY(const TemporaryFolder folder, TemporaryFolder::create());
+  {
+    // Behind a run of their own: what stands in a plain prompt would be found in the prefix cache.
+    QUIRE_TRY(const StateRef plain, engine.sequences().open(ids, {}));
+    QUIRE_TRY(const HeldRef held, engine.tiers().hold(plain, {}));
+    const BlockRun run = TierService::run_of(held);
+    QUIRE_TRY(const StateRef state, engine.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
+    QUIRE_TRY_STATUS(engine.tiers().save(state, folder.file(), {}));
+  }
+  return median_of_rounds([&] { return outcome(engine.tiers().load(folder.file(), true)); });
+}
+
+Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take) {
+  std::vector<ChunkContent> contents;
+  for (std::int32_t i = 0; i < kChunks; ++i) {
+    contents.push_back({.content = take(std::max(tokens / kChunks, 1))});
+  }
+  contents.push_back({.content = take(kQueryTokens), .type = ChunkType::kQuery});
+  QUIRE_TRY(const auto registered, engine.chunks().register_chunks(contents, {}));
+  CompositionSpec spec{.without_system = true};
+  for (const ChunkService::Registered& chunk : registered) {
+    spec.context_chunk_ids.push_back(chunk.id);
+  }
+  spec.query_chunk_id = spec.context_chunk_ids.back();
+  spec.context_chunk_ids.pop_back();
+  auto seconds = median_of_rounds([&] { return outcome(engine.chunks().preview(spec)); });
+  for (const ChunkService::Registered& chunk : registered) {
+    QUIRE_TRY_STATUS(outcome(engine.chunks().remove(chunk.id)));
+  }
+  return seconds;
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,25 @@
+// What is done with KV that is there, timed: fork, restore from a file, compose. Medians of a few
+// runs; seconds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "quire/engine/engine.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+using TakeIds = std::function<std::vector<TokenId>(std::int32_t count)>;  // new ones each time
+
+// A second state over the KV of a sequence, and dropping it.
+[[nodiscard]] Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids);
+// Reading and verifying a saved sequence whose file is in the page cache. The file is in the
+// system's folder for temporary files and goes when it is done.
+[[nodiscard]] Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids);
+// Setting up 8 chunks of `tokens` tokens in all and a query. The chunks are deleted afterwards.
+[[nodiscard]] Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take);
+
+}  // namespace quire::engine
