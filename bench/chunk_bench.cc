@@ -2,6 +2,7 @@
 //
 //   chunk_bench [MODEL [all|first-token|decode [DTYPE [BATCH CONTEXT]]]]
 //   default: preset:smollm2-135m, all, auto, and the whole grid of batches and contexts
+//   DTYPE: that of the computation, or q8g32 | q4g32 for weights of that kind
 //
 // 1. Time to first token of a 32-token query behind 16 cached chunks, and of the same ids uncached.
 //    Bar: 10 times faster from 4k cached tokens on, growing with the length.
@@ -76,7 +77,9 @@ Pile register_pile(ChunkedLLM& llm, int chunks, int chunk_tokens, std::uint32_t 
 
 ChunkedLLM open_model(const std::string& model, const std::string& dtype, bool share_reads) {
   quire::LLMOptions options;
-  options.dtype = dtype;
+  const bool quantized = dtype.starts_with("q");
+  options.dtype = quantized ? "auto" : dtype;
+  options.quantize = quantized ? dtype : "";
   options.kv_budget_bytes = std::int64_t{3} << 30;
   options.share_reads = share_reads;
   return must(ChunkedLLM::open(model, options, {.chunk_memory_ratio = 0.8}));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct Tile {
   std::span<const TokenRange> pieces;
 };
 
+using Level = std::vector<std::int32_t>;  // entries that share no row
+
 class Planner {
  public:
   Planner(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
@@ -49,21 +52,22 @@ class Planner {
     for (const Entry& entry : entries_) {
       add_queries(entry);
     }
-    const std::vector<std::vector<std::int32_t>> levels = entries_by_level();
-    std::vector<std::int32_t> few;  // entries of consecutive levels that are split together
-    int few_levels = 0;
-    for (const std::vector<std::int32_t>& level : levels) {
-      if (has_few_tiles(level)) {
-        few.insert(few.end(), level.begin(), level.end());
-        ++few_levels;
-        continue;
+    const std::vector<Level> levels = entries_by_level();
+    for (std::size_t i = 0; i < levels.size();) {
+      std::size_t end = i + 1;
+      if (has_few_tiles(levels[i])) {
+        while (end < levels.size() && has_few_tiles(levels[end])) {
+          ++end;
+        }
+        add_few(std::span(levels).subspan(i, end - i));
+      } else {
+        while (end < levels.size() && continues(levels[end - 1], levels[end])) {
+          ++end;
+        }
+        add_chains(std::span(levels).subspan(i, end - i));
       }
-      add_few(few, few_levels);
-      few.clear();
-      few_levels = 0;
-      add_whole_tiles(level);
+      i = end;
     }
-    add_few(few, few_levels);
     return std::move(plan_);
   }
 
@@ -83,8 +87,8 @@ class Planner {
   }
 
   // Entries of one level share no row, and a row's entries stand in levels in list order.
-  [[nodiscard]] std::vector<std::vector<std::int32_t>> entries_by_level() const {
-    std::vector<std::vector<std::int32_t>> levels;
+  [[nodiscard]] std::vector<Level> entries_by_level() const {
+    std::vector<Level> levels;
     std::vector<std::size_t> next_level(static_cast<std::size_t>(plan_.num_rows), 0);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       std::size_t level = 0;
@@ -192,27 +196,68 @@ class Planner {
     return threads_ > 1 && tiles < std::int64_t{kItemsPerThread} * threads_;
   }
 
-  void add_wave(std::size_t first_item, bool split) {
-    if (first_item < plan_.items.size()) {
+  [[nodiscard]] bool same_rows(std::int32_t a, std::int32_t b) const {
+    return std::ranges::equal(entries_[static_cast<std::size_t>(a)].rows,
+                              entries_[static_cast<std::size_t>(b)].rows, {}, &EntryRow::row,
+                              &EntryRow::row);
+  }
+
+  // Every entry of `next` has the rows of one entry of `level`.
+  [[nodiscard]] bool continues(const Level& level, const Level& next) const {
+    return std::ranges::all_of(next, [&](std::int32_t entry) {
+      return std::ranges::any_of(level, [&](std::int32_t of) { return same_rows(of, entry); });
+    });
+  }
+
+  // An item of its own, or the next of the last chain.
+  void add_item(const WorkItem& item, bool begins) {
+    if (begins) {
+      plan_.chains.push_back({.first_item = static_cast<std::int32_t>(plan_.items.size())});
+    }
+    plan_.items.push_back(item);
+    ++plan_.chains.back().num_items;
+  }
+
+  void add_wave(std::size_t first_chain, bool split) {
+    if (first_chain < plan_.chains.size()) {
       plan_.waves.push_back(
-          {.first_item = static_cast<std::int32_t>(first_item),
-           .num_items = static_cast<std::int32_t>(plan_.items.size() - first_item),
+          {.first_chain = static_cast<std::int32_t>(first_chain),
+           .num_chains = static_cast<std::int32_t>(plan_.chains.size() - first_chain),
            .split = split});
     }
   }
 
-  void add_whole_tiles(std::span<const std::int32_t> entries) {
-    const std::size_t first_item = plan_.items.size();
-    for (const std::int32_t entry : entries) {
-      for (const Tile& tile : tiles_of(entry)) {
-        plan_.items.push_back(tile.item);
+  // The levels continue each other: a tile's items over them are one chain.
+  void add_chains(std::span<const Level> levels) {
+    const std::size_t first_chain = plan_.chains.size();
+    for (const std::int32_t first : levels.front()) {
+      std::vector<Tile> tiles;
+      for (const Level& level : levels) {
+        const auto entry =
+            std::ranges::find_if(level, [&](std::int32_t of) { return same_rows(first, of); });
+        if (entry != level.end()) {
+          std::ranges::move(tiles_of(*entry), std::back_inserter(tiles));
+        }
+      }
+      std::ranges::stable_sort(tiles, {}, [](const Tile& tile) {
+        return std::tuple(tile.item.kv_head, tile.item.first_row, tile.item.first_head);
+      });
+      const WorkItem* last = nullptr;
+      for (const Tile& tile : tiles) {
+        add_item(tile.item, last == nullptr || !same_tile(*last, tile.item));
+        last = &tile.item;
       }
     }
-    add_wave(first_item, false);
+    add_wave(first_chain, false);
   }
 
-  [[nodiscard]] bool has_one_piece_per_tile(std::span<const std::int32_t> entries) const {
-    return std::all_of(entries.begin(), entries.end(), [&](std::int32_t entry) {
+  // Of entries with the same rows.
+  static bool same_tile(const WorkItem& a, const WorkItem& b) {
+    return a.first_row == b.first_row && a.first_head == b.first_head;
+  }
+
+  [[nodiscard]] bool has_one_piece_per_tile(const Level& level) const {
+    return std::ranges::all_of(level, [&](std::int32_t entry) {
       const std::vector<RowGroup>& groups = groups_[static_cast<std::size_t>(entry)];
       return std::all_of(groups.begin(), groups.end(), [](const RowGroup& group) {
         return group.pieces.back().end - group.pieces.front().begin == 1;
@@ -220,22 +265,23 @@ class Planner {
     });
   }
 
-  // `levels` levels with few tiles each: all their pieces run side by side, unless there is nothing
-  // to cut.
-  void add_few(std::span<const std::int32_t> entries, int levels) {
-    if (levels == 1 && has_one_piece_per_tile(entries)) {
-      add_whole_tiles(entries);
+  // Levels with few tiles each: all their pieces run side by side, unless there is nothing to cut.
+  void add_few(std::span<const Level> levels) {
+    if (levels.size() == 1 && has_one_piece_per_tile(levels.front())) {
+      add_chains(levels);
       return;
     }
-    const std::size_t first_item = plan_.items.size();
+    const std::size_t first_chain = plan_.chains.size();
     std::int32_t slots = 0;
-    for (const std::int32_t entry : entries) {
-      for (const Tile& tile : tiles_of(entry)) {
-        add_pieces(tile, slots);
+    for (const Level& level : levels) {
+      for (const std::int32_t entry : level) {
+        for (const Tile& tile : tiles_of(entry)) {
+          add_pieces(tile, slots);
+        }
       }
     }
     plan_.num_slots = std::max(plan_.num_slots, slots);
-    add_wave(first_item, true);
+    add_wave(first_chain, true);
   }
 
   void add_pieces(const Tile& tile, std::int32_t& slots) {
@@ -246,7 +292,7 @@ class Planner {
         item.last_piece = piece + 1;
         item.slot = slots;
         slots += item.rows * item.heads;
-        plan_.items.push_back(item);
+        add_item(item, true);
       }
     }
   }

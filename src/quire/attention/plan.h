@@ -41,16 +41,24 @@ struct PlanCounters {
 };
 
 struct Plan {
-  // Items of a wave run side by side. Not split: they touch disjoint rows and update the running
-  // state. Split: each reduces one piece into slots of its own, which are merged in item order
-  // after the wave.
-  struct Wave {
+  // Items [first_item, first_item + num_items) of the same rows and heads over one entry after the
+  // other: one thread works them off in order, with the state at hand.
+  struct Chain {
     std::int32_t first_item = 0;
     std::int32_t num_items = 0;
+    friend bool operator==(const Chain&, const Chain&) = default;
+  };
+  // Chains of a wave run side by side. Not split: they touch disjoint rows and update the running
+  // state. Split: each is one item that reduces one piece into slots of its own, which are merged
+  // in item order after the wave.
+  struct Wave {
+    std::int32_t first_chain = 0;
+    std::int32_t num_chains = 0;
     bool split = false;
     friend bool operator==(const Wave&, const Wave&) = default;
   };
-  std::vector<WorkItem> items;
+  std::vector<WorkItem> items;  // chain after chain
+  std::vector<Chain> chains;    // wave after wave
   std::vector<Wave> waves;
   std::int32_t num_slots = 0;                 // piece results needed at the same time
   std::vector<std::int32_t> query_positions;  // one per entry row, entry after entry: rows of the

@@ -83,16 +83,47 @@ TEST(Plan, WavesKeepTheListOrderOfARowAndRunOtherRowsBeside) {
                            {blocks, 256, {rows + 1, 1}},  // row 1
                            {blocks, 256, {rows, 2}}};     // both
   const Plan plan = make_plan(kOneHead, entries, 32, 0, 1);
-  ASSERT_EQ(plan.waves.size(), 3u);
+  ASSERT_EQ(plan.waves.size(), 2u);
   std::vector<std::vector<int>> waves;
   for (const Plan::Wave& wave : plan.waves) {
     EXPECT_FALSE(wave.split);
     waves.emplace_back();
-    for (std::size_t i = 0; i < static_cast<std::size_t>(wave.num_items); ++i) {
-      waves.back().push_back(plan.items[static_cast<std::size_t>(wave.first_item) + i].entry);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(wave.num_chains); ++i) {
+      const Plan::Chain& chain = plan.chains[static_cast<std::size_t>(wave.first_chain) + i];
+      for (std::int32_t item = 0; item < chain.num_items; ++item) {
+        waves.back().push_back(plan.items[static_cast<std::size_t>(chain.first_item + item)].entry);
+      }
     }
   }
-  EXPECT_EQ(waves, (std::vector<std::vector<int>>{{0, 2}, {1}, {3}}));
+  EXPECT_EQ(waves, (std::vector<std::vector<int>>{{0, 1, 2}, {3}}));
+  EXPECT_EQ(plan.chains, (std::vector<Plan::Chain>{{0, 2}, {2, 1}, {3, 1}}));
+}
+
+// Requests that share chunks walk them without waiting for each other after each.
+TEST(Plan, TilesOverTheSameRowsFormChainsOverTheEntries) {
+  const auto blocks = ids(16);
+  const auto rows = causal_rows(0, 300, 10);
+  std::vector<EntryRow> sees_all = rows;
+  for (EntryRow& row : sees_all) {
+    row.visible_end = 512;
+  }
+  std::vector<Entry> entries(3, Entry{blocks, 512, sees_all});
+  for (const EntryRow& row : rows) {
+    entries.push_back({blocks, row.visible_end, {&row, 1}});
+  }
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
+  ASSERT_EQ(plan.waves.size(), 2u);
+  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 12, false}));  // 4 KV heads x 3 tiles
+  EXPECT_EQ(plan.waves[1], (Plan::Wave{12, 40, false}));
+  for (std::size_t i = 0; i < 12; ++i) {
+    ASSERT_EQ(plan.chains[i].num_items, 3);
+    const auto first = static_cast<std::size_t>(plan.chains[i].first_item);
+    for (std::size_t item = 0; item < 3; ++item) {
+      EXPECT_EQ(plan.items[first + item].entry, static_cast<std::int32_t>(item));
+      EXPECT_EQ(plan.items[first + item].first_row, plan.items[first].first_row);
+      EXPECT_EQ(plan.items[first + item].first_head, plan.items[first].first_head);
+    }
+  }
 }
 
 TEST(Plan, FewTilesAreCutIntoPiecesOfTheirOwn) {

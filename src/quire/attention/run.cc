@@ -80,11 +80,7 @@ class Call {
     std::fill_n(scratch_.max.data(), pairs, kLowest);
     std::fill_n(scratch_.sum.data(), pairs, 0.0f);
     for (const Plan::Wave& wave : p_.plan->waves) {
-      const std::span<const WorkItem> items =
-          std::span(p_.plan->items)
-              .subspan(static_cast<std::size_t>(wave.first_item),
-                       static_cast<std::size_t>(wave.num_items));
-      run_wave(items, wave.split);
+      run_wave(wave);
     }
     const int chunks = static_cast<int>((num_rows_ + kRowsPerFinish - 1) / kRowsPerFinish);
     pool_.run(chunks, [&](int chunk, int) {
@@ -132,10 +128,22 @@ class Call {
     return scratch_bytes(padded_dim_, tensor::dtype_bytes(view_.dtype));
   }
 
-  void run_wave(std::span<const WorkItem> items, bool split) {
-    pool_.run(static_cast<int>(items.size()), [&](int i, int thread) {
-      const WorkItem& item = items[static_cast<std::size_t>(i)];
-      if (split) {
+  // Items of chains [first, first + count).
+  [[nodiscard]] std::span<const WorkItem> items_of(std::int32_t first, std::int32_t count) const {
+    const auto chains =
+        std::span(p_.plan->chains)
+            .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    const std::int32_t begin = chains.front().first_item;
+    const std::int32_t end = chains.back().first_item + chains.back().num_items;
+    return std::span(p_.plan->items)
+        .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  }
+
+  void run_wave(const Plan::Wave& wave) {
+    pool_.run(wave.num_chains, [&](int i, int thread) {
+      const std::span<const WorkItem> chain = items_of(wave.first_chain + i, 1);
+      if (wave.split) {
+        const WorkItem& item = chain.front();
         const SoftmaxState slots = slots_of(item);
         const std::ptrdiff_t rows = std::ptrdiff_t{item.rows} * item.heads;
         std::fill_n(slots.max, rows, kLowest);
@@ -145,11 +153,14 @@ class Call {
         return;
       }
       TileState state;
-      load(item, state);
-      attend(item, state.view(), thread);
-      save(item, state);
+      load(chain.front(), state);
+      for (const WorkItem& item : chain) {
+        attend(item, state.view(), thread);
+      }
+      save(chain.back(), state);
     });
-    if (split) {
+    if (wave.split) {
+      const auto items = items_of(wave.first_chain, wave.num_chains);
       pool_.run(p_.shape.kv_heads, [&](int kv_head, int) { merge_slots(items, kv_head); });
     }
   }
