@@ -22,6 +22,7 @@
 
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
@@ -74,7 +75,8 @@ class Context {
   [[nodiscard]] std::weak_ptr<const void> epoch() const { return epoch_; }
   [[nodiscard]] Result<ContextManager::Answer> infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
-                                                     const Interrupt& interrupted);
+                                                     const Interrupt& interrupted,
+                                                     const ContextManager::Follow& follow);
   [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
                                             const std::string& name, const Interrupt& interrupted);
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted);
@@ -115,6 +117,15 @@ class Context {
     std::string text;  // as asked
     std::vector<TokenId> user, opening;
   };
+  // How it is asked, and how far the answer is. Where room has to be made in the midst of it, it is
+  // generated again with the same seed, so it is the same, and no text is handed out twice.
+  struct Asking {
+    SamplingParams params;
+    const Interrupt& interrupted;
+    const ContextManager::Follow& follow;
+    std::size_t handed_out = 0;  // bytes of text
+    bool stopped = false;
+  };
   [[nodiscard]] Result<Turn> make_turn(Engine& engine,
                                        const std::optional<std::string>& text) const;
   [[nodiscard]] Item make_item(Engine& engine, ItemKind kind, std::vector<TokenId> tokens,
@@ -124,8 +135,8 @@ class Context {
     StateRef state;  // behind it
   };
   [[nodiscard]] static Result<Generated> generate(Engine& engine, const StateRef& state,
-                                                  const SamplingParams& params, std::int64_t cached,
-                                                  const Interrupt& interrupted);
+                                                  std::int64_t cached, Asking& asking);
+  [[nodiscard]] static Status attend(Engine& engine, Channel& channel, Asking& asking);
   [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
                                                          Generated generated,
                                                          const SamplingParams& params);
@@ -134,11 +145,9 @@ class Context {
                                           std::span<const BlockRun> runs,
                                           const Interrupt& interrupted);
   [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
-                                                              const SamplingParams& params,
-                                                              const Interrupt& interrupted);
+                                                              Asking asking);
   [[nodiscard]] Result<ContextManager::Answer> infer_exact(Engine& engine, const Turn& turn,
-                                                           const SamplingParams& params,
-                                                           const Interrupt& interrupted);
+                                                           Asking asking);
   // The sequence of `tokens`, from what `known` has of them.
   [[nodiscard]] Result<StateRef> follow(Engine& engine, const StateRef& known,
                                         std::span<const TokenId> tokens,
