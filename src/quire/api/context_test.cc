@@ -20,6 +20,7 @@
 #include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tokenizer.h"
 
 namespace quire {
 namespace {
@@ -409,6 +410,29 @@ TEST(Context, WithoutASystemItemTheFirstTurnBeginsWithBos) {
         with_system.add("Answer.", {.name = "", .tags = {}, .kind = ItemKind::kSystem}).ok());
     ASSERT_TRUE(with_system.infer("Who lives here?", greedy(3)).ok());
     EXPECT_EQ(std::ranges::count(active_ids(with_system), bos), 1);
+  }
+}
+
+// The chat template is the oracle: turn by turn the same ids as of the whole conversation at once.
+TEST(Context, OfModeExactHasThePromptsOfTheChatTemplateTurnByTurn) {
+  LLM llm = open_demo();
+  const Tokenizer tokenizer = llm.tokenizer().value();
+  const std::string system = "You are the keeper of a card file. Answer from the cards.";
+  for (const std::int32_t max_tokens : {8, 1}) {  // ends with the model's own end, and without
+    ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+    ASSERT_TRUE(context.add(system, {.name = "", .tags = {}, .kind = ItemKind::kSystem}).ok());
+    ASSERT_TRUE(context.add("Card 7. Ada trades in apples.").ok());
+    base::json::array messages{
+        base::json::object{{"role", "system"}, {"content", system}},
+        base::json::object{{"role", "context"}, {"content", "Card 7. Ada trades in apples."}}};
+    for (const std::string question : {"What does Ada trade in?", "And who else?", "Why?"}) {
+      messages.push_back(base::json::object{{"role", "user"}, {"content", question}});
+      const auto answer = context.infer(question, greedy(max_tokens)).value();
+      EXPECT_EQ(answer.output.prompt_token_ids,
+                tokenizer.apply_chat_template(base::json::serialize(messages)).value());
+      messages.push_back(
+          base::json::object{{"role", "assistant"}, {"content", answer.output.text}});
+    }
   }
 }
 
