@@ -149,11 +149,12 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
 // Until the request has ended; hands out text that was not handed out before.
 Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
   const ContextManager::Follow& follow = asking.follow;
-  const int timeout_ms = asking.interrupted || follow.stop ? kInterruptPollMs : -1;
+  const bool polls = asking.interrupted || follow.stop;
   const auto says = [](const Interrupt& asked) { return asked && asked(); };
   bool aborted = false;
   std::size_t text_bytes = 0;
-  while (true) {
+  // What was asked to end before it began ends, however short it is: the first look comes at once.
+  for (int timeout_ms = polls ? 0 : -1;; timeout_ms = polls ? kInterruptPollMs : -1) {
     const bool ready = follow.on_text ? channel.wait(timeout_ms) : channel.wait_end(timeout_ms);
     const bool caught_up = text_bytes == asking.handed_out;
     const bool stop = !aborted && caught_up && says(follow.stop);
