@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -19,22 +19,11 @@ namespace quire {
 namespace {
 
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
 
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 constexpr LoadSequenceOptions kAtOnce{.wait = false};
 // The last token has no KV.
 constexpr std::size_t kTokens = 1205;      // a partly filled block at the end
 constexpr std::size_t kFullBlocks = 1217;  // none
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
 
 std::vector<char> bytes_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -43,16 +32,6 @@ std::vector<char> bytes_of(const std::string& path) {
 
 LLM open_demo(bool prefix_cache = true) {
   return LLM::open(kModel, {.threads = 2, .prefix_cache = prefix_cache}).value();
-}
-
-double stat(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
 }
 
 // What is read in the background holds its blocks until it has ended.
@@ -68,15 +47,12 @@ const SamplingParams kSampled{.max_tokens = 64, .seed = 7};
 class BackgroundLoad : public testing::Test {
  protected:
   explicit BackgroundLoad(std::size_t tokens = kTokens) : ids_(some_ids(tokens, 3)) {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    folder_ = mkdtemp(name.data());
     LLM llm = open_demo();
     Sequence sequence = llm.sequence(ids_).value();
     EXPECT_TRUE(sequence.save(file()).ok());
     logits_ = sequence.logits().value();
     next_ = sequence.generate(kSampled).value().token_ids;
   }
-  ~BackgroundLoad() override { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
 
@@ -113,7 +89,8 @@ class BackgroundLoad : public testing::Test {
   const Ids ids_;
   std::vector<float> logits_;
   Ids next_;
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path;
 };
 
 class DamagedLoad : public BackgroundLoad {

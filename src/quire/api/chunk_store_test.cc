@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -17,37 +17,9 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
-
-double stat(ChunkedLLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.llm().stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
-}
 
 class ChunkStore : public testing::Test {
  protected:
-  ChunkStore() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~ChunkStore() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] ChunkedLLM open(const std::string& salt = "") const {
     return ChunkedLLM::open(kModel, {.threads = 2}, {.salt = salt, .store = folder_ / "store"})
         .value();
@@ -86,7 +58,8 @@ class ChunkStore : public testing::Test {
     }
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path;
 };
 
 TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {

@@ -6,12 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -21,9 +21,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 struct Golden {
   std::string type;

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -28,24 +28,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 LLM open_demo() { return LLM::open(kModel, {.threads = 2}).value(); }
 
 SamplingParams greedy(std::int32_t max_tokens) {
   return {.temperature = 0, .max_tokens = max_tokens};
-}
-
-double stat(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
 }
 
 const std::vector<std::string> kCards = {
@@ -62,15 +49,6 @@ Ids active_ids(const ContextManager& context) {
   }
   return ids;
 }
-
-struct Folder {
-  Folder() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 TEST(Context, WhatIsSwitchedOffHasNoInfluenceAndComputesNothing) {
   LLM llm = open_demo();
@@ -187,7 +165,7 @@ TEST(Context, UnloadedItemsFreeTheirBlocksAndComeBackWithTheirBits) {
 }
 
 TEST(Context, SavedItemsAreThereForTheNextProcess) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const ContextOptions options{.store = folder.path / "store"};
   std::vector<std::string> ids;
   std::vector<TokenLogprobs> before;
@@ -223,7 +201,7 @@ TEST(Context, SavedItemsAreThereForTheNextProcess) {
 }
 
 TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const ContextOptions options{.store = folder.path / "store"};
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm, options).value();
