@@ -127,6 +127,23 @@ TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
   EXPECT_THAT(open().list_chunks().value(), IsEmpty());
 }
 
+TEST_F(ChunkStore, ClearingCountsEachChunkOnceWhereverItIs) {
+  {
+    ChunkedLLM llm = open();
+    const CompositionSpec spec = register_all(llm);
+    ASSERT_TRUE(llm.delete_chunk(spec.query_chunk_id).ok());
+  }
+  {
+    ChunkedLLM llm = open();
+    EXPECT_EQ(llm.clear_chunks(ChunkType::kQuery).value(), 0);
+    EXPECT_EQ(llm.clear_chunks(ChunkType::kSystemPrompt).value(), 1) << "only on disk";
+    ASSERT_TRUE(llm.register_chunk({.content = some_ids(30, 9)}).ok());
+    EXPECT_EQ(llm.clear_chunks().value(), 3) << "two on disk, one there as well as in memory";
+    EXPECT_EQ(llm.clear_chunks().value(), 0);
+  }
+  EXPECT_EQ(open().clear_chunks().value(), 0);
+}
+
 TEST_F(ChunkStore, TenantsAndModelsDoNotSeeEachOthersChunks) {
   CompositionSpec spec;
   {
