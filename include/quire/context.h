@@ -91,7 +91,8 @@ class QUIRE_API ContextManager {
   // one, in mode kAnchored.
   [[nodiscard]] Result<std::string> add(const Prompt& content, const ItemOptions& options = {},
                                         const Interrupt& interrupted = {});
-  // O(1); computes and copies nothing. An inactive item has no influence on what is asked next.
+  // O(1), by the beginning of an id O(log items); computes and copies nothing. An inactive item has
+  // no influence on what is asked next.
   [[nodiscard]] Status activate(const std::string& item);
   [[nodiscard]] Status deactivate(const std::string& item);
   [[nodiscard]] Status tag(const std::string& item, const std::string& tag);

@@ -200,6 +200,18 @@ TEST(Context, SavedItemsAreThereForTheNextProcess) {
   EXPECT_EQ(other.restore(ids[0]).error().code, ErrorCode::kNotFound);
 }
 
+TEST(Context, AnItemThatWasRenamedIsTheOneThatWasSaved) {
+  const TemporaryFolder folder;
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm, {.store = folder.path / "store"}).value();
+  const std::string id = context.add(kCards[0], {.name = "red"}).value();
+  ASSERT_TRUE(context.save(id).ok());
+  ASSERT_EQ(context.add(kCards[0], {.name = "scarlet"}).value(), id);
+  EXPECT_EQ(context.show("scarlet").value().id, id);
+  EXPECT_TRUE(context.restore("red").ok());
+  EXPECT_EQ(context.items().size(), 1);
+}
+
 TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
   const TemporaryFolder folder;
   const ContextOptions options{.store = folder.path / "store"};

@@ -23,6 +23,7 @@
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
@@ -35,19 +36,6 @@
 namespace quire::engine {
 
 class Engine;
-
-inline constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
-
-// An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown.
-struct Item {
-  ContextItem info;
-  HeldRef device;
-  HostRef host;
-  // Its first token is a copy of its last parent's last one: the one behind which generation began,
-  // for want of a generation prompt.
-  bool borrows = false;
-  std::uint64_t used = 0;  // grows with every use of any item
-};
 
 // In order.
 [[nodiscard]] std::vector<std::string> ids_of(std::span<Item* const> items);
@@ -91,8 +79,6 @@ class Context {
   Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options);
 
   [[nodiscard]] Result<std::shared_ptr<Engine>> engine() const;
-  [[nodiscard]] Result<Item*> find(const std::string& name) const;
-  [[nodiscard]] Item* find_id(std::string_view id) const;
   [[nodiscard]] std::vector<Item*> active_items(bool conversation_only) const;
   [[nodiscard]] Status renew(Item& known, const ItemOptions& options);
   [[nodiscard]] Status check_name(const std::string& name) const;
@@ -162,9 +148,9 @@ class Context {
   const std::weak_ptr<Engine> engine_;
   const ContextOptions options_;
   const TurnFormat turns_;
-  std::unique_ptr<kv_store::Store> store_;    // null without one
-  std::vector<std::unique_ptr<Item>> items_;  // in the order in which they were added
-  StateRef tip_, conversation_tip_;           // mode kExact
+  std::unique_ptr<kv_store::Store> store_;  // null without one
+  ItemList items_;
+  StateRef tip_, conversation_tip_;  // mode kExact
   std::shared_ptr<const void> epoch_ = std::make_shared<int>();
   std::uint64_t last_use_ = 0;
   std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;

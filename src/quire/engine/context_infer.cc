@@ -197,9 +197,9 @@ Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item
                       generated.output.usage.completion_tokens;
   if (user) {
     answer.user_id = user->info.id;
-    items_.push_back(std::make_unique<Item>(std::move(*user)));
+    items_.add(std::move(*user));
   }
-  items_.push_back(std::make_unique<Item>(std::move(output)));
+  items_.add(std::move(output));
   changed();
   answer.output = std::move(generated.output);
   return answer;
