@@ -67,7 +67,7 @@ class BackgroundLoad : public testing::Test {
         std::filesystem::create_symlink(entry.path(), model / entry.path().filename());
       }
     }
-    const std::vector<char> bytes = bytes_of(kModel + "/config.json");
+    const std::vector<char> bytes = bytes_of(std::string(kModel) + "/config.json");
     std::string config(bytes.begin(), bytes.end());
     config.replace(config.find("LlamaForCausalLM"), 16, "MistralForCausalLM");
     config.replace(config.find("\"llama\""), 7, "\"mistral\", \"sliding_window\": 512");

@@ -38,7 +38,7 @@ struct Golden {
 Ids ids_of(const base::json::value& list) { return base::json::value_to<Ids>(list); }
 
 std::vector<Golden> read_goldens(std::size_t count) {
-  std::ifstream in(kModel + "/golden.jsonl");
+  std::ifstream in(std::string(kModel) + "/golden.jsonl");
   std::vector<Golden> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
     const auto parsed = base::parse_json(line, "golden.jsonl").value();

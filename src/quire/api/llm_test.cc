@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string>
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
@@ -34,7 +35,7 @@ std::vector<TokenId> ids_of(const base::json::value& list) {
 }
 
 std::vector<Golden> read_goldens(std::size_t count) {
-  std::ifstream in(kModel + "/golden.jsonl");
+  std::ifstream in(std::string(kModel) + "/golden.jsonl");
   std::vector<Golden> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
     const auto parsed = base::parse_json(line, "golden.jsonl");

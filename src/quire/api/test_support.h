@@ -22,7 +22,7 @@ namespace quire {
 
 using Ids = std::vector<TokenId>;
 
-inline const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+inline constexpr char kModel[] = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 // Seeded ids of the demo model, without the special ones.
 inline Ids some_ids(std::size_t count, std::uint32_t seed) {
