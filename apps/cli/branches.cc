@@ -118,15 +118,19 @@ Status Branches::checkpoint(std::string name) {
   return {};
 }
 
+// Whether a checkpoint of the branch knows the item.
+bool Branches::marks(const Branch& branch, std::string_view id) {
+  return std::ranges::any_of(branch.checkpoints, [id](const Checkpoint& checkpoint) {
+    return knows(checkpoint.state, id);
+  });
+}
+
 bool Branches::needed_elsewhere(const ContextItem& item) const {
   for (const Branch& branch : branches_) {
     if (&branch == &branches_[current_]) {
       continue;
     }
-    const bool marked = std::ranges::any_of(branch.checkpoints, [&](const Checkpoint& checkpoint) {
-      return knows(checkpoint.state, item.id);
-    });
-    if (marked || knows(branch.state, item.id)) {
+    if (marks(branch, item.id) || knows(branch.state, item.id)) {
       return true;
     }
   }
@@ -153,6 +157,28 @@ Result<std::int64_t> Branches::rollback(std::string_view name) {
   QUIRE_TRY_STATUS(apply(wanted->state));
   checkpoints.erase(std::next(wanted), checkpoints.end());
   return later;
+}
+
+Result<std::vector<std::string>> Branches::forget_turn() {
+  std::vector<ContextItem> turn = context_.items();
+  std::erase_if(turn, [](const ContextItem& item) {
+    return !item.active || (item.kind != ItemKind::kUser && item.kind != ItemKind::kOutput);
+  });
+  const auto question =
+      std::ranges::find(turn.rbegin(), turn.rend(), ItemKind::kUser, &ContextItem::kind);
+  if (question != turn.rend()) {
+    turn.erase(turn.begin(), std::prev(question.base()));
+  }
+  if (turn.empty()) {
+    return {ErrorCode::kNotFound, "there is no turn to forget"};
+  }
+  std::vector<std::string> ids;
+  for (const ContextItem& item : turn) {
+    const bool needed = needed_elsewhere(item) || marks(branches_[current_], item.id);
+    QUIRE_TRY_STATUS(needed ? context_.deactivate(item.id) : context_.erase(item.id));
+    ids.push_back(item.id);
+  }
+  return ids;
 }
 
 void Branches::clear() {

@@ -36,6 +36,10 @@ class Branches {
   // Items that came later are erased, or switched off where another branch or the store has them.
   // Returns how many came later.
   [[nodiscard]] Result<std::int64_t> rollback(std::string_view name);
+  // Takes back the last question that is on and all answers behind it, or, where there is none, the
+  // answers: items are erased, or switched off where a branch, a checkpoint or the store has them.
+  // Returns their ids. kNotFound when no turn is on.
+  [[nodiscard]] Result<std::vector<std::string>> forget_turn();
   // Forgets all but an empty main.
   void clear();
 
@@ -58,6 +62,7 @@ class Branches {
   [[nodiscard]] static bool knows(const State& state, std::string_view id);
   [[nodiscard]] State now() const;
   [[nodiscard]] Status apply(const State& state);
+  [[nodiscard]] static bool marks(const Branch& branch, std::string_view id);
   [[nodiscard]] bool needed_elsewhere(const ContextItem& item) const;
 
   ContextManager& context_;

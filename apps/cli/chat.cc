@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "command.h"
 #include "conversation.h"
@@ -14,6 +15,7 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/types.h"
 #include "repl.h"
 
 namespace quire::cli {
@@ -30,12 +32,17 @@ struct ChatCommand {
 // System text and documents become the first items.
 Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context) {
   std::string system = options.system;
-  if (const auto tokenizer = llm.tokenizer(); system.empty() && tokenizer.ok()) {
+  const auto tokenizer = llm.tokenizer();
+  if (system.empty() && tokenizer.ok()) {
     system = default_system(tokenizer.value());
   }
-  if (!system.empty()) {
+  Prompt first = system;
+  if (system.empty()) {
+    first = tokenizer.ok() ? default_beginning(tokenizer.value()) : std::vector<TokenId>();
+  }
+  if (first != Prompt(std::vector<TokenId>())) {
     QUIRE_TRY([[maybe_unused]] const std::string id,
-              context.add(system, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
+              context.add(first, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
   }
   for (const std::string& path : options.document_files) {
     QUIRE_TRY(const std::string text, read_text(path));

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -111,19 +113,42 @@ Interrupt Repl::interrupt() const {
 Status Repl::ask(const std::optional<std::string>& text) {
   std::vector<ContextItem> before = context_.items();
   std::erase_if(before, [](const ContextItem& item) { return !item.active; });
-  QUIRE_TRY(ContextManager::Answer answer, context_.infer(text, sampling_, interrupt()));
-  last_ = {.answer = std::move(answer), .before = std::move(before)};
-  const GenerationOutput& output = last_->answer.output;
+  const bool whole = options_.format == Format::kJson;
+  bool line_open = false;
+  ContextManager::Follow follow{.on_text = {}, .stop = interrupt()};
+  if (!whole) {
+    follow.on_text = [&line_open](std::string_view piece) {
+      line_open = true;
+      return print(piece);
+    };
+  }
+  auto answer = context_.infer(text, sampling_, interrupt(), follow);
+  if (!whole && (answer.ok() || line_open)) {
+    const Status ended = print("\n");
+    QUIRE_TRY_STATUS(answer.ok() ? ended : Status());
+  }
+  if (!answer.ok()) {
+    return answer.error();
+  }
+  last_ = {.answer = std::move(answer).value(), .before = std::move(before)};
+  return report();
+}
+
+// What is said of an answer behind its text.
+Status Repl::report() {
+  const auto& [answer, before] = *last_;  // NOLINT(bugprone-unchecked-optional-access): was set
   if (options_.format == Format::kJson) {
-    boost::json::object object = to_json(output);
-    object["user_id"] = last_->answer.user_id;
-    object["output_id"] = last_->answer.output_id;
+    boost::json::object object = to_json(answer.output);
+    object["user_id"] = answer.user_id;
+    object["output_id"] = answer.output_id;
     QUIRE_TRY_STATUS(print_json(object));
-  } else {
-    QUIRE_TRY_STATUS(print(output.text + "\n"));
+  }
+  if (answer.output.finish_reason == FinishReason::kCancelled) {
+    QUIRE_TRY_STATUS(context_.tag(answer.output_id, std::string(kStoppedTag)));
+    note("(stopped; what is there of the answer is kept, /forget takes it back)");
   }
   if (options_.verbose) {
-    note(summary(output));
+    note(summary(answer.output));
   }
   return {};
 }
@@ -150,6 +175,14 @@ Status Repl::set(const std::string& name, const std::string& value) {
   sampling_ = std::move(params);
   settings_ = std::move(settings);
   return {};
+}
+
+Result<std::int64_t> Repl::forget_turn() {
+  QUIRE_TRY(const std::vector<std::string> forgotten, branches_.forget_turn());
+  if (last_ && std::ranges::find(forgotten, last_->answer.output_id) != forgotten.end()) {
+    last_.reset();
+  }
+  return std::ssize(forgotten);
 }
 
 void Repl::forget_history() {

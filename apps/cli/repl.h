@@ -2,6 +2,7 @@
 // commands.h work on.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -20,6 +21,9 @@
 #include "quire/sampling.h"
 
 namespace quire::cli {
+
+// Of answers that Ctrl-C has ended.
+inline constexpr std::string_view kStoppedTag = "stopped";
 
 struct ReplOptions {
   Format format = Format::kText;  // of answers
@@ -41,8 +45,8 @@ class Repl {
 
   // The rest is for commands.
 
-  // Asks, prints the answer, and keeps what /explain tells of it. Without text the assistant goes
-  // on.
+  // Asks, prints the answer as it comes, and keeps what /explain tells of it. Ctrl-C ends it: what
+  // there is of it stays, tagged kStoppedTag. Without text the assistant goes on.
   [[nodiscard]] Status ask(const std::optional<std::string>& text);
   // Runs `work` with Ctrl-C as its way out.
   [[nodiscard]] Interrupt interrupt() const;
@@ -51,6 +55,8 @@ class Repl {
   // `name` becomes `value` for the next answers. kInvalidArgument naming what is wrong.
   [[nodiscard]] Status set(const std::string& name, const std::string& value);
   void leave() { leaving_ = true; }
+  // Takes back the last turn of the conversation; returns of how many items it was. kNotFound.
+  [[nodiscard]] Result<std::int64_t> forget_turn();
   // Forgets branches and the last answer: their items are gone.
   void forget_history();
 
@@ -68,6 +74,7 @@ class Repl {
  private:
   [[nodiscard]] Status handle(const std::string& line);
   [[nodiscard]] Status command(std::string_view line);
+  [[nodiscard]] Status report();
   [[nodiscard]] std::string prompt() const;
   // What may stand in place of the last word of `line`.
   [[nodiscard]] std::vector<std::string> complete(std::string_view line) const;

@@ -198,9 +198,10 @@ Status clear_all(Repl& repl, bool disk) {
   std::int64_t kept = 0;
   for (const ContextItem& item : items) {
     if (item.kind == ItemKind::kSystem && item.active) {
+      const Prompt content = item.text.empty() ? Prompt(item.token_ids) : Prompt(item.text);
       QUIRE_TRY([[maybe_unused]] const std::string id,
                 repl.context().add(
-                    item.text, {.name = item.name, .tags = item.tags, .kind = ItemKind::kSystem},
+                    content, {.name = item.name, .tags = item.tags, .kind = ItemKind::kSystem},
                     repl.interrupt()));
       ++kept;
     }

@@ -37,7 +37,9 @@ Status conversation(Repl& repl, const Arguments& /*arguments*/) {
   for (const ContextItem& item : repl.context().items()) {
     if (item.active && is_turn(item)) {
       const std::size_t start = std::min(item.text.find_first_not_of(" \n"), item.text.size());
-      text += std::string(item_kind_name(item.kind)) + ": " + item.text.substr(start) + "\n";
+      const bool stopped = std::ranges::find(item.tags, kStoppedTag) != item.tags.end();
+      text += std::string(item_kind_name(item.kind)) + ": " + item.text.substr(start) +
+              (stopped ? " (stopped)" : "") + "\n";
     }
   }
   return print(text);
@@ -48,6 +50,11 @@ Status new_conversation(Repl& repl, const Arguments& /*arguments*/) {
     QUIRE_TRY_STATUS(is_turn(item) ? repl.context().deactivate(item.id) : Status());
   }
   return {};
+}
+
+Status forget(Repl& repl, const Arguments& /*arguments*/) {
+  QUIRE_TRY(const std::int64_t items, repl.forget_turn());
+  return print("forgot " + std::to_string(items) + (items == 1 ? " item\n" : " items\n"));
 }
 
 Status outputs(Repl& repl, const Arguments& /*arguments*/) {
@@ -199,7 +206,8 @@ Status help(Repl& /*repl*/, const Arguments& arguments) {
   if (arguments.words.empty()) {
     return print(
         "A line without a slash is a question. Items are named by id, the beginning of an\n"
-        "id, or name. Ctrl-C ends an answer; twice in a row at the prompt it leaves.\n" +
+        "id, or name. Ctrl-C ends an answer, which stays as far as it is; twice in a row at\n"
+        "the prompt it leaves.\n" +
         help_table(talk_commands()) + "Items:\n" + help_table(item_commands()));
   }
   std::string name = arguments.words.front();
@@ -223,6 +231,11 @@ constexpr Command kCommands[] = {
     {"conversation", "", "the questions and answers that are switched on", "", conversation},
     {"new", "", "a new conversation: questions and answers so far are switched off", "",
      new_conversation},
+    {"forget", "", "takes back the last question and what was answered",
+     "Their items are erased; those that a branch, a checkpoint or the store has are switched "
+     "off.\n"
+     "Without a question that is on, the answers that are on are taken back.\n",
+     forget},
     {"output", "", "all answers, with their ids", "", outputs},
     {"use-output", "ID", "switches an answer on", "", use_output},
     {"delete-output", "ID", "forgets an answer everywhere", "", delete_output},

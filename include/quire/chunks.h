@@ -246,7 +246,8 @@ class QUIRE_API ChunkedLLM {
                                                const ChunkUpdate& update);
   // Unknown from now on; its blocks return with its last user. False when it was not there.
   [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id);
-  // Deletes all (of a type) that no request uses; returns how many.
+  // Deletes all (of a type) that no request uses, those that are only in the store too; returns
+  // how many.
   [[nodiscard]] Result<std::int64_t> clear_chunks(std::optional<ChunkType> type = {});
   // Deletes those without use for so long, pinned ones and those in use apart.
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);

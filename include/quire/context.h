@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -90,7 +91,8 @@ class QUIRE_API ContextManager {
   // one, in mode kAnchored.
   [[nodiscard]] Result<std::string> add(const Prompt& content, const ItemOptions& options = {},
                                         const Interrupt& interrupted = {});
-  // O(1); computes and copies nothing. An inactive item has no influence on what is asked next.
+  // O(1), by the beginning of an id O(log items); computes and copies nothing. An inactive item has
+  // no influence on what is asked next.
   [[nodiscard]] Status activate(const std::string& item);
   [[nodiscard]] Status deactivate(const std::string& item);
   [[nodiscard]] Status tag(const std::string& item, const std::string& tag);
@@ -104,15 +106,26 @@ class QUIRE_API ContextManager {
 
   // Answers behind all active items. Text becomes a user turn of the model's chat template;
   // without text the assistant just goes on. Turn and output become active items; the output's KV
-  // is the one with which it was generated.
+  // is the one with which it was generated. What stands behind no active item begins with BOS, if
+  // the model's prompts do.
   struct Answer {
     GenerationOutput output;
     std::string user_id;  // "" without text
     std::string output_id;
   };
+  // An answer while it is generated. Both are called from the calling thread and must not call the
+  // context.
+  struct Follow {
+    // Each piece of text as it comes; joined they are the text of the output. An error ends the
+    // call: nothing has changed then.
+    std::function<Status(std::string_view)> on_text;
+    // Says true when there is enough: the answer ends there, kCancelled, and what there is of it
+    // becomes the output. Before its first token there is nothing to keep: the call is kCancelled.
+    Interrupt stop;
+  };
   [[nodiscard]] Result<Answer> infer(const std::optional<std::string>& text,
                                      const SamplingParams& params = {},
-                                     const Interrupt& interrupted = {});
+                                     const Interrupt& interrupted = {}, const Follow& follow = {});
 
   // A new item of the texts of several, in this order, which have then seen each other; they are
   // switched off.

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -213,6 +214,73 @@ class ChatTest(CommandLineTest):
         done = quire(*self.arguments, "--echo", text="/switch\n\nq\n")
         self.assertEqual(done.stdout, "> /switch\n* main\n> \n> q\n")
 
+    def test_a_conversation_without_system_text_begins_with_bos_once(self):
+        model = pathlib.Path(self.folder.name, "model")
+        model.mkdir()
+        for file in pathlib.Path(MODEL).iterdir():
+            (model / file.name).symlink_to(file.resolve())
+        config = json.loads((model / "tokenizer_config.json").read_text())
+        config["chat_template"] = (
+            "{{- bos_token -}}{%- for message in messages -%}{%- if message['role'] == 'system' -%}"
+            "{{- '<sys> ' + message['content'] | trim -}}{%- elif message['role'] in ('context', 'document') -%}"
+            "{{- '<doc> ' + message['content'] | trim -}}{%- elif message['role'] == 'user' -%}"
+            "{{- '<q> ' + message['content'] | trim -}}{%- else -%}{{- '<a> ' + message['content'] | trim + '<eos>' -}}"
+            "{%- endif -%}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<a>' -}}{%- endif -%}")
+        (model / "tokenizer_config.json").unlink()
+        (model / "tokenizer_config.json").write_text(json.dumps(config))
+        arguments = ["chat", model, "--temperature", "0", "--max-tokens", "4", "--mode", "exact", "--format", "json"]
+        question = "What does Ada trade in?"
+        for extra, text in ((["--document", self.card], f"{self.card.read_text()}"), ([], "")):
+            done = quire(*arguments, *extra, text=f"{question}\n/clear\n{question}\n")
+            answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+            documents = [{"role": "context", "content": text}] if text else []
+            whole = "".join(["<bos>", *(f"<doc> {each['content']}" for each in documents), f"<q> {question}<a>"])
+            ids = self.assert_json(quire("tokenize", model, whole, "--format", "json"))["token_ids"]
+            self.assertEqual(answers[0]["usage"]["prompt_tokens"], len(ids))
+            self.assertEqual(answers[0]["token_ids"], self.assert_json(
+                quire("run", model, "--prompt-ids", ",".join(map(str, ids)), "--temperature", "0", "--max-tokens", "4",
+                      "--format", "json"))["token_ids"])
+            cleared = self.assert_json(quire("tokenize", model, f"<bos><q> {question}<a>", "--format", "json"))["token_ids"]
+            self.assertEqual(answers[1]["usage"]["prompt_tokens"], len(cleared), "BOS outlives /clear")
+
+    def test_an_answer_comes_through_a_pipe_while_it_is_generated(self):
+        child = subprocess.Popen([PROGRAM, "chat", MODEL, *LONG], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        child.stdin.write(b"hello\n/stats\n")
+        child.stdin.close()
+        pieces = []
+        while piece := os.read(child.stdout.fileno(), 65536):
+            pieces.append(piece)
+        self.assertEqual((child.wait(SECONDS), child.stderr.read()), (0, b""))
+        self.assertGreater(len(pieces), 20)
+        self.assertIn(b"\nitems: 3\n", b"".join(pieces))
+        child.stdout.close()
+        child.stderr.close()
+
+    def test_ctrl_c_keeps_what_there_is_of_an_answer_and_the_next_turn_stands_on_it(self):
+        for mode in ("anchored", "exact"):
+            with self.subTest(mode):
+                child = subprocess.Popen([PROGRAM, "chat", MODEL, "--mode", mode, *LONG], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                child.stdin.write("hello\n")
+                child.stdin.flush()
+                begun = os.read(child.stdout.fileno(), 1).decode()
+                child.send_signal(signal.SIGINT)
+                self.assertIn("(stopped", child.stderr.readline())
+                child.stdin.write("/explain\n/conversation\n/set max-tokens 3\nWho?\n/explain\n/forget\n/forget\n/list\n")
+                out, err = child.communicate(timeout=SECONDS)
+                self.assertEqual((child.returncode, err), (0, ""))
+                answer, _, rest = (begun + out).partition("\ngrade: ")
+                self.assertIn("finish_reason: cancelled", rest)
+                self.assertIn(f"output: {answer.strip()} (stopped)\n", rest)
+                first, second = (dict(re.findall(r"^(\w+_tokens): (\d+)$", part, re.M)) for part in rest.split("grade: "))
+                kept = int(first["prompt_tokens"]) + int(first["generated_tokens"])
+                self.assertLess(int(first["generated_tokens"]), 1500)
+                self.assertGreater(int(second["prompt_tokens"]), kept)
+                self.assertGreaterEqual(int(second["reused_tokens"]), kept - 1)
+                self.assertEqual(rest.count("forgot 2 items"), 2)
+                self.assertEqual(len(re.findall("^[0-9a-f]{12}  ", rest.rpartition("forgot")[2], re.M)), 1)
+
     def test_a_missing_document_is_an_error(self):
         self.assert_refused(quire("chat", MODEL, "--document", "no/such.txt"), 1, "no/such.txt")
 
@@ -267,7 +335,11 @@ class TerminalTest(unittest.TestCase):
         self.wait_for("hello\r\n")
         time.sleep(0.1)  # the answer takes longer
         self.type("\x03")
-        self.wait_for("interrupted")
+        self.wait_for("(stopped")
+        self.wait_for("> ")
+        self.type("/conversation\r")
+        self.wait_for("user: hello")
+        self.wait_for("(stopped)")
         self.wait_for("> ")
         self.type("/frobnicate\r")
         self.wait_for("error: ")

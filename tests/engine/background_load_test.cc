@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -19,20 +19,11 @@ namespace quire {
 namespace {
 
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
 
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 constexpr LoadSequenceOptions kAtOnce{.wait = false};
-constexpr std::size_t kTokens = 1205;  // a partly filled block at the end
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
+// The last token has no KV.
+constexpr std::size_t kTokens = 1205;      // a partly filled block at the end
+constexpr std::size_t kFullBlocks = 1217;  // none
 
 std::vector<char> bytes_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -43,17 +34,7 @@ LLM open_demo(bool prefix_cache = true) {
   return LLM::open(kModel, {.threads = 2, .prefix_cache = prefix_cache}).value();
 }
 
-double stat(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
-}
-
-// Until what is read in the background has ended: saving waits for it.
+// What is read in the background holds its blocks until it has ended.
 void expect_no_block_left(const LLM& llm) {
   for (int tries = 0; tries < 500 && stat(llm, "blocks_in_use") > 0; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -65,18 +46,34 @@ const SamplingParams kSampled{.max_tokens = 64, .seed = 7};
 
 class BackgroundLoad : public testing::Test {
  protected:
-  BackgroundLoad() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    folder_ = mkdtemp(name.data());
+  explicit BackgroundLoad(std::size_t tokens = kTokens) : ids_(some_ids(tokens, 3)) {
     LLM llm = open_demo();
     Sequence sequence = llm.sequence(ids_).value();
     EXPECT_TRUE(sequence.save(file()).ok());
     logits_ = sequence.logits().value();
     next_ = sequence.generate(kSampled).value().token_ids;
   }
-  ~BackgroundLoad() override { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
+
+  // The demo model with a window of 512 tokens.
+  [[nodiscard]] std::string windowed_model() const {
+    const std::filesystem::path model = folder_ / "windowed";
+    if (!std::filesystem::create_directory(model)) {
+      return model;
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(kModel)) {
+      if (entry.path().filename() != "config.json") {
+        std::filesystem::create_symlink(entry.path(), model / entry.path().filename());
+      }
+    }
+    const std::vector<char> bytes = bytes_of(std::string(kModel) + "/config.json");
+    std::string config(bytes.begin(), bytes.end());
+    config.replace(config.find("LlamaForCausalLM"), 16, "MistralForCausalLM");
+    config.replace(config.find("\"llama\""), 7, "\"mistral\", \"sliding_window\": 512");
+    std::ofstream(model / "config.json") << config;
+    return model;
+  }
 
   // Flips a byte of KV: `share` of the file before its end.
   [[nodiscard]] std::string damaged(double share) const {
@@ -89,10 +86,16 @@ class BackgroundLoad : public testing::Test {
     return path;
   }
 
-  const Ids ids_ = some_ids(kTokens, 3);
+  const Ids ids_;
   std::vector<float> logits_;
   Ids next_;
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path;
+};
+
+class DamagedLoad : public BackgroundLoad {
+ protected:
+  DamagedLoad() : BackgroundLoad(kFullBlocks) {}
 };
 
 TEST_F(BackgroundLoad, EverythingEqualsTheSequenceThatWasSaved) {
@@ -164,18 +167,14 @@ TEST_F(BackgroundLoad, BehindACompositionTooTheRunsAreRead) {
   expect_no_block_left(llm);
 }
 
-// Early and late layers; by a fork, by what is rolled back and appended, by saving.
-TEST_F(BackgroundLoad, WhoeverReadsADamagedBlockIsToldAndNobodyElse) {
+// Early and late layers, blocks in the midst and the last one; by a fork, by what is rolled back
+// and appended, by saving.
+TEST_F(DamagedLoad, WhoeverReadsADamagedBlockIsToldAndNobodyElse) {
   for (const double share : {0.01, 0.5, 0.9}) {
     const std::string path = damaged(share);
     LLM llm = open_demo();
     {
-      auto opened = llm.load_sequence(path, kAtOnce);
-      if (!opened.ok()) {  // the partly filled block is read before
-        EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt);
-        continue;
-      }
-      Sequence loaded = std::move(opened).value();
+      Sequence loaded = llm.load_sequence(path, kAtOnce).value();
       Sequence fork = loaded.fork().value();
       EXPECT_EQ(loaded.generate(kSampled).error().code, ErrorCode::kCorrupt) << share;
       EXPECT_THAT(fork.logits().error().message, HasSubstr("checksum"));
@@ -184,36 +183,61 @@ TEST_F(BackgroundLoad, WhoeverReadsADamagedBlockIsToldAndNobodyElse) {
       EXPECT_EQ(loaded.tokens(), ids_);
       Sequence other = llm.sequence(some_ids(50, 9)).value();
       EXPECT_TRUE(other.generate(kSampled).ok());
-      EXPECT_EQ(llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast).value().logits,
-                logits_);
+      const auto plain = llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast);
+      ASSERT_TRUE(plain.ok()) << share << ": " << plain.error().message;
+      EXPECT_EQ(plain->logits, logits_);
     }
     expect_no_block_left(llm);
   }
 }
 
 // The copy of a damaged block is damaged, though no file is read into it.
-TEST_F(BackgroundLoad, ACopyOfADamagedBlockIsDamaged) {
+TEST_F(DamagedLoad, ACopyOfADamagedBlockIsDamaged) {
   const std::string path = damaged(0.3);
-  int refused = 0;
-  for (std::int64_t length = 5; length < 1205; length += 32) {
+  for (std::int64_t length = 5; length < 1205; length += 96) {  // in the midst of a block
     LLM llm = open_demo(false);
-    auto loaded = llm.load_sequence(path, kAtOnce);
-    ASSERT_TRUE(loaded.ok());
-    ASSERT_TRUE(loaded->rollback_to(length).ok());
-    const Status appended = loaded->append(some_ids(40, 1));
-    if (!appended.ok()) {
-      EXPECT_EQ(appended.error().code, ErrorCode::kCorrupt);
-      ++refused;
-      continue;
-    }
-    LLM right = open_demo();
-    Ids ids(ids_.begin(), ids_.begin() + length);
-    const Ids more = some_ids(40, 1);
-    ids.insert(ids.end(), more.begin(), more.end());
-    EXPECT_EQ(loaded->logits().value(),
-              right.forward(ids, ForwardReuse::kNone, ForwardRows::kLast).value().logits);
+    Sequence loaded = llm.load_sequence(path, kAtOnce).value();
+    ASSERT_TRUE(loaded.rollback_to(length).ok());
+    const Status appended = loaded.append(some_ids(40, 1));
+    ASSERT_FALSE(appended.ok()) << length;
+    EXPECT_EQ(appended.error().code, ErrorCode::kCorrupt);
   }
-  EXPECT_GT(refused, 0);
+}
+
+// A window would give up blocks while they are being filled.
+TEST_F(BackgroundLoad, AModelWithASlidingWindowReadsEverythingBeforeTheLoadReturns) {
+  LLM llm = LLM::open(windowed_model(), {.threads = 2}).value();
+  const Ids ids = some_ids(305, 4);
+  const std::string path = folder_ / "windowed.qkv";
+  Sequence sequence = llm.sequence(ids).value();
+  ASSERT_TRUE(sequence.save(path).ok());
+  LLM reader = LLM::open(windowed_model(), {.threads = 2}).value();
+  Sequence loaded = reader.load_sequence(path, kAtOnce).value();
+  EXPECT_EQ(stat(reader, "tokens_computed"), 0);
+  EXPECT_EQ(loaded.tokens(), ids);
+  EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
+  const auto next = loaded.generate({.temperature = 0, .max_tokens = 300, .ignore_eos = true});
+  EXPECT_EQ(next.value().token_ids,
+            sequence.generate({.temperature = 0, .max_tokens = 300, .ignore_eos = true})->token_ids)
+      << "beyond the window";
+  std::filesystem::copy_file(path, file(), std::filesystem::copy_options::overwrite_existing);
+  LLM other = LLM::open(windowed_model(), {.threads = 2}).value();
+  const auto refused = other.load_sequence(damaged(0.3), kAtOnce);
+  ASSERT_FALSE(refused.ok()) << "nothing is left to be found later";
+  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+}
+
+TEST_F(BackgroundLoad, AModelWithASlidingWindowRefusesApproximateEditsAndChangesNothing) {
+  LLM llm = LLM::open(windowed_model(), {.threads = 2}).value();
+  Sequence sequence = llm.sequence(some_ids(305, 4)).value();
+  const auto logits = sequence.logits().value();
+  const Ids other = some_ids(3, 5);
+  const Status edited = sequence.replace(10, 12, other, {}, EditMode::kApproximate);
+  EXPECT_EQ(edited.error().code, ErrorCode::kIncompatible);
+  EXPECT_THAT(edited.error().message, HasSubstr("window"));
+  EXPECT_EQ(sequence.tokens(), some_ids(305, 4));
+  EXPECT_EQ(sequence.logits().value(), logits);
+  EXPECT_TRUE(sequence.replace(10, 12, other).ok()) << "the exact edit stays";
 }
 
 TEST_F(BackgroundLoad, ClosingTheEngineAbandonsWhatIsRead) {

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/kv_store/entry.h"
@@ -24,27 +24,10 @@ namespace quire {
 namespace {
 
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
 
 class SavedFiles : public testing::Test {
  protected:
-  SavedFiles() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    folder_ = mkdtemp(name.data());
-    EXPECT_TRUE(llm_.sequence(ids_).value().save(file()).ok());
-  }
-  ~SavedFiles() override { std::filesystem::remove_all(folder_); }
+  SavedFiles() { EXPECT_TRUE(llm_.sequence(ids_).value().save(file()).ok()); }
 
   [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
 
@@ -82,7 +65,8 @@ class SavedFiles : public testing::Test {
 
   LLM llm_ = LLM::open(kModel, {.threads = 2}).value();
   const Ids ids_ = some_ids(70, 3);
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path;
 };
 
 TEST_F(SavedFiles, CountsAndPositionsOutOfRangeAreRefusedOrHarmless) {

@@ -313,7 +313,7 @@ class ChunkedLLM(LLM):
         return self._chunks.delete_chunk(_id(chunk_id))
 
     def clear_chunks(self, chunk_type: ChunkType | str | None = None) -> int:
-        """Deletes all chunks (of a type) that nobody uses; returns how many."""
+        """Deletes all chunks (of a type) that nobody uses, also those only in the store; returns how many."""
         return self._chunks.clear_chunks(_type(chunk_type))
 
     def evict_unused_chunks(self, max_age_seconds: float = 3600) -> int:

@@ -1,14 +1,92 @@
-"""Shared models of the Python tests. The demo model lies in the tree."""
+"""What the Python tests share: models, ids, and ways to look at threads and signals. The demo model lies in the tree."""
 
+import contextlib
+import gc
 import json
 import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
 
+import numpy as np
 import pytest
 
 import quire
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 MODEL = ROOT / "models" / "cardfile" / "model"
+KEEPER = "You are the keeper of a card file. Answer from the cards."
+
+
+def some_ids(count, seed=0):
+    return np.random.default_rng(seed).integers(10, 1500, count).tolist()
+
+
+def computed(llm):
+    return llm.stats()["tokens_computed"]
+
+
+@contextlib.contextmanager
+def holds_nothing_more(model):
+    """A model that must hold nothing more afterwards."""
+    held = model.stats()["blocks_in_use"]  # by what a failed test has left
+    yield model
+    gc.collect()
+    if isinstance(model, quire.ChunkedLLM):
+        model.clear_chunks()
+    assert model.stats()["blocks_in_use"] == held
+
+
+def together(count, work):
+    """Runs work(0), work(1), ... in threads; their results, or the first error."""
+    results, errors = {}, []
+
+    def run(index):
+        try:
+            results[index] = work(index)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(count)]
+
+
+def ticks_during(work):
+    """How often another thread has run while `work` did: at most every 2 ms."""
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.monotonic()
+    work()
+    end = time.monotonic()
+    done.set()
+    thread.join()
+    return sum(start < tick < end for tick in ticks)
+
+
+def output_after_ctrl_c(code):
+    """What a child prints that gets Ctrl-C half a second after it has printed "ready"."""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == 0
+    return out
 
 
 @pytest.fixture(scope="session")

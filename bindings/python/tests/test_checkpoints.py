@@ -11,13 +11,9 @@ import numpy as np
 import pytest
 
 import quire
-from conftest import MODEL
+from conftest import MODEL, some_ids
 
 SEEDED = {"seed": 7, "max_tokens": 64, "ignore_eos": True}
-
-
-def some_ids(count, seed=0):
-    return np.random.default_rng(seed).integers(10, 1500, count).tolist()
 
 
 @pytest.fixture

@@ -1,25 +1,20 @@
 """Contexts in Python, on the demo model. Oracles: contexts that never had what was switched off, and plain prompts."""
 
-import gc
 import itertools
 import json
 import random
-import signal
 import subprocess
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
 
 import quire
-from conftest import MODEL
+from conftest import KEEPER, MODEL, computed, holds_nothing_more, output_after_ctrl_c, ticks_during, together
 from quire import ContextManager
 
 GREEDY = {"temperature": 0, "max_tokens": 8}
 LOGGED = {**GREEDY, "ignore_eos": True, "logprobs": 3}
-KEEPER = "You are the keeper of a card file. Answer from the cards."
 CARDS = (
     "Card 7. Ada trades in apples. They live in Foxley.",
     "Card 9. Lars carries a lantern. They live in Thornby.",
@@ -35,11 +30,8 @@ def shared():
 
 @pytest.fixture
 def llm(shared):
-    """A model that must hold nothing more afterwards."""
-    held = shared.stats()["blocks_in_use"]  # by what a failed test has left
-    yield shared
-    gc.collect()
-    assert shared.stats()["blocks_in_use"] == held
+    with holds_nothing_more(shared) as model:
+        yield model
 
 
 def context_of(llm, cards=CARDS, **options):
@@ -64,10 +56,6 @@ def asked(ctx, text="What does Lars carry?", params=LOGGED):
 
 def active_ids(ctx):
     return [token for item in ctx if item.active for token in item.token_ids]
-
-
-def computed(llm):
-    return llm.stats()["tokens_computed"]
 
 
 @pytest.mark.parametrize("mode", ["anchored", "exact"])
@@ -466,26 +454,6 @@ def test_the_end_of_the_model_is_that_of_its_contexts():
     assert ctx.clear() == 4
 
 
-def together(count, work):
-    """Runs work(0), work(1), ... in threads; their results, or the first error."""
-    results, errors = {}, []
-
-    def run(index):
-        try:
-            results[index] = work(index)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [results[index] for index in range(count)]
-
-
 def test_16_threads_share_one_context(llm):
     ctx, ids = context_of(llm, mode="exact")
 
@@ -561,22 +529,8 @@ def test_16_threads_use_contexts_of_their_own(llm):
 
 
 def test_waiting_releases_the_gil(llm):
-    ticks, done = [], threading.Event()
-
-    def tick():
-        while not done.is_set():
-            ticks.append(time.monotonic())
-            time.sleep(0.002)
-
-    thread = threading.Thread(target=tick)
-    thread.start()
     ctx, _ = context_of(llm)
-    start = time.monotonic()
-    ctx.infer("Who?", {"max_tokens": 100, "ignore_eos": True})
-    end = time.monotonic()
-    done.set()
-    thread.join()
-    assert sum(start < tick < end for tick in ticks) >= 5
+    assert ticks_during(lambda: ctx.infer("Who?", {"max_tokens": 100, "ignore_eos": True})) >= 5
 
 
 def test_ctrl_c_ends_a_waiting_call_and_leaves_the_context():
@@ -594,9 +548,4 @@ def test_ctrl_c_ends_a_waiting_call_and_leaves_the_context():
         "except KeyboardInterrupt:\n"
         "    print('interrupted', len(ctx), llm.stats()['blocks_in_use'], flush=True)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(0.5)
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
-    assert out == "interrupted 1 1\n" and child.returncode == 0
+    assert output_after_ctrl_c(code) == "interrupted 1 1\n"

@@ -1,6 +1,5 @@
 """Sequences in files, on the demo model. Oracle: sequences that were never saved, bit for bit."""
 
-import gc
 import json
 import os
 import random
@@ -12,15 +11,11 @@ import numpy as np
 import pytest
 
 import quire
-from conftest import MODEL
+from conftest import MODEL, computed, holds_nothing_more, some_ids
 
 GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
 SEEDED = {"seed": 7, "max_tokens": 8, "ignore_eos": True, "repetition_penalty": 1.1, "presence_penalty": 0.2}
 REFUSED = (OSError, quire.IncompatibleChunksError, quire.UnsupportedError)  # damaged, foreign, of a later version
-
-
-def some_ids(count, seed=0):
-    return np.random.default_rng(seed).integers(10, 1500, count).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +26,8 @@ def shared():
 
 @pytest.fixture
 def llm(shared):
-    """A model that must hold nothing more afterwards."""
-    held = shared.stats()["blocks_in_use"]  # by what a failed test has left
-    yield shared
-    gc.collect()
-    shared.clear_chunks()
-    assert shared.stats()["blocks_in_use"] == held
-
-
-def computed(llm):
-    return llm.stats()["tokens_computed"]
+    with holds_nothing_more(shared) as model:
+        yield model
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 31, 32, 33, 64, 100])

@@ -1,9 +1,6 @@
 """Sequences and direct inference in Python, on the demo model. Oracles: plain prompts of the same ids, bit for bit."""
 
 import gc
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,17 +8,12 @@ import numpy as np
 import pytest
 
 import quire
-from conftest import MODEL
+from conftest import KEEPER, MODEL, output_after_ctrl_c, some_ids, ticks_during, together
 from quire import Blocks, ChunkedLLM, VirtualSequence
 
 GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
 SEEDED = {"seed": 7, "max_tokens": 8, "ignore_eos": True, "repetition_penalty": 1.1, "presence_penalty": 0.2}
-KEEPER = "You are the keeper of a card file. Answer from the cards."
 ADA, LARS = "Card 7. Ada trades in apples. They live in Foxley.", "Card 9. Lars carries a lantern. They live in Thornby."
-
-
-def some_ids(count, seed=0):
-    return np.random.default_rng(seed).integers(10, 1500, count).tolist()
 
 
 def cold_logits(llm, ids):
@@ -513,41 +505,22 @@ def test_a_sequence_serves_one_call_at_a_time(llm):
 def test_threads_use_sequences_of_one_origin_together(llm):
     ids = some_ids(60)
     expected = {i: llm.generate([*ids, 20 + i], GREEDY).token_ids for i in range(8)}
-    outputs = {}
     with llm.sequence(ids) as seq:
 
         def work(index):
             for _ in range(3):
                 with seq.fork() as fork:
                     fork.append([20 + index])
-                    outputs[index] = fork.generate(GREEDY).token_ids
+                    output = fork.generate(GREEDY).token_ids
+            return output
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert together(8, work) == [expected[index] for index in range(8)]
         assert seq.tokens == ids
-    assert outputs == expected
 
 
 def test_waiting_releases_the_gil(llm):
-    ticks, done = [], threading.Event()
-
-    def tick():
-        while not done.is_set():
-            ticks.append(time.monotonic())
-            time.sleep(0.002)
-
-    thread = threading.Thread(target=tick)
-    thread.start()
     with llm.sequence(some_ids(1000)) as seq:
-        start = time.monotonic()
-        seq.generate({"max_tokens": 100, "ignore_eos": True})
-        end = time.monotonic()
-    done.set()
-    thread.join()
-    assert sum(start < tick < end for tick in ticks) >= 5
+        assert ticks_during(lambda: seq.generate({"max_tokens": 100, "ignore_eos": True})) >= 5
 
 
 def test_ctrl_c_ends_a_waiting_call_and_leaves_the_sequence():
@@ -563,9 +536,4 @@ def test_ctrl_c_ends_a_waiting_call_and_leaves_the_sequence():
         "except KeyboardInterrupt:\n"
         "    print('interrupted', seq.tokens, llm.stats()['blocks_in_use'], flush=True)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
-    assert out == "interrupted [10, 11] 1\n" and child.returncode == 0
+    assert output_after_ctrl_c(code) == "interrupted [10, 11] 1\n"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <ios>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -28,40 +28,13 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
 
 Ids next_64(Sequence& sequence) {
   return sequence.generate({.max_tokens = 64, .ignore_eos = true, .seed = 7}).value().token_ids;
 }
 
-double counter(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  return -1;
-}
-
 class PublicCheckpoints : public testing::Test {
  protected:
-  PublicCheckpoints() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~PublicCheckpoints() override { std::filesystem::remove_all(folder_); }
-
   static LLM open_llm(const LLMOptions& options = {.threads = 2}) {
     return LLM::open(kModel, options).value();
   }
@@ -97,7 +70,8 @@ class PublicCheckpoints : public testing::Test {
     return files;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path;
 };
 
 TEST_F(PublicCheckpoints, AnotherLlmGoesOnWithTheSameBits) {
@@ -124,7 +98,7 @@ TEST_F(PublicCheckpoints, AnotherLlmGoesOnWithTheSameBits) {
   }
   LLM llm = open_llm();
   auto loaded = open(llm).load().value();
-  EXPECT_EQ(counter(llm, "tokens_computed"), 0);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 0);
   ASSERT_EQ(loaded.size(), lengths.size());
   EXPECT_EQ(loaded[0].sequence.num_tokens(), 0);
   for (std::size_t i = 1; i < lengths.size(); ++i) {
@@ -251,7 +225,7 @@ TEST_F(PublicCheckpoints, DamageLeavesTheLastGoodOne) {
   EXPECT_EQ(reader.load("checkpoint-2").error().code, ErrorCode::kCorrupt);
   std::ranges::for_each(before, damage);
   EXPECT_EQ(reader.load().error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(counter(other, "blocks_in_use"), 0);
+  EXPECT_EQ(stat(other, "blocks_in_use"), 0);
 }
 
 TEST_F(PublicCheckpoints, AnotherModelOrFormatIsRefused) {
@@ -266,7 +240,7 @@ TEST_F(PublicCheckpoints, AnotherModelOrFormatIsRefused) {
                                     {.block_tokens = 64, .threads = 2}}) {
     LLM other = open_llm(options);
     EXPECT_EQ(open(other).load().error().code, ErrorCode::kIncompatible);
-    EXPECT_EQ(counter(other, "blocks_in_use"), 0);
+    EXPECT_EQ(stat(other, "blocks_in_use"), 0);
     Sequence sequence = other.sequence(some_ids(64, 1)).value();
     const NamedSequence named{"a", &sequence};
     EXPECT_TRUE(open(other, {.series = "other"}).save({&named, 1}).ok());

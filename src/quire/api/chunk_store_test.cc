@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -17,37 +17,9 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
-
-double stat(ChunkedLLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.llm().stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
-}
 
 class ChunkStore : public testing::Test {
  protected:
-  ChunkStore() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~ChunkStore() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] ChunkedLLM open(const std::string& salt = "") const {
     return ChunkedLLM::open(kModel, {.threads = 2}, {.salt = salt, .store = folder_ / "store"})
         .value();
@@ -86,7 +58,8 @@ class ChunkStore : public testing::Test {
     }
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path;
 };
 
 TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
@@ -152,6 +125,23 @@ TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
   EXPECT_EQ(llm.list_chunks().value().size(), 2);
   EXPECT_TRUE(llm.clear_chunks().ok());
   EXPECT_THAT(open().list_chunks().value(), IsEmpty());
+}
+
+TEST_F(ChunkStore, ClearingCountsEachChunkOnceWhereverItIs) {
+  {
+    ChunkedLLM llm = open();
+    const CompositionSpec spec = register_all(llm);
+    ASSERT_TRUE(llm.delete_chunk(spec.query_chunk_id).ok());
+  }
+  {
+    ChunkedLLM llm = open();
+    EXPECT_EQ(llm.clear_chunks(ChunkType::kQuery).value(), 0);
+    EXPECT_EQ(llm.clear_chunks(ChunkType::kSystemPrompt).value(), 1) << "only on disk";
+    ASSERT_TRUE(llm.register_chunk({.content = some_ids(30, 9)}).ok());
+    EXPECT_EQ(llm.clear_chunks().value(), 3) << "two on disk, one there as well as in memory";
+    EXPECT_EQ(llm.clear_chunks().value(), 0);
+  }
+  EXPECT_EQ(open().clear_chunks().value(), 0);
 }
 
 TEST_F(ChunkStore, TenantsAndModelsDoNotSeeEachOthersChunks) {

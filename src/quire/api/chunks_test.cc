@@ -6,12 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -21,9 +21,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 struct Golden {
   std::string type;
@@ -41,7 +38,7 @@ struct Golden {
 Ids ids_of(const base::json::value& list) { return base::json::value_to<Ids>(list); }
 
 std::vector<Golden> read_goldens(std::size_t count) {
-  std::ifstream in(kModel + "/golden.jsonl");
+  std::ifstream in(std::string(kModel) + "/golden.jsonl");
   std::vector<Golden> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
     const auto parsed = base::parse_json(line, "golden.jsonl").value();

@@ -96,8 +96,10 @@ Result<BlockList> ContextManager::active_blocks(const Interrupt& interrupted) {
 
 Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
-                                                     const Interrupt& interrupted) {
-  return impl_->run([&](auto& context) { return context.infer(text, params, interrupted); });
+                                                     const Interrupt& interrupted,
+                                                     const Follow& follow) {
+  return impl_->run(
+      [&](auto& context) { return context.infer(text, params, interrupted, follow); });
 }
 
 Result<std::string> ContextManager::compose(std::span<const std::string> items,

@@ -5,15 +5,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tokenizer.h"
 
 namespace quire {
 namespace {
@@ -21,24 +28,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 LLM open_demo() { return LLM::open(kModel, {.threads = 2}).value(); }
 
 SamplingParams greedy(std::int32_t max_tokens) {
   return {.temperature = 0, .max_tokens = max_tokens};
-}
-
-double stat(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
 }
 
 const std::vector<std::string> kCards = {
@@ -55,15 +49,6 @@ Ids active_ids(const ContextManager& context) {
   }
   return ids;
 }
-
-struct Folder {
-  Folder() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 TEST(Context, WhatIsSwitchedOffHasNoInfluenceAndComputesNothing) {
   LLM llm = open_demo();
@@ -180,7 +165,7 @@ TEST(Context, UnloadedItemsFreeTheirBlocksAndComeBackWithTheirBits) {
 }
 
 TEST(Context, SavedItemsAreThereForTheNextProcess) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const ContextOptions options{.store = folder.path / "store"};
   std::vector<std::string> ids;
   std::vector<TokenLogprobs> before;
@@ -215,8 +200,20 @@ TEST(Context, SavedItemsAreThereForTheNextProcess) {
   EXPECT_EQ(other.restore(ids[0]).error().code, ErrorCode::kNotFound);
 }
 
+TEST(Context, AnItemThatWasRenamedIsTheOneThatWasSaved) {
+  const TemporaryFolder folder;
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm, {.store = folder.path / "store"}).value();
+  const std::string id = context.add(kCards[0], {.name = "red"}).value();
+  ASSERT_TRUE(context.save(id).ok());
+  ASSERT_EQ(context.add(kCards[0], {.name = "scarlet"}).value(), id);
+  EXPECT_EQ(context.show("scarlet").value().id, id);
+  EXPECT_TRUE(context.restore("red").ok());
+  EXPECT_EQ(context.items().size(), 1);
+}
+
 TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const ContextOptions options{.store = folder.path / "store"};
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm, options).value();
@@ -289,6 +286,144 @@ TEST(Context, AnswersEndWhereTheModelsContextEnds) {
   EXPECT_LE(std::ssize(active_ids(context)), 2048);
   EXPECT_EQ(context.infer("Who?", endless).error().code, ErrorCode::kOverflow);
   EXPECT_EQ(context.items().size(), 3);
+}
+
+TEST(Context, AnAnswerComesPieceByPieceAndOnce) {
+  LLM llm = open_demo();
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact}) {
+    ContextManager context = ContextManager::open(llm, {.mode = mode}).value();
+    ASSERT_TRUE(context.add(kCards[0]).ok());
+    std::vector<std::string> pieces;
+    const ContextManager::Follow follow{.on_text =
+                                            [&](std::string_view piece) {
+                                              pieces.emplace_back(piece);
+                                              return Status();
+                                            },
+                                        .stop = {}};
+    SamplingParams params = greedy(40);
+    params.ignore_eos = true;
+    const auto answer = context.infer("Who owns the red boat?", params, {}, follow).value();
+    EXPECT_GT(pieces.size(), 3);
+    EXPECT_EQ(std::accumulate(pieces.begin(), pieces.end(), std::string()), answer.output.text);
+    EXPECT_EQ(context.show(answer.output_id).value().text, answer.output.text);
+  }
+}
+
+TEST(Context, AStoppedAnswerIsKeptAsFarAsItIsAndTheConversationGoesOnBehindIt) {
+  LLM llm = open_demo();
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact}) {
+    ContextManager context = ContextManager::open(llm, {.mode = mode}).value();
+    ASSERT_TRUE(context.add(kCards[0]).ok());
+    SamplingParams endless = greedy(1500);
+    endless.ignore_eos = true;
+    std::string text;
+    const ContextManager::Follow follow{.on_text =
+                                            [&](std::string_view piece) {
+                                              text += piece;
+                                              return Status();
+                                            },
+                                        .stop = [&] { return text.size() > 20; }};
+    const auto first = context.infer("Who owns the red boat?", endless, {}, follow).value();
+    EXPECT_EQ(first.output.finish_reason, FinishReason::kCancelled);
+    EXPECT_LT(std::ssize(first.output.token_ids), 1500);
+    EXPECT_EQ(first.output.text, text);
+    EXPECT_EQ(context.show(first.output_id).value().text, text);
+    const Ids kept = active_ids(context);
+    EXPECT_TRUE(std::ranges::equal(std::span(kept).last(first.output.token_ids.size()),
+                                   first.output.token_ids));
+    const auto second = context.infer("And who else?", greedy(6)).value();
+    const Ids& prompt = second.output.prompt_token_ids;
+    ASSERT_GT(prompt.size(), kept.size());
+    EXPECT_TRUE(std::ranges::equal(std::span(prompt).first(kept.size()), kept));
+    EXPECT_EQ(second.output.token_ids, llm.generate(prompt, greedy(6)).value().token_ids);
+  }
+}
+
+TEST(Context, AnAnswerThatNobodyTakesOrThatHasNotBegunLeavesNothing) {
+  LLM llm = open_demo();
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact}) {
+    ContextManager context = ContextManager::open(llm, {.mode = mode}).value();
+    ASSERT_TRUE(context.add(kCards[0]).ok());
+    const ContextManager::Follow refuses{
+        .on_text = [](std::string_view) { return Status(ErrorCode::kIo, "the reader has gone"); },
+        .stop = {}};
+    EXPECT_EQ(context.infer("Who?", greedy(6), {}, refuses).error().code, ErrorCode::kIo);
+    const auto interrupted = context.infer("Who?", greedy(1500), [] { return true; });
+    EXPECT_EQ(interrupted.error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(context.items().size(), 1);
+    EXPECT_TRUE(context.infer("Who?", greedy(6)).ok());
+  }
+  EXPECT_EQ(stat(llm, "requests_running"), 0);
+}
+
+TEST(Context, TextIsHandedOutOnceThoughRoomIsMadeInTheMidstOfIt) {
+  LLM llm =
+      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+  ContextManager context = ContextManager::open(llm).value();
+  const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
+  for (std::size_t i = 0; i + 3 < blocks; ++i) {
+    const auto id = context.add(Ids(20, static_cast<TokenId>(100 + i))).value();
+    ASSERT_TRUE(context.deactivate(id).ok());
+  }
+  ASSERT_TRUE(context.add(kCards[0]).ok());
+  std::string text;
+  const ContextManager::Follow follow{.on_text =
+                                          [&](std::string_view piece) {
+                                            text += piece;
+                                            return Status();
+                                          },
+                                      .stop = {}};
+  SamplingParams params{.max_tokens = 60};  // at random, without a seed
+  params.ignore_eos = true;
+  const auto answer = context.infer("Who owns the red boat?", params, {}, follow);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(text, answer->output.text);
+  EXPECT_EQ(context.items().front().tier, Tier::kHost);
+  EXPECT_GT(stat(llm, "tokens_generated"), 60) << "there was room enough from the start";
+}
+
+TEST(Context, WithoutASystemItemTheFirstTurnBeginsWithBos) {
+  LLM llm = open_demo();
+  const TokenId bos = llm.tokenizer().value().bos_token_id().value();
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact}) {
+    ContextManager context = ContextManager::open(llm, {.mode = mode}).value();
+    ASSERT_TRUE(context.infer("Who lives here?", greedy(3)).ok());
+    ASSERT_TRUE(context.infer("And who else?", greedy(3)).ok());
+    const Ids ids = active_ids(context);
+    EXPECT_EQ(ids.front(), bos);
+    EXPECT_EQ(std::ranges::count(ids, bos), 1);
+    ContextManager silent = ContextManager::open(llm, {.mode = mode}).value();
+    const auto spoken = silent.infer(std::nullopt, greedy(3)).value();
+    EXPECT_EQ(spoken.output.prompt_token_ids.front(), bos);
+    ContextManager with_system = ContextManager::open(llm, {.mode = mode}).value();
+    ASSERT_TRUE(
+        with_system.add("Answer.", {.name = "", .tags = {}, .kind = ItemKind::kSystem}).ok());
+    ASSERT_TRUE(with_system.infer("Who lives here?", greedy(3)).ok());
+    EXPECT_EQ(std::ranges::count(active_ids(with_system), bos), 1);
+  }
+}
+
+// The chat template is the oracle: turn by turn the same ids as of the whole conversation at once.
+TEST(Context, OfModeExactHasThePromptsOfTheChatTemplateTurnByTurn) {
+  LLM llm = open_demo();
+  const Tokenizer tokenizer = llm.tokenizer().value();
+  const std::string system = "You are the keeper of a card file. Answer from the cards.";
+  for (const std::int32_t max_tokens : {8, 1}) {  // ends with the model's own end, and without
+    ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+    ASSERT_TRUE(context.add(system, {.name = "", .tags = {}, .kind = ItemKind::kSystem}).ok());
+    ASSERT_TRUE(context.add("Card 7. Ada trades in apples.").ok());
+    base::json::array messages{
+        base::json::object{{"role", "system"}, {"content", system}},
+        base::json::object{{"role", "context"}, {"content", "Card 7. Ada trades in apples."}}};
+    for (const std::string question : {"What does Ada trade in?", "And who else?", "Why?"}) {
+      messages.push_back(base::json::object{{"role", "user"}, {"content", question}});
+      const auto answer = context.infer(question, greedy(max_tokens)).value();
+      EXPECT_EQ(answer.output.prompt_token_ids,
+                tokenizer.apply_chat_template(base::json::serialize(messages)).value());
+      messages.push_back(
+          base::json::object{{"role", "assistant"}, {"content", answer.output.text}});
+    }
+  }
 }
 
 TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {

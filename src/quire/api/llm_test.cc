@@ -10,7 +10,9 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string>
 
+#include "quire/api/test_support.h"
 #include "quire/base/json.h"
 
 namespace quire {
@@ -18,8 +20,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::StartsWith;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 struct Golden {
   std::vector<TokenId> prompt;
@@ -35,7 +35,7 @@ std::vector<TokenId> ids_of(const base::json::value& list) {
 }
 
 std::vector<Golden> read_goldens(std::size_t count) {
-  std::ifstream in(kModel + "/golden.jsonl");
+  std::ifstream in(std::string(kModel) + "/golden.jsonl");
   std::vector<Golden> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
     const auto parsed = base::parse_json(line, "golden.jsonl");
@@ -59,26 +59,6 @@ LLM open_demo(LLMOptions options = {}) {
   auto llm = LLM::open(kModel, options);
   EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
   return std::move(llm).value();
-}
-
-double stat(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
-}
-
-// Seeded ids without the special ones.
-std::vector<TokenId> some_ids(std::size_t count, std::uint32_t seed) {
-  std::vector<TokenId> ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
 }
 
 TEST(LLM, AnswersOfTheDemoModelEqualItsGoldenFile) {

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "quire/api/test_support.h"
 #include "quire/llm.h"
 
 namespace quire {
@@ -45,8 +46,8 @@ void use(LLM& llm, int thread) {
 }
 
 TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
-  auto opened = LLM::open(QUIRE_SOURCE_DIR "/models/cardfile/model",
-                          {.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2});
+  auto opened =
+      LLM::open(kModel, {.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2});
   ASSERT_TRUE(opened.ok());
   LLM llm = std::move(opened).value();
   std::vector<std::thread> threads;
@@ -64,7 +65,7 @@ TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
 }
 
 TEST(LLMThreads, ClosingWhileOthersWaitEndsThemWithClosed) {
-  auto opened = LLM::open(QUIRE_SOURCE_DIR "/models/cardfile/model", {.threads = 2});
+  auto opened = LLM::open(kModel, {.threads = 2});
   ASSERT_TRUE(opened.ok());
   LLM llm = std::move(opened).value();
   std::vector<std::thread> threads;

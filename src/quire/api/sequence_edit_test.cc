@@ -4,12 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -19,36 +18,9 @@ namespace quire {
 namespace {
 
 using testing::HasSubstr;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
-
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
-
-Ids joined(Ids first, const Ids& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
 
 ChunkedLLM open_exact_arithmetic() {
   return ChunkedLLM::open(kModel, {.dtype = "float32", .threads = 2}).value();
-}
-
-// Relative to the largest logit.
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0, difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(a[i])));
-    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
-  }
-  return difference / largest;
 }
 
 Status edit(Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids) {

@@ -5,14 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -23,9 +22,6 @@ namespace {
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Ids = std::vector<TokenId>;
-
-const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
 LLM open_demo(LLMOptions options = {}) {
   options.threads = 2;
@@ -33,31 +29,6 @@ LLM open_demo(LLMOptions options = {}) {
 }
 
 ChunkedLLM open_chunked() { return ChunkedLLM::open(kModel, {.threads = 2}).value(); }
-
-double stat(const LLM& llm, const std::string& name) {
-  for (const auto& [key, value] : llm.stats().value()) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
-}
-
-// Seeded ids without the special ones.
-Ids some_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
-  }
-  return ids;
-}
-
-Ids joined(Ids first, const Ids& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
 
 SamplingParams greedy(std::int32_t max_tokens) {
   return {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true};
@@ -266,15 +237,6 @@ TEST(Sequence, BehindACompositionItKeepsTheChunksAndTheirGrade) {
   EXPECT_EQ(sequence.grade(), ReuseGrade::kExact);
   EXPECT_EQ(sequence.logits().value(), cold_logits(llm.llm(), sequence.tokens()));
 }
-
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 TEST(Sequence, SavedAndLoadedItGoesOnAsIfNothingHadHappened) {
   const TemporaryFolder folder;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/api/test_support.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -27,21 +28,10 @@ SamplingParams one_token() { return {.temperature = 0, .max_tokens = 1}; }
 
 // 41 blocks of 8 tokens: four prompts of below and the open block of one.
 LLM open_small() {
-  auto llm = LLM::open(QUIRE_SOURCE_DIR "/models/cardfile/model",
-                       {.block_tokens = 8, .kv_budget_bytes = 41 * kBlockBytes, .threads = 2});
+  auto llm =
+      LLM::open(kModel, {.block_tokens = 8, .kv_budget_bytes = 41 * kBlockBytes, .threads = 2});
   EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
   return std::move(llm).value();
-}
-
-double stat(const LLM& llm, const std::string& name) {
-  const Stats stats = llm.stats().value();
-  for (const auto& [key, value] : stats) {
-    if (key == name) {
-      return value;
-    }
-  }
-  ADD_FAILURE() << "no statistic " << name;
-  return -1;
 }
 
 // 80 tokens and one more: ten blocks stay in the cache.

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -529,11 +530,16 @@ Result<bool> ChunkService::remove(const std::string& id) {
 
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
   return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+    std::unordered_set<std::string> registered;
+    for (const kv::Chunk* chunk : registry_.list()) {
+      registered.insert(chunk->id);
+    }
     std::int64_t cleared = registry_.clear(type);
     for (const ChunkInfo& saved : saved_infos({})) {
       const bool wanted = !type || saved.type == *type;
       const bool in_use = registry_.find(saved.chunk_id) != nullptr;
-      [[maybe_unused]] const bool removed = wanted && !in_use && store_->remove(saved.chunk_id);
+      const bool removed = wanted && !in_use && store_->remove(saved.chunk_id);
+      cleared += removed && !registered.contains(saved.chunk_id) ? 1 : 0;  // on disk alone
     }
     return cleared;
   });

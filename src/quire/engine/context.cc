@@ -94,32 +94,6 @@ Result<std::shared_ptr<Engine>> Context::engine() const {
   return engine;
 }
 
-Item* Context::find_id(std::string_view id) const {
-  const auto found =
-      std::ranges::find_if(items_, [&](const auto& item) { return item->info.id == id; });
-  return found == items_.end() ? nullptr : found->get();
-}
-
-Result<Item*> Context::find(const std::string& name) const {
-  std::vector<Item*> found;
-  for (const auto& item : items_) {
-    if (item->info.id == name || (!name.empty() && item->info.name == name)) {
-      return item.get();
-    }
-    if (name.size() >= kMinDigits && item->info.id.starts_with(name)) {
-      found.push_back(item.get());
-    }
-  }
-  if (found.size() == 1) {
-    return found.front();
-  }
-  return Error{.code = ErrorCode::kNotFound,
-               .message = found.empty() ? base::str_cat("no item '", name, "' in the context")
-                                        : base::str_cat("'", name, "' begins the ids of ",
-                                                        found.size(), " items; give more digits"),
-               .chunk_id = name};
-}
-
 std::vector<Item*> Context::active_items(bool conversation_only) const {
   std::vector<Item*> active;
   for (const auto& item : items_) {
@@ -131,11 +105,10 @@ std::vector<Item*> Context::active_items(bool conversation_only) const {
 }
 
 Status Context::check_name(const std::string& name) const {
-  const bool taken = std::ranges::any_of(
-      items_, [&](const auto& item) { return !name.empty() && item->info.name == name; });
-  return taken ? Status(ErrorCode::kInvalidArgument,
-                        base::str_cat("there is an item called '", name, "' already"))
-               : Status();
+  return items_.find_name(name) != nullptr
+             ? Status(ErrorCode::kInvalidArgument,
+                      base::str_cat("there is an item called '", name, "' already"))
+             : Status();
 }
 
 Status Context::check_separate(const Item& item, std::string_view verb) const {
@@ -171,7 +144,7 @@ std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique
     }
     hasher.add_bytes(std::as_bytes(std::span(info.token_ids)));
     std::string id = base::to_hex(hasher.finish());
-    if (!unique || find_id(id) == nullptr) {
+    if (!unique || items_.find_id(id) == nullptr) {
       return id;
     }
   }
@@ -181,7 +154,7 @@ std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique
 Status Context::renew(Item& known, const ItemOptions& options) {
   if (!options.name.empty() && options.name != known.info.name) {
     QUIRE_TRY_STATUS(check_name(options.name));
-    known.info.name = options.name;
+    items_.rename(known, options.name);
   }
   for (const std::string& tag : options.tags) {
     QUIRE_TRY_STATUS(this->tag(known.info.id, tag));
@@ -207,7 +180,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
     item.info.parents = {(*system)->info.id};
   }
   item.info.id = new_id(*engine, item.info, false);
-  if (Item* known = find_id(item.info.id); known != nullptr) {
+  if (Item* known = items_.find_id(item.info.id); known != nullptr) {
     QUIRE_TRY_STATUS(renew(*known, options));
     return known->info.id;
   }
@@ -218,13 +191,13 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   if (options.active && options_.mode == ReuseMode::kAnchored) {
     QUIRE_TRY_STATUS(ensure(*engine, item, interrupted));
   }
-  items_.push_back(std::make_unique<Item>(std::move(item)));
+  const Item* const added = items_.add(std::move(item));
   changed();
-  return items_.back()->info.id;
+  return added->info.id;
 }
 
 Status Context::set_active(const std::string& name, bool active) {
-  QUIRE_TRY(Item* const item, find(name));
+  QUIRE_TRY(Item* const item, items_.find(name));
   if (item->info.active != active) {
     item->info.active = active;
     changed();
@@ -233,7 +206,7 @@ Status Context::set_active(const std::string& name, bool active) {
 }
 
 Status Context::tag(const std::string& name, const std::string& tag) {
-  QUIRE_TRY(Item* const item, find(name));
+  QUIRE_TRY(Item* const item, items_.find(name));
   if (tag.empty()) {
     return {ErrorCode::kInvalidArgument, "a tag is a word; give one"};
   }
@@ -244,7 +217,7 @@ Status Context::tag(const std::string& name, const std::string& tag) {
 }
 
 Result<ContextItem> Context::show(const std::string& name) const {
-  QUIRE_TRY(const Item* const item, find(name));
+  QUIRE_TRY(const Item* const item, items_.find(name));
   const auto all = items();
   return *std::ranges::find(all, item->info.id, &ContextItem::id);
 }
@@ -324,7 +297,7 @@ Status Context::ensure(Engine& engine, Item& item, const Interrupt& interrupted)
 Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted) {
   std::vector<Item*> parents;
   for (const std::string& parent : item.info.parents) {
-    Item* known = find_id(parent);
+    Item* known = items_.find_id(parent);
     if (known == nullptr) {
       return Error{.code = ErrorCode::kNotFound,
                    .message = base::str_cat("item ", item.info.id, " cannot be computed again: ",
@@ -426,7 +399,7 @@ Result<std::string> Context::compose(std::span<const std::string> names, const s
                                      const Interrupt& interrupted) {
   std::vector<Item*> parts;
   for (const std::string& part : names) {
-    QUIRE_TRY(parts.emplace_back(), find(part));
+    QUIRE_TRY(parts.emplace_back(), items_.find(part));
   }
   if (parts.empty()) {
     return {ErrorCode::kInvalidArgument, "nothing to compose; name at least one item"};
@@ -441,7 +414,7 @@ Result<std::string> Context::compose(std::span<const std::string> names, const s
 
 Status Context::unload(const std::string& name, bool drop) {
   QUIRE_TRY(const auto engine, this->engine());
-  QUIRE_TRY(Item* const item, find(name));
+  QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "unload"));
   if (!drop && item->device != nullptr) {
     QUIRE_TRY(item->host, engine->tiers().to_host(item->device));

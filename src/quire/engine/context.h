@@ -22,6 +22,8 @@
 
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
@@ -34,19 +36,6 @@
 namespace quire::engine {
 
 class Engine;
-
-inline constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
-
-// An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown.
-struct Item {
-  ContextItem info;
-  HeldRef device;
-  HostRef host;
-  // Its first token is a copy of its last parent's last one: the one behind which generation began,
-  // for want of a generation prompt.
-  bool borrows = false;
-  std::uint64_t used = 0;  // grows with every use of any item
-};
 
 // In order.
 [[nodiscard]] std::vector<std::string> ids_of(std::span<Item* const> items);
@@ -74,7 +63,8 @@ class Context {
   [[nodiscard]] std::weak_ptr<const void> epoch() const { return epoch_; }
   [[nodiscard]] Result<ContextManager::Answer> infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
-                                                     const Interrupt& interrupted);
+                                                     const Interrupt& interrupted,
+                                                     const ContextManager::Follow& follow);
   [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
                                             const std::string& name, const Interrupt& interrupted);
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted);
@@ -89,8 +79,6 @@ class Context {
   Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options);
 
   [[nodiscard]] Result<std::shared_ptr<Engine>> engine() const;
-  [[nodiscard]] Result<Item*> find(const std::string& name) const;
-  [[nodiscard]] Item* find_id(std::string_view id) const;
   [[nodiscard]] std::vector<Item*> active_items(bool conversation_only) const;
   [[nodiscard]] Status renew(Item& known, const ItemOptions& options);
   [[nodiscard]] Status check_name(const std::string& name) const;
@@ -115,6 +103,15 @@ class Context {
     std::string text;  // as asked
     std::vector<TokenId> user, opening;
   };
+  // How it is asked, and how far the answer is. Where room has to be made in the midst of it, it is
+  // generated again with the same seed, so it is the same, and no text is handed out twice.
+  struct Asking {
+    SamplingParams params;
+    const Interrupt& interrupted;
+    const ContextManager::Follow& follow;
+    std::size_t handed_out = 0;  // bytes of text
+    bool stopped = false;
+  };
   [[nodiscard]] Result<Turn> make_turn(Engine& engine,
                                        const std::optional<std::string>& text) const;
   [[nodiscard]] Item make_item(Engine& engine, ItemKind kind, std::vector<TokenId> tokens,
@@ -124,8 +121,8 @@ class Context {
     StateRef state;  // behind it
   };
   [[nodiscard]] static Result<Generated> generate(Engine& engine, const StateRef& state,
-                                                  const SamplingParams& params, std::int64_t cached,
-                                                  const Interrupt& interrupted);
+                                                  std::int64_t cached, Asking& asking);
+  [[nodiscard]] static Status attend(Engine& engine, Channel& channel, Asking& asking);
   [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
                                                          Generated generated,
                                                          const SamplingParams& params);
@@ -134,11 +131,9 @@ class Context {
                                           std::span<const BlockRun> runs,
                                           const Interrupt& interrupted);
   [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
-                                                              const SamplingParams& params,
-                                                              const Interrupt& interrupted);
+                                                              Asking asking);
   [[nodiscard]] Result<ContextManager::Answer> infer_exact(Engine& engine, const Turn& turn,
-                                                           const SamplingParams& params,
-                                                           const Interrupt& interrupted);
+                                                           Asking asking);
   // The sequence of `tokens`, from what `known` has of them.
   [[nodiscard]] Result<StateRef> follow(Engine& engine, const StateRef& known,
                                         std::span<const TokenId> tokens,
@@ -153,9 +148,9 @@ class Context {
   const std::weak_ptr<Engine> engine_;
   const ContextOptions options_;
   const TurnFormat turns_;
-  std::unique_ptr<kv_store::Store> store_;    // null without one
-  std::vector<std::unique_ptr<Item>> items_;  // in the order in which they were added
-  StateRef tip_, conversation_tip_;           // mode kExact
+  std::unique_ptr<kv_store::Store> store_;  // null without one
+  ItemList items_;
+  StateRef tip_, conversation_tip_;  // mode kExact
   std::shared_ptr<const void> epoch_ = std::make_shared<int>();
   std::uint64_t last_use_ = 0;
   std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
@@ -72,7 +74,14 @@ constexpr int kInterruptPollMs = 50;
 Result<Context::Turn> Context::make_turn(Engine& engine,
                                          const std::optional<std::string>& text) const {
   Turn turn{.opening = turns_.opening};
+  const std::vector<Item*> active = active_items(false);
+  const auto begin = [&](std::vector<TokenId>& first) {
+    if (active.empty() && turns_.bos && (first.empty() || first.front() != *turns_.bos)) {
+      first.insert(first.begin(), *turns_.bos);
+    }
+  };
   if (!text) {
+    begin(turn.opening);
     return turn;
   }
   turn.text = *text;
@@ -83,12 +92,12 @@ Result<Context::Turn> Context::make_turn(Engine& engine,
   } else {
     turn.opening.clear();  // the format asked for ends otherwise
   }
-  const std::vector<Item*> active = active_items(false);
   if (!active.empty() && active.back()->info.kind == ItemKind::kOutput) {
     const auto rest = rest_of(turns_.closing, active.back()->info.token_ids);
     turn.user.assign(rest.begin(), rest.end());
   }
   turn.user.insert(turn.user.end(), query.begin(), query.end());
+  begin(turn.user);
   return turn;
 }
 
@@ -106,8 +115,7 @@ Item Context::make_item(Engine& engine, ItemKind kind, std::vector<TokenId> toke
 }
 
 Result<Context::Generated> Context::generate(Engine& engine, const StateRef& state,
-                                             const SamplingParams& params, std::int64_t cached,
-                                             const Interrupt& interrupted) {
+                                             std::int64_t cached, Asking& asking) {
   // The KV of the output's last token is kept too, and needs a position.
   const std::int64_t limit = engine.model_config().max_positions;
   const std::int64_t room = limit - std::ssize(state->tokens) - 1;
@@ -116,24 +124,65 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
             base::str_cat("the active items and the turn have ", state->tokens.size(),
                           " tokens, the model's context ", limit, "; deactivate something")};
   }
-  SamplingParams bounded = params;
-  bounded.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(params.max_tokens, room));
+  SamplingParams bounded = asking.params;
+  bounded.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(bounded.max_tokens, room));
   const auto next = std::make_shared<StateRef>();
   QUIRE_TRY(const auto channel,
             engine.sequences().generate(state,
-                                        {.params = &bounded, .source = "context", .cached = cached},
+                                        {.params = &bounded,
+                                         .streaming = asking.follow.on_text != nullptr,
+                                         .source = "context",
+                                         .cached = cached},
                                         [next](StateRef reached) { *next = std::move(reached); }));
-  for (int timeout_ms = interrupted ? 0 : -1; !channel->wait_end(timeout_ms);
-       timeout_ms = kInterruptPollMs) {
-    if (interrupted()) {
-      QUIRE_TRY([[maybe_unused]] const bool aborted, engine.abort(channel->id()));
-    }
-  }
+  asking.params.seed = bounded.seed.value_or(engine.seed_of(channel->id()));
+  QUIRE_TRY_STATUS(attend(engine, *channel, asking));
   QUIRE_TRY(GenerationOutput output, channel->take_generation());
+  if (*next == nullptr && asking.stopped && !output.token_ids.empty()) {
+    QUIRE_TRY(*next, engine.sequences().append(state, output.token_ids, {}));
+  }
   if (*next == nullptr) {
     return {ErrorCode::kCancelled, "the call was interrupted"};
   }
   return Generated{.output = std::move(output), .state = std::move(*next)};
+}
+
+// Until the request has ended; hands out text that was not handed out before.
+Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
+  const ContextManager::Follow& follow = asking.follow;
+  const bool polls = asking.interrupted || follow.stop;
+  const auto says = [](const Interrupt& asked) { return asked && asked(); };
+  bool aborted = false;
+  std::size_t text_bytes = 0;
+  // What was asked to end before it began ends, however short it is: the first look comes at once.
+  for (int timeout_ms = polls ? 0 : -1;; timeout_ms = polls ? kInterruptPollMs : -1) {
+    const bool ready = follow.on_text ? channel.wait(timeout_ms) : channel.wait_end(timeout_ms);
+    const bool caught_up = text_bytes == asking.handed_out;
+    const bool stop = !aborted && caught_up && says(follow.stop);
+    if (stop || (!aborted && says(asking.interrupted))) {
+      asking.stopped = stop;
+      QUIRE_TRY(aborted, engine.abort(channel.id()));
+    }
+    if (ready && !follow.on_text) {
+      return {};
+    }
+    if (!ready) {
+      continue;
+    }
+    QUIRE_TRY(const std::optional<Delta> delta, channel.next());
+    if (!delta) {
+      return {};
+    }
+    const std::size_t known = std::min(asking.handed_out - text_bytes, delta->text.size());
+    text_bytes += delta->text.size();
+    asking.handed_out = std::max(asking.handed_out, text_bytes);
+    const Status taken = known == delta->text.size()
+                             ? Status()
+                             : follow.on_text(std::string_view(delta->text).substr(known));
+    if (!taken.ok()) {
+      QUIRE_TRY([[maybe_unused]] const bool ended, engine.abort(channel.id()));
+      return taken;
+    }
+  }
 }
 
 // Turn and output become items.
@@ -148,9 +197,9 @@ Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item
                       generated.output.usage.completion_tokens;
   if (user) {
     answer.user_id = user->info.id;
-    items_.push_back(std::make_unique<Item>(std::move(*user)));
+    items_.add(std::move(*user));
   }
-  items_.push_back(std::make_unique<Item>(std::move(output)));
+  items_.add(std::move(output));
   changed();
   answer.output = std::move(generated.output);
   return answer;
@@ -171,8 +220,9 @@ Result<Item> Context::prefill_turn(Engine& engine, const Turn& turn, std::span<I
 }
 
 Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Turn& turn,
-                                                       const SamplingParams& params,
-                                                       const Interrupt& interrupted) {
+                                                       Asking asking) {
+  const SamplingParams params = asking.params;
+  const Interrupt& interrupted = asking.interrupted;
   std::vector<Item*> before = active_items(false);
   QUIRE_TRY(std::vector<BlockRun> runs, runs_of(engine, before, interrupted));
   std::int64_t cached = 0;
@@ -193,8 +243,9 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
               engine.sequences().open(runs, turn.opening, interrupted, grade));
-    QUIRE_TRY(generated, generate(engine, state, params, cached, interrupted));
-    QUIRE_TRY(output.device, engine.tiers().hold(generated.state, interrupted));
+    QUIRE_TRY(generated, generate(engine, state, cached, asking));
+    QUIRE_TRY(output.device,
+              engine.tiers().hold(generated.state, asking.stopped ? Interrupt() : interrupted));
     return {};
   }));
   const HeldRef held = output.device;
@@ -206,8 +257,8 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
 }
 
 Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& turn,
-                                                    const SamplingParams& params,
-                                                    const Interrupt& interrupted) {
+                                                    Asking asking) {
+  const SamplingParams params = asking.params;
   std::vector<Item*> before = active_items(false);
   std::vector<TokenId> tokens = tokens_of(before);
   std::int64_t cached = 0;
@@ -225,8 +276,8 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::size_t prompt = tokens.size();
   tokens.insert(tokens.end(), turn.opening.begin(), turn.opening.end());
   Generated generated;
-  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, interrupted));
-  QUIRE_TRY(generated, generate(engine, state, params, cached, interrupted));
+  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, asking.interrupted));
+  QUIRE_TRY(generated, generate(engine, state, cached, asking));
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
@@ -236,12 +287,14 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
 
 Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,
                                               const SamplingParams& params,
-                                              const Interrupt& interrupted) {
+                                              const Interrupt& interrupted,
+                                              const ContextManager::Follow& follow) {
   QUIRE_TRY(const auto engine, this->engine());
   QUIRE_TRY_STATUS(params.validate());
   QUIRE_TRY(const Turn turn, make_turn(*engine, text));
-  return options_.mode == ReuseMode::kExact ? infer_exact(*engine, turn, params, interrupted)
-                                            : infer_anchored(*engine, turn, params, interrupted);
+  const Asking asking{.params = params, .interrupted = interrupted, .follow = follow};
+  return options_.mode == ReuseMode::kExact ? infer_exact(*engine, turn, asking)
+                                            : infer_anchored(*engine, turn, asking);
 }
 
 }  // namespace quire::engine

@@ -1,4 +1,5 @@
 // Items of a context in the store. What they are otherwise: context.cc.
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -95,7 +96,7 @@ Result<kv_store::Store*> Context::need_store() const {
 Status Context::save(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  QUIRE_TRY(Item* const item, find(name));
+  QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "save"));
   HeldRef held = item->device;
   if (held == nullptr && item->host != nullptr) {
@@ -150,28 +151,31 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
                                           "' in the context and its store"),
                  .chunk_id = name};
   }
+  if (Item* const known = items_.find_id(found.front()->key); known != nullptr) {
+    return known;  // saved under another name than it has now
+  }
   QUIRE_TRY(Item item, parse_item(*found.front()));
   QUIRE_TRY_STATUS(engine.check_prompt(item.info.token_ids));
   if (!check_name(item.info.name).ok()) {
     item.info.name.clear();
   }
-  items_.push_back(std::make_unique<Item>(std::move(item)));
+  Item* const added = items_.add(std::move(item));
   changed();
-  return items_.back().get();
+  return added;
 }
 
 Status Context::restore(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
-  auto item = find(name);
-  const bool adds = !item.ok() && store_ != nullptr && options_.mode == ReuseMode::kAnchored;
-  if (adds) {
+  auto item = items_.find(name);
+  const std::size_t known = items_.size();
+  if (!item.ok() && store_ != nullptr && options_.mode == ReuseMode::kAnchored) {
     item = add_saved(*engine, name);
   }
   QUIRE_TRY(Item* const wanted, std::move(item));
   QUIRE_TRY_STATUS(check_separate(*wanted, "restore"));
   if (const Status ready = ensure(*engine, *wanted, interrupted); !ready.ok()) {
-    if (adds) {
-      items_.pop_back();
+    if (items_.size() > known) {
+      items_.erase(wanted->info.id);
     }
     return ready;
   }
@@ -184,7 +188,7 @@ Status Context::restore(const std::string& name, const Interrupt& interrupted) {
 
 Status Context::erase(const std::string& name, bool wipe) {
   QUIRE_TRY(const auto engine, this->engine());
-  const auto item = find(name);
+  const auto item = items_.find(name);
   if (!item.ok()) {
     return item.error();
   }
@@ -192,7 +196,7 @@ Status Context::erase(const std::string& name, bool wipe) {
   if (store_ != nullptr) {
     QUIRE_TRY([[maybe_unused]] const bool removed, store_->remove(id, "", wipe));
   }
-  std::erase_if(items_, [&](const auto& known) { return known->info.id == id; });
+  items_.erase(id);
   changed();
   return {};
 }

@@ -291,7 +291,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
       withdraw(first, std::span(requests).subspan(id.value - first));
       return status;
     }
-    ActiveRequest active(id, std::move(request), request_seed(options_.seed, id.value),
+    ActiveRequest active(id, std::move(request), seed_of(id),
                          bundle_.text == nullptr ? nullptr : &bundle_.text->tokenizer,
                          bundle_.eos_token_ids);
     channels.push_back(active.channel());
@@ -300,6 +300,8 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
   publish_stats();
   return {};
 }
+
+std::uint64_t Engine::seed_of(RequestId id) const { return request_seed(options_.seed, id.value); }
 
 Result<bool> Engine::abort(RequestId id) {
   bool found = false;

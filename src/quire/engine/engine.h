@@ -89,6 +89,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
       std::vector<NewRequest> requests);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
+  // With which a request that brought none was sampled.
+  [[nodiscard]] std::uint64_t seed_of(RequestId id) const;
   // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
   // model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;

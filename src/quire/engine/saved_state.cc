@@ -59,6 +59,30 @@ bool read_list(const json::object& object, std::string_view key, std::vector<T>&
   return true;
 }
 
+// Members with a type of their own, and the object for the lists.
+struct Fields {
+  json::object object;
+  std::string kind;
+  std::int64_t position = 0;
+  std::int64_t sampled = 0;
+  std::string grade;
+  std::string kernels;
+};
+
+Result<Fields> parse_fields(std::string_view text, std::string_view what) {
+  QUIRE_TRY(json::value value, base::parse_json(text, what));
+  if (!value.is_object()) {
+    return {ErrorCode::kCorrupt, "its metadata is no object"};
+  }
+  Fields fields{.object = std::move(value.as_object())};
+  QUIRE_TRY(fields.kind, base::get_string(fields.object, "kind", ""));
+  QUIRE_TRY(fields.position, base::get_int(fields.object, "own_position", -1));
+  QUIRE_TRY(fields.sampled, base::get_int(fields.object, "sampled", -1));
+  QUIRE_TRY(fields.grade, base::get_string(fields.object, "grade", ""));
+  QUIRE_TRY(fields.kernels, base::get_string(fields.object, "kernels", ""));
+  return fields;
+}
+
 }  // namespace
 
 std::string kernels_here() { return std::string(device::isa_name(device::best_isa())); }
@@ -87,23 +111,18 @@ std::string to_json(const SavedState& state) {
 
 Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs,
                                      std::string_view what) {
-  QUIRE_TRY(const json::value value, base::parse_json(text, what));
-  const json::object* const object = value.if_object();
-  if (object == nullptr) {
-    return no_sequence(what, "its metadata is no object");
+  const auto parsed = parse_fields(text, what);
+  if (!parsed.ok()) {
+    return no_sequence(what, parsed.error().message);
   }
-  SavedState state;
-  QUIRE_TRY(const std::string kind, base::get_string(*object, "kind", ""));
-  QUIRE_TRY(const std::int64_t position, base::get_int(*object, "own_position", -1));
-  QUIRE_TRY(const std::int64_t sampled, base::get_int(*object, "sampled", -1));
-  QUIRE_TRY(const std::string grade, base::get_string(*object, "grade", ""));
-  QUIRE_TRY(state.kernels, base::get_string(*object, "kernels", ""));
+  const auto& [object, kind, position, sampled, grade, kernels] = *parsed;
+  SavedState state{.kernels = kernels};
   if (kind != kKind) {
     return no_sequence(what, base::str_cat("it is of kind ", base::quoted(kind)));
   }
   std::vector<std::pair<std::uint64_t, std::uint32_t>> ranks;
-  const bool read = read_list(*object, "tail", state.tail) && read_list(*object, "ranks", ranks) &&
-                    read_list(*object, "stored_from", state.stored_from);
+  const bool read = read_list(object, "tail", state.tail) && read_list(object, "ranks", ranks) &&
+                    read_list(object, "stored_from", state.stored_from);
   if (!read || state.tail.size() > 1 || state.stored_from.size() != ranks.size()) {
     return no_sequence(what, "its tail or its runs are malformed");
   }

@@ -408,7 +408,8 @@ Result<StateRef> TierService::restore_in_background(kv_store::KVFile file, Saved
     const SeqId state = ledger().fork(restored.sequence);
     const auto done = [this, sequence = restored.sequence,
                        held = std::move(restored.before)](const Status& status) {
-      if (status.ok()) {
+      const bool last_is_right = arrivals_.check(ledger().runs(sequence).back().blocks).ok();
+      if (status.ok() && last_is_right) {  // the last block was a load of its own
         ledger().publish(sequence);
       }
       ledger().close(sequence);

@@ -1,6 +1,7 @@
 #include "quire/engine/turn_format.h"
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,14 @@ std::vector<TokenId> encode(const TextBundle& text, std::string written) {
   return text::encode_prompt(text.tokenizer, {.spans = {{.text = std::move(written), .from = {}}}});
 }
 
+// Before any text: as the template begins, without one as the tokenizer does.
+std::optional<TokenId> find_bos(const TextBundle& text, const std::string& asked) {
+  const std::optional<TokenId> bos = text.tokenizer.bos_token_id();
+  const std::vector<TokenId> ids =
+      text.chat_template ? encode(text, asked) : text.tokenizer.encode("");
+  return bos && !ids.empty() && ids.front() == *bos ? bos : std::nullopt;
+}
+
 }  // namespace
 
 Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::value messages,
@@ -62,6 +71,7 @@ TurnFormat make_turn_format(const TextBundle& text) {
   const base::json::array question{message("user", "x")};
   const std::string asked = rendered(text, question, false);
   const std::string prompted = rendered(text, question, true);
+  format.bos = find_bos(text, asked);
   if (prompted.starts_with(asked)) {
     format.opening = encode(text, prompted.substr(asked.size()));
   }

@@ -1,6 +1,7 @@
 // What a chat template writes around the turns of a conversation.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "quire/base/json.h"
@@ -21,6 +22,7 @@ namespace quire::engine {
 struct TurnFormat {
   std::vector<TokenId> opening;  // of the assistant's turn: the generation prompt
   std::vector<TokenId> closing;  // of it: what follows the assistant's text
+  std::optional<TokenId> bos;    // if prompts begin with it
 };
 
 // Empty where there is no template, or where it writes nothing.

@@ -361,6 +361,56 @@ TEST(Ledger, CloseOfAnUnknownIdDoesNothing) {
   EXPECT_FALSE(ledger.contains({99}));
 }
 
+TEST(Ledger, NobodyFindsKvBeforeItIsPublished) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId loading = ledger.open(tokens_of(10), true);
+  ASSERT_TRUE(ledger.extend(loading, 10).ok());
+  ledger.advance_unpublished(loading, 10);
+  EXPECT_EQ(ledger.num_computed(loading), 10) << "it is there for the sequence itself";
+  EXPECT_EQ(ledger.match(tokens_of(10)), 0);
+  const SeqId other = ledger.open(tokens_of(10), true);
+  EXPECT_EQ(ledger.num_computed(other), 0);
+  expect_consistent(ledger);
+  ledger.publish(loading);
+  EXPECT_EQ(ledger.match(tokens_of(10)), 8) << "the full blocks";
+  const SeqId late = ledger.open(tokens_of(10), true);
+  EXPECT_EQ(block_ids(ledger, late), (Ids{0, 1}));
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, BlocksBehindAnUnpublishedOneAreNotPublished) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId loading = ledger.open(tokens_of(4), true);
+  ASSERT_TRUE(ledger.extend(loading, 4).ok());
+  ledger.advance_unpublished(loading, 4);
+  const SeqId user = ledger.fork(loading);
+  for (const TokenId token : tokens_of(8, 4)) {
+    ledger.append(user, token);
+  }
+  compute(ledger, user, 8);
+  EXPECT_EQ(ledger.match(tokens_of(12)), 0);
+  expect_consistent(ledger);
+  ledger.publish(loading);
+  EXPECT_EQ(ledger.match(tokens_of(12)), 4) << "what stands behind is not known to be right";
+  ledger.publish(user);
+  EXPECT_EQ(ledger.match(tokens_of(13)), 12);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, KvThatIsNeverPublishedIsForgottenWithItsSequence) {
+  Ledger ledger({.num_blocks = 4, .block_tokens = 4});
+  const SeqId loading = ledger.open(tokens_of(8), true);
+  ASSERT_TRUE(ledger.extend(loading, 8).ok());
+  ledger.advance_unpublished(loading, 8);
+  const SeqId fork = ledger.fork(loading);
+  ledger.close(loading);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 2);
+  ledger.close(fork);
+  EXPECT_EQ(ledger.counts().blocks_free, 4);
+  EXPECT_EQ(ledger.match(tokens_of(8)), 0);
+  expect_consistent(ledger);
+}
+
 TEST(Ledger, IdsAreNotReused) {
   Ledger ledger({.num_blocks = 1, .block_tokens = 4});
   const SeqId first = ledger.open(tokens_of(1), true);
@@ -377,6 +427,8 @@ TEST(LedgerDeathTest, BrokenPreconditionsAbort) {
   EXPECT_DEATH((void)ledger.blocks_needed(id, -1), "negative");
   EXPECT_DEATH((void)ledger.tokens({99}), "no such sequence");
   EXPECT_DEATH(Ledger({.num_blocks = 0}), "not validated");
+  Ledger windowed({.num_blocks = 2, .block_tokens = 4, .window_tokens = 4});
+  EXPECT_DEATH(windowed.advance_unpublished(windowed.open(tokens_of(2), true), 0), "a window");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Tokens prompt_of(std::int32_t size, TokenId first = 0) {
   return tokens;
 }
 
-// "preempt 3 2 | admit 4 | 1:5+2 4:0+8!" with ! for a run that samples.
+// "preempt 3 preempt 2 admit 4 1:5+2 4:0+8!" with ! for a run that samples.
 std::string show(const StepPlan& plan) {
   std::string text;
   for (const RequestId id : plan.preempt) {
@@ -40,6 +40,9 @@ std::string show(const StepPlan& plan) {
   for (const PlannedRun& run : plan.runs) {
     text +=
         base::str_cat(run.request.value, ":", run.first, "+", run.count, run.samples ? "! " : " ");
+  }
+  for (const RequestId id : plan.drop) {
+    text += base::str_cat("drop ", id.value, " ");
   }
   if (plan.stuck) {
     text += base::str_cat("stuck ", plan.stuck->value, " ");
@@ -420,12 +423,34 @@ TEST(Scheduler, AForkThatIsPreemptedFindsItsPrefixAgain) {
   ASSERT_TRUE(engine.submit(2, prompt_of(2, 50), 6).ok());
   ASSERT_TRUE(engine.submit_fork(3, prompt_of(6), 4, 3).ok());
   EXPECT_EQ(step(engine), "admit 2 admit 3 2:0+2! 3:3+3!") << "from the middle of a block";
+  std::string plans;
   for (int i = 0; i < 12; ++i) {
-    step(engine);
+    plans += step(engine) + "; ";
   }
+  EXPECT_NE(plans.find("preempt 3"), std::string::npos) << plans;
+  EXPECT_EQ(plans.find("3:0+"), std::string::npos) << "it finds its prefix again: " << plans;
   EXPECT_EQ(engine.finished.at(2), run_alone(prompt_of(2, 50), 6, 0));
   EXPECT_EQ(engine.finished.at(3), run_alone(prompt_of(6), 4, 0));
   EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
+}
+
+TEST(Scheduler, ThoseWaitingDropWhatTheyBroughtWhenNothingElseCanRun) {
+  FakeEngine engine({.num_blocks = 4, .block_tokens = 2}, {});
+  for (const std::uint64_t id : {1, 2}) {
+    ASSERT_TRUE(engine.submit(id, prompt_of(4, static_cast<TokenId>(50 * id)), 1).ok());
+    ASSERT_EQ(step(engine), base::str_cat("admit ", id, " ", id, ":0+4!"));
+  }
+  for (const std::uint64_t id : {1, 2}) {
+    ASSERT_TRUE(engine.submit_fork(id + 2, prompt_of(6, static_cast<TokenId>(50 * id)), 1, 4).ok());
+  }
+  EXPECT_EQ(engine.ledger.counts().blocks_in_use, 4) << "no block is left for either";
+  EXPECT_EQ(step(engine), "drop 3 drop 4");
+  EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
+  for (int i = 0; i < 4; ++i) {
+    step(engine);
+  }
+  EXPECT_EQ(engine.finished.at(3), run_alone(prompt_of(6, 50), 1, 0));
+  EXPECT_EQ(engine.finished.at(4), run_alone(prompt_of(6, 100), 1, 0));
 }
 
 TEST(Scheduler, DestructionClosesItsSequences) {

@@ -1,0 +1,80 @@
+// What the tests of the public LLM share: the demo model, seeded ids, statistics, folders that go
+// away.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/types.h"
+
+namespace quire {
+
+using Ids = std::vector<TokenId>;
+
+inline constexpr char kModel[] = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+// Seeded ids of the demo model, without the special ones.
+inline Ids some_ids(std::size_t count, std::uint32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(10 + (seed >> 8) % 1500));
+  }
+  return ids;
+}
+
+inline Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+inline double stat(const LLM& llm, const std::string& name) {
+  const Stats stats = llm.stats().value();
+  for (const auto& [key, value] : stats) {
+    if (key == name) {
+      return value;
+    }
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return -1;
+}
+
+inline double stat(ChunkedLLM& llm, const std::string& name) { return stat(llm.llm(), name); }
+
+// The largest difference, relative to the largest logit of `a`.
+inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0, difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
+  }
+  return difference / largest;
+}
+
+// A folder of its own, removed with all its content.
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string name = testing::TempDir() + "quireXXXXXX";
+    path = ::mkdtemp(name.data());
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
+};
+
+}  // namespace quire

@@ -1,0 +1,73 @@
+#include "quire/engine/turn_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "quire/engine/model_bundle.h"
+#include "quire/text/chat_template.h"
+#include "quire/text/tokenizer.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
+
+// The demo model's tokenizer with another template; "" for none.
+TextBundle with_template(const std::string& source) {
+  TextBundle text{.tokenizer = text::Tokenizer::from_folder(kModel).value(),
+                  .bos_token = "<bos>",
+                  .eos_token = "<eos>"};
+  if (!source.empty()) {
+    text.chat_template = text::ChatTemplate::parse(source).value();
+  }
+  return text;
+}
+
+TokenId token(const TextBundle& text, const std::string& spelling) {
+  const std::vector<TokenId> ids = text.tokenizer.encode(spelling, {.add_special_tokens = false});
+  EXPECT_EQ(ids.size(), 1U) << spelling;
+  return ids.front();
+}
+
+TEST(TurnFormat, OfTheDemoModelIsWhatItsTemplateWritesAroundAnAnswer) {
+  const auto text = load_text(kModel).value();
+  const TurnFormat format = make_turn_format(*text);
+  EXPECT_THAT(format.opening, ElementsAre(token(*text, "<a>")));
+  EXPECT_THAT(format.closing, ElementsAre(token(*text, "<eos>")));
+  EXPECT_EQ(format.bos, token(*text, "<bos>"));
+}
+
+TEST(TurnFormat, ATemplateThatWritesNothingAroundAnAnswerHasNoFormat) {
+  const TextBundle text =
+      with_template("{% for message in messages %}{{ message['content'] }}{% endfor %}");
+  const TurnFormat format = make_turn_format(text);
+  EXPECT_THAT(format.opening, IsEmpty());
+  EXPECT_THAT(format.closing, IsEmpty());
+  EXPECT_FALSE(format.bos.has_value()) << "the template does not write it";
+}
+
+TEST(TurnFormat, BosIsWhatThePromptsOfTheTemplateBeginWith) {
+  const TextBundle text = with_template(
+      "{{ bos_token }}{% for message in messages %}<q> {{ message['content'] }}{% endfor %}"
+      "{% if add_generation_prompt %}<a>{% endif %}");
+  const TurnFormat format = make_turn_format(text);
+  EXPECT_EQ(format.bos, token(text, "<bos>"));
+  EXPECT_THAT(format.opening, ElementsAre(token(text, "<a>")));
+}
+
+TEST(TurnFormat, WithoutATemplateBosIsAsTheTokenizerDoesIt) {
+  const TurnFormat format = make_turn_format(with_template(""));
+  EXPECT_THAT(format.opening, IsEmpty());
+  EXPECT_THAT(format.closing, IsEmpty());
+  EXPECT_FALSE(format.bos.has_value()) << "this tokenizer adds none";
+}
+
+}  // namespace
+}  // namespace quire::engine

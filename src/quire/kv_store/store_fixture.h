@@ -1,0 +1,110 @@
+// The fixture of the tests of Store: a store in a folder of its own, and KV to put into it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/sha256.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/test_support.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+
+inline std::string names_of(const std::vector<Entry>& entries) {
+  std::string names;
+  for (const Entry& entry : entries) {
+    names += entry.name + " ";
+  }
+  return names;
+}
+
+// A store in a folder of its own, and KV to put into it. The clock is the system's plus `ahead_ms`.
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest()
+      : shelves_(random_shelves(small_geometry(), 8, 31)), path_(folder_.path() / "store") {}
+
+  // What a loss of power would do is not tested here, so nothing waits for the disk.
+  Store open(StoreOptions options = {}) {
+    options.write.sync = false;
+    options.now_ms = [this] { return system_now_ms() + ahead_ms_; };
+    auto store = Store::open(path_, std::move(options));
+    EXPECT_TRUE(store.ok()) << store.error().message;
+    return std::move(store).value();
+  }
+
+  KVFileContent content_of(int tokens, int first_id = 7) const {
+    return {.fingerprint = fingerprint_of(1),
+            .geometry = shelves_.geometry(),
+            .runs = {run_of(tokens, 0, first_id)}};
+  }
+
+  // The object of 4 tokens in block `index`.
+  Result<std::int64_t> put_object(Store& store, std::int32_t index) {
+    return store.put_object(object_hash(index), content_of(4, 100 * index), shelves_,
+                            {{{BlockId{index}}}});
+  }
+
+  Entry entry_of(const std::string& name, std::initializer_list<std::int32_t> objects) const {
+    Entry entry{.key = test_hash(name), .tenant = "t", .name = name};
+    for (const std::int32_t index : objects) {
+      entry.parts.push_back({.object = object_hash(index), .tokens = 4});
+    }
+    return entry;
+  }
+
+  void put(Store& store, const std::string& name, std::initializer_list<std::int32_t> objects) {
+    for (const std::int32_t index : objects) {
+      const auto bytes = put_object(store, index);
+      ASSERT_TRUE(bytes.ok()) << bytes.error().message;
+    }
+    const Status status = store.put_entry(entry_of(name, objects));
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    ahead_ms_ += 1000;  // so that the order of use is known
+  }
+
+  std::filesystem::path object_path(std::int32_t index) const {
+    const std::string hash = object_hash(index);
+    return path_ / "objects" / hash.substr(0, 2) / (hash + ".qkv");
+  }
+
+  // Everything that the entry names reads back as it is on the shelves.
+  void expect_whole(const Store& store, const Entry& entry) {
+    for (const EntryPart& part : entry.parts) {
+      const auto file = store.open_object(part.object);
+      ASSERT_TRUE(file.ok()) << file.error().message;
+      const std::int32_t index = file->content().runs[0].tokens[0] / 100;
+      PagedStore to = random_shelves(small_geometry(), 1, 5);
+      ASSERT_TRUE(read_run(*file, 0, ids({0}), to).ok());
+      EXPECT_EQ(shelf_bytes(to, ids({0})), shelf_bytes(shelves_, ids({index})));
+    }
+  }
+
+  void execute_sql(const std::string& sql) {
+    sqlite3* connection = nullptr;
+    ASSERT_EQ(sqlite3_open((path_ / "index.sqlite").c_str(), &connection), SQLITE_OK);
+    char* error = nullptr;
+    EXPECT_EQ(sqlite3_exec(connection, sql.c_str(), nullptr, nullptr, &error), SQLITE_OK) << error;
+    sqlite3_close(connection);
+  }
+
+  TemporaryFolder folder_;
+  PagedStore shelves_;
+  std::filesystem::path path_;
+  std::int64_t ahead_ms_ = 0;
+};
+
+}  // namespace quire::kv_store
