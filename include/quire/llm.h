@@ -22,10 +22,10 @@
 namespace quire {
 
 struct LLMOptions {
-  std::string device = "cpu";      // "cpu"; "cuda", "cuda:1": kDevice without a usable GPU
-  std::string dtype = "auto";      // "auto" (as the checkpoint says; fp16 computes in bf16) |
-                                   // "float32" | "bfloat16"
-  std::string quantize;            // weights: "" (none) | "q8g32" | "q4g32", done while loading
+  std::string device = "cpu";  // "cpu"; "cuda", "cuda:1": kDevice without a usable GPU
+  std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
+                               // GGUF tensors from their own codes) | "float32" | "bfloat16"
+  std::string quantize;        // weights: "" (none) | "q8g32" | "q4g32", done while loading
   std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16"
   std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;  // of KV blocks, never exceeded

@@ -110,15 +110,15 @@ TEST_P(ExactnessTest, AskingForFewerLogitsDoesNotChangeThem) {
   EXPECT_TRUE(same_bits(last, std::span(cold_).last(last.size())));
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, ExactnessTest,
-                         ::testing::Combine(::testing::ValuesIn(variant_paths()),
-                                            ::testing::Values(WeightFormat::kF32,
-                                                              WeightFormat::kBf16,
-                                                              WeightFormat::kQ8g32)),
-                         [](const auto& info) {
-                           return test_name(std::get<0>(info.param)) + "_" +
-                                  kernels::format_name(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, ExactnessTest,
+    ::testing::Combine(::testing::ValuesIn(variant_paths()),
+                       ::testing::Values(WeightFormat::kF32, WeightFormat::kBf16,
+                                         WeightFormat::kQ8g32, WeightFormat::kQ4m32)),
+    [](const auto& info) {
+      return test_name(std::get<0>(info.param)) + "_" +
+             kernels::format_name(std::get<1>(info.param));
+    });
 
 }  // namespace
 }  // namespace quire::model::testing

@@ -16,7 +16,8 @@
 namespace quire::attention {
 namespace {
 
-constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart
+constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart,
+constexpr int kSplitTokens = 64;    // if they hold so many tokens on average
 
 std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 
@@ -265,9 +266,28 @@ class Planner {
     });
   }
 
-  // Levels with few tiles each: all their pieces run side by side, unless there is nothing to cut.
+  // A piece that runs apart costs a slot and a merge: too much for a few tokens.
+  [[nodiscard]] bool has_short_pieces(std::span<const Level> levels) const {
+    std::int64_t tokens = 0;
+    std::int64_t pieces = 0;
+    for (const Level& level : levels) {
+      for (const std::int32_t entry : level) {
+        const std::int32_t of_entry = entries_[static_cast<std::size_t>(entry)].num_tokens;
+        tokens += of_entry;
+        pieces += divide_up(of_entry, kPieceTokens);
+      }
+    }
+    return tokens < kSplitTokens * pieces;
+  }
+
+  // Levels with few tiles each: all their pieces run side by side, unless there is nothing to cut
+  // or nothing gained by it.
   void add_few(std::span<const Level> levels) {
-    if (levels.size() == 1 && has_one_piece_per_tile(levels.front())) {
+    const bool one_chain = std::ranges::adjacent_find(levels, [&](const Level& a, const Level& b) {
+                             return !continues(a, b);
+                           }) == levels.end();
+    if (one_chain && (has_short_pieces(levels) ||
+                      (levels.size() == 1 && has_one_piece_per_tile(levels.front())))) {
       add_chains(levels);
       return;
     }

@@ -167,6 +167,18 @@ TEST(Plan, ConsecutiveSmallLevelsShareOneWave) {
   }
 }
 
+// What a slot and a merge cost is more than the work of a few tokens.
+TEST(Plan, ShortEntriesAreWalkedInTurnEvenByFewTiles) {
+  const auto blocks = ids(8);
+  const EntryRow row{0, 300, 256};
+  const std::vector<Entry> entries(20, Entry{blocks, 16, {&row, 1}});
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
+  ASSERT_EQ(plan.waves.size(), 1u);
+  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 4, false}));
+  EXPECT_EQ(plan.chains[3], (Plan::Chain{60, 20}));
+  EXPECT_EQ(plan.num_slots, 0);
+}
+
 TEST(Plan, PiecesOutsideEveryWindowAreSkipped) {
   const auto blocks = ids(80);
   const EntryRow rows[] = {{0, 99, 100}, {1, 2000, 2001}};

@@ -38,7 +38,7 @@ Result<std::vector<T>> list_of(const GgufFile& file, const char* name, std::size
 Status read_ids(const GgufFile& file, VocabSpec& spec) {
   constexpr struct {
     const char* name;
-    TokenId VocabSpec::*field;
+    TokenId VocabSpec::* field;
   } kIds[] = {{"bos_token_id", &VocabSpec::bos},       {"eos_token_id", &VocabSpec::eos},
               {"eot_token_id", &VocabSpec::eot},       {"unknown_token_id", &VocabSpec::unk},
               {"seperator_token_id", &VocabSpec::sep},  // spelled so in the format

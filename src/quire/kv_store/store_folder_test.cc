@@ -41,7 +41,9 @@ TEST_F(StoreTest, FoldersThatAreNoStoreAreRefused) {
   EXPECT_FALSE(std::filesystem::exists(path_ / "index.sqlite"));
   std::filesystem::remove(path_ / "thesis.txt");
   EXPECT_THAT(message(ErrorCode::kInvalidArgument, {.read_only = true}), HasSubstr("format"));
-  { open(); }
+  {
+    open();
+  }
   std::ofstream(path_ / "format") << "quire store 2\n";
   EXPECT_THAT(message(ErrorCode::kUnsupported),
               HasSubstr("store format version 2, this build reads version 1"));

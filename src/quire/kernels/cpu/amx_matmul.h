@@ -199,8 +199,8 @@ inline void add_group(const std::int32_t* sums, __m512 weight_scales, const floa
 
 // Integer sums of one group. A macro, because gcc pastes tile numbers into the instruction's text.
 #define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile) \
-  _tile_loadd(rows_tile, block.x + (i)*512, 32);         \
-  _tile_loadd(weights_tile, w + (i)*1024, 64);           \
+  _tile_loadd(rows_tile, block.x + (i) * 512, 32);       \
+  _tile_loadd(weights_tile, w + (i) * 1024, 64);         \
   _tile_zero(i);                                         \
   _tile_dpbssd(i, rows_tile, weights_tile);              \
   _tile_stored(i, sums[i], 64)
