@@ -18,6 +18,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/model/decoder.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -59,16 +60,20 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+const model::Decoder& decoder_of(const Engine& engine) {
+  return *engine.bundle().decoder;  // NOLINT(bugprone-unchecked-optional-access): is set up
+}
+
 class Bench {
  public:
   Bench(Engine& engine, const BenchOptions& options)
       : engine_(engine),
         options_(options),
         pool_(engine.context().pool->threads()),
-        floors_({.table = engine.context().table, .pool = &pool_}, *engine.bundle().decoder,
+        floors_({.table = engine.context().table, .pool = &pool_}, decoder_of(engine),
                 engine.bundle().kv_dtype),
         prompts_(engine.model_config().vocab_size),
-        format_(engine.bundle().decoder->load_report().main_format) {}
+        format_(decoder_of(engine).load_report().main_format) {}
 
   // Work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);

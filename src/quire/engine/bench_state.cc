@@ -13,6 +13,7 @@
 
 #include "quire/base/str.h"
 #include "quire/chunks.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
@@ -94,6 +95,7 @@ Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
 
 Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take) {
   std::vector<ChunkContent> contents;
+  contents.reserve(kChunks + 1);
   for (std::int32_t i = 0; i < kChunks; ++i) {
     contents.push_back({.content = take(std::max(tokens / kChunks, 1))});
   }

@@ -19,6 +19,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/llm.h"
@@ -175,9 +176,9 @@ Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
     const std::size_t known = std::min(asking.handed_out - text_bytes, delta->text.size());
     text_bytes += delta->text.size();
     asking.handed_out = std::max(asking.handed_out, text_bytes);
-    const Status taken = known == delta->text.size()
-                             ? Status()
-                             : follow.on_text(std::string_view(delta->text).substr(known));
+    Status taken = known == delta->text.size()
+                       ? Status()
+                       : follow.on_text(std::string_view(delta->text).substr(known));
     if (!taken.ok()) {
       QUIRE_TRY([[maybe_unused]] const bool ended, engine.abort(channel.id()));
       return taken;

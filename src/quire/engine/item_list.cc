@@ -1,6 +1,5 @@
 #include "quire/engine/item_list.h"
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>

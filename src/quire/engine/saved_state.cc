@@ -19,7 +19,6 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/output.h"
 #include "quire/result.h"
-#include "quire/types.h"
 
 namespace quire::engine {
 namespace {

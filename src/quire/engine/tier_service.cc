@@ -18,6 +18,7 @@
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
 #include "quire/device/aligned_buffer.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
@@ -329,10 +330,9 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
                                               ", the model's context ends at ", limit)};
 }
 
-Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
-                                                   SavedState rest) {
-  seal_foreign(runs, rest);
-  Restored restored{.position = rest.own_position, .grade = rest.grade};
+// Room for the runs that the sequence was composed of.
+Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, const SavedState& rest,
+                                   Restored& restored) {
   for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
     const kv_store::SavedRun& run = runs[i];
     QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
@@ -341,6 +341,14 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
     restored.uses.push_back(
         {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
   }
+  return {};
+}
+
+Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
+                                                   SavedState rest) {
+  seal_foreign(runs, rest);
+  Restored restored{.position = rest.own_position, .grade = rest.grade};
+  QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   if (runs.size() > rest.ranks.size()) {
     restored.own = runs.back().tokens;
   }
@@ -348,11 +356,11 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
   QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
   restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
-  QUIRE_TRY_STATUS(engine_.ask<bool>([&]() -> Result<bool> {
-    QUIRE_TRY_STATUS(make_room(restored));
-    return true;
-  }));
-  return restored;
+  const auto made = engine_.ask<bool>([&]() -> Result<bool> {
+    const Status status = make_room(restored);
+    return status.ok() ? Result<bool>(true) : status.error();
+  });
+  return made.ok() ? Result<Restored>(std::move(restored)) : made.error();
 }
 
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is

@@ -123,6 +123,8 @@ class TierService {
     std::vector<Arrivals::Part> parts;
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest);
+  [[nodiscard]] Status reserve_before(std::span<const kv_store::SavedRun> runs,
+                                      const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
   [[nodiscard]] Result<StateRef> restore_in_background(kv_store::KVFile file, SavedState rest);
   // Waits until what is in the blocks may be read.

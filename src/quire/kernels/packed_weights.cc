@@ -88,12 +88,17 @@ void pack_q4(const float* w, int column, std::byte* step) {
 
 // Scale = range / 15, minimum = the smallest weight.
 void pack_q4m(const float* w, int column, std::byte* step) {
-  const auto [low, high] = std::minmax_element(w, w + kStepDepth);
-  put(step + std::ptrdiff_t{2} * column, tensor::float_to_fp16((*high - *low) / 15.0f));
-  put(step + kScaleBytes + std::ptrdiff_t{2} * column, tensor::float_to_fp16(*low));
-  const float inverse = *high > *low ? 15.0f / (*high - *low) : 0.0f;
+  float low = w[0];
+  float high = w[0];
+  for (int k = 1; k < kStepDepth; ++k) {
+    low = std::min(low, w[k]);
+    high = std::max(high, w[k]);
+  }
+  put(step + std::ptrdiff_t{2} * column, tensor::float_to_fp16((high - low) / 15.0f));
+  put(step + kScaleBytes + std::ptrdiff_t{2} * column, tensor::float_to_fp16(low));
+  const float inverse = high > low ? 15.0f / (high - low) : 0.0f;
   const auto code = [&](int k) {
-    return static_cast<unsigned>(std::clamp(round_to_int((w[k] - *low) * inverse), 0, 15));
+    return static_cast<unsigned>(std::clamp(round_to_int((w[k] - low) * inverse), 0, 15));
   };
   for (int k = 0; k < kStepDepth / 2; ++k) {
     step[kMinimumHeaderBytes + q4_offset(column, k)] =
