@@ -13,19 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
 #include "quire/base/iso_time.h"
-#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/checkpoints.h"
-#include "quire/device/cpu/isa.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
-#include "quire/kv/ledger.h"
-#include "quire/kv/types.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -33,13 +29,10 @@
 #include "quire/kv_store/store.h"
 #include "quire/output.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::engine {
 namespace {
-
-namespace json = base::json;
 
 constexpr double kMillisecond = 1e-3;
 
