@@ -240,8 +240,9 @@ class Planner {
           std::ranges::move(tiles_of(*entry), std::back_inserter(tiles));
         }
       }
-      std::ranges::stable_sort(tiles, {}, [](const Tile& tile) {
-        return std::tuple(tile.item.kv_head, tile.item.first_row, tile.item.first_head);
+      std::ranges::sort(tiles, {}, [](const Tile& tile) {
+        const WorkItem& item = tile.item;  // entries stand in levels in list order
+        return std::tuple(item.kv_head, item.first_row, item.first_head, item.entry);
       });
       const WorkItem* last = nullptr;
       for (const Tile& tile : tiles) {
