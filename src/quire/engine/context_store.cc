@@ -17,6 +17,7 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/item_list.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
