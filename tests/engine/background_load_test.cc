@@ -123,11 +123,13 @@ TEST_F(BackgroundLoad, SavingAtOnceGivesTheSameFile) {
 }
 
 TEST_F(BackgroundLoad, APlainPromptFindsTheKvOnceItIsThere) {
-  LLM llm = open_demo();
-  const Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
-  ASSERT_TRUE(loaded.save(folder_ / "waited.qkv").ok());
-  EXPECT_EQ(llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast).value().logits, logits_);
-  EXPECT_LT(stat(llm, "tokens_computed"), 64);
+  for (int round = 0; round < 5; ++round) {
+    LLM llm = open_demo();
+    const Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
+    ASSERT_TRUE(loaded.save(folder_ / "waited.qkv").ok());
+    EXPECT_EQ(llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast).value().logits, logits_);
+    EXPECT_LT(stat(llm, "tokens_computed"), 64);
+  }
 }
 
 TEST_F(BackgroundLoad, RollingBackIntoABlockThatIsBeingReadCopiesWhatIsRead) {

@@ -90,18 +90,26 @@ void Arrivals::run() {
         return;
       }
     }
-    const int layers = load->file_->content().geometry.layers;
-    Status status;
-    for (int layer = 0; layer < layers && status.ok(); ++layer) {
-      const bool closing = [this] {
-        const std::lock_guard lock(mutex_);
-        return closing_;
-      }();
-      status = closing ? Status(ErrorCode::kClosed, "the engine is closed")
-                       : load->read_layer(layer, shelves_);
-      load->note(layer + (status.ok() ? 1 : 0), status);
+    read(load);
+  }
+}
+
+// Whoever has waited for all of a load finds it finished: that letter is sent before the last layer
+// is noted.
+void Arrivals::read(const LoadRef& load) {
+  const int layers = load->file_->content().geometry.layers;
+  Status status;
+  for (int layer = 0; layer < layers && status.ok(); ++layer) {
+    const bool closing = [this] {
+      const std::lock_guard lock(mutex_);
+      return closing_;
+    }();
+    status = closing ? Status(ErrorCode::kClosed, "the engine is closed")
+                     : load->read_layer(layer, shelves_);
+    if (layer + 1 == layers || !status.ok()) {
+      post_([this, load, status] { finish(load, status); });
     }
-    post_([this, load, status] { finish(load, status); });
+    load->note(layer + (status.ok() ? 1 : 0), status);
   }
 }
 

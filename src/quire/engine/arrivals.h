@@ -100,6 +100,7 @@ class Arrivals {
     Status why;
   };
   void run();
+  void read(const LoadRef& load);
   void finish(const LoadRef& load, const Status& status);
 
   kv_store::PagedStore& shelves_;
