@@ -17,7 +17,8 @@ namespace quire::attention {
 namespace {
 
 constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart,
-constexpr int kSplitTokens = 64;    // if they hold so many tokens on average
+constexpr int kSplitTokens = 64;    // if they hold so many tokens on average,
+constexpr int kWalkTokens = 1024;   // or more than so many in all
 
 std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 
@@ -34,7 +35,7 @@ struct Tile {
   std::span<const TokenRange> pieces;
 };
 
-using Level = std::vector<std::int32_t>;  // entries that share no row
+using Level = std::vector<std::int32_t>;  // entries that share no row, by their first row
 
 class Planner {
  public:
@@ -87,11 +88,15 @@ class Planner {
     groups_.push_back(row_groups(entry));
   }
 
-  // Entries of one level share no row, and a row's entries stand in levels in list order.
+  // Entries of one level share no row, and a row's entries stand in levels in list order. Those
+  // without rows are left out.
   [[nodiscard]] std::vector<Level> entries_by_level() const {
     std::vector<Level> levels;
     std::vector<std::size_t> next_level(static_cast<std::size_t>(plan_.num_rows), 0);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].rows.empty()) {
+        continue;
+      }
       std::size_t level = 0;
       for (const EntryRow& row : entries_[i].rows) {
         level = std::max(level, next_level[static_cast<std::size_t>(row.row)]);
@@ -101,6 +106,9 @@ class Planner {
       }
       levels.resize(std::max(levels.size(), level + 1));
       levels[level].push_back(static_cast<std::int32_t>(i));
+    }
+    for (Level& level : levels) {
+      std::ranges::sort(level, {}, [&](std::int32_t entry) { return rows_of(entry).front().row; });
     }
     return levels;
   }
@@ -197,17 +205,25 @@ class Planner {
     return threads_ > 1 && tiles < std::int64_t{kItemsPerThread} * threads_;
   }
 
-  [[nodiscard]] bool same_rows(std::int32_t a, std::int32_t b) const {
-    return std::ranges::equal(entries_[static_cast<std::size_t>(a)].rows,
-                              entries_[static_cast<std::size_t>(b)].rows, {}, &EntryRow::row,
-                              &EntryRow::row);
+  [[nodiscard]] std::span<const EntryRow> rows_of(std::int32_t entry) const {
+    return entries_[static_cast<std::size_t>(entry)].rows;
+  }
+
+  // The entry of `level` with the rows of `entry`, else -1.
+  [[nodiscard]] std::int32_t find_same(const Level& level, std::int32_t entry) const {
+    const auto found = std::lower_bound(
+        level.begin(), level.end(), rows_of(entry).front().row,
+        [&](std::int32_t of, std::int32_t row) { return rows_of(of).front().row < row; });
+    const bool same =
+        found != level.end() &&
+        std::ranges::equal(rows_of(*found), rows_of(entry), {}, &EntryRow::row, &EntryRow::row);
+    return same ? *found : -1;
   }
 
   // Every entry of `next` has the rows of one entry of `level`.
   [[nodiscard]] bool continues(const Level& level, const Level& next) const {
-    return std::ranges::all_of(next, [&](std::int32_t entry) {
-      return std::ranges::any_of(level, [&](std::int32_t of) { return same_rows(of, entry); });
-    });
+    return std::ranges::all_of(next,
+                               [&](std::int32_t entry) { return find_same(level, entry) >= 0; });
   }
 
   // An item of its own, or the next of the last chain.
@@ -234,10 +250,9 @@ class Planner {
     for (const std::int32_t first : levels.front()) {
       std::vector<Tile> tiles;
       for (const Level& level : levels) {
-        const auto entry =
-            std::ranges::find_if(level, [&](std::int32_t of) { return same_rows(first, of); });
-        if (entry != level.end()) {
-          std::ranges::move(tiles_of(*entry), std::back_inserter(tiles));
+        const std::int32_t entry = find_same(level, first);
+        if (entry >= 0) {
+          std::ranges::move(tiles_of(entry), std::back_inserter(tiles));
         }
       }
       std::ranges::sort(tiles, {}, [](const Tile& tile) {
@@ -267,7 +282,8 @@ class Planner {
     });
   }
 
-  // A piece that runs apart costs a slot and a merge: too much for a few tokens.
+  // A piece that runs apart costs a slot and a merge: too much for a few tokens, as long as there
+  // are not many such pieces for the threads to share.
   [[nodiscard]] bool has_short_pieces(std::span<const Level> levels) const {
     std::int64_t tokens = 0;
     std::int64_t pieces = 0;
@@ -278,7 +294,7 @@ class Planner {
         pieces += divide_up(of_entry, kPieceTokens);
       }
     }
-    return tokens < kSplitTokens * pieces;
+    return tokens < kSplitTokens * pieces && tokens <= kWalkTokens;
   }
 
   // Levels with few tiles each: all their pieces run side by side, unless there is nothing to cut

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,6 +36,17 @@ std::vector<EntryRow> causal_rows(int first_row, int first_position, int count) 
     rows.push_back({first_row + i, first_position + i, first_position + i + 1});
   }
   return rows;
+}
+
+std::vector<std::int32_t> entries_of(const Plan& plan, const Plan::Chain& chain) {
+  std::vector<std::int32_t> entries;
+  entries.reserve(static_cast<std::size_t>(chain.num_items));
+  for (const WorkItem& item : std::span(plan.items)
+                                  .subspan(static_cast<std::size_t>(chain.first_item),
+                                           static_cast<std::size_t>(chain.num_items))) {
+    entries.push_back(item.entry);
+  }
+  return entries;
 }
 
 TEST(Plan, StacksRowsAndHeadsOfAGroup) {
@@ -78,24 +92,24 @@ TEST(Plan, CutsGroupsOfMoreThanATileOfHeads) {
 TEST(Plan, WavesKeepTheListOrderOfARowAndRunOtherRowsBeside) {
   const auto blocks = ids(8);
   const EntryRow rows[] = {{0, 300, 256}, {1, 300, 256}};
-  const Entry entries[] = {{blocks, 256, {rows, 1}},  // row 0
-                           {blocks, 256, {rows, 1}},
-                           {blocks, 256, {rows + 1, 1}},  // row 1
-                           {blocks, 256, {rows, 2}}};     // both
+  const std::vector<Entry> entries = {{blocks, 256, {rows, 1}},  // row 0
+                                      {blocks, 256, {rows, 1}},
+                                      {blocks, 256, {rows + 1, 1}},  // row 1
+                                      {blocks, 256, {rows, 2}}};     // both
   const Plan plan = make_plan(kOneHead, entries, 32, 0, 1);
   ASSERT_EQ(plan.waves.size(), 2u);
-  std::vector<std::vector<int>> waves;
+  std::vector<std::vector<std::int32_t>> waves;
   for (const Plan::Wave& wave : plan.waves) {
     EXPECT_FALSE(wave.split);
     waves.emplace_back();
-    for (std::size_t i = 0; i < static_cast<std::size_t>(wave.num_chains); ++i) {
-      const Plan::Chain& chain = plan.chains[static_cast<std::size_t>(wave.first_chain) + i];
-      for (std::int32_t item = 0; item < chain.num_items; ++item) {
-        waves.back().push_back(plan.items[static_cast<std::size_t>(chain.first_item + item)].entry);
-      }
+    const auto chains = std::span(plan.chains)
+                            .subspan(static_cast<std::size_t>(wave.first_chain),
+                                     static_cast<std::size_t>(wave.num_chains));
+    for (const Plan::Chain& chain : chains) {
+      std::ranges::copy(entries_of(plan, chain), std::back_inserter(waves.back()));
     }
   }
-  EXPECT_EQ(waves, (std::vector<std::vector<int>>{{0, 1, 2}, {3}}));
+  EXPECT_EQ(waves, (std::vector<std::vector<std::int32_t>>{{0, 1, 2}, {3}}));
   EXPECT_EQ(plan.chains, (std::vector<Plan::Chain>{{0, 2}, {2, 1}, {3, 1}}));
 }
 
@@ -177,6 +191,34 @@ TEST(Plan, ShortEntriesAreWalkedInTurnEvenByFewTiles) {
   EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 4, false}));
   EXPECT_EQ(plan.chains[3], (Plan::Chain{60, 20}));
   EXPECT_EQ(plan.num_slots, 0);
+}
+
+// Many short chunks are work enough for all threads.
+TEST(Plan, ManyShortEntriesAreSharedAmongTheThreads) {
+  const auto blocks = ids(8);
+  const EntryRow row{0, 300, 256};
+  const std::vector<Entry> entries(100, Entry{blocks, 16, {&row, 1}});
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
+  ASSERT_EQ(plan.waves.size(), 1u);
+  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 400, true}));
+}
+
+// Whatever the order in which the requests are listed.
+TEST(Plan, ChainsFindTheirRowsInEveryLevel) {
+  const auto blocks = ids(8);
+  const EntryRow rows[] = {{0, 300, 256}, {1, 300, 256}, {2, 300, 256}};
+  std::vector<Entry> entries(1, Entry{blocks, 256, {}});
+  for (const std::size_t row : {2, 0, 1, 0, 2, 2}) {
+    entries.push_back({blocks, 256, {rows + row, 1}});
+  }
+  const Plan plan = make_plan(kOneHead, entries, 32, 0, 1);
+  ASSERT_EQ(plan.waves.size(), 1u);
+  std::vector<std::vector<std::int32_t>> chains;
+  chains.reserve(plan.chains.size());
+  for (const Plan::Chain& chain : plan.chains) {
+    chains.push_back(entries_of(plan, chain));
+  }
+  EXPECT_EQ(chains, (std::vector<std::vector<std::int32_t>>{{2, 4}, {3}, {1, 5, 6}}));
 }
 
 TEST(Plan, PiecesOutsideEveryWindowAreSkipped) {
