@@ -90,7 +90,7 @@ class BackgroundLoad : public testing::Test {
   std::vector<float> logits_;
   Ids next_;
   const TemporaryFolder temporary_;
-  const std::filesystem::path folder_ = temporary_.path;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 class DamagedLoad : public BackgroundLoad {

@@ -66,7 +66,7 @@ class SavedFiles : public testing::Test {
   LLM llm_ = LLM::open(kModel, {.threads = 2}).value();
   const Ids ids_ = some_ids(70, 3);
   const TemporaryFolder temporary_;
-  const std::filesystem::path folder_ = temporary_.path;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(SavedFiles, CountsAndPositionsOutOfRangeAreRefusedOrHarmless) {

@@ -71,7 +71,7 @@ class PublicCheckpoints : public testing::Test {
   }
 
   const TemporaryFolder temporary_;
-  const std::filesystem::path folder_ = temporary_.path;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(PublicCheckpoints, AnotherLlmGoesOnWithTheSameBits) {

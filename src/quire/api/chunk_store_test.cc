@@ -59,7 +59,7 @@ class ChunkStore : public testing::Test {
   }
 
   const TemporaryFolder temporary_;
-  const std::filesystem::path folder_ = temporary_.path;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {

@@ -166,7 +166,7 @@ TEST(Context, UnloadedItemsFreeTheirBlocksAndComeBackWithTheirBits) {
 
 TEST(Context, SavedItemsAreThereForTheNextProcess) {
   const TemporaryFolder folder;
-  const ContextOptions options{.store = folder.path / "store"};
+  const ContextOptions options{.store = folder.path() / "store"};
   std::vector<std::string> ids;
   std::vector<TokenLogprobs> before;
   SamplingParams logged = greedy(6);
@@ -203,7 +203,7 @@ TEST(Context, SavedItemsAreThereForTheNextProcess) {
 TEST(Context, AnItemThatWasRenamedIsTheOneThatWasSaved) {
   const TemporaryFolder folder;
   LLM llm = open_demo();
-  ContextManager context = ContextManager::open(llm, {.store = folder.path / "store"}).value();
+  ContextManager context = ContextManager::open(llm, {.store = folder.path() / "store"}).value();
   const std::string id = context.add(kCards[0], {.name = "red"}).value();
   ASSERT_TRUE(context.save(id).ok());
   ASSERT_EQ(context.add(kCards[0], {.name = "scarlet"}).value(), id);
@@ -214,13 +214,13 @@ TEST(Context, AnItemThatWasRenamedIsTheOneThatWasSaved) {
 
 TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
   const TemporaryFolder folder;
-  const ContextOptions options{.store = folder.path / "store"};
+  const ContextOptions options{.store = folder.path() / "store"};
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm, options).value();
   const std::string id = context.add(kCards[1]).value();
   ASSERT_TRUE(context.save(id).ok());
   const auto answer = context.infer("Who is the captain?", greedy(5)).value().output.token_ids;
-  for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path)) {
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path())) {
     if (file.path().extension() == ".qkv") {
       std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
       damaged.seekp(static_cast<std::streamoff>(file.file_size()) - 700);

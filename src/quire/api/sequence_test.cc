@@ -240,7 +240,7 @@ TEST(Sequence, BehindACompositionItKeepsTheChunksAndTheirGrade) {
 
 TEST(Sequence, SavedAndLoadedItGoesOnAsIfNothingHadHappened) {
   const TemporaryFolder folder;
-  const std::string file = folder.path / "sequence.qkv";
+  const std::string file = folder.path() / "sequence.qkv";
   const Ids ids = some_ids(75, 60);
   Ids next;
   {
@@ -265,7 +265,7 @@ TEST(Sequence, SavedAndLoadedItGoesOnAsIfNothingHadHappened) {
 
 TEST(Sequence, SavedBehindACompositionItKeepsItsChunks) {
   const TemporaryFolder folder;
-  const std::string file = folder.path / "sequence.qkv";
+  const std::string file = folder.path() / "sequence.qkv";
   ChunkedLLM llm = open_chunked();
   const CompositionSpec spec{
       .system_chunk_id =
@@ -288,7 +288,7 @@ TEST(Sequence, SavedBehindACompositionItKeepsItsChunks) {
 
 TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
   const TemporaryFolder folder;
-  const std::string file = folder.path / "sequence.qkv";
+  const std::string file = folder.path() / "sequence.qkv";
   LLM llm = open_demo();
   ASSERT_TRUE(llm.sequence(some_ids(40, 61)).value().save(file).ok());
   LLM other = open_demo({.dtype = "float32"});

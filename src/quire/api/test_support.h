@@ -8,12 +8,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <vector>
 
+#include "quire/base/temporary_folder.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/types.h"
@@ -62,19 +60,6 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return difference / largest;
 }
 
-// A folder of its own, removed with all its content.
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = testing::TempDir() + "quireXXXXXX";
-    path = ::mkdtemp(name.data());
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
+using base::TemporaryFolder;
 
 }  // namespace quire

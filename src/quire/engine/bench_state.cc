@@ -1,17 +1,12 @@
 #include "quire/engine/bench_state.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <string>
-#include <system_error>
-#include <utility>
 #include <vector>
 
-#include "quire/base/str.h"
+#include "quire/base/temporary_folder.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
@@ -28,32 +23,6 @@ namespace {
 constexpr int kRounds = 9;
 constexpr std::int32_t kChunks = 8;
 constexpr std::int32_t kQueryTokens = 32;
-
-// A private folder for the time of a measurement.
-class TemporaryFolder {
- public:
-  [[nodiscard]] static Result<TemporaryFolder> create() {
-    std::error_code failure;
-    std::string name = (std::filesystem::temp_directory_path(failure) / "quire-XXXXXX").string();
-    if (failure || ::mkdtemp(name.data()) == nullptr) {
-      return {ErrorCode::kIo, base::str_cat("cannot make a folder ", name)};
-    }
-    return TemporaryFolder(std::move(name));
-  }
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::filesystem::path file() const { return path_ / "sequence.qkv"; }
-
- private:
-  explicit TemporaryFolder(std::string name) : path_(std::move(name)) {}
-  std::filesystem::path path_;
-};
 
 // Seconds of `run`, which returns a Status: the median; its first error.
 template <class Run>
@@ -81,16 +50,20 @@ Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids) {
 }
 
 Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
-  QUIRE_TRY(const TemporaryFolder folder, TemporaryFolder::create());
+  const base::TemporaryFolder folder;
+  if (folder.path().empty()) {
+    return {ErrorCode::kIo, "cannot make a temporary folder for the saved sequence"};
+  }
+  const std::filesystem::path file = folder.path() / "sequence.qkv";
   {
     // Behind a run of their own: what stands in a plain prompt would be found in the prefix cache.
     QUIRE_TRY(const StateRef plain, engine.sequences().open(ids, {}));
     QUIRE_TRY(const HeldRef held, engine.tiers().hold(plain, {}));
     const BlockRun run = TierService::run_of(held);
     QUIRE_TRY(const StateRef state, engine.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
-    QUIRE_TRY_STATUS(engine.tiers().save(state, folder.file(), {}));
+    QUIRE_TRY_STATUS(engine.tiers().save(state, file, {}));
   }
-  return median_of_rounds([&] { return outcome(engine.tiers().load(folder.file(), true)); });
+  return median_of_rounds([&] { return outcome(engine.tiers().load(file, true)); });
 }
 
 Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take) {

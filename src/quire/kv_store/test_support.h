@@ -15,11 +15,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/base/sha256.h"
+#include "quire/base/temporary_folder.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/tensor/dtype.h"
@@ -29,26 +29,16 @@ namespace quire::kv_store {
 
 // A folder of its own, removed with all its content. In memory where there is such a place: no test
 // pulls the plug, so what the system says it has written it has, and fsync need not cost anything.
-class TemporaryFolder {
+class TemporaryFolder : public base::TemporaryFolder {
  public:
-  TemporaryFolder() {
-    const std::filesystem::path memory = "/dev/shm";
-    const std::filesystem::path parent = std::filesystem::is_directory(memory)
-                                             ? memory
-                                             : std::filesystem::path(::testing::TempDir());
-    std::string name = parent / "quire_kv_store_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  TemporaryFolder() : base::TemporaryFolder(parent()) {}
 
  private:
-  std::filesystem::path path_;
+  static std::filesystem::path parent() {
+    const std::filesystem::path memory = "/dev/shm";
+    return std::filesystem::is_directory(memory) ? memory
+                                                 : std::filesystem::path(::testing::TempDir());
+  }
 };
 
 inline tensor::KVGeometry small_geometry(tensor::DType dtype = tensor::DType::kBFloat16,

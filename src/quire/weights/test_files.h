@@ -1,8 +1,6 @@
 // Files built byte by byte for the tests of this module: good ones, and ones that lie.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +8,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "quire/base/temporary_folder.h"
 
 namespace quire::weights::testing {
 
@@ -64,28 +64,12 @@ struct GgufBuilder {
   }
 };
 
-// A new empty folder that goes away with the object.
-class TempFolder {
+class TempFolder : public base::TemporaryFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "quire-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code failure;
-    std::filesystem::remove_all(path_, failure);
-  }
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   void write(std::string_view name, std::string_view content) const {
-    std::ofstream out(path_ / name, std::ios::binary);
+    std::ofstream out(path() / name, std::ios::binary);
     out.write(content.data(), static_cast<std::streamsize>(content.size()));
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace quire::weights::testing
