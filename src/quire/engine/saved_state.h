@@ -31,8 +31,8 @@ struct SavedState {
 // Of this machine.
 [[nodiscard]] std::string kernels_here();
 
-// Identity of everything that decides the bits of KV besides the tokens before it. No kernels: for
-// what names them beside it, and is graded by them.
+// Identity of everything that decides the bits of KV besides the tokens before it. `kernels` is
+// empty for what names them in its SavedState, and is graded by them instead of refused.
 [[nodiscard]] base::KVFingerprint kv_fingerprint(std::string_view model_digest,
                                                  std::string_view kernels);
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,9 @@ namespace {
 constexpr int kTileColumns = 16;
 constexpr int kScaleBytes = 64;  // 32 fp16
 constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
+
+static_assert(std::size(KernelTable{}.matmul) == kWeightFormats &&
+              std::size(KernelTable{}.row_formats) == kWeightFormats);
 
 // Where input k of a column lives, counted in elements from the column's first one. Layouts: see
 // the header.

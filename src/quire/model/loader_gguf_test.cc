@@ -30,7 +30,9 @@ namespace quire::model {
 namespace {
 
 using kernels::WeightFormat;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 using weights::testing::raw;
 
 // ggml's numbers for types.
@@ -44,6 +46,8 @@ enum GgmlNumber : std::uint32_t {
   kQ4_K = 12,
   kQ6_K = 14
 };
+
+constexpr float kLargestHalf = 0.05f;  // in blocks
 
 struct Stored {
   std::int64_t rows, columns;
@@ -102,7 +106,7 @@ class LoaderGgufTest : public ::testing::Test {
       std::string block(layout.bytes, '\0');
       std::ranges::generate(block, [&] { return static_cast<char>(random_()); });
       for (const std::size_t at : layout.halves) {
-        const float scale = 1e-3f * static_cast<float>(1 + random_() % 50);
+        const float scale = kLargestHalf / 50 * static_cast<float>(1 + random_() % 50);
         block.replace(at, 2, raw(tensor::float_to_fp16(scale)));
       }
       data += block;
@@ -163,22 +167,15 @@ TEST_F(LoaderGgufTest, EveryMatrixTakesTheFormatOfItsOwnCodes) {
   EXPECT_EQ(weights->head.format(), WeightFormat::kBf16);  // not quantised: what was asked for
 }
 
-// Q4_K: both scales of a group are products that are rounded to fp16.
+// Q4_K: scale and minimum of a group are products that are rounded to fp16, 2^-11 of each.
 TEST_F(LoaderGgufTest, Q4KIsWithinARoundingOfItsScales) {
   const auto checkpoint = write(llama());
   const auto weights = load_weights(context_, config(), checkpoint, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
-  const auto seen = packed_row(weights->layers[0].gate_up.weights, 512 + 3);
-  const auto expected = file_row(checkpoint, "blk.0.ffn_up.weight", 3);
-  for (std::size_t group = 0; group < seen.size(); group += 32) {
-    float largest = 0;
-    for (std::size_t i = group; i < group + 32; ++i) {
-      largest = std::max(largest, std::fabs(expected[i]));
-    }
-    for (std::size_t i = group; i < group + 32; ++i) {
-      EXPECT_NEAR(seen[i], expected[i], 63 * 0.05f * 2 / 1024 + largest / 1024) << i;
-    }
-  }
+  constexpr float kLargestScale = 63 * kLargestHalf;
+  EXPECT_THAT(packed_row(weights->layers[0].gate_up.weights, 512 + 3),
+              Pointwise(FloatNear(16 * kLargestScale / 2048),
+                        file_row(checkpoint, "blk.0.ffn_up.weight", 3)));
 }
 
 // Queries and keys are Q4_K, values Q6_K: one matrix, quantised again.
@@ -191,13 +188,11 @@ TEST_F(LoaderGgufTest, TensorsThatDifferAreQuantisedAgainToEightBits) {
   const auto seen = packed_row(qkv, 256 + 128 + 5);
   const auto expected = file_row(checkpoint, "blk.0.attn_v.weight", 5);
   for (std::size_t group = 0; group < seen.size(); group += 32) {
-    float largest = 0;
-    for (std::size_t i = group; i < group + 32; ++i) {
-      largest = std::max(largest, std::fabs(expected[i]));
-    }
-    for (std::size_t i = group; i < group + 32; ++i) {
-      EXPECT_NEAR(seen[i], expected[i], largest * (1.0f / 254 + 1.0f / 2048)) << i;
-    }
+    const auto wanted = std::span(expected).subspan(group, 32);
+    const float largest =
+        std::fabs(std::ranges::max(wanted, {}, [](float value) { return std::fabs(value); }));
+    EXPECT_THAT(std::span(seen).subspan(group, 32),
+                Pointwise(FloatNear(largest * (1.0f / 254 + 1.0f / 2048)), wanted));
   }
 }
 
