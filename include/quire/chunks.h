@@ -72,6 +72,8 @@ struct ChunkCacheOptions {
   std::string salt;                  // tenant: equal chunks of two salts are two chunks
   std::string store;  // a directory: registered chunks are written there, and those of earlier
                       // processes are found there, without a prefill (docs/store-format.md)
+  std::int64_t max_store_bytes = 0;  // of the store; 0: no limit. Registering then evicts what was
+                                     // used least recently
   std::optional<ChunkFormat> chunk_format;  // instead of the model's chat template
 
   [[nodiscard]] QUIRE_API Status validate() const;
@@ -244,8 +246,9 @@ class QUIRE_API ChunkedLLM {
       std::optional<ChunkType> type = {}, std::string_view metadata_filter_json = "{}") const;
   [[nodiscard]] Result<ChunkInfo> update_chunk(const std::string& chunk_id,
                                                const ChunkUpdate& update);
-  // Unknown from now on; its blocks return with its last user. False when it was not there.
-  [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id);
+  // Unknown from now on; its blocks return with its last user. False when it was not there. `wipe`:
+  // its bytes in the store become zeros first.
+  [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id, bool wipe = false);
   // Deletes all (of a type) that no request uses, those that are only in the store too; returns
   // how many.
   [[nodiscard]] Result<std::int64_t> clear_chunks(std::optional<ChunkType> type = {});

@@ -43,6 +43,23 @@ struct ContextOptions {
   ReuseMode mode = ReuseMode::kAnchored;
   std::string store;  // a directory (docs/store-format.md); empty: nothing can be saved
   bool fetch = true;  // using an item that was unloaded brings it back; false: kNotFound
+  // Of KV in host memory; 0: no limit. What is beyond it goes on to the store, or without one
+  // nowhere: then it is computed when it is used again.
+  std::int64_t max_host_bytes = 0;
+  // Of the store; 0: no limit. Saving evicts what was used least recently.
+  std::int64_t max_store_bytes = 0;
+  // Whatever is computed is saved at once, mode kAnchored; else when asked, or to make room.
+  bool write_through = false;
+};
+
+// What goes first where memory is short: of the inactive items those whose time is over, then the
+// lowest priority, then the least recently used.
+struct ItemRetention {
+  bool pinned = false;  // never, not from the store either
+  std::int32_t priority = 0;
+  std::optional<double> ttl_seconds;  // since its last use. An inactive item then gives up its KV
+                                      // in memory with the next use of the context, and the store
+                                      // may forget it
 };
 
 struct ItemOptions {
@@ -50,6 +67,7 @@ struct ItemOptions {
   std::vector<std::string> tags;
   ItemKind kind = ItemKind::kContext;  // or kSystem
   bool active = true;
+  std::optional<ItemRetention> retention;  // of one that is there already: unchanged without
 };
 
 struct ContextItem {
@@ -65,6 +83,7 @@ struct ContextItem {
   std::vector<std::string> parents;  // items that its KV has seen, in order
   std::string sampling_json;         // of an output: what it was sampled with
   std::int64_t memory_bytes = 0;     // of its KV in the pool or in host memory
+  ItemRetention retention;
 };
 
 struct ContextStats {
@@ -79,7 +98,8 @@ struct ContextStats {
 // Ends with its LLM: kClosed.
 class QUIRE_API ContextManager {
  public:
-  // kInvalidArgument for another mode; errors of the store's directory.
+  // kInvalidArgument for another mode, for a negative limit, and for write_through without a store
+  // or in mode kExact; errors of the store's directory.
   [[nodiscard]] static Result<ContextManager> open(const LLM& llm,
                                                    const ContextOptions& options = {});
   ContextManager(ContextManager&&) noexcept;
@@ -139,6 +159,8 @@ class QUIRE_API ContextManager {
   // store or computed when it is used again. kInvalidArgument in mode kExact, where an item has no
   // KV of its own.
   [[nodiscard]] Status unload(const std::string& item, bool drop = false);
+  // Holds from now on. kInvalidArgument for a time that is negative or not finite.
+  [[nodiscard]] Status set_retention(const std::string& item, const ItemRetention& retention);
   // Into the store, whatever the tier; the item stays where it is. kInvalidArgument without one.
   [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted = {});
   // Back to the device, with the bits that it had: from host memory, from the store (also items of

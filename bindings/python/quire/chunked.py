@@ -241,16 +241,19 @@ class ChunkedLLM(LLM):
         chunk_format: Mapping[str, Sequence[str]] | None = None,
         salt: str = "",
         store: str | os.PathLike[str] | None = None,
+        max_store_bytes: int = 0,
         **options: Any,
     ) -> None:
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
         template; `salt`: equal chunks of two salts are two chunks; `store`: a directory where registered chunks are
-        written and those of earlier processes are found; the rest as for LLM."""
+        written and those of earlier processes are found; `max_store_bytes`: beyond it (0: no limit) registering evicts
+        what was used least recently from there; the rest as for LLM."""
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
         _set(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
+        _set(self._chunk_options, "max_store_bytes", max_store_bytes)
         if store is not None:
             _set(self._chunk_options, "store", to_text(os.fsdecode(store)))
         if chunk_format is not None:
@@ -308,9 +311,12 @@ class ChunkedLLM(LLM):
             _set(update, "priority", priority)
         return _chunk(self._chunks.update_chunk(_id(chunk_id), update))
 
-    def delete_chunk(self, chunk_id: str) -> bool:
-        """Forgets the chunk; its memory is free with its last user. False when it was not there."""
-        return self._chunks.delete_chunk(_id(chunk_id))
+    def delete_chunk(self, chunk_id: str, wipe: bool = False) -> bool:
+        """Forgets the chunk; its memory is free with its last user. False when it was not there.
+
+        `wipe`: its bytes in the store become zeros first.
+        """
+        return self._chunks.delete_chunk(_id(chunk_id), bool(wipe))
 
     def clear_chunks(self, chunk_type: ChunkType | str | None = None) -> int:
         """Deletes all chunks (of a type) that nobody uses, also those only in the store; returns how many."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from . import _quire
@@ -33,6 +34,9 @@ class ContextItem(Record):
     parents: list[str]  # items that its KV has seen, in order
     sampling: dict[str, Any] | None  # of an output: what it was sampled with
     memory_bytes: int  # of its KV on the device or in host memory
+    pinned: bool  # what goes first when memory is short: see set_retention
+    priority: int
+    ttl_seconds: float | None
 
     def __init__(self, fields: dict[str, Any]) -> None:
         sampling = fields["sampling"]
@@ -46,6 +50,20 @@ def _item(item: Any) -> str:
     error = ChunkNotFoundError(f"no item {item!r} in the context: an item is named by its id or its name, a string")
     error.chunk_id = repr(item)
     raise error
+
+
+def _int(name: str, value: int) -> int:
+    number = operator.index(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name} is {number}, which is no number of bytes")
+    return number
+
+
+def _retention(pinned: bool, priority: int, ttl_seconds: float | None) -> tuple[bool, int, float | None]:
+    number = operator.index(priority)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"priority is {number}; give one of 32 bits")
+    return pinned, number, None if ttl_seconds is None else float(ttl_seconds)
 
 
 def _words(words: Iterable[str], what: str) -> list[str]:
@@ -64,15 +82,29 @@ class ContextManager:
         keep the KV with which they were generated), "exact" (every answer equals that of a plain prompt of the active
         items; what stands behind a switched item is computed again)
     store: a directory; None: the one given to the LLM
+    max_host_bytes: of KV in host memory, 0: no limit; what is beyond it goes on to the store, or without one nowhere
+    max_store_bytes: of the store, 0: no limit; saving evicts what was used least recently
+    write_through: whatever is computed is saved at once (mode "anchored"); else when asked, or to make room
     """
 
-    def __init__(self, llm: LLM, mode: str = "anchored", store: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        mode: str = "anchored",
+        store: str | os.PathLike[str] | None = None,
+        *,
+        max_host_bytes: int = 0,
+        max_store_bytes: int = 0,
+        write_through: bool = False,
+    ) -> None:
         if not isinstance(llm, LLM):
             raise TypeError(f"a context belongs to an LLM, not to a {type(llm).__name__}")
         self.llm = llm
         self.mode = mode
         self.store = llm.store if store is None else store
-        self._handle = _quire.ContextManager.open(llm._handle, mode, b"" if self.store is None else to_path(self.store))
+        path = b"" if self.store is None else to_path(self.store)
+        limits = (_int("max_host_bytes", max_host_bytes), _int("max_store_bytes", max_store_bytes))
+        self._handle = _quire.ContextManager.open(llm._handle, mode, path, *limits, bool(write_through))
 
     def add(
         self,
@@ -81,14 +113,30 @@ class ContextManager:
         tags: Iterable[str] = (),
         active: bool = True,
         kind: str = "context",
+        *,
+        pinned: bool | None = None,
+        priority: int | None = None,
+        ttl_seconds: float | None = None,
     ) -> str:
         """Another item, of kind "context" or "system"; its id. Computes its KV when it is active (mode "anchored").
 
         Text goes through the model's chunk format, token ids are taken as they are. An item that is there already is
-        switched on, gets the new tags, and keeps its place.
+        switched on, gets the new tags, and keeps its place. `pinned`, `priority`, `ttl_seconds`: see set_retention.
         """
         label = "" if name is None else to_text(name)
-        return self._handle.add(_prompt(content), label, _words(tags, "tags"), kind, bool(active))
+        given = any(value is not None for value in (pinned, priority, ttl_seconds))
+        retention = _retention(bool(pinned), priority or 0, ttl_seconds) if given else None
+        return self._handle.add(_prompt(content), label, _words(tags, "tags"), kind, bool(active), retention)
+
+    def set_retention(
+        self, item: str, *, pinned: bool = False, priority: int = 0, ttl_seconds: float | None = None
+    ) -> None:
+        """What goes first when memory is short: inactive items whose time is over, then the lowest priority, then the
+        least recently used; a pinned one never, from the store neither.
+
+        ttl_seconds: since its last use; then an inactive item gives up its KV in memory, and the store may forget it.
+        """
+        self._handle.set_retention(_item(item), _retention(bool(pinned), priority, ttl_seconds))
 
     def activate(self, item: str) -> None:
         """Computes and copies nothing in mode "anchored"."""
@@ -135,13 +183,20 @@ class ContextManager:
         return blocks, blocks.num_tokens
 
     def infer(
-        self, text: str | None = None, sampling_params: SamplingParams | dict[str, Any] | None = None
+        self,
+        text: str | None = None,
+        sampling_params: SamplingParams | dict[str, Any] | None = None,
+        *,
+        on_text: Callable[[str], bool | None] | None = None,
     ) -> GenerationOutput:
         """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
 
-        Turn and answer become active items: `user_id` (None without text) and `output_id` of the output.
+        Turn and answer become active items: `user_id` (None without text) and `output_id` of the output. `on_text` gets
+        each piece of text as it comes and must not call the context: when it returns True the answer ends there and is
+        kept as far as it is; when it raises, nothing has changed.
         """
-        return GenerationOutput(self._handle.infer(None if text is None else to_text(text), sampling_params))
+        question = None if text is None else to_text(text)
+        return GenerationOutput(self._handle.infer(question, sampling_params, on_text))
 
     def compose(self, items: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""

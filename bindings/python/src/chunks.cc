@@ -159,6 +159,7 @@ void bind_values(nb::module_& module) {
       .def_rw("enable_deduplication", &ChunkCacheOptions::enable_deduplication)
       .def_rw("salt", &ChunkCacheOptions::salt)
       .def_rw("store", &ChunkCacheOptions::store)
+      .def_rw("max_store_bytes", &ChunkCacheOptions::max_store_bytes)
       .def("set_format", [](ChunkCacheOptions& options, const std::vector<std::string>& affixes) {
         options.chunk_format =
             ChunkFormat{.system = {.prefix = affixes.at(0), .suffix = affixes.at(1)},
@@ -250,8 +251,8 @@ void bind_registry(nb::class_<ChunkedLLM>& llm) {
              return describe(unwrap(without_gil([&] { return llm.update_chunk(id, update); })));
            })
       .def("delete_chunk",
-           [](ChunkedLLM& llm, const std::string& id) {
-             return unwrap(without_gil([&] { return llm.delete_chunk(id); }));
+           [](ChunkedLLM& llm, const std::string& id, bool wipe) {
+             return unwrap(without_gil([&] { return llm.delete_chunk(id, wipe); }));
            })
       .def(
           "clear_chunks",

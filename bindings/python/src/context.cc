@@ -2,11 +2,17 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "errors.h"
@@ -16,6 +22,7 @@
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/llm.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 #include "waiting.h"
 
@@ -24,10 +31,14 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-ContextManager open(const LLM& llm, const std::string& mode, const nb::bytes& store) {
+ContextManager open(const LLM& llm, const std::string& mode, const nb::bytes& store,
+                    std::int64_t max_host_bytes, std::int64_t max_store_bytes, bool write_through) {
   const ContextOptions options{
       .mode = by_name(mode, "mode", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kExact}),
-      .store = std::string(store.c_str(), store.size())};
+      .store = std::string(store.c_str(), store.size()),
+      .max_host_bytes = max_host_bytes,
+      .max_store_bytes = max_store_bytes,
+      .write_through = write_through};
   return unwrap(without_gil([&] { return ContextManager::open(llm, options); }));
 }
 
@@ -47,6 +58,9 @@ nb::dict describe(const ContextItem& item) {
   dict["parents"] = item.parents;
   dict["sampling"] = or_none(item.sampling_json);
   dict["memory_bytes"] = item.memory_bytes;
+  dict["pinned"] = item.retention.pinned;
+  dict["priority"] = item.retention.priority;
+  dict["ttl_seconds"] = item.retention.ttl_seconds;
   return dict;
 }
 
@@ -66,21 +80,70 @@ nb::dict describe(const ContextStats& stats) {
   return dict;
 }
 
+// pinned, priority, ttl_seconds
+using Retention = std::tuple<bool, std::int32_t, std::optional<double>>;
+
+ItemRetention to_retention(const Retention& retention) {
+  const auto& [pinned, priority, ttl_seconds] = retention;
+  return {.pinned = pinned, .priority = priority, .ttl_seconds = ttl_seconds};
+}
+
 std::string add(ContextManager& context, const Prompt& content, const std::string& name,
-                const std::vector<std::string>& tags, const std::string& kind, bool active) {
+                const std::vector<std::string>& tags, const std::string& kind, bool active,
+                const std::optional<Retention>& retention) {
   const ItemOptions options{
       .name = name,
       .tags = tags,
       .kind = by_name(kind, "kind", &item_kind_name, {ItemKind::kSystem, ItemKind::kContext}),
-      .active = active};
+      .active = active,
+      .retention = retention ? std::optional(to_retention(*retention)) : std::nullopt};
   return unwrap(without_gil([&] { return context.add(content, options, &interrupted); }));
 }
 
+// Hands pieces of text to a Python function, which ends the answer by returning True.
+class Listener {
+ public:
+  explicit Listener(nb::object on_text) : on_text_(std::move(on_text)) {}
+  [[nodiscard]] ContextManager::Follow follow() {
+    if (on_text_.is_none()) {
+      return {};
+    }
+    return {.on_text = [this](std::string_view text) { return hear(text); },
+            .stop = [this] { return enough_; }};
+  }
+  // The exception that the function has raised.
+  void rethrow() const {
+    if (error_ != nullptr) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  Status hear(std::string_view text) {
+    const nb::gil_scoped_acquire gil;
+    try {
+      const nb::object answer = on_text_(nb::str(text.data(), text.size()));
+      enough_ = enough_ || answer.is(nb::bool_(true));
+      return {};
+    } catch (...) {
+      error_ = std::current_exception();
+      return {ErrorCode::kCancelled, "on_text has raised"};
+    }
+  }
+
+  const nb::object on_text_;
+  std::exception_ptr error_;
+  bool enough_ = false;
+};
+
 nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
-               const nb::object& params) {
+               const nb::object& params, nb::object on_text) {
   const SamplingParams sampling = to_params(params);
-  const ContextManager::Answer answer =
-      unwrap(without_gil([&] { return context.infer(text, sampling, &interrupted); }));
+  Listener listener(std::move(on_text));
+  auto answered =
+      without_gil([&] { return context.infer(text, sampling, &interrupted, listener.follow()); });
+  listener.rethrow();
+  const ContextManager::Answer answer = unwrap(std::move(answered));
   nb::dict dict = to_dict(answer.output);
   dict["user_id"] = or_none(answer.user_id);
   dict["output_id"] = answer.output_id;
@@ -88,7 +151,14 @@ nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
 }
 
 void bind_items(nb::class_<ContextManager>& context) {
-  context.def("add", &add)
+  context
+      .def("add", &add, nb::arg("content"), nb::arg("name"), nb::arg("tags"), nb::arg("kind"),
+           nb::arg("active"), nb::arg("retention").none())
+      .def("set_retention",
+           [](ContextManager& context, const std::string& item, const Retention& retention) {
+             const ItemRetention wanted = to_retention(retention);
+             unwrap(without_gil([&] { return context.set_retention(item, wanted); }));
+           })
       .def("activate",
            [](ContextManager& context, const std::string& item) {
              unwrap(without_gil([&] { return context.activate(item); }));
@@ -130,7 +200,8 @@ void bind_asking(nb::class_<ContextManager>& context) {
            [](ContextManager& context) {
              return unwrap(without_gil([&] { return context.active_blocks(&interrupted); }));
            })
-      .def("infer", &infer, nb::arg("text").none(), nb::arg("params").none())
+      .def("infer", &infer, nb::arg("text").none(), nb::arg("params").none(),
+           nb::arg("on_text").none())
       .def("compose",
            [](ContextManager& context, const std::vector<std::string>& items,
               const std::string& name) {

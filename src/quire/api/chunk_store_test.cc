@@ -4,11 +4,17 @@
 
 #include <filesystem>
 #include <fstream>
+#include <ios>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/reload_pace.h"
+#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 
@@ -17,6 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::StartsWith;
 
 class ChunkStore : public testing::Test {
  protected:
@@ -80,6 +87,57 @@ TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
   EXPECT_EQ(llm.list_chunks().value().size(), 4);
+}
+
+TEST_F(ChunkStore, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo) {
+  CompositionSpec spec;
+  Ids before;
+  {
+    ChunkedLLM llm = open();
+    spec = register_all(llm);
+    before = answer(llm, spec);
+  }
+  ChunkedLLM llm = open();
+  engine::ReloadPace& pace = llm.llm().impl().open_engine().value()->tiers().pace();
+  for (int i = 0; i < 5; ++i) {
+    pace.note_read(100, 100);
+    pace.note_computed(100, 0.1);
+  }
+  const auto parts = llm.explain(spec).value();
+  EXPECT_TRUE(parts[0].hit) << "a system chunk is read";
+  EXPECT_THAT(parts[1].reason,
+              StartsWith("on disk, but computing is faster here: 1000 us a token"));
+  const double computed = stat(llm, "tokens_computed");
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_GT(stat(llm, "tokens_computed"), computed + 45);
+  EXPECT_TRUE(llm.explain(spec).value()[1].hit);
+}
+
+TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
+  {
+    ChunkedLLM llm =
+        ChunkedLLM::open(kModel, {.threads = 2}, {.store = folder_ / "store", .max_store_bytes = 1})
+            .value();
+    (void)register_all(llm);
+  }
+  EXPECT_LE(open().list_chunks().value().size(), 1);
+  EXPECT_THAT(ChunkedLLM::open(kModel, {}, {.max_store_bytes = -1}).error().message,
+              HasSubstr("max_store_bytes"));
+}
+
+TEST_F(ChunkStore, DeletingWithWipeRemovesItsObject) {
+  ChunkedLLM llm = open();
+  const CompositionSpec spec = register_all(llm);
+  const auto objects = [&] {
+    int count = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
+      count += file.path().extension() == ".qkv" ? 1 : 0;
+    }
+    return count;
+  };
+  const int before = objects();
+  ASSERT_TRUE(llm.delete_chunk(spec.context_chunk_ids[0], true).value());
+  EXPECT_EQ(objects(), before - 1);
 }
 
 TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {

@@ -140,6 +140,10 @@ Status ChunkCacheOptions::validate() const {
     return {ErrorCode::kInvalidArgument, base::str_cat("chunk_memory_ratio is ", chunk_memory_ratio,
                                                        "; give more than 0 and at most 1")};
   }
+  if (max_store_bytes < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("max_store_bytes is ", max_store_bytes, "; give bytes, 0 for no limit")};
+  }
   return {};
 }
 
@@ -201,9 +205,9 @@ Result<ChunkInfo> ChunkedLLM::update_chunk(const std::string& chunk_id, const Ch
   return service->update(chunk_id, update);
 }
 
-Result<bool> ChunkedLLM::delete_chunk(const std::string& chunk_id) {
+Result<bool> ChunkedLLM::delete_chunk(const std::string& chunk_id, bool wipe) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->remove(chunk_id);
+  return service->remove(chunk_id, wipe);
 }
 
 Result<std::int64_t> ChunkedLLM::clear_chunks(std::optional<ChunkType> type) {

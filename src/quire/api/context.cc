@@ -115,6 +115,10 @@ Status ContextManager::unload(const std::string& item, bool drop) {
   return impl_->run([&](auto& context) { return context.unload(item, drop); });
 }
 
+Status ContextManager::set_retention(const std::string& item, const ItemRetention& retention) {
+  return impl_->run([&](auto& context) { return context.set_retention(item, retention); });
+}
+
 Status ContextManager::save(const std::string& item, const Interrupt& interrupted) {
   return impl_->run([&](auto& context) { return context.save(item, interrupted); });
 }

@@ -19,7 +19,9 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/engine/reload_pace.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/tier_service.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -267,6 +269,7 @@ Result<Tokenizer> LLM::tokenizer() const {
 Result<Stats> LLM::stats() const {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const auto stats, engine->stats());
+  const engine::ReloadPace::Measured pace = engine->tiers().pace().measured();
   const auto& ledger = stats.ledger;
   const auto count = [](auto value) { return static_cast<double>(value); };
   return Stats{
@@ -298,6 +301,8 @@ Result<Stats> LLM::stats() const {
       {"load_seconds", stats.load_seconds},
       {"load_bytes", count(stats.load_bytes)},
       {"weight_bytes", count(stats.weight_bytes)},
+      {"read_seconds_per_token", pace.read.value_or(0)},
+      {"compute_seconds_per_token", pace.computed.value_or(0)},
   };
 }
 

@@ -19,6 +19,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
@@ -46,12 +47,14 @@ std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
   return ids;
 }
 
-std::string why_not_computed(const kv::Chunk& chunk) {
-  return chunk.variants.empty() ? kNotComputedYet
-                                : "computed under another anchor, not yet under this one";
-}
-
 }  // namespace
+
+std::string ChunkService::why_not_computed(const kv::Chunk& chunk) const {
+  if (!chunk.variants.empty()) {
+    return "computed under another anchor, not yet under this one";
+  }
+  return not_read_.contains(chunk.id) ? engine_.tiers().pace().why_not_read() : kNotComputedYet;
+}
 
 // Keeps chunks from being evicted; destroyed on the engine thread.
 class ChunkService::Use : public RequestObserver {

@@ -26,7 +26,8 @@ Status ChunkService::open_store() {
   if (options_.store.empty()) {
     return {};
   }
-  QUIRE_TRY(store_, ChunkStore::open(options_.store, setup().model_digest, options_.salt));
+  QUIRE_TRY(store_, ChunkStore::open(options_.store, setup().model_digest, options_.salt,
+                                     options_.max_store_bytes));
   return {};
 }
 
@@ -70,17 +71,21 @@ void ChunkService::adopt_saved(const kv::Chunk& saved) {
   const auto begin = [&](bool with_kv) {
     return registry_.begin(chunk, with_kv ? std::optional(key) : std::nullopt).ok();
   };
-  if (needs_kv && begin(true)) {
+  // A system chunk is listed with KV or not at all: then it is registered anew. The KV of a context
+  // is computed where it is used, if that is the faster way.
+  const bool reads = saved.type == ChunkType::kSystemPrompt || engine_.tiers().pace().reads_next();
+  if (needs_kv && !reads) {
+    not_read_.insert(id);
+  } else if (needs_kv && begin(true)) {
     const auto segment = load(id, *saved.tokens);
     registry_.count(segment.ok() ? 1 : 0, -1);  // begin counted a miss
     if (segment.ok() && registry_.end(id, key, *segment)) {
+      not_read_.erase(id);
       registry_.publish(id);
       return;
     }
     [[maybe_unused]] const bool given_up = registry_.end(id, key, std::nullopt);
   }
-  // The KV of a context is computed where it is used. A system chunk is listed with KV or not at
-  // all: then it is registered anew.
   if (saved.type != ChunkType::kSystemPrompt && begin(false)) {
     registry_.publish(id);
   }

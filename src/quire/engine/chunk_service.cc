@@ -521,10 +521,10 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
   });
 }
 
-Result<bool> ChunkService::remove(const std::string& id) {
+Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
   return engine_.ask<bool>([&]() -> Result<bool> {
     const bool removed = registry_.remove(id, kv::Removal::kDeleted);
-    return (store_ != nullptr && store_->remove(id)) || removed;
+    return (store_ != nullptr && store_->remove(id, wipe)) || removed;
   });
 }
 

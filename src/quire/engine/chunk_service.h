@@ -69,7 +69,7 @@ class ChunkService {
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
                                                     std::string_view metadata_filter_json);
   [[nodiscard]] Result<ChunkInfo> update(const std::string& id, const ChunkUpdate& update);
-  [[nodiscard]] Result<bool> remove(const std::string& id);
+  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe = false);
   [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type);
   [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds);
   [[nodiscard]] Result<ChunkStats> stats();
@@ -171,6 +171,7 @@ class ChunkService {
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
                                       const kv::ResolvedComposition& composition,
                                       ComposedPrompt& composed);
+  [[nodiscard]] std::string why_not_computed(const kv::Chunk& chunk) const;
   [[nodiscard]] CompositionInfo describe(const CompositionSpec& spec,
                                          const kv::ResolvedComposition& composition) const;
 
@@ -184,6 +185,7 @@ class ChunkService {
   // Engine thread only.
   kv::ChunkRegistry registry_;
   std::map<Name, Pending> pending_;
+  std::set<std::string> not_read_;    // on disk, but computing is faster
   std::optional<kv::SegmentId> bos_;  // KV of a BOS token alone, once somebody wanted it
   std::uint64_t serial_ = 0;          // of chunks that are not shared
 };

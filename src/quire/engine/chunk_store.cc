@@ -81,8 +81,8 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
 }  // namespace
 
 Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, std::string model,
-                                                     std::string tenant) {
-  auto store = kv_store::Store::open(folder);
+                                                     std::string tenant, std::int64_t max_bytes) {
+  auto store = kv_store::Store::open(folder, {.max_bytes = max_bytes});
   if (!store.ok()) {
     return missing_file(std::move(store).error());
   }
@@ -191,12 +191,12 @@ Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& id) {
   return store_.open_object(id);
 }
 
-bool ChunkStore::remove(const std::string& id) {
+bool ChunkStore::remove(const std::string& id, bool wipe) {
   if (!kv_store::is_hash(id)) {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  const auto removed = store_.remove(id, tenant_);
+  const auto removed = store_.remove(id, tenant_, wipe);
   return removed.ok() && *removed;
 }
 

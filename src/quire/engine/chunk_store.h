@@ -3,6 +3,7 @@
 // Thread rule: any thread; calls wait for each other.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,9 +24,11 @@ namespace quire::engine {
 class ChunkStore {
  public:
   // `model`: ChunkSetup::model_digest; chunks of other models are not seen. `tenant`: the salt.
+  // `max_bytes`: kv_store::StoreOptions.
   [[nodiscard]] static Result<std::unique_ptr<ChunkStore>> open(const std::string& folder,
                                                                 std::string model,
-                                                                std::string tenant);
+                                                                std::string tenant,
+                                                                std::int64_t max_bytes);
 
   // Writes the chunk, and the KV that it was registered with (nullptr: it has none). Replaces what
   // is there.
@@ -38,8 +41,8 @@ class ChunkStore {
   [[nodiscard]] std::vector<kv::Chunk> list();
   // Of one that was found. The caller compares the tokens.
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id);
-  // Whether it was there.
-  [[nodiscard]] bool remove(const std::string& id);
+  // Whether it was there. `wipe`: its bytes become zeros first.
+  [[nodiscard]] bool remove(const std::string& id, bool wipe = false);
 
  private:
   ChunkStore(kv_store::Store store, std::string model, std::string tenant)

@@ -69,16 +69,32 @@ Context::Context(const std::shared_ptr<Engine>& engine, const ContextOptions& op
       options_(options),
       turns_(engine->text() == nullptr ? TurnFormat() : make_turn_format(*engine->text())) {}
 
-Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& engine,
-                                               const ContextOptions& options) {
+namespace {
+
+Status check(const ContextOptions& options) {
   if (options.mode != ReuseMode::kAnchored && options.mode != ReuseMode::kExact) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a context's mode is 'anchored' or 'exact', not '",
                           reuse_mode_name(options.mode), "'")};
   }
+  if (options.max_host_bytes < 0 || options.max_store_bytes < 0) {
+    return {ErrorCode::kInvalidArgument,
+            "max_host_bytes and max_store_bytes are bytes, and 0 for no limit"};
+  }
+  if (options.write_through && (options.store.empty() || options.mode == ReuseMode::kExact)) {
+    return {ErrorCode::kInvalidArgument, "write_through needs a store, and mode 'anchored'"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& engine,
+                                               const ContextOptions& options) {
+  QUIRE_TRY_STATUS(check(options));
   std::unique_ptr<Context> context(new Context(engine, options));
   if (!options.store.empty()) {
-    auto store = kv_store::Store::open(options.store);
+    auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes});
     if (!store.ok()) {
       return missing_file(std::move(store).error());
     }
@@ -160,6 +176,9 @@ Status Context::renew(Item& known, const ItemOptions& options) {
   for (const std::string& tag : options.tags) {
     QUIRE_TRY_STATUS(this->tag(known.info.id, tag));
   }
+  if (options.retention) {
+    QUIRE_TRY_STATUS(set_retention(known.info.id, *options.retention));
+  }
   return set_active(known.info.id, options.active || known.info.active);
 }
 
@@ -169,6 +188,9 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   if (options.kind != ItemKind::kSystem && options.kind != ItemKind::kContext) {
     return {ErrorCode::kInvalidArgument, "only system and context items are added; ask for turns"};
   }
+  const ItemRetention retention = options.retention.value_or(ItemRetention());
+  QUIRE_TRY_STATUS(check(retention));
+  expire();
   Item item;
   item.info.kind = options.kind;
   QUIRE_TRY(item.info.token_ids, encode(*engine, content, options.kind));
@@ -189,6 +211,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   item.info.name = options.name;
   item.info.tags = options.tags;
   item.info.active = options.active;
+  item.info.retention = retention;
   if (options.active && options_.mode == ReuseMode::kAnchored) {
     QUIRE_TRY_STATUS(ensure(*engine, item, interrupted));
   }
@@ -273,26 +296,35 @@ Status Context::ensure(Engine& engine, Item& item, const Interrupt& interrupted)
   if (item.device != nullptr) {
     return {};
   }
-  return with_room(engine, [&]() -> Status {
-    if (item.host != nullptr) {
-      QUIRE_TRY(item.device, engine.tiers().from_host(*item.host));
-      item.host = nullptr;
+  QUIRE_TRY_STATUS(with_room(engine, [&] { return fetch_or_compute(engine, item, interrupted); }));
+  return write_through(engine, item);
+}
+
+Status Context::fetch_or_compute(Engine& engine, Item& item, const Interrupt& interrupted) {
+  if (item.host != nullptr) {
+    QUIRE_TRY(item.device, engine.tiers().from_host(*item.host));
+    item.host = nullptr;
+    return {};
+  }
+  if (item.info.saved && !computes(engine, item)) {
+    auto loaded = load(engine, item);
+    if (loaded.ok()) {
+      item.device = *loaded;
       return {};
     }
-    if (item.info.saved) {
-      auto loaded = load(engine, item);
-      if (loaded.ok()) {
-        item.device = *loaded;
-        return {};
-      }
-      const ErrorCode code = loaded.error().code;
-      if (code == ErrorCode::kOutOfBlocks || code == ErrorCode::kIncompatible) {
-        return loaded.error();
-      }
-      item.info.saved = false;  // damaged or gone: a miss
+    const ErrorCode code = loaded.error().code;
+    if (code == ErrorCode::kOutOfBlocks || code == ErrorCode::kIncompatible) {
+      return loaded.error();
     }
-    return compute(engine, item, interrupted);
-  });
+    item.info.saved = false;  // damaged or gone: a miss
+  }
+  return compute(engine, item, interrupted);
+}
+
+bool Context::computes(Engine& engine, const Item& item) const {
+  const bool possible = std::ranges::all_of(
+      item.info.parents, [&](const std::string& id) { return items_.find_id(id) != nullptr; });
+  return possible && !engine.tiers().pace().reads_next();
 }
 
 Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted) {
@@ -315,28 +347,6 @@ Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted
   QUIRE_TRY(item.device, engine.tiers().hold(state, interrupted));
   tokens_computed_ += std::ssize(item.info.token_ids);
   return {};
-}
-
-Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
-  while (true) {
-    Status done = work();
-    if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
-      return done;
-    }
-    Item* oldest = nullptr;
-    for (const auto& item : items_) {
-      const bool may_go = !item->info.active && item->device.use_count() == 1;
-      if (may_go && (oldest == nullptr || item->used < oldest->used)) {
-        oldest = item.get();
-      }
-    }
-    if (oldest == nullptr) {
-      return done;
-    }
-    QUIRE_TRY(oldest->host, engine.tiers().to_host(oldest->device));
-    oldest->device = nullptr;
-    QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
-  }
 }
 
 Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* const> items,
@@ -373,6 +383,7 @@ Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
 
 Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
+  expire();
   const std::vector<Item*> active = active_items(conversation_only);
   if (options_.mode == ReuseMode::kAnchored) {
     return runs_of(*engine, active, interrupted);
@@ -411,21 +422,6 @@ Result<std::string> Context::compose(std::span<const std::string> names, const s
   }
   changed();
   return id;
-}
-
-Status Context::unload(const std::string& name, bool drop) {
-  QUIRE_TRY(const auto engine, this->engine());
-  QUIRE_TRY(Item* const item, items_.find(name));
-  QUIRE_TRY_STATUS(check_separate(*item, "unload"));
-  if (!drop && item->device != nullptr) {
-    QUIRE_TRY(item->host, engine->tiers().to_host(item->device));
-  }
-  if (drop) {
-    item->host = nullptr;
-  }
-  item->device = nullptr;
-  changed();
-  return {};
 }
 
 std::int64_t Context::clear() {

@@ -43,6 +43,9 @@ class Engine;
 // For people: "" for models without tokenizer.
 [[nodiscard]] std::string decode(const Engine& engine, std::span<const TokenId> tokens);
 
+// kInvalidArgument for a time that is none.
+[[nodiscard]] Status check(const ItemRetention& retention);
+
 class Context {
  public:
   // `engine` is borrowed for the time of a call: see attach.
@@ -70,6 +73,7 @@ class Context {
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted);
 
   [[nodiscard]] Status unload(const std::string& item, bool drop);
+  [[nodiscard]] Status set_retention(const std::string& item, const ItemRetention& retention);
   [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted);
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted);
   [[nodiscard]] Status erase(const std::string& item, bool wipe);
@@ -87,16 +91,26 @@ class Context {
                                                     ItemKind kind) const;
   [[nodiscard]] std::string new_id(Engine& engine, const ContextItem& info, bool unique) const;
   void changed() { epoch_ = std::make_shared<int>(); }
-  void touch(Item& item) { item.used = ++last_use_; }
+  void touch(Item& item);
 
   // KV of items, mode kAnchored.
   [[nodiscard]] Status ensure(Engine& engine, Item& item, const Interrupt& interrupted);
+  [[nodiscard]] Status fetch_or_compute(Engine& engine, Item& item, const Interrupt& interrupted);
   [[nodiscard]] Status compute(Engine& engine, Item& item, const Interrupt& interrupted);
   [[nodiscard]] Result<std::vector<BlockRun>> runs_of(Engine& engine, std::span<Item* const> items,
                                                       const Interrupt& interrupted);
-  // Runs `work`; while blocks are short, inactive items go to host memory, the least recently used
-  // first.
+  // Whether computing the KV of a saved item is possible, and faster than reading it.
+  [[nodiscard]] bool computes(Engine& engine, const Item& item) const;
+
+  // Who goes where: context_tiers.cc. Runs `work`; while blocks are short, inactive items leave.
   [[nodiscard]] Status with_room(Engine& engine, const std::function<Status()>& work);
+  // Of those that `may_go`: the one that goes first; nullptr without any.
+  [[nodiscard]] Item* first_to_go(const std::function<bool(const Item&)>& may_go) const;
+  [[nodiscard]] Status move_to_host(Engine& engine, Item& item);
+  [[nodiscard]] Status shrink_host(Engine& engine);
+  [[nodiscard]] Status leave_host(Engine& engine, Item& item);
+  // Inactive items whose time is over give up their KV in memory.
+  void expire();
 
   // Asking.
   struct Turn {
@@ -124,8 +138,7 @@ class Context {
                                                   std::int64_t cached, Asking& asking);
   [[nodiscard]] static Status attend(Engine& engine, Channel& channel, Asking& asking);
   [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
-                                                         Generated generated,
-                                                         const SamplingParams& params);
+                                                         Generated generated);
   [[nodiscard]] Result<Item> prefill_turn(Engine& engine, const Turn& turn,
                                           std::span<Item* const> before,
                                           std::span<const BlockRun> runs,
@@ -139,7 +152,10 @@ class Context {
                                         std::span<const TokenId> tokens,
                                         const Interrupt& interrupted);
 
-  // The store.
+  // The store. write: from where the KV is, device or host memory.
+  [[nodiscard]] Status write(Engine& engine, Item& item);
+  [[nodiscard]] Status write_through(Engine& engine, Item& item);
+  [[nodiscard]] Status save_retention(const Item& item);
   [[nodiscard]] Result<kv_store::Store*> need_store() const;
   // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
   [[nodiscard]] Result<HeldRef> load(Engine& engine, const Item& item) const;

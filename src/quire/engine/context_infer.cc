@@ -67,6 +67,11 @@ std::string to_json(const SamplingParams& params) {
   return base::json::serialize(object);
 }
 
+void note_output(ContextItem& info, const GenerationOutput& output, const SamplingParams& params) {
+  info.text = output.text;
+  info.sampling_json = to_json(params);
+}
+
 constexpr int kInterruptPollMs = 50;
 
 }  // namespace
@@ -188,10 +193,7 @@ Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
 
 // Turn and output become items.
 Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item output,
-                                                  Generated generated,
-                                                  const SamplingParams& params) {
-  output.info.text = generated.output.text;
-  output.info.sampling_json = to_json(params);
+                                                  Generated generated) {
   ContextManager::Answer answer{.output_id = output.info.id};
   tokens_reused_ += generated.output.usage.cached_tokens;
   tokens_computed_ += generated.output.usage.prompt_tokens - generated.output.usage.cached_tokens +
@@ -254,7 +256,10 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   output.device = held;
   output.borrows = borrows;
   touch(output);
-  return keep_turn(std::move(user), std::move(output), std::move(generated), params);
+  QUIRE_TRY_STATUS(user ? write_through(engine, *user) : Status());
+  note_output(output.info, generated.output, params);
+  QUIRE_TRY_STATUS(write_through(engine, output));
+  return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
 
 Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& turn,
@@ -282,8 +287,9 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
+  note_output(output.info, generated.output, params);
   tip_ = generated.state;
-  return keep_turn(std::move(user), std::move(output), std::move(generated), params);
+  return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
 
 Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,

@@ -1,8 +1,10 @@
 // Items of a context in the store. What they are otherwise: context.cc.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,6 +68,11 @@ Result<Item> parse_item(const kv_store::Entry& entry) {
   info.id = entry.key;
   info.name = entry.name;
   info.saved = true;
+  info.retention.pinned = entry.pinned;
+  if (entry.expires_ms > 0) {
+    info.retention.ttl_seconds =
+        static_cast<double>(std::max<std::int64_t>(0, entry.expires_ms - entry.accessed_ms)) / 1e3;
+  }
   QUIRE_TRY(info.tags, list_of<std::string>(object, "tags"));
   QUIRE_TRY(info.text, base::get_string(object, "text", ""));
   QUIRE_TRY(info.token_ids, list_of<TokenId>(object, "token_ids"));
@@ -96,31 +103,55 @@ Result<kv_store::Store*> Context::need_store() const {
 
 Status Context::save(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY(const auto engine, this->engine());
-  QUIRE_TRY(kv_store::Store* const store, need_store());
+  QUIRE_TRY([[maybe_unused]] const kv_store::Store* const store, need_store());
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "save"));
-  HeldRef held = item->device;
-  if (held == nullptr && item->host != nullptr) {
-    QUIRE_TRY(held, engine->tiers().from_host(*item->host));
-  } else if (held == nullptr && !item->info.saved) {
+  if (item->device == nullptr && item->host == nullptr && !item->info.saved) {
     QUIRE_TRY_STATUS(ensure(*engine, *item, interrupted));
-    held = item->device;
   }
-  const std::string& id = item->info.id;
-  if (held != nullptr) {
-    std::vector<std::vector<BlockId>> blocks;
-    kv_store::KVFileContent content = engine->tiers().content_of({&held, 1}, blocks);
+  return write(*engine, *item);
+}
+
+Status Context::write_through(Engine& engine, Item& item) {
+  return options_.write_through && !item.info.saved ? write(engine, item) : Status();
+}
+
+Status Context::write(Engine& engine, Item& item) {
+  const std::string& id = item.info.id;
+  TierService& tiers = engine.tiers();
+  std::vector<std::vector<BlockId>> blocks;
+  if (item.device != nullptr) {
+    kv_store::KVFileContent content = tiers.content_of({&item.device, 1}, blocks);
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store->put_object(id, std::move(content), engine->tiers().shelves(), blocks));
+              store_->put_object(id, std::move(content), tiers.shelves(), blocks));
+  } else if (item.host != nullptr) {
+    kv_store::KVFileContent content = tiers.content_of({}, blocks);
+    content.runs.push_back({.tokens = item.host->tokens});
+    QUIRE_TRY(const TierService::Shelved copy, tiers.shelve(*item.host));
+    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
+              store_->put_object(id, std::move(content), copy.shelves, {&copy.blocks, 1}));
   }
   QUIRE_TRY_STATUS(
-      store->put_entry({.key = id,
-                        .kind = kv_store::EntryKind::kContext,
-                        .name = item->info.name,
-                        .metadata_json = to_json(*item),
-                        .parts = {{.object = id, .tokens = std::ssize(item->info.token_ids)}}}));
-  item->info.saved = true;
-  return {};
+      store_->put_entry({.key = id,
+                         .kind = kv_store::EntryKind::kContext,
+                         .name = item.info.name,
+                         .metadata_json = to_json(item),
+                         .parts = {{.object = id, .tokens = std::ssize(item.info.token_ids)}}}));
+  item.info.saved = true;
+  return save_retention(item);
+}
+
+// Priorities are for this context only.
+Status Context::save_retention(const Item& item) {
+  QUIRE_TRY(kv_store::Store* const store, need_store());
+  const ItemRetention& retention = item.info.retention;
+  QUIRE_TRY_STATUS(store->pin(item.info.id, "", retention.pinned));
+  std::optional<std::int64_t> ttl_ms;
+  if (retention.ttl_seconds) {
+    constexpr double kLongest = 1e12;  // s
+    ttl_ms = static_cast<std::int64_t>(std::min(*retention.ttl_seconds, kLongest) * 1000);
+  }
+  return store->set_ttl(item.info.id, "", ttl_ms);
 }
 
 Result<HeldRef> Context::load(Engine& engine, const Item& item) const {

@@ -126,6 +126,9 @@ void Engine::compute(std::span<const sched::ScheduledRun> runs) {
   counters_.attention.rows += read.rows;
   counters_.attention.blocks_read += read.blocks_read;
   counters_.forward_seconds += seconds_between(start, forwarded);
+  if (awaited.empty()) {
+    tiers_->pace().note_computed(std::ssize(batch.token_ids), seconds_between(start, forwarded));
+  }
   counters_.sample_seconds += seconds_between(forwarded, Clock::now());
 }
 

@@ -4,6 +4,7 @@
 // Thread rule: as its context.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -31,6 +32,7 @@ struct Item {
   // for want of a generation prompt.
   bool borrows = false;
   std::uint64_t used = 0;  // grows with every use of any item
+  std::chrono::steady_clock::time_point used_at;
 };
 
 class ItemList {

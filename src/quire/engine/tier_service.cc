@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +46,18 @@ void for_each_head(const tensor::KVGeometry& geometry, Visit visit) {
       visit(layer, head);
     }
   }
+}
+
+void unpack(const HostSegment& segment, std::span<const BlockId> to,
+            kv_store::PagedStore& shelves) {
+  const auto piece = static_cast<std::size_t>(shelves.geometry().head_block_bytes());
+  const std::byte* from = segment.bytes.data();
+  for_each_head(shelves.geometry(), [&](int layer, int head) {
+    for (const BlockId block : to) {
+      std::memcpy(shelves.head_blocks(layer, head, block).data(), from, piece);
+      from += piece;
+    }
+  });
 }
 
 Arrivals::Part take_last_block(Arrivals::Part& part) {
@@ -198,16 +211,20 @@ Result<HostRef> TierService::to_host(const HeldRef& segment) const {
 
 Result<HeldRef> TierService::from_host(const HostSegment& segment) {
   QUIRE_TRY(HeldRef held, reserve(segment.tokens));
-  kv_store::PagedStore& shelves = pool();
-  const auto piece = static_cast<std::size_t>(shelves.geometry().head_block_bytes());
-  const std::byte* from = segment.bytes.data();
-  for_each_head(shelves.geometry(), [&](int layer, int head) {
-    for (const BlockId block : held->blocks) {
-      std::memcpy(shelves.head_blocks(layer, head, block).data(), from, piece);
-      from += piece;
-    }
-  });
+  unpack(segment, held->blocks, pool());
   return held;
+}
+
+Result<TierService::Shelved> TierService::shelve(const HostSegment& segment) const {
+  const tensor::KVGeometry& geometry = shelves().geometry();
+  const auto count = std::ssize(segment.bytes) / geometry.block_bytes();
+  QUIRE_TRY(auto copy, kv_store::PagedStore::create(geometry, static_cast<std::int32_t>(count)));
+  Shelved shelved{.shelves = std::move(copy)};
+  for (std::int32_t block = 0; block < count; ++block) {
+    shelved.blocks.push_back({block});
+  }
+  unpack(segment, shelved.blocks, shelved.shelves);
+  return shelved;
 }
 
 kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segments,
@@ -222,9 +239,12 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
 
 Status TierService::read_run(const kv_store::KVFile& file, int run, std::int32_t first_block,
                              std::span<const BlockId> to) {
+  const auto start = std::chrono::steady_clock::now();
   for (int layer = 0; layer < pool().geometry().layers; ++layer) {
     QUIRE_TRY_STATUS(file.read_layer(run, layer, first_block, to, pool()));
   }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  pace_.note_read(std::ssize(to) * pool().geometry().block_tokens, taken.count());
   return {};
 }
 

@@ -22,6 +22,7 @@
 #include "quire/device/aligned_buffer.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
+#include "quire/engine/reload_pace.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/kv/ledger.h"
@@ -55,6 +56,9 @@ class TierService {
   // Engine thread: what is read in the background.
   [[nodiscard]] Arrivals& arrivals() { return arrivals_; }
 
+  // Whether saved KV is read or computed again.
+  [[nodiscard]] ReloadPace& pace() { return pace_; }
+
   // What the state has of its own, the last token included: that one is computed for it.
   [[nodiscard]] Result<HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
   // Copies of the KV of the state's tokens [first, last), one for each run that holds some of them.
@@ -67,6 +71,13 @@ class TierService {
   // kOutOfBlocks when the machine has no memory.
   [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
   [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
+  // On shelves of its own, to be written without a block of the pool. kOutOfBlocks when the machine
+  // has no memory.
+  struct Shelved {
+    kv_store::PagedStore shelves;
+    std::vector<BlockId> blocks;
+  };
+  [[nodiscard]] Result<Shelved> shelve(const HostSegment& segment) const;
 
   // Identity of everything that decides the bits of KV besides the tokens before it.
   [[nodiscard]] base::KVFingerprint fingerprint() const;
@@ -141,6 +152,7 @@ class TierService {
 
   Engine& engine_;
   Arrivals arrivals_;
+  ReloadPace pace_;
 };
 
 }  // namespace quire::engine

@@ -1,0 +1,199 @@
+// Which items of a context stay where when memory is short. Oracle: the same item before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <ios>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "quire/context.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+// Cards that fill two blocks each.
+std::string card(int number) {
+  std::string text = "Card " + std::to_string(number) + ".";
+  for (int i = 0; i < 12; ++i) {
+    text += " Ada keeps a goose.";
+  }
+  return text;
+}
+
+class ContextTiers : public testing::Test {
+ protected:
+  [[nodiscard]] ContextManager open(const ContextOptions& options) const {
+    return ContextManager::open(llm_, options).value();
+  }
+  [[nodiscard]] std::string store(const std::string& name = "store") const {
+    return folder_.path() / name;
+  }
+  // Bytes of host memory that one card takes.
+  [[nodiscard]] std::int64_t card_bytes() const {
+    ContextManager context = open({});
+    return context.show(context.add(card(1)).value()).value().memory_bytes;
+  }
+
+  LLM llm_ = LLM::open(kModel, {.threads = 2}).value();
+  const TemporaryFolder folder_;
+  const SamplingParams greedy_ = {.temperature = 0, .max_tokens = 6};
+};
+
+TEST_F(ContextTiers, WhatHostMemoryHasNoRoomForGoesToTheStore) {
+  ContextManager context = open({.store = store(), .max_host_bytes = card_bytes()});
+  const std::string first = context.add(card(1)).value();
+  const std::string second = context.add(card(2)).value();
+  const auto ask = [&] {
+    const auto answer = context.infer("Who?", greedy_).value();
+    EXPECT_TRUE(context.erase(answer.user_id).ok());
+    EXPECT_TRUE(context.erase(answer.output_id).ok());
+    return answer.output.token_ids;
+  };
+  const auto before = ask();
+  ASSERT_TRUE(context.unload(first).ok());
+  EXPECT_EQ(context.show(first).value().tier, Tier::kHost);
+  ASSERT_TRUE(context.unload(second).ok());
+  EXPECT_EQ(context.show(first).value().tier, Tier::kDisk);
+  EXPECT_EQ(context.show(second).value().tier, Tier::kHost);
+  const double computed = stat(llm_, "tokens_computed");
+  ASSERT_TRUE(context.restore(first).ok());
+  EXPECT_EQ(stat(llm_, "tokens_computed"), computed);
+  EXPECT_EQ(ask(), before);
+}
+
+TEST_F(ContextTiers, WithoutAStoreItIsComputedAgain) {
+  ContextManager context = open({.max_host_bytes = 1});
+  const std::string id = context.add(card(1)).value();
+  const auto before = context.infer(std::nullopt, greedy_).value();
+  ASSERT_TRUE(context.erase(before.output_id).ok());
+  ASSERT_TRUE(context.unload(id).ok());
+  EXPECT_EQ(context.show(id).value().tier, Tier::kNone);
+  EXPECT_EQ(context.infer(std::nullopt, greedy_).value().output.token_ids, before.output.token_ids);
+}
+
+TEST_F(ContextTiers, LowPrioritiesGoFirstAndPinnedItemsStay) {
+  ContextManager context = open({.max_host_bytes = 2 * card_bytes()});
+  std::vector<std::string> ids;
+  for (const ItemRetention& retention :
+       {ItemRetention{.pinned = true}, ItemRetention{.priority = 1}, ItemRetention{}}) {
+    const int number = static_cast<int>(ids.size()) + 1;
+    ids.push_back(context.add(card(number), {.retention = retention}).value());
+  }
+  for (const std::string& id : ids) {
+    ASSERT_TRUE(context.unload(id).ok());
+  }
+  EXPECT_EQ(context.show(ids[0]).value().tier, Tier::kHost);
+  EXPECT_EQ(context.show(ids[1]).value().tier, Tier::kHost);
+  EXPECT_EQ(context.show(ids[2]).value().tier, Tier::kNone) << "used last, but priority 0";
+  ASSERT_TRUE(context.set_retention(ids[1], {.pinned = true}).ok());
+  ASSERT_TRUE(context.restore(ids[2]).ok());
+  ASSERT_TRUE(context.set_retention(ids[2], {.pinned = true}).ok());
+  ASSERT_TRUE(context.unload(ids[2]).ok());
+  EXPECT_EQ(context.stats().host_items, 3) << "pinned items stay beyond the limit";
+}
+
+TEST_F(ContextTiers, AnInactiveItemWhoseTimeIsOverGivesUpItsKv) {
+  ContextManager context = open({});
+  const ItemOptions over{.retention = ItemRetention{.ttl_seconds = 0}};
+  const std::string used = context.add(card(1), over).value();
+  const std::string idle = context.add(card(2), over).value();
+  const std::string later =
+      context.add(card(3), {.retention = ItemRetention{.ttl_seconds = 1e9}}).value();
+  ASSERT_TRUE(context.deactivate(idle).ok());
+  ASSERT_TRUE(context.deactivate(later).ok());
+  ASSERT_TRUE(context.populate().ok());
+  EXPECT_EQ(context.show(used).value().tier, Tier::kDevice) << "it is active";
+  EXPECT_EQ(context.show(idle).value().tier, Tier::kNone);
+  EXPECT_EQ(context.show(later).value().tier, Tier::kDevice);
+  EXPECT_TRUE(context.add(card(1)).ok());
+  EXPECT_EQ(context.show(used).value().retention.ttl_seconds, 0) << "adding again keeps it";
+}
+
+TEST_F(ContextTiers, WriteThroughSavesTurnsToo) {
+  std::vector<std::string> ids;
+  {
+    ContextManager context = open({.store = store(), .write_through = true});
+    ids.push_back(
+        context.add(card(1), {.retention = ItemRetention{.pinned = true, .ttl_seconds = 60}})
+            .value());
+    const auto answer = context.infer("Who?", greedy_).value();
+    ids.push_back(answer.user_id);
+    ids.push_back(answer.output_id);
+    EXPECT_EQ(context.stats().saved_items, 3);
+  }
+  LLM other = LLM::open(kModel, {.threads = 2}).value();
+  ContextManager context = ContextManager::open(other, {.store = store()}).value();
+  for (const std::string& id : ids) {
+    ASSERT_TRUE(context.restore(id).ok());
+  }
+  EXPECT_EQ(stat(other, "tokens_computed"), 0);
+  EXPECT_TRUE(context.show(ids[0]).value().retention.pinned);
+  EXPECT_NEAR(context.show(ids[0]).value().retention.ttl_seconds.value_or(0), 60, 1);
+}
+
+// The objects in a store by name.
+std::map<std::string, std::string> objects(const std::string& store) {
+  std::map<std::string, std::string> found;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(store)) {
+    if (file.path().extension() == ".qkv") {
+      std::ifstream in(file.path(), std::ios::binary);
+      found[file.path().filename()] = {std::istreambuf_iterator<char>(in), {}};
+    }
+  }
+  return found;
+}
+
+TEST_F(ContextTiers, SavingFromHostMemoryWritesTheSameFileAndTakesNoBlock) {
+  ContextManager context = open({.store = store("device")});
+  ContextManager unloaded = open({.store = store("host")});
+  const std::string id = context.add(card(1)).value();
+  ASSERT_TRUE(context.save(id).ok());
+  ASSERT_EQ(unloaded.add(card(1)).value(), id);
+  ASSERT_TRUE(unloaded.unload(id).ok());
+  const double in_use = stat(llm_, "blocks_in_use");
+  ASSERT_TRUE(unloaded.save(id).ok());
+  EXPECT_EQ(stat(llm_, "blocks_in_use"), in_use);
+  EXPECT_EQ(unloaded.show(id).value().tier, Tier::kHost);
+  EXPECT_EQ(objects(store("host")).size(), 1);
+  EXPECT_EQ(objects(store("host")), objects(store("device")));
+}
+
+TEST_F(ContextTiers, LimitsAndTimesThatAreNoneAreRefused) {
+  const auto why = [&](const ContextOptions& options) {
+    return ContextManager::open(llm_, options).error().message;
+  };
+  EXPECT_THAT(why({.max_host_bytes = -1}), HasSubstr("max_host_bytes"));
+  EXPECT_THAT(why({.max_store_bytes = -1}), HasSubstr("max_store_bytes"));
+  EXPECT_THAT(why({.write_through = true}), HasSubstr("write_through"));
+  EXPECT_THAT(why({.mode = ReuseMode::kExact, .store = store(), .write_through = true}),
+              HasSubstr("anchored"));
+  ContextManager context = open({});
+  for (const double ttl :
+       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    const ItemRetention retention{.ttl_seconds = ttl};
+    EXPECT_THAT(context.add(card(1), {.retention = retention}).error().message,
+                HasSubstr("ttl_seconds"));
+    EXPECT_TRUE(context.items().empty());
+  }
+  const std::string id = context.add(card(1)).value();
+  EXPECT_FALSE(context.set_retention(id, {.ttl_seconds = -1}).ok());
+  EXPECT_FALSE(context.show(id).value().retention.ttl_seconds.has_value());
+  EXPECT_EQ(context.set_retention("nobody", {}).error().code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace quire

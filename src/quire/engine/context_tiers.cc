@@ -1,0 +1,143 @@
+// Where the KV of a context's items is, and which goes first when memory is short. What items are
+// otherwise: context.cc.
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <tuple>
+
+#include "quire/base/str.h"
+#include "quire/context.h"
+#include "quire/engine/context.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/item_list.h"
+#include "quire/engine/tier_service.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+namespace {
+
+using std::chrono::steady_clock;
+
+bool is_over(const Item& item, steady_clock::time_point now) {
+  const ItemRetention& retention = item.info.retention;
+  return retention.ttl_seconds && !retention.pinned &&
+         std::chrono::duration<double>(now - item.used_at).count() >= *retention.ttl_seconds;
+}
+
+std::int64_t host_bytes(const Item& item) {
+  return item.host == nullptr ? 0 : static_cast<std::int64_t>(item.host->bytes.size());
+}
+
+}  // namespace
+
+Status check(const ItemRetention& retention) {
+  const double ttl = retention.ttl_seconds.value_or(0);
+  if (std::isfinite(ttl) && ttl >= 0) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument, base::str_cat("ttl_seconds is a time from 0 on, not ", ttl)};
+}
+
+void Context::touch(Item& item) {
+  item.used = ++last_use_;
+  item.used_at = steady_clock::now();
+}
+
+Item* Context::first_to_go(const std::function<bool(const Item&)>& may_go) const {
+  const steady_clock::time_point now = steady_clock::now();
+  const auto order = [&](const Item& item) {
+    return std::tuple(!is_over(item, now), item.info.retention.priority, item.used);
+  };
+  Item* first = nullptr;
+  for (const auto& item : items_) {
+    const bool goes = !item->info.retention.pinned && may_go(*item);
+    if (goes && (first == nullptr || order(*item) < order(*first))) {
+      first = item.get();
+    }
+  }
+  return first;
+}
+
+void Context::expire() {
+  const steady_clock::time_point now = steady_clock::now();
+  for (const auto& item : items_) {
+    if (!item->info.active && is_over(*item, now)) {
+      item->device = nullptr;
+      item->host = nullptr;
+    }
+  }
+}
+
+Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
+  expire();
+  while (true) {
+    Status done = work();
+    if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
+      return done;
+    }
+    Item* const first = first_to_go([](const Item& item) {
+      return !item.info.active && item.device != nullptr && item.device.use_count() == 1;
+    });
+    if (first == nullptr) {
+      return done;
+    }
+    QUIRE_TRY_STATUS(move_to_host(engine, *first));
+    QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+  }
+}
+
+Status Context::move_to_host(Engine& engine, Item& item) {
+  QUIRE_TRY(item.host, engine.tiers().to_host(item.device));
+  item.device = nullptr;
+  return shrink_host(engine);
+}
+
+// What is in host memory beyond the limit goes on to the store, or without one nowhere.
+Status Context::shrink_host(Engine& engine) {
+  std::int64_t bytes = 0;
+  for (const auto& item : items_) {
+    bytes += host_bytes(*item);
+  }
+  while (options_.max_host_bytes > 0 && bytes > options_.max_host_bytes) {
+    Item* const first = first_to_go([](const Item& item) { return item.host != nullptr; });
+    if (first == nullptr) {
+      return {};  // pinned ones stay
+    }
+    bytes -= host_bytes(*first);
+    QUIRE_TRY_STATUS(leave_host(engine, *first));
+  }
+  return {};
+}
+
+Status Context::leave_host(Engine& engine, Item& item) {
+  if (store_ != nullptr && !item.info.saved) {
+    QUIRE_TRY_STATUS(write(engine, item));
+  }
+  item.host = nullptr;
+  return {};
+}
+
+Status Context::unload(const std::string& name, bool drop) {
+  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(Item* const item, items_.find(name));
+  QUIRE_TRY_STATUS(check_separate(*item, "unload"));
+  if (drop) {
+    item->device = nullptr;
+    item->host = nullptr;
+  } else if (item->device != nullptr) {
+    QUIRE_TRY_STATUS(move_to_host(*engine, *item));
+  }
+  changed();
+  return {};
+}
+
+Status Context::set_retention(const std::string& name, const ItemRetention& retention) {
+  QUIRE_TRY(Item* const item, items_.find(name));
+  QUIRE_TRY_STATUS(check(retention));
+  item->info.retention = retention;
+  return item->info.saved ? save_retention(*item) : Status();
+}
+
+}  // namespace quire::engine
