@@ -443,5 +443,26 @@ TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
   EXPECT_EQ(items.back().tier, Tier::kDevice);
 }
 
+// The item that is computed needs its parent beside it, so moving that one away makes no room.
+TEST(Context, AnInactiveParentForWhichThereIsNoRoomIsARefusalAndNotMovedForEver) {
+  LLM llm =
+      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+  ContextManager context = ContextManager::open(llm).value();
+  const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
+  ASSERT_GE(blocks, 6);
+  const auto system =
+      context.add(some_ids(40, 1), {.name = "system", .tags = {}, .kind = ItemKind::kSystem});
+  ASSERT_TRUE(system.ok());
+  const std::string child = context.add(some_ids(40, 2)).value();
+  ASSERT_TRUE(context.deactivate("system").ok());
+  ASSERT_TRUE(context.unload(child, true).ok());
+  Sequence others = llm.sequence(some_ids(32 * (blocks - 3) + 1, 3)).value();
+  const Status refused = context.restore(child);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks) << refused.error().message;
+  others.close();
+  EXPECT_TRUE(context.restore(child).ok());
+}
+
 }  // namespace
 }  // namespace quire

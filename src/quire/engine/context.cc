@@ -317,26 +317,42 @@ Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted
   return {};
 }
 
+// Nothing goes twice: what comes back while the work is tried again is needed for it.
 Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
-  while (true) {
-    Status done = work();
-    if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
-      return done;
+  const std::uint64_t around = work_began_;
+  work_began_ = std::min(around, last_use_);
+  Status done = work();
+  while (!done.ok() && done.error().code == ErrorCode::kOutOfBlocks) {
+    const Result<bool> made = make_room(engine);
+    if (!made.ok()) {
+      done = made.error();
     }
-    Item* oldest = nullptr;
-    for (const auto& item : items_) {
-      const bool may_go = !item->info.active && item->device.use_count() == 1;
-      if (may_go && (oldest == nullptr || item->used < oldest->used)) {
-        oldest = item.get();
-      }
+    if (!made.ok() || !*made) {
+      break;
     }
-    if (oldest == nullptr) {
-      return done;
-    }
-    QUIRE_TRY(oldest->host, engine.tiers().to_host(oldest->device));
-    oldest->device = nullptr;
-    QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+    done = work();
   }
+  work_began_ = around;
+  return done;
+}
+
+// False when there is nothing that may go.
+Result<bool> Context::make_room(Engine& engine) {
+  Item* oldest = nullptr;
+  for (const auto& item : items_) {
+    const bool needed = item->info.active || item->used > work_began_;
+    const bool may_go = !needed && item->device.use_count() == 1;
+    if (may_go && (oldest == nullptr || item->used < oldest->used)) {
+      oldest = item.get();
+    }
+  }
+  if (oldest == nullptr) {
+    return false;
+  }
+  QUIRE_TRY(oldest->host, engine.tiers().to_host(oldest->device));
+  oldest->device = nullptr;
+  QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+  return true;
 }
 
 Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* const> items,

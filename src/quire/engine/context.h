@@ -97,6 +97,7 @@ class Context {
   // Runs `work`; while blocks are short, inactive items go to host memory, the least recently used
   // first.
   [[nodiscard]] Status with_room(Engine& engine, const std::function<Status()>& work);
+  [[nodiscard]] Result<bool> make_room(Engine& engine);
 
   // Asking.
   struct Turn {
@@ -153,6 +154,8 @@ class Context {
   StateRef tip_, conversation_tip_;  // mode kExact
   std::shared_ptr<const void> epoch_ = std::make_shared<int>();
   std::uint64_t last_use_ = 0;
+  // The last use before the outermost `with_room` that is at work.
+  std::uint64_t work_began_ = ~std::uint64_t{0};
   std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;
 };
 
