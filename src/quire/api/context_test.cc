@@ -90,6 +90,21 @@ TEST(Context, OfModeExactAnswersAsAPlainPromptOfTheSameIds) {
   }
 }
 
+// A model without a chat template, so that nothing stands between an answer and what goes on there.
+TEST(Context, OfModeExactSamplesBehindAnAnswerAsAPlainPromptDoes) {
+  LLM llm = LLM::open(QUIRE_SOURCE_DIR "/tests/golden/model/llama_gqa", {.threads = 2}).value();
+  ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+  ASSERT_TRUE(context.add(Ids{20, 31, 42, 53}).ok());
+  const SamplingParams params{
+      .presence_penalty = 0.5, .max_tokens = 4, .ignore_eos = true, .seed = 7};
+  for (int round = 0; round < 4; ++round) {
+    const auto answer = context.infer(std::nullopt, params).value();
+    EXPECT_EQ(answer.output.token_ids,
+              llm.generate(answer.output.prompt_token_ids, params).value().token_ids)
+        << round;
+  }
+}
+
 TEST(Context, TurnsAndOutputsBecomeItemsWithParentsAndSampling) {
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm).value();
