@@ -90,6 +90,21 @@ TEST(Context, OfModeExactAnswersAsAPlainPromptOfTheSameIds) {
   }
 }
 
+// A model without a chat template, so that nothing stands between an answer and what goes on there.
+TEST(Context, OfModeExactSamplesBehindAnAnswerAsAPlainPromptDoes) {
+  LLM llm = LLM::open(QUIRE_SOURCE_DIR "/tests/golden/model/llama_gqa", {.threads = 2}).value();
+  ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+  ASSERT_TRUE(context.add(Ids{20, 31, 42, 53}).ok());
+  const SamplingParams params{
+      .presence_penalty = 0.5, .max_tokens = 4, .ignore_eos = true, .seed = 7};
+  for (int round = 0; round < 4; ++round) {
+    const auto answer = context.infer(std::nullopt, params).value();
+    EXPECT_EQ(answer.output.token_ids,
+              llm.generate(answer.output.prompt_token_ids, params).value().token_ids)
+        << round;
+  }
+}
+
 TEST(Context, TurnsAndOutputsBecomeItemsWithParentsAndSampling) {
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm).value();
@@ -441,6 +456,27 @@ TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
   const auto items = context.items();
   EXPECT_EQ(items.front().tier, Tier::kHost);
   EXPECT_EQ(items.back().tier, Tier::kDevice);
+}
+
+// The item that is computed needs its parent beside it, so moving that one away makes no room.
+TEST(Context, AnInactiveParentForWhichThereIsNoRoomIsARefusalAndNotMovedForEver) {
+  LLM llm =
+      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+  ContextManager context = ContextManager::open(llm).value();
+  const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
+  ASSERT_GE(blocks, 6);
+  const auto system =
+      context.add(some_ids(40, 1), {.name = "system", .tags = {}, .kind = ItemKind::kSystem});
+  ASSERT_TRUE(system.ok());
+  const std::string child = context.add(some_ids(40, 2)).value();
+  ASSERT_TRUE(context.deactivate("system").ok());
+  ASSERT_TRUE(context.unload(child, true).ok());
+  Sequence others = llm.sequence(some_ids(32 * (blocks - 3) + 1, 3)).value();
+  const Status refused = context.restore(child);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks) << refused.error().message;
+  others.close();
+  EXPECT_TRUE(context.restore(child).ok());
 }
 
 }  // namespace

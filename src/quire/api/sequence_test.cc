@@ -286,6 +286,28 @@ TEST(Sequence, SavedBehindACompositionItKeepsItsChunks) {
             sequence.generate(greedy(20)).value().token_ids);
 }
 
+// Loaded, the two uses of the chunk have blocks of their own, which may not decide how they merge.
+TEST(Sequence, SavedBehindAChunkThatStandsTwiceItKeepsItsBits) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "sequence.qkv";
+  ChunkedLLM llm = open_chunked();
+  const std::string card =
+      llm.register_chunk({.content = some_ids(45, 2), .options = {.anchor = ""}}).value();
+  const CompositionSpec spec{
+      .without_system = true,
+      .context_chunk_ids = {card, card},
+      .query_chunk_id =
+          llm.register_chunk({.content = some_ids(7, 4), .type = ChunkType::kQuery}).value()};
+  for (const std::int64_t length : {97, 80, 70, 60, 50}) {  // a part of the second one
+    Sequence sequence = llm.sequence(spec).value();
+    ASSERT_TRUE(sequence.rollback_to(length).ok());
+    ASSERT_TRUE(sequence.save(file).ok());
+    LLM other = open_demo();
+    EXPECT_EQ(other.load_sequence(file).value().logits().value(), sequence.logits().value())
+        << length;
+  }
+}
+
 TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "sequence.qkv";

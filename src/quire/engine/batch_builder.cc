@@ -24,9 +24,10 @@ bool same_run(const kv::RunView& a, const kv::RunView& b) {
   return a.num_tokens == b.num_tokens && a.rank == b.rank && std::ranges::equal(a.blocks, b.blocks);
 }
 
-// The order in which a row's sealed runs are merged: of the runs alone.
+// The order in which a row's sealed runs are merged. No two of one row have the same rank, tokens
+// and occurrence, so where blocks lie decides only which rows of several requests stand together.
 auto merge_key(const kv::RunView& view, std::int32_t occurrence) {
-  return std::tuple(view.rank, view.blocks.front(), view.num_tokens, occurrence);
+  return std::tuple(view.rank, view.num_tokens, occurrence, view.blocks.front());
 }
 
 }  // namespace
@@ -72,9 +73,11 @@ void BatchBuilder::add_rows(const kv::RunView& view, Rows rows, bool causal) {
 void BatchBuilder::add_sealed(std::span<const kv::RunView> views, Rows rows) {
   const std::size_t first = sealed_.size();
   for (const kv::RunView& view : views) {
-    const auto same = [&](const SealedUse& use) { return same_run(use.view, view); };
+    const auto alike = [&](const SealedUse& use) {
+      return use.view.rank == view.rank && use.view.num_tokens == view.num_tokens;
+    };
     const auto occurrence =
-        std::count_if(sealed_.begin() + static_cast<std::ptrdiff_t>(first), sealed_.end(), same);
+        std::count_if(sealed_.begin() + static_cast<std::ptrdiff_t>(first), sealed_.end(), alike);
     sealed_.push_back(
         {.view = view, .occurrence = static_cast<std::int32_t>(occurrence), .rows = rows});
   }

@@ -128,6 +128,20 @@ TEST_F(BatchBuilderTest, TheSameSegmentTwiceInOneSequenceIsTwoEntries) {
   EXPECT_THAT(positions_of(batch.entries[1]), ElementsAre(5, 6));
 }
 
+TEST_F(BatchBuilderTest, RunsOfOneRankStandAsInTheirSequenceWhereverTheirBlocksLie) {
+  const kv::SegmentId low = segment(5);
+  const kv::SegmentId high = segment(5);
+  for (const auto& [first, second] : {std::pair(low, high), std::pair(high, low)}) {
+    const auto run = behind({{.segment = first, .position = 0, .rank = {3}},
+                             {.segment = second, .position = 5, .rank = {3}}},
+                            1);
+    const model::ForwardBatch& batch = build({run});
+    ASSERT_EQ(batch.entries.size(), 3U);
+    EXPECT_EQ(batch.entries[0].blocks[0], ledger.segment(first)->blocks().ids()[0].value);
+    EXPECT_EQ(batch.entries[1].blocks[0], ledger.segment(second)->blocks().ids()[0].value);
+  }
+}
+
 TEST_F(BatchBuilderTest, WithoutSharingEveryUseIsAnEntry) {
   const kv::SegmentId shared = segment(6);
   const std::vector runs = {behind({{.segment = shared}}, 1), behind({{.segment = shared}}, 1)};

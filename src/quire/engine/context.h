@@ -104,6 +104,7 @@ class Context {
 
   // Who goes where: context_tiers.cc. Runs `work`; while blocks are short, inactive items leave.
   [[nodiscard]] Status with_room(Engine& engine, const std::function<Status()>& work);
+  [[nodiscard]] Result<bool> make_room(Engine& engine);
   // Of those that `may_go`: the one that goes first; nullptr without any.
   [[nodiscard]] Item* first_to_go(const std::function<bool(const Item&)>& may_go) const;
   [[nodiscard]] Status move_to_host(Engine& engine, Item& item);
@@ -169,6 +170,9 @@ class Context {
   StateRef tip_, conversation_tip_;  // mode kExact
   std::shared_ptr<const void> epoch_ = std::make_shared<int>();
   std::uint64_t last_use_ = 0;
+  // The last use before the outermost `with_room` that is at work.
+  static constexpr std::uint64_t kNoWork = ~std::uint64_t{0};
+  std::uint64_t work_began_ = kNoWork;
   std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;
 };
 

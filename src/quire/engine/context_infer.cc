@@ -137,6 +137,7 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
             engine.sequences().generate(state,
                                         {.params = &bounded,
                                          .streaming = asking.follow.on_text != nullptr,
+                                         .sampler_goes_on = false,
                                          .source = "context",
                                          .cached = cached},
                                         [next](StateRef reached) { *next = std::move(reached); }));

@@ -1,5 +1,6 @@
 // Where the KV of a context's items is, and which goes first when memory is short. What items are
 // otherwise: context.cc.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -70,22 +71,40 @@ void Context::expire() {
   }
 }
 
+// Nothing goes twice: what comes back while the work is tried again is needed for it.
 Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
-  expire();
-  while (true) {
-    Status done = work();
-    if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
-      return done;
-    }
-    Item* const first = first_to_go([](const Item& item) {
-      return !item.info.active && item.device != nullptr && item.device.use_count() == 1;
-    });
-    if (first == nullptr) {
-      return done;
-    }
-    QUIRE_TRY_STATUS(move_to_host(engine, *first));
-    QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+  const std::uint64_t around = work_began_;
+  if (around == kNoWork) {
+    expire();
   }
+  work_began_ = std::min(around, last_use_);
+  Status done = work();
+  while (!done.ok() && done.error().code == ErrorCode::kOutOfBlocks) {
+    const Result<bool> made = make_room(engine);
+    if (!made.ok()) {
+      done = made.error();
+    }
+    if (!made.ok() || !*made) {
+      break;
+    }
+    done = work();
+  }
+  work_began_ = around;
+  return done;
+}
+
+// False when there is nothing that may go.
+Result<bool> Context::make_room(Engine& engine) {
+  Item* const first = first_to_go([&](const Item& item) {
+    const bool needed = item.info.active || item.used > work_began_;
+    return !needed && item.device != nullptr && item.device.use_count() == 1;
+  });
+  if (first == nullptr) {
+    return false;
+  }
+  QUIRE_TRY_STATUS(move_to_host(engine, *first));
+  QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+  return true;
 }
 
 Status Context::move_to_host(Engine& engine, Item& item) {

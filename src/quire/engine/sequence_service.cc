@@ -458,6 +458,8 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
     const std::int64_t room =
         engine_.model_config().max_positions - (own.start_position + known) + std::int64_t{1};
     NewRequest request = request_for(RequestKind::kGenerate, state);
+    const std::int32_t before = how.sampler_goes_on ? state->sampled : 0;
+    request.sampled_before = before;
     request.params = *how.params;
     request.params.max_tokens =
         static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
@@ -466,10 +468,10 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
     ComposedPrompt& prompt = *request.composed;
     prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
     prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
-    const auto keep_fork = [this, state, known](SeqId computed) {
+    const auto keep_fork = [this, state, known, before](SeqId computed) {
       const auto sampled = std::ssize(ledger().tokens(computed)) - known;
       return keep({.sequence = ledger().fork(computed),
-                   .sampled = state->sampled + static_cast<std::int32_t>(sampled),
+                   .sampled = before + static_cast<std::int32_t>(sampled),
                    .grade = state->grade});
     };
     request.observer = std::make_shared<Next>(keep_fork, std::move(done));

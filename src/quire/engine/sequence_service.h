@@ -89,6 +89,7 @@ class SequenceService {
   struct Generate {
     const SamplingParams* params = nullptr;
     bool streaming = false;
+    bool sampler_goes_on = true;         // where the state's last tokens were sampled; false: anew
     const char* source = "sequence";     // of the reuse, as it is reported
     std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
     Clock::time_point submitted = Clock::now();  // of what the caller waits for

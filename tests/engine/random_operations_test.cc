@@ -1,0 +1,162 @@
+// A hundred thousand random operations on sequences, chunks, contexts and their tiers, in a pool
+// that is too small for them, equal a program that copies everything (copies_oracle.h). After each
+// one exactly those blocks are in use that something alive holds.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "copies_oracle.h"
+#include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "random_chunks.h"
+#include "random_contexts.h"
+#include "random_sequences.h"
+#include "random_site.h"
+
+namespace quire {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSteps = 5'000;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr int kSteps = 5'000;
+#else
+constexpr int kSteps = 100'000;
+#endif
+#else
+constexpr int kSteps = 100'000;
+#endif
+
+// One engine with everything that lives in it.
+class World {
+ public:
+  World(const Scenario& scenario, Oracle& oracle, Disk& disk, Counts& counts, std::uint32_t seed)
+      : site_(scenario, oracle, disk, seed), counts_(counts) {
+    for (auto&& some : {sequences_.operations(), chunks_.operations(), contexts_.operations()}) {
+      operations_.insert(operations_.end(), some.begin(), some.end());
+    }
+    operations_.push_back({"drop everything", 1, [this] {
+                             drop_everything();
+                             return true;
+                           }});
+    for (const Operation& operation : operations_) {
+      weights_.push_back(operation.weight);
+    }
+  }
+
+  // One operation and all checks behind it.
+  void step(bool with_logits) {
+    const Operation* operation = nullptr;
+    std::discrete_distribution<std::size_t> choose(weights_.begin(), weights_.end());
+    site_.was_refused = false;
+    do {
+      operation = &operations_[choose(site_.random)];
+    } while (!operation->run());
+    auto& [done, refused] = counts_[operation->name];
+    ++(site_.was_refused ? refused : done);
+    SCOPED_TRACE(operation->name);
+    sequences_.check(with_logits);
+    chunks_.check();
+    contexts_.check();
+    BlockSet held(site_.num_blocks);
+    sequences_.add_blocks(held);
+    chunks_.add_blocks(held);
+    contexts_.add_blocks(held);
+    site_.in_use = static_cast<std::int64_t>(stat(site_.llm, "blocks_in_use"));
+    ASSERT_EQ(site_.in_use, held.size() + contexts_.num_blocks());
+    ASSERT_FALSE(testing::Test::HasFailure());
+  }
+
+  void drop_everything() {
+    sequences_.clear();
+    chunks_.clear();
+    contexts_.clear();
+    ASSERT_EQ(stat(site_.llm, "blocks_in_use"), 0);
+    ASSERT_EQ(stat(site_.llm, "requests_running"), 0);
+  }
+
+  // Chunks that are in a store outlive the engine.
+  void end() {
+    sequences_.clear();
+    contexts_.clear();
+  }
+
+ private:
+  Site site_;
+  RandomSequences sequences_{site_};
+  RandomChunks chunks_{site_, sequences_};
+  RandomContexts contexts_{site_};
+  std::vector<Operation> operations_;
+  std::vector<int> weights_;
+  Counts& counts_;
+};
+
+// Two engines after one another, so that the second finds what the first has saved.
+void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
+  const TemporaryFolder folder;
+  Disk disk{.folder = folder.path(), .files = {}, .chunks = {}, .items = {}};
+  Oracle oracle(scenario.model, scenario.block_tokens);
+  for (int life = 0; life < 2; ++life) {
+    World world(scenario, oracle, disk, counts, seed + static_cast<std::uint32_t>(life));
+    for (int i = 0; i < scenario.steps; ++i) {
+      world.step(i % 20 == 0);
+      ASSERT_FALSE(testing::Test::HasFailure()) << "life " << life << " step " << i;
+    }
+    world.end();
+  }
+}
+
+TEST(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
+  const std::string folder = QUIRE_SOURCE_DIR "/tests/golden/model/";
+  // Steps as shares of all.
+  const std::vector<Scenario> scenarios = {
+      {.model = folder + "llama_gqa", .steps = 20},
+      {.model = folder + "llama_mqa",
+       .block_tokens = 4,
+       .blocks = 60,
+       .max_batch_tokens = 7,
+       .steps = 20},
+      {.model = folder + "qwen3",
+       .block_tokens = 16,
+       .blocks = 24,
+       .prefix_cache = false,
+       .steps = 20},
+      {.model = folder + "llama_tied",
+       .block_tokens = 1,
+       .blocks = 220,
+       .context = ReuseMode::kExact,
+       .steps = 15},
+      {.model = folder + "qwen2",
+       .block_tokens = 32,
+       .blocks = 20,
+       .context = ReuseMode::kExact,
+       .steps = 15},
+      {.model = folder + "llama_mha", .stores = true, .steps = 10}};
+  Counts counts;
+  for (std::size_t i = 0; i < scenarios.size(); ++i) {
+    Scenario scenario = scenarios[i];
+    scenario.steps = scenario.steps * kSteps / 200;
+    live_twice(scenario, static_cast<std::uint32_t>(20261122 + 10 * i), counts);
+    ASSERT_FALSE(HasFailure()) << "scenario " << i << ", " << scenario.model;
+  }
+  int all = 0;
+  for (const auto& [name, count] : counts) {
+    const auto& [done, refused] = count;
+    std::printf("%-24s %6d done, %5d refused\n", name.c_str(), done, refused);
+    EXPECT_GT(done, refused) << name;
+    all += done + refused;
+  }
+  EXPECT_EQ(all, kSteps);
+}
+
+}  // namespace
+}  // namespace quire

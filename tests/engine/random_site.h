@@ -1,0 +1,141 @@
+// What the random operations share: the engine under test with its small pool, the oracle, what has
+// been written to disk, and when a refusal is right.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "copies_oracle.h"
+#include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire {
+
+struct Scenario {
+  std::string model;
+  std::int32_t block_tokens = 8;
+  std::int32_t blocks = 40;
+  std::int32_t max_batch_tokens = 64;
+  bool prefix_cache = true;
+  bool stores = false;  // of chunks and of items
+  ReuseMode context = ReuseMode::kAnchored;
+  int steps = 0;
+};
+
+// What outlives an engine.
+struct Disk {
+  std::filesystem::path folder;
+  std::map<std::string, Copy> files;   // saved sequences
+  std::map<std::string, bool> chunks;  // registered in a store; whether they are pinned
+  std::vector<std::string> items;      // of a context
+};
+
+// Done and refused, by name: a test that only refuses has tested nothing.
+using Counts = std::map<std::string, std::pair<int, int>>;
+
+struct Site {
+  Site(const Scenario& given, Oracle& cold, Disk& kept, std::uint32_t seed)
+      : scenario(given), oracle(cold), disk(kept), random(seed), llm(open()) {
+    num_blocks = static_cast<std::int64_t>(stat(llm, "blocks_total"));
+    block_bytes = static_cast<std::int64_t>(stat(llm, "block_bytes"));
+  }
+
+  [[nodiscard]] std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  }
+  template <class T>
+  [[nodiscard]] auto& any(T& list) {
+    return *std::next(list.begin(), below(std::ssize(list)));
+  }
+
+  // Few ones, so that prefixes are met again.
+  [[nodiscard]] Ids piece() {
+    const std::int64_t which = below(24);
+    Ids ids = some_ids(static_cast<std::size_t>(1 + which / 2), static_cast<std::uint32_t>(which));
+    for (TokenId& id : ids) {
+      id = 20 + id % 100;
+    }
+    return ids;
+  }
+
+  [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const {
+    return (tokens + scenario.block_tokens - 1) / scenario.block_tokens;
+  }
+
+  [[nodiscard]] std::string store(const char* name) const {
+    return scenario.stores ? disk.folder / name : "";
+  }
+
+  // Whether it failed, which it may only for want of `blocks`, at the most.
+  template <class T>
+  [[nodiscard]] bool refused(const T& result, std::int64_t blocks) {
+    if (result.ok()) {
+      return false;
+    }
+    const Error& error = result.error();
+    EXPECT_THAT(error.code, testing::AnyOf(ErrorCode::kOutOfBlocks, ErrorCode::kOverflow))
+        << error.message;
+    EXPECT_GT(blocks, num_blocks - in_use) << error.message;
+    was_refused = true;
+    return true;
+  }
+
+  const Scenario scenario;
+  Oracle& oracle;
+  Disk& disk;
+  std::mt19937 random;
+  ChunkedLLM llm;
+  std::int64_t num_blocks = 0, block_bytes = 0;
+  std::int64_t in_use = 0;  // blocks, before the operation
+  bool was_refused = false;
+
+ private:
+  [[nodiscard]] ChunkedLLM open() const {
+    const auto bytes = static_cast<std::int64_t>(stat(oracle.llm(), "block_bytes"));
+    return ChunkedLLM::open(scenario.model,
+                            {.block_tokens = scenario.block_tokens,
+                             .kv_budget_bytes = scenario.blocks * bytes,
+                             .max_batch_tokens = scenario.max_batch_tokens,
+                             .threads = 1,
+                             .prefix_cache = scenario.prefix_cache},
+                            {.store = store("chunks")})
+        .value();
+  }
+};
+
+// Which blocks are held; those that several hold count once.
+class BlockSet {
+ public:
+  explicit BlockSet(std::int64_t num_blocks) : held_(static_cast<std::size_t>(num_blocks)) {}
+  void add(std::span<const std::int32_t> blocks) {
+    for (const std::int32_t block : blocks) {
+      held_.at(static_cast<std::size_t>(block)) = true;
+    }
+  }
+  [[nodiscard]] std::int64_t size() const { return std::ranges::count(held_, true); }
+
+ private:
+  std::vector<bool> held_;
+};
+
+struct Operation {
+  std::string name;
+  int weight = 1;
+  std::function<bool()> run;  // false: there was nothing to do it on
+};
+
+}  // namespace quire
