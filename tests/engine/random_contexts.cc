@@ -1,6 +1,5 @@
 #include "random_contexts.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +15,8 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 #include "random_site.h"
 
 namespace quire {

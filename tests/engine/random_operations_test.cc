@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
-#include <numeric>
 #include <random>
 #include <string>
 #include <utility>

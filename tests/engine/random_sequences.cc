@@ -1,6 +1,5 @@
 #include "random_sequences.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
