@@ -123,10 +123,10 @@ class ContextManager:
         Text goes through the model's chunk format, token ids are taken as they are. An item that is there already is
         switched on, gets the new tags, and keeps its place. `pinned`, `priority`, `ttl_seconds`: see set_retention.
         """
-        label = "" if name is None else to_text(name)
+        labels = ("" if name is None else to_text(name), _words(tags, "tags"))
         given = any(value is not None for value in (pinned, priority, ttl_seconds))
         retention = _retention(bool(pinned), priority or 0, ttl_seconds) if given else None
-        return self._handle.add(_prompt(content), label, _words(tags, "tags"), kind, bool(active), retention)
+        return self._handle.add(_prompt(content), labels, kind, bool(active), retention)
 
     def set_retention(
         self, item: str, *, pinned: bool = False, priority: int = 0, ttl_seconds: float | None = None

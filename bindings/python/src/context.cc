@@ -1,6 +1,7 @@
 #include "context.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
@@ -88,12 +89,14 @@ ItemRetention to_retention(const Retention& retention) {
   return {.pinned = pinned, .priority = priority, .ttl_seconds = ttl_seconds};
 }
 
-std::string add(ContextManager& context, const Prompt& content, const std::string& name,
-                const std::vector<std::string>& tags, const std::string& kind, bool active,
-                const std::optional<Retention>& retention) {
+// name, tags
+using Labels = std::pair<std::string, std::vector<std::string>>;
+
+std::string add(ContextManager& context, const Prompt& content, const Labels& labels,
+                const std::string& kind, bool active, const std::optional<Retention>& retention) {
   const ItemOptions options{
-      .name = name,
-      .tags = tags,
+      .name = labels.first,
+      .tags = labels.second,
       .kind = by_name(kind, "kind", &item_kind_name, {ItemKind::kSystem, ItemKind::kContext}),
       .active = active,
       .retention = retention ? std::optional(to_retention(*retention)) : std::nullopt};
@@ -152,8 +155,8 @@ nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
 
 void bind_items(nb::class_<ContextManager>& context) {
   context
-      .def("add", &add, nb::arg("content"), nb::arg("name"), nb::arg("tags"), nb::arg("kind"),
-           nb::arg("active"), nb::arg("retention").none())
+      .def("add", &add, nb::arg("content"), nb::arg("labels"), nb::arg("kind"), nb::arg("active"),
+           nb::arg("retention").none())
       .def("set_retention",
            [](ContextManager& context, const std::string& item, const Retention& retention) {
              const ItemRetention wanted = to_retention(retention);

@@ -288,6 +288,11 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
   if (!generation.ok() || !persist_chunks) {
     service->withdraw(registered);
   }
+  if (!generation.ok() && generation.error().code == ErrorCode::kNotFound) {
+    return {ErrorCode::kOutOfBlocks,
+            "the request's chunks do not fit beside each other: one was evicted as soon as the "
+            "next was registered; raise chunk_memory_ratio, max_chunks or the KV budget"};
+  }
   return generation;
 }
 

@@ -475,5 +475,16 @@ TEST(Chunks, WithoutDeduplicationEveryRegistrationHasItsOwnBlocks) {
   EXPECT_EQ(stats_of(llm)["blocks_free"], free_blocks);
 }
 
+TEST(Chunks, AGenerationWhoseChunksDoNotFitBesideEachOtherIsToldSo) {
+  ChunkedLLM llm = ChunkedLLM::open(kModel, {.threads = 2}, {.max_chunks = 2}).value();
+  ChunkedPrompt prompt{.system = Prompt(some_ids(20, 1)), .query = Prompt(some_ids(7, 2))};
+  EXPECT_TRUE(llm.generate(prompt, {}, {.max_tokens = 2}).ok());
+  prompt.contexts = {Prompt(some_ids(30, 3)), Prompt(some_ids(31, 4))};
+  const auto refused = llm.generate(prompt, {}, {.max_tokens = 2});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(stat(llm.llm(), "requests_running"), 0);
+}
+
 }  // namespace
 }  // namespace quire
