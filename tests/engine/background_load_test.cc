@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <ios>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,7 +17,9 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sequence.h"
 
 namespace quire {
@@ -42,8 +49,6 @@ void expect_no_block_left(const LLM& llm) {
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
 }
 
-const SamplingParams kSampled{.max_tokens = 64, .seed = 7};
-
 class BackgroundLoad : public testing::Test {
  protected:
   explicit BackgroundLoad(std::size_t tokens = kTokens) : ids_(some_ids(tokens, 3)) {
@@ -51,7 +56,7 @@ class BackgroundLoad : public testing::Test {
     Sequence sequence = llm.sequence(ids_).value();
     EXPECT_TRUE(sequence.save(file()).ok());
     logits_ = sequence.logits().value();
-    next_ = sequence.generate(kSampled).value().token_ids;
+    next_ = sequence.generate(sampled_).value().token_ids;
   }
 
   [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
@@ -86,6 +91,7 @@ class BackgroundLoad : public testing::Test {
     return path;
   }
 
+  const SamplingParams sampled_{.max_tokens = 64, .seed = 7};
   const Ids ids_;
   std::vector<float> logits_;
   Ids next_;
@@ -107,8 +113,8 @@ TEST_F(BackgroundLoad, EverythingEqualsTheSequenceThatWasSaved) {
       EXPECT_EQ(loaded.grade(), ReuseGrade::kExact);
       Sequence fork = loaded.fork().value();
       EXPECT_EQ(loaded.logits().value(), logits_);
-      EXPECT_EQ(loaded.generate(kSampled).value().token_ids, next_);
-      EXPECT_EQ(fork.generate(kSampled).value().token_ids, next_);
+      EXPECT_EQ(loaded.generate(sampled_).value().token_ids, next_);
+      EXPECT_EQ(fork.generate(sampled_).value().token_ids, next_);
     }
     expect_no_block_left(llm);
   }
@@ -163,8 +169,8 @@ TEST_F(BackgroundLoad, BehindACompositionTooTheRunsAreRead) {
   {
     Sequence loaded = llm.load_sequence(composed, kAtOnce).value();
     EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
-    EXPECT_EQ(loaded.generate(kSampled).value().token_ids,
-              sequence.generate(kSampled).value().token_ids);
+    EXPECT_EQ(loaded.generate(sampled_).value().token_ids,
+              sequence.generate(sampled_).value().token_ids);
   }
   expect_no_block_left(llm);
 }
@@ -178,13 +184,13 @@ TEST_F(DamagedLoad, WhoeverReadsADamagedBlockIsToldAndNobodyElse) {
     {
       Sequence loaded = llm.load_sequence(path, kAtOnce).value();
       Sequence fork = loaded.fork().value();
-      EXPECT_EQ(loaded.generate(kSampled).error().code, ErrorCode::kCorrupt) << share;
+      EXPECT_EQ(loaded.generate(sampled_).error().code, ErrorCode::kCorrupt) << share;
       EXPECT_THAT(fork.logits().error().message, HasSubstr("checksum"));
       EXPECT_EQ(fork.save(folder_ / "x.qkv").error().code, ErrorCode::kCorrupt);
       EXPECT_EQ(loaded.append(some_ids(40, 1)).error().code, ErrorCode::kCorrupt);
       EXPECT_EQ(loaded.tokens(), ids_);
       Sequence other = llm.sequence(some_ids(50, 9)).value();
-      EXPECT_TRUE(other.generate(kSampled).ok());
+      EXPECT_TRUE(other.generate(sampled_).ok());
       const auto plain = llm.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast);
       ASSERT_TRUE(plain.ok()) << share << ": " << plain.error().message;
       EXPECT_EQ(plain->logits, logits_);
@@ -246,6 +252,7 @@ TEST_F(BackgroundLoad, ClosingTheEngineAbandonsWhatIsRead) {
   for (int round = 0; round < 10; ++round) {
     LLM llm = open_demo();
     std::vector<Sequence> loaded;
+    loaded.reserve(5);
     for (int i = 0; i < 5; ++i) {
       loaded.push_back(llm.load_sequence(file(), kAtOnce).value());
     }
@@ -257,18 +264,22 @@ TEST_F(BackgroundLoad, ClosingTheEngineAbandonsWhatIsRead) {
 TEST_F(BackgroundLoad, ManyThreadsLoadAndGoOn) {
   LLM llm = open_demo();
   const std::string bad = damaged(0.6);
+  const auto go_on = [&](bool damaged) {
+    Sequence loaded = llm.load_sequence(damaged ? bad : file(), kAtOnce).value();
+    const auto output = loaded.generate(sampled_);
+    if (output.ok()) {  // also of the damaged file, when the prefix cache had it
+      EXPECT_EQ(output->token_ids, next_);
+    } else {
+      EXPECT_TRUE(damaged);
+      EXPECT_EQ(output.error().code, ErrorCode::kCorrupt);
+    }
+  };
   std::vector<std::thread> threads;
+  threads.reserve(6);
   for (int i = 0; i < 6; ++i) {
-    threads.emplace_back([&, i] {
+    threads.emplace_back([&go_on, i] {
       for (int round = 0; round < 4; ++round) {
-        Sequence loaded = llm.load_sequence(i == 0 ? bad : file(), kAtOnce).value();
-        const auto output = loaded.generate(kSampled);
-        if (output.ok()) {  // also of the damaged file, when the prefix cache had it
-          EXPECT_EQ(output->token_ids, next_);
-        } else {
-          EXPECT_EQ(i, 0);
-          EXPECT_EQ(output.error().code, ErrorCode::kCorrupt);
-        }
+        go_on(i == 0);
       }
     });
   }

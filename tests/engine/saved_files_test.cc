@@ -3,12 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
+#include "quire/base/ids.h"
 #include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/kv_store/entry.h"
@@ -17,7 +23,9 @@
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/store.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sequence.h"
 
 namespace quire {
@@ -101,7 +109,8 @@ TEST_F(SavedFiles, KvThatIsNotExactNeverGetsIntoThePrefixCache) {
            {"kernels", "of another machine", ReuseGrade::kEqualMath},
            {"grade", "approximate", ReuseGrade::kApproximate},
            {"grade", "nobody knows", ReuseGrade::kApproximate}}) {
-    rewrite([&](base::json::object& metadata) { metadata[key] = value; }, true);
+    rewrite([&key = key, &value = value](base::json::object& metadata) { metadata[key] = value; },
+            true);
     LLM other = LLM::open(kModel, {.threads = 2}).value();
     Sequence loaded = other.load_sequence(file()).value();
     EXPECT_EQ(loaded.grade(), grade);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <set>
 #include <span>
@@ -13,10 +15,12 @@
 #include <vector>
 
 #include "quire/attention/entry.h"
+#include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
 #include "quire/sched/scheduler.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -176,8 +180,9 @@ TEST_F(BatchBuilderTest, RandomBatchesShareEverySegmentOnceAndChangeNothingForAn
     return static_cast<std::int32_t>(random() % bound);
   };
   std::vector<kv::SegmentId> segments;
+  segments.reserve(6);
   for (int i = 0; i < 6; ++i) {
-    segments.push_back(segment(static_cast<std::size_t>(1 + below(11))));
+    segments.push_back(segment(std::size_t{1} + static_cast<std::size_t>(below(11))));
   }
   for (int round = 0; round < 200; ++round) {
     std::vector<sched::ScheduledRun> runs;

@@ -36,7 +36,7 @@ using ::testing::Pointwise;
 using weights::testing::raw;
 
 // ggml's numbers for types.
-// NOLINTNEXTLINE(readability-identifier-naming): ggml's names hold underscores
+// NOLINTBEGIN(readability-identifier-naming, performance-enum-size): its names, its width
 enum GgmlNumber : std::uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -46,6 +46,7 @@ enum GgmlNumber : std::uint32_t {
   kQ4_K = 12,
   kQ6_K = 14
 };
+// NOLINTEND(readability-identifier-naming, performance-enum-size)
 
 constexpr float kLargestHalf = 0.05f;  // in blocks
 
