@@ -565,6 +565,19 @@ def test_host_memory_has_a_limit_and_the_store_takes_the_rest(llm, tmp_path):
     ctx.clear()
 
 
+def test_stats_say_what_reading_and_computing_take(tmp_path):
+    text = " ".join(CARDS * 4)
+    with quire.LLM(MODEL, threads=2, prefix_cache=False) as model:
+        ctx, _ = context_of(model, cards=(f"{n} {text}" for n in range(3)), store=tmp_path / "store")
+        ctx.save()
+        for item in ctx:
+            ctx.unload(item.id, drop=True)
+        ctx.populate()
+        stats = model.stats()
+        assert 0 < stats["token_read_seconds"] < stats["token_compute_seconds"] < 1
+        ctx.clear()
+
+
 def test_retention_says_who_goes_first(llm):
     probe, ids = context_of(llm)
     size = probe.show(ids[1]).memory_bytes

@@ -301,8 +301,8 @@ Result<Stats> LLM::stats() const {
       {"load_seconds", stats.load_seconds},
       {"load_bytes", count(stats.load_bytes)},
       {"weight_bytes", count(stats.weight_bytes)},
-      {"read_seconds_per_token", pace.read.value_or(0)},
-      {"compute_seconds_per_token", pace.computed.value_or(0)},
+      {"token_read_seconds", pace.read.value_or(0)},
+      {"token_compute_seconds", pace.computed.value_or(0)},
   };
 }
 
