@@ -13,9 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/reload_pace.h"
+#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -143,6 +147,57 @@ TEST_F(ContextTiers, WriteThroughSavesTurnsToo) {
   EXPECT_EQ(stat(other, "tokens_computed"), 0);
   EXPECT_TRUE(context.show(ids[0]).value().retention.pinned);
   EXPECT_NEAR(context.show(ids[0]).value().retention.ttl_seconds.value_or(0), 60, 1);
+}
+
+TEST_F(ContextTiers, WhatIsSavedIsComputedWhereThatIsFasterAndPossible) {
+  ContextManager context = open({.store = store()});
+  const std::string system = context.add(card(1), {.kind = ItemKind::kSystem}).value();
+  const std::string id = context.add(card(2)).value();
+  const auto tokens = static_cast<double>(context.show(id).value().token_ids.size());
+  ASSERT_TRUE(context.save(id).ok());
+  engine::ReloadPace& pace = llm_.impl().open_engine().value()->tiers().pace();
+  for (int i = 0; i < 5; ++i) {
+    pace.note_read(100, 100);
+    pace.note_computed(100, 0.1);
+  }
+  const auto computed_by_restore = [&] {
+    EXPECT_TRUE(context.unload(id, true).ok());
+    const double before = stat(llm_, "tokens_computed");
+    EXPECT_TRUE(context.restore(id).ok());
+    return stat(llm_, "tokens_computed") - before;
+  };
+  EXPECT_GE(computed_by_restore(), tokens);
+  ASSERT_TRUE(context.erase(system).ok());
+  EXPECT_EQ(computed_by_restore(), 0) << "nobody has what it has seen";
+}
+
+TEST_F(ContextTiers, AStoreThatCannotBeWrittenIsToldAndNothingIsLost) {
+  ContextManager through = open({.store = store("through"), .write_through = true});
+  ContextManager back = open({.store = store("back"), .max_host_bytes = 1});
+  const std::string id = back.add(card(1)).value();
+  for (const char* name : {"through", "back"}) {
+    std::filesystem::remove_all(store(name) + "/objects");
+    std::ofstream(store(name) + "/objects") << "no folder";
+  }
+  EXPECT_FALSE(through.add(card(1)).ok());
+  EXPECT_TRUE(through.items().empty());
+  const auto before = back.infer(std::nullopt, greedy_).value();
+  ASSERT_TRUE(back.erase(before.output_id).ok());
+  EXPECT_FALSE(back.unload(id).ok());
+  EXPECT_EQ(back.show(id).value().tier, Tier::kHost) << "beyond the limit, but there";
+  EXPECT_EQ(back.infer(std::nullopt, greedy_).value().output.token_ids, before.output.token_ids);
+}
+
+TEST_F(ContextTiers, RetentionOfWhatHasLeftTheStoreIsKeptHere) {
+  ContextManager context = open({.store = store()});
+  ContextManager other = open({.store = store()});
+  const std::string id = context.add(card(1)).value();
+  ASSERT_TRUE(context.save(id).ok());
+  ASSERT_TRUE(other.restore(id).ok());
+  ASSERT_TRUE(other.erase(id).ok());
+  EXPECT_TRUE(context.set_retention(id, {.priority = 3}).ok());
+  EXPECT_EQ(context.show(id).value().retention.priority, 3);
+  EXPECT_FALSE(context.show(id).value().saved);
 }
 
 // The objects in a store by name.

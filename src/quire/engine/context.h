@@ -156,7 +156,7 @@ class Context {
   // The store. write: from where the KV is, device or host memory.
   [[nodiscard]] Status write(Engine& engine, Item& item);
   [[nodiscard]] Status write_through(Engine& engine, Item& item);
-  [[nodiscard]] Status save_retention(const Item& item);
+  [[nodiscard]] Status save_retention(const std::string& id, const ItemRetention& retention);
   [[nodiscard]] Result<kv_store::Store*> need_store() const;
   // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
   [[nodiscard]] Result<HeldRef> load(Engine& engine, const Item& item) const;

@@ -91,6 +91,13 @@ Result<Item> parse_item(const kv_store::Entry& entry) {
   return {ErrorCode::kCorrupt, base::str_cat("a saved item is of kind '", kind, "'")};
 }
 
+std::optional<std::int64_t> ttl_ms(const ItemRetention& retention) {
+  constexpr double kLongest = 1e12;  // s
+  return retention.ttl_seconds ? std::optional(static_cast<std::int64_t>(
+                                     std::min(*retention.ttl_seconds, kLongest) * 1000))
+                               : std::nullopt;
+}
+
 }  // namespace
 
 Result<kv_store::Store*> Context::need_store() const {
@@ -136,22 +143,18 @@ Status Context::write(Engine& engine, Item& item) {
                          .kind = kv_store::EntryKind::kContext,
                          .name = item.info.name,
                          .metadata_json = to_json(item),
-                         .parts = {{.object = id, .tokens = std::ssize(item.info.token_ids)}}}));
+                         .parts = {{.object = id, .tokens = std::ssize(item.info.token_ids)}},
+                         .pinned = item.info.retention.pinned}));
   item.info.saved = true;
-  return save_retention(item);
+  const std::optional<std::int64_t> ttl = ttl_ms(item.info.retention);
+  return ttl ? store_->set_ttl(id, "", ttl) : Status();
 }
 
 // Priorities are for this context only.
-Status Context::save_retention(const Item& item) {
+Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  const ItemRetention& retention = item.info.retention;
-  QUIRE_TRY_STATUS(store->pin(item.info.id, "", retention.pinned));
-  std::optional<std::int64_t> ttl_ms;
-  if (retention.ttl_seconds) {
-    constexpr double kLongest = 1e12;  // s
-    ttl_ms = static_cast<std::int64_t>(std::min(*retention.ttl_seconds, kLongest) * 1000);
-  }
-  return store->set_ttl(item.info.id, "", ttl_ms);
+  QUIRE_TRY_STATUS(store->pin(id, "", retention.pinned));
+  return store->set_ttl(id, "", ttl_ms(retention));
 }
 
 Result<HeldRef> Context::load(Engine& engine, const Item& item) const {

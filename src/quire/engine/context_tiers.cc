@@ -155,8 +155,15 @@ Status Context::unload(const std::string& name, bool drop) {
 Status Context::set_retention(const std::string& name, const ItemRetention& retention) {
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check(retention));
+  if (item->info.saved) {
+    const Status kept = save_retention(item->info.id, retention);
+    if (!kept.ok() && kept.error().code != ErrorCode::kNotFound) {
+      return kept;
+    }
+    item->info.saved = kept.ok();  // else it has left the store
+  }
   item->info.retention = retention;
-  return item->info.saved ? save_retention(*item) : Status();
+  return {};
 }
 
 }  // namespace quire::engine
