@@ -208,23 +208,53 @@ double cold_run(ChunkedLLM& llm, TokenId unseen) {
   return seconds;
 }
 
+// The same checkpoint with and without compression of the KV.
+void bench_compression(LLM& llm, Sequence& sequence, const std::filesystem::path& folder) {
+  for (const bool compress : {false, true}) {
+    const std::filesystem::path store = folder / "quire-state-bench-checkpoints";
+    std::vector<double> save, load;
+    std::int64_t bytes = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      {
+        CheckpointManager manager =
+            must(CheckpointManager::open(llm, store.string(), {.compress = compress}));
+        const NamedSequence named{"it", &sequence};
+        save.push_back(seconds_of([&] { bytes = must(manager.save({&named, 1})).bytes; }));
+        load.push_back(seconds_of([&] { check_system(must(manager.load()).size() == 1, "load"); }));
+      }
+      std::filesystem::remove_all(store);
+    }
+    std::printf("%-34s %10.1f MiB, saved in %.1f ms, loaded in %.1f ms\n",
+                compress ? "checkpoint, compressed" : "checkpoint",
+                static_cast<double>(bytes) / (1 << 20), median(save) * 1e3, median(load) * 1e3);
+  }
+}
+
 void bench_store(const std::string& model, const std::filesystem::path& folder) {
   const std::filesystem::path store = folder / "quire-state-bench-store";
   ChunkedLLM without = must(ChunkedLLM::open(model, {}));
-  std::vector<double> on;
-  std::vector<double> off;
-  std::vector<double> ratios;
+  std::vector<double> off, through, behind, through_ratios, behind_ratios;
   {
-    ChunkedLLM with = must(ChunkedLLM::open(model, {}, {.store = store.string()}));
+    const auto open = [&](const char* name, bool write_through) {
+      return must(ChunkedLLM::open(
+          model, {}, {.store = (store / name).string(), .write_through = write_through}));
+    };
+    std::filesystem::create_directories(store);
+    ChunkedLLM at_once = open("through", true);
+    ChunkedLLM later = open("behind", false);
     for (int round = 0; round < 2 * kRounds; ++round) {
       const TokenId unseen = 1000 * (round + 1);
-      on.push_back(cold_run(with, unseen));
       off.push_back(cold_run(without, unseen));
-      ratios.push_back(on.back() / off.back());
+      through.push_back(cold_run(at_once, unseen));
+      behind.push_back(cold_run(later, unseen));
+      through_ratios.push_back(through.back() / off.back());
+      behind_ratios.push_back(behind.back() / off.back());
     }
   }
-  std::printf("%-34s %10.2f ms %8.3f times that without one\n", "cold run with a store",
-              median(on) * 1e3, median(ratios));
+  std::printf("%-34s %10.2f ms %8.3f times that without one\n", "cold run, written through",
+              median(through) * 1e3, median(through_ratios));
+  std::printf("%-34s %10.2f ms %8.3f times that without one\n", "cold run, written behind",
+              median(behind) * 1e3, median(behind_ratios));
   std::filesystem::remove_all(store);
 }
 
@@ -237,6 +267,7 @@ void run(const std::string& model, std::size_t tokens, const std::filesystem::pa
     Sequence sequence = must(llm.sequence(some_ids(tokens, 5)));
     bench_forks(sequence);
     bench_files(llm, sequence, folder);
+    bench_compression(llm, sequence, folder);
   }
   bench_store(model, folder);
 }

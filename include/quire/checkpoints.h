@@ -23,7 +23,8 @@ struct CheckpointOptions {
   std::int64_t every_tokens = 0;   // for maybe_save: new ones since the last save; 0: never
   double every_seconds = 0;        // ... or any new ones, and so much time went by; 0: never
   std::int64_t max_bytes =
-      0;  // of the store: saving evicts what was used least recently; 0: no limit
+      0;                  // of the store: saving evicts what was used least recently; 0: no limit
+  bool compress = false;  // what is saved: smaller, slower (docs/store-format.md)
   // kInvalidArgument naming the option.
   [[nodiscard]] QUIRE_API Status validate() const;
 };

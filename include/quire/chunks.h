@@ -74,6 +74,9 @@ struct ChunkCacheOptions {
                       // processes are found there, without a prefill (docs/store-format.md)
   std::int64_t max_store_bytes = 0;  // of the store; 0: no limit. Registering then evicts what was
                                      // used least recently
+  bool compress_store = false;       // smaller, slower (docs/store-format.md)
+  bool write_through = true;  // a call that registers returns when what it registered is on the
+                              // disk; false: it is written behind, see ChunkedLLM::flush_store
   std::optional<ChunkFormat> chunk_format;  // instead of the model's chat template
 
   [[nodiscard]] QUIRE_API Status validate() const;
@@ -255,6 +258,9 @@ class QUIRE_API ChunkedLLM {
   // Deletes those without use for so long, pinned ones and those in use apart.
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
   [[nodiscard]] Result<ChunkStats> chunk_stats() const;
+  // Waits until all that was registered is in the store; the first failure to write since the last
+  // call. Without effect unless ChunkCacheOptions::write_through is off. Closing waits too.
+  [[nodiscard]] Status flush_store();
 
   // Checks kinds, number and mode, and computes nothing. O(number of chunks); mode kExact looks its
   // tokens up in the prefix cache.

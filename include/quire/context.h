@@ -42,12 +42,14 @@ struct ContextOptions {
   // a plain prompt of the active items; what stands behind a switched item is computed again.
   ReuseMode mode = ReuseMode::kAnchored;
   std::string store;  // a directory (docs/store-format.md); empty: nothing can be saved
+  std::string salt;   // tenant: contexts of two salts share no item, in the store neither
   bool fetch = true;  // using an item that was unloaded brings it back; false: kNotFound
   // Of KV in host memory; 0: no limit. What is beyond it goes on to the store, or without one
   // nowhere: then it is computed when it is used again.
   std::int64_t max_host_bytes = 0;
   // Of the store; 0: no limit. Saving evicts what was used least recently.
   std::int64_t max_store_bytes = 0;
+  bool compress = false;  // what goes into the store: smaller, slower (docs/store-format.md)
   // Whatever is computed is saved at once, mode kAnchored; else when asked, or to make room.
   bool write_through = false;
 };

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _quire
-from .llm import LLM
+from .llm import LLM, _set
 from .outputs import Record
 from .sequence import Sequence
 from .tokenizer import to_path, to_text
@@ -45,6 +45,7 @@ class CheckpointManager:
     every: maybe_save saves once so many tokens are new; 0: never by tokens
     every_seconds: ... or when some are new and so much time went by; 0: never by time
     max_bytes: of the store, bytes or "10GiB": saving evicts what was used least recently; None: no limit
+    compress: what is saved; smaller, slower
     series, tenant: checkpoints of different ones know nothing of each other; different tenants share no KV either
     """
 
@@ -59,6 +60,7 @@ class CheckpointManager:
         max_bytes: int | str | None = None,
         series: str = "default",
         tenant: str = "",
+        compress: bool = False,
     ) -> None:
         if not isinstance(llm, LLM):
             raise TypeError(f"checkpoints belong to an LLM, not to a {type(llm).__name__}")
@@ -67,9 +69,15 @@ class CheckpointManager:
         if self.folder is None:
             raise ValueError("checkpoints need a directory: folder=, or store= of the LLM")
         limit = _quire.parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes or 0
-        self._handle = _quire.CheckpointManager.open(
-            llm._handle, to_path(self.folder), to_text(series), to_text(tenant), keep, every, every_seconds, limit
-        )
+        options = _quire.CheckpointOptions()
+        _set(options, "series", to_text(series))
+        _set(options, "tenant", to_text(tenant))
+        _set(options, "keep", keep)
+        _set(options, "every", every)
+        _set(options, "every_seconds", every_seconds)
+        _set(options, "max_bytes", limit)
+        _set(options, "compress", bool(compress))
+        self._handle = _quire.CheckpointManager.open(llm._handle, to_path(self.folder), options)
 
     def save(
         self, sequences: Mapping[str, Sequence], only: Iterable[str] | None = None, name: str | None = None

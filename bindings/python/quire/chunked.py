@@ -242,18 +242,23 @@ class ChunkedLLM(LLM):
         salt: str = "",
         store: str | os.PathLike[str] | None = None,
         max_store_bytes: int = 0,
+        compress_store: bool = False,
+        write_through: bool = True,
         **options: Any,
     ) -> None:
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
         template; `salt`: equal chunks of two salts are two chunks; `store`: a directory where registered chunks are
         written and those of earlier processes are found; `max_store_bytes`: beyond it (0: no limit) registering evicts
-        what was used least recently from there; the rest as for LLM."""
+        what was used least recently from there; `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk,
+        False: it is written behind, see flush_store; the rest as for LLM."""
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
         _set(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
         _set(self._chunk_options, "max_store_bytes", max_store_bytes)
+        _set(self._chunk_options, "compress_store", bool(compress_store))
+        _set(self._chunk_options, "write_through", bool(write_through))
         if store is not None:
             _set(self._chunk_options, "store", to_text(os.fsdecode(store)))
         if chunk_format is not None:
@@ -325,6 +330,11 @@ class ChunkedLLM(LLM):
     def evict_unused_chunks(self, max_age_seconds: float = 3600) -> int:
         """Deletes chunks without use for so long, but for pinned ones and those in use; returns how many."""
         return self._chunks.evict_unused_chunks(max_age_seconds)
+
+    def flush_store(self) -> None:
+        """Waits until all that was registered is in the store, and raises the first failure to write since the last
+        call. Without effect unless write_through is off. Closing waits too."""
+        self._chunks.flush_store()
 
     def get_chunk_stats(self) -> Fields:
         """Numbers of chunks, memory of their KV, and prefills avoided (`cache_hits`) and done (`cache_misses`)."""

@@ -11,7 +11,7 @@ from typing import Any
 from . import _quire
 from ._quire import SamplingParams
 from .errors import ChunkNotFoundError
-from .llm import LLM, Prompt, _prompt
+from .llm import LLM, Prompt, _prompt, _set
 from .outputs import GenerationOutput, Record
 from .sequence import Blocks
 from .tokenizer import to_path, to_text
@@ -52,13 +52,6 @@ def _item(item: Any) -> str:
     raise error
 
 
-def _int(name: str, value: int) -> int:
-    number = operator.index(value)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{name} is {number}, which is no number of bytes")
-    return number
-
-
 def _retention(pinned: bool, priority: int, ttl_seconds: float | None) -> tuple[bool, int, float | None]:
     number = operator.index(priority)
     if not -(2**31) <= number < 2**31:
@@ -82,8 +75,10 @@ class ContextManager:
         keep the KV with which they were generated), "exact" (every answer equals that of a plain prompt of the active
         items; what stands behind a switched item is computed again)
     store: a directory; None: the one given to the LLM
+    salt: tenant; contexts of two salts share no item, in the store neither
     max_host_bytes: of KV in host memory, 0: no limit; what is beyond it goes on to the store, or without one nowhere
     max_store_bytes: of the store, 0: no limit; saving evicts what was used least recently
+    compress: what goes into the store; smaller, slower
     write_through: whatever is computed is saved at once (mode "anchored"); else when asked, or to make room
     """
 
@@ -93,8 +88,10 @@ class ContextManager:
         mode: str = "anchored",
         store: str | os.PathLike[str] | None = None,
         *,
+        salt: str = "",
         max_host_bytes: int = 0,
         max_store_bytes: int = 0,
+        compress: bool = False,
         write_through: bool = False,
     ) -> None:
         if not isinstance(llm, LLM):
@@ -103,8 +100,13 @@ class ContextManager:
         self.mode = mode
         self.store = llm.store if store is None else store
         path = b"" if self.store is None else to_path(self.store)
-        limits = (_int("max_host_bytes", max_host_bytes), _int("max_store_bytes", max_store_bytes))
-        self._handle = _quire.ContextManager.open(llm._handle, mode, path, *limits, bool(write_through))
+        options = _quire.ContextOptions()
+        _set(options, "salt", to_text(salt))
+        _set(options, "max_host_bytes", max_host_bytes)
+        _set(options, "max_store_bytes", max_store_bytes)
+        _set(options, "compress", bool(compress))
+        _set(options, "write_through", bool(write_through))
+        self._handle = _quire.ContextManager.open(llm._handle, mode, path, options)
 
     def add(
         self,

@@ -160,6 +160,8 @@ void bind_values(nb::module_& module) {
       .def_rw("salt", &ChunkCacheOptions::salt)
       .def_rw("store", &ChunkCacheOptions::store)
       .def_rw("max_store_bytes", &ChunkCacheOptions::max_store_bytes)
+      .def_rw("compress_store", &ChunkCacheOptions::compress_store)
+      .def_rw("write_through", &ChunkCacheOptions::write_through)
       .def("set_format", [](ChunkCacheOptions& options, const std::vector<std::string>& affixes) {
         options.chunk_format =
             ChunkFormat{.system = {.prefix = affixes.at(0), .suffix = affixes.at(1)},
@@ -265,6 +267,8 @@ void bind_registry(nb::class_<ChunkedLLM>& llm) {
            [](ChunkedLLM& llm, double seconds) {
              return unwrap(without_gil([&] { return llm.evict_unused_chunks(seconds); }));
            })
+      .def("flush_store",
+           [](ChunkedLLM& llm) { unwrap(without_gil([&] { return llm.flush_store(); })); })
       .def("chunk_stats", [](const ChunkedLLM& llm) {
         return describe(unwrap(without_gil([&] { return llm.chunk_stats(); })));
       });

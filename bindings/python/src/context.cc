@@ -33,13 +33,9 @@ namespace quire::python {
 namespace {
 
 ContextManager open(const LLM& llm, const std::string& mode, const nb::bytes& store,
-                    std::int64_t max_host_bytes, std::int64_t max_store_bytes, bool write_through) {
-  const ContextOptions options{
-      .mode = by_name(mode, "mode", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kExact}),
-      .store = std::string(store.c_str(), store.size()),
-      .max_host_bytes = max_host_bytes,
-      .max_store_bytes = max_store_bytes,
-      .write_through = write_through};
+                    ContextOptions options) {
+  options.mode = by_name(mode, "mode", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kExact});
+  options.store = std::string(store.c_str(), store.size());
   return unwrap(without_gil([&] { return ContextManager::open(llm, options); }));
 }
 
@@ -238,6 +234,13 @@ void bind_tiers(nb::class_<ContextManager>& context) {
 
 void bind_contexts(nb::module_& module) {
   nb::class_<ContextManager> context(module, "ContextManager");
+  nb::class_<ContextOptions>(module, "ContextOptions")
+      .def(nb::init<>())
+      .def_rw("salt", &ContextOptions::salt)
+      .def_rw("max_host_bytes", &ContextOptions::max_host_bytes)
+      .def_rw("max_store_bytes", &ContextOptions::max_store_bytes)
+      .def_rw("compress", &ContextOptions::compress)
+      .def_rw("write_through", &ContextOptions::write_through);
   context.def_static("open", &open);
   bind_items(context);
   bind_asking(context);

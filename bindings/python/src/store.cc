@@ -195,19 +195,20 @@ void bind_saving(nb::class_<CheckpointManager>& manager) {
 }
 
 void bind_checkpoints(nb::module_& module) {
+  nb::class_<CheckpointOptions>(module, "CheckpointOptions")
+      .def(nb::init<>())
+      .def_rw("series", &CheckpointOptions::series)
+      .def_rw("tenant", &CheckpointOptions::tenant)
+      .def_rw("keep", &CheckpointOptions::keep)
+      .def_rw("every", &CheckpointOptions::every_tokens)
+      .def_rw("every_seconds", &CheckpointOptions::every_seconds)
+      .def_rw("max_bytes", &CheckpointOptions::max_bytes)
+      .def_rw("compress", &CheckpointOptions::compress);
   nb::class_<CheckpointManager> manager(module, "CheckpointManager");
   manager
       .def_static(
           "open",
-          [](const LLM& llm, const nb::bytes& folder, const std::string& series,
-             const std::string& tenant, std::int64_t keep, std::int64_t every_tokens,
-             double every_seconds, std::int64_t max_bytes) {
-            const CheckpointOptions options{.series = series,
-                                            .tenant = tenant,
-                                            .keep = keep,
-                                            .every_tokens = every_tokens,
-                                            .every_seconds = every_seconds,
-                                            .max_bytes = max_bytes};
+          [](const LLM& llm, const nb::bytes& folder, const CheckpointOptions& options) {
             const std::string path = to_string(folder);
             return unwrap(without_gil([&] { return CheckpointManager::open(llm, path, options); }));
           })

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <ios>
@@ -228,6 +229,64 @@ TEST_F(ChunkStore, DamagedKvIsComputedAgainAndNeverAWrongToken) {
   EXPECT_EQ(register_all(llm).query_chunk_id, spec.query_chunk_id);
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_GT(stat(llm, "tokens_computed"), 20 + 45 + 33);
+}
+
+TEST_F(ChunkStore, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {
+  const auto open_behind = [&] {
+    return ChunkedLLM::open(kModel, {.threads = 2},
+                            {.store = folder_ / "store", .write_through = false})
+        .value();
+  };
+  CompositionSpec spec;
+  Ids before;
+  {
+    ChunkedLLM llm = open_behind();
+    spec = register_all(llm);
+    ASSERT_TRUE(llm.flush_store().ok());
+    EXPECT_EQ(open().list_chunks().value().size(), 4);
+    before = answer(llm, spec);
+    ASSERT_TRUE(llm.register_chunk({.content = some_ids(30, 9)}).ok());
+  }
+  ChunkedLLM llm = open();
+  EXPECT_EQ(llm.list_chunks().value().size(), 5);
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
+}
+
+TEST_F(ChunkStore, WrittenBehindWhatIsDeletedAtOnceStaysDeleted) {
+  {
+    ChunkedLLM llm = ChunkedLLM::open(kModel, {.threads = 2},
+                                      {.store = folder_ / "store", .write_through = false})
+                         .value();
+    const CompositionSpec spec = register_all(llm);
+    EXPECT_TRUE(llm.delete_chunk(spec.query_chunk_id).value());
+    EXPECT_EQ(llm.clear_chunks(ChunkType::kContext).value(), 2);
+  }
+  EXPECT_EQ(open().list_chunks().value().size(), 1);
+}
+
+TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
+  const auto bytes_in = [](const std::filesystem::path& folder) {
+    std::uintmax_t bytes = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
+      bytes += file.path().extension() == ".qkv" ? file.file_size() : 0;
+    }
+    return bytes;
+  };
+  const auto [spec, before] = process_before();
+  const std::filesystem::path small = folder_ / "small";
+  const auto open_small = [&] {
+    return ChunkedLLM::open(kModel, {.threads = 2}, {.store = small, .compress_store = true})
+        .value();
+  };
+  {
+    ChunkedLLM llm = open_small();
+    (void)register_all(llm);
+  }
+  EXPECT_LT(bytes_in(small), bytes_in(folder_ / "store"));
+  ChunkedLLM llm = open_small();
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
 }
 
 TEST_F(ChunkStore, AFolderThatIsNoStoreIsRefused) {

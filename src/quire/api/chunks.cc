@@ -225,6 +225,11 @@ Result<ChunkStats> ChunkedLLM::chunk_stats() const {
   return service->stats();
 }
 
+Status ChunkedLLM::flush_store() {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->flush_store();
+}
+
 Result<Composition> ChunkedLLM::compose(const CompositionSpec& spec) const {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY(auto info, service->preview(spec));

@@ -23,6 +23,7 @@
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {
@@ -56,6 +57,39 @@ class ContextTiers : public testing::Test {
   const TemporaryFolder folder_;
   const SamplingParams greedy_ = {.temperature = 0, .max_tokens = 6};
 };
+
+TEST_F(ContextTiers, TenantsDoNotSeeEachOthersSavedItems) {
+  ContextManager alice = open({.store = store(), .salt = "alice"});
+  const std::string hers = alice.add(card(1), {.name = "card"}).value();
+  ASSERT_TRUE(alice.save(hers).ok());
+  ContextManager bob = open({.store = store(), .salt = "bob"});
+  EXPECT_EQ(bob.restore(hers).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(bob.restore("card").error().code, ErrorCode::kNotFound);
+  const std::string his = bob.add(card(1)).value();
+  EXPECT_NE(his, hers);
+  ASSERT_TRUE(bob.save(his).ok());
+  ASSERT_TRUE(bob.erase(his).ok());
+  ContextManager again = open({.store = store(), .salt = "alice"});
+  EXPECT_TRUE(again.restore("card").ok());
+}
+
+TEST_F(ContextTiers, ACompressedItemComesBackToTheBit) {
+  const ContextOptions options{.store = store(), .compress = true};
+  std::vector<TokenId> before;
+  {
+    ContextManager context = open(options);
+    ASSERT_TRUE(context.save(context.add(card(1), {.name = "card"}).value()).ok());
+    before = context.infer("Who?", greedy_).value().output.token_ids;
+  }
+  ContextManager context = open(options);
+  ASSERT_TRUE(context.unload(context.add(card(2)).value(), true).ok());
+  ASSERT_TRUE(context.deactivate(context.items().front().id).ok());
+  const double computed = stat(llm_, "tokens_computed");
+  ASSERT_TRUE(context.restore("card").ok());
+  EXPECT_EQ(stat(llm_, "tokens_computed"), computed);
+  ASSERT_TRUE(context.activate("card").ok());
+  EXPECT_EQ(context.infer("Who?", greedy_).value().output.token_ids, before);
+}
 
 TEST_F(ContextTiers, WhatHostMemoryHasNoRoomForGoesToTheStore) {
   ContextManager context = open({.store = store(), .max_host_bytes = card_bytes()});

@@ -60,7 +60,8 @@ CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
 Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
     const std::string& folder, const CheckpointOptions& options) {
   QUIRE_TRY_STATUS(options.validate());
-  auto store = kv_store::Store::open(folder, {.max_bytes = options.max_bytes});
+  auto store = kv_store::Store::open(
+      folder, {.max_bytes = options.max_bytes, .write = {.compress = options.compress}});
   if (!store.ok()) {
     return missing_file(std::move(store).error());
   }

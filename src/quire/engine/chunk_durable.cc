@@ -26,8 +26,15 @@ Status ChunkService::open_store() {
   if (options_.store.empty()) {
     return {};
   }
-  QUIRE_TRY(store_, ChunkStore::open(options_.store, setup().model_digest, options_.salt,
-                                     options_.max_store_bytes));
+  const auto open = [&] {
+    return ChunkStore::open(
+        options_.store, setup().model_digest, options_.salt,
+        {.max_bytes = options_.max_store_bytes, .write = {.compress = options_.compress_store}});
+  };
+  QUIRE_TRY(store_, open());
+  if (!options_.write_through) {
+    QUIRE_TRY(written_, open());
+  }
   return {};
 }
 
@@ -124,12 +131,13 @@ void ChunkService::adopt_all(std::span<const std::string> ids) {
   }
 }
 
-// Writes what a registration has created. Callers' thread.
+// Writes what a registration has created, or lets it be written. Callers' thread.
 Status ChunkService::save(const std::string& id) {
   if (store_ == nullptr) {
     return {};
   }
   HeldRef held;
+  bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
   QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
     QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
     const auto variant = known->variants.find({.before = known->anchor});
@@ -137,10 +145,19 @@ Status ChunkService::save(const std::string& id) {
       QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
       held = engine_.tiers().keep(alias);
     }
+    behind =
+        !options_.write_through && ledger().blocks_available() > ledger().config().num_blocks / 4;
     const kv::NewChunk& chunk = *known;
     return chunk;
   }));
-  return store_->put(chunk, held, engine_.tiers());
+  if (!behind) {
+    writes_.wait();
+    return store_->put(chunk, held, engine_.tiers());
+  }
+  writes_.put([this, chunk, held = std::move(held)] {
+    return written_->put(chunk, held, engine_.tiers());
+  });
+  return {};
 }
 
 // Those on disk that are not in `known`, as they would be listed.

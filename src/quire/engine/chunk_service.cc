@@ -452,6 +452,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
 }
 
 void ChunkService::withdraw(std::span<const Registered> registered) {
+  writes_.wait();
   [[maybe_unused]] const Status closed = engine_.call([&] {
     for (const Registered& created : registered) {
       const kv::Chunk* chunk = created.created ? registry_.find(created.id) : nullptr;
@@ -513,6 +514,7 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
 }
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
+  writes_.wait();
   return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     adopt(id);
     QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
@@ -522,6 +524,7 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
 }
 
 Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
+  writes_.wait();
   return engine_.ask<bool>([&]() -> Result<bool> {
     const bool removed = registry_.remove(id, kv::Removal::kDeleted);
     return (store_ != nullptr && store_->remove(id, wipe)) || removed;
@@ -529,6 +532,7 @@ Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
 }
 
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
+  writes_.wait();
   return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
     std::unordered_set<std::string> registered;
     for (const kv::Chunk* chunk : registry_.list()) {

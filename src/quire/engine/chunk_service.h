@@ -24,6 +24,7 @@
 
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/background_writes.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
 #include "quire/kv/chunk_id.h"
@@ -93,6 +94,10 @@ class ChunkService {
 
   // Before anything else; no effect without ChunkCacheOptions::store.
   [[nodiscard]] Status open_store();
+  // As ChunkedLLM::flush_store.
+  [[nodiscard]] Status flush_store() { return writes_.flush(); }
+  // The engine is closing: writes what is left.
+  void stop_writing() { writes_.stop(); }
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
@@ -180,7 +185,9 @@ class ChunkService {
   mutable std::once_flag setup_once_;
   mutable ChunkSetup setup_;
 
-  std::unique_ptr<ChunkStore> store_;  // null without one
+  std::unique_ptr<ChunkStore> store_;    // null without one
+  std::unique_ptr<ChunkStore> written_;  // the same store for writes_, so that nobody waits for it
+  BackgroundWrites writes_;
 
   // Engine thread only.
   kv::ChunkRegistry registry_;

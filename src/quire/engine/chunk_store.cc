@@ -81,8 +81,9 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
 }  // namespace
 
 Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, std::string model,
-                                                     std::string tenant, std::int64_t max_bytes) {
-  auto store = kv_store::Store::open(folder, {.max_bytes = max_bytes});
+                                                     std::string tenant,
+                                                     kv_store::StoreOptions options) {
+  auto store = kv_store::Store::open(folder, std::move(options));
   if (!store.ok()) {
     return missing_file(std::move(store).error());
   }

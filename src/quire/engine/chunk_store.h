@@ -24,11 +24,11 @@ namespace quire::engine {
 class ChunkStore {
  public:
   // `model`: ChunkSetup::model_digest; chunks of other models are not seen. `tenant`: the salt.
-  // `max_bytes`: kv_store::StoreOptions.
+  // The limit and whether KV is compressed: kv_store::StoreOptions.
   [[nodiscard]] static Result<std::unique_ptr<ChunkStore>> open(const std::string& folder,
                                                                 std::string model,
                                                                 std::string tenant,
-                                                                std::int64_t max_bytes);
+                                                                kv_store::StoreOptions options);
 
   // Writes the chunk, and the KV that it was registered with (nullptr: it has none). Replaces what
   // is there.

@@ -94,7 +94,8 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
   QUIRE_TRY_STATUS(check(options));
   std::unique_ptr<Context> context(new Context(engine, options));
   if (!options.store.empty()) {
-    auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes});
+    auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes,
+                                                       .write = {.compress = options.compress}});
     if (!store.ok()) {
       return missing_file(std::move(store).error());
     }
@@ -153,7 +154,7 @@ Result<std::vector<TokenId>> Context::encode(Engine& engine, const Prompt& conte
 std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique) const {
   for (std::int64_t serial = 0;; ++serial) {
     base::FieldHasher hasher;
-    hasher.add("quire item 1").add(engine.chunks().setup().model_digest);
+    hasher.add("quire item 1").add(engine.chunks().setup().model_digest).add(options_.salt);
     hasher.add(reuse_mode_name(options_.mode)).add_int(serial);
     hasher.add_int(std::ssize(info.parents));
     for (const std::string& parent : info.parents) {

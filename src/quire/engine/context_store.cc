@@ -140,6 +140,7 @@ Status Context::write(Engine& engine, Item& item) {
   }
   QUIRE_TRY_STATUS(
       store_->put_entry({.key = id,
+                         .tenant = options_.salt,
                          .kind = kv_store::EntryKind::kContext,
                          .name = item.info.name,
                          .metadata_json = to_json(item),
@@ -147,14 +148,14 @@ Status Context::write(Engine& engine, Item& item) {
                          .pinned = item.info.retention.pinned}));
   item.info.saved = true;
   const std::optional<std::int64_t> ttl = ttl_ms(item.info.retention);
-  return ttl ? store_->set_ttl(id, "", ttl) : Status();
+  return ttl ? store_->set_ttl(id, options_.salt, ttl) : Status();
 }
 
 // Priorities are for this context only.
 Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  QUIRE_TRY_STATUS(store->pin(id, "", retention.pinned));
-  return store->set_ttl(id, "", ttl_ms(retention));
+  QUIRE_TRY_STATUS(store->pin(id, options_.salt, retention.pinned));
+  return store->set_ttl(id, options_.salt, ttl_ms(retention));
 }
 
 Result<HeldRef> Context::load(Engine& engine, const Item& item) const {
@@ -172,7 +173,7 @@ Result<HeldRef> Context::load(Engine& engine, const Item& item) const {
 Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(const std::vector<kv_store::Entry> entries,
-            store->list({.kind = kv_store::EntryKind::kContext}));
+            store->list({.kind = kv_store::EntryKind::kContext, .tenant = options_.salt}));
   std::vector<const kv_store::Entry*> found;
   for (const kv_store::Entry& entry : entries) {
     const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
@@ -215,7 +216,7 @@ Status Context::restore(const std::string& name, const Interrupt& interrupted) {
     return ready;
   }
   if (store_ != nullptr && wanted->info.saved) {
-    [[maybe_unused]] const Status touched = store_->touch(wanted->info.id, "");
+    [[maybe_unused]] const Status touched = store_->touch(wanted->info.id, options_.salt);
   }
   changed();
   return {};
@@ -229,7 +230,7 @@ Status Context::erase(const std::string& name, bool wipe) {
   }
   const std::string id = (*item)->info.id;
   if (store_ != nullptr) {
-    QUIRE_TRY([[maybe_unused]] const bool removed, store_->remove(id, "", wipe));
+    QUIRE_TRY([[maybe_unused]] const bool removed, store_->remove(id, options_.salt, wipe));
   }
   items_.erase(id);
   changed();

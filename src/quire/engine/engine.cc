@@ -204,6 +204,7 @@ void Engine::close() {
   if (thread_.joinable()) {
     thread_.join();
     tiers_->arrivals().stop();  // its letters need the mailbox
+    chunks_->stop_writing();    // before the last one who holds the engine lets it go
   }
 }
 

@@ -1,0 +1,86 @@
+#include "quire/engine/background_writes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "quire/result.h"
+
+namespace quire::engine {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(BackgroundWrites, WriteInOrderAndFlushWaitsForAll) {
+  BackgroundWrites writes;
+  std::vector<int> written;
+  for (int i = 0; i < 100; ++i) {
+    writes.put([&written, i] {
+      written.push_back(i);
+      return Status();
+    });
+  }
+  EXPECT_TRUE(writes.flush().ok());
+  ASSERT_EQ(written.size(), 100);
+  EXPECT_TRUE(std::ranges::is_sorted(written));
+}
+
+TEST(BackgroundWrites, PuttingDoesNotWaitForTheWrite) {
+  BackgroundWrites writes;
+  std::promise<void> go;
+  writes.put([&] {
+    go.get_future().wait();
+    return Status();
+  });
+  go.set_value();  // never reached if put waited
+  EXPECT_TRUE(writes.flush().ok());
+}
+
+TEST(BackgroundWrites, FlushTellsTheFirstFailureOnce) {
+  BackgroundWrites writes;
+  writes.put([] { return Status(ErrorCode::kIo, "the disk is full"); });
+  writes.put([] { return Status(ErrorCode::kIo, "the disk is still full"); });
+  const Status first = writes.flush();
+  ASSERT_FALSE(first.ok());
+  EXPECT_EQ(first.error().message, "the disk is full");
+  EXPECT_TRUE(writes.flush().ok());
+}
+
+TEST(BackgroundWrites, WhatAWriteHoldsHasGoneAfterFlush) {
+  BackgroundWrites writes;
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = held;
+  writes.put([held = std::move(held)] { return Status(); });
+  EXPECT_TRUE(writes.flush().ok());
+  EXPECT_TRUE(seen.expired());
+}
+
+TEST(BackgroundWrites, StoppingWritesWhatIsLeftAndLaterOnesAreWrittenAtOnce) {
+  BackgroundWrites writes;
+  std::vector<int> written;
+  std::promise<void> go;
+  writes.put([&] {
+    go.get_future().wait();
+    written.push_back(1);
+    return Status();
+  });
+  std::thread releases([&] { go.set_value(); });
+  writes.stop();
+  releases.join();
+  EXPECT_THAT(written, ElementsAre(1));
+  writes.put([&] {
+    written.push_back(2);
+    return Status();
+  });
+  EXPECT_THAT(written, ElementsAre(1, 2));
+  EXPECT_TRUE(writes.flush().ok());
+}
+
+}  // namespace
+}  // namespace quire::engine
