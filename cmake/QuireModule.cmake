@@ -30,6 +30,7 @@ endif()
 
 # A program of the GPU machine, where only glibc and a driver can be expected.
 function(quire_gpu_program name)
+  target_include_directories(${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--as-needed)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
   add_dependencies(quire_gpu ${name})
@@ -56,7 +57,9 @@ function(quire_module_cuda name)
   if(sources)
     target_sources(quire_${name} PRIVATE ${sources})
     target_compile_definitions(quire_${name} PRIVATE QUIRE_HAS_CUDA)
-    target_link_libraries(quire_${name} PUBLIC CUDA::cudart_static)
+    # The headers only here: what includes CUDA elsewhere must not compile.
+    target_include_directories(quire_${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(quire_${name} PUBLIC $<LINK_ONLY:CUDA::cudart_static>)
     set_property(GLOBAL APPEND PROPERTY QUIRE_HEADERS ${headers})
     set_property(GLOBAL APPEND PROPERTY QUIRE_LIBRARIES CUDA::cudart_static)
   endif()
