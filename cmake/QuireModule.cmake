@@ -32,7 +32,8 @@ endif()
 function(quire_gpu_program name)
   target_include_directories(${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--as-needed)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu
+                                                BUILD_RPATH "$ORIGIN/lib")
   add_dependencies(quire_gpu ${name})
 endfunction()
 
