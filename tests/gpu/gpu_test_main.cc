@@ -8,6 +8,9 @@
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (GTEST_FLAG_GET(list_tests)) {
+    return RUN_ALL_TESTS();
+  }
   const auto context = quire::device::cuda::DeviceContext::create(0);
   if (!context.ok()) {
     std::fprintf(stderr, "DeviceError: %s\n", context.error().message.c_str());
