@@ -106,7 +106,7 @@ KVUpdate update_of(std::byte* cache, const std::byte* rows, std::int64_t bytes, 
 bool bench_size(DeviceContext& context, std::int64_t bytes, std::byte* to, std::byte* from,
                 std::int64_t room) {
   CUstream_st* const stream = context.compute_stream().get();
-  const int sets = static_cast<int>(room / bytes);
+  const int sets = static_cast<int>(std::min<std::int64_t>(room / bytes, 2000));
   const auto timed = [&](int per_thread) {
     return microseconds(context, sets, [&](int i) {
       UpdateLaunch launch = plan_update(update_of(to, from, bytes, i));
@@ -121,8 +121,8 @@ bool bench_size(DeviceContext& context, std::int64_t bytes, std::byte* to, std::
   });
   const double update = timed(0);
   const bool good = bytes < 4 * kMiB || copy / update >= 0.8;
-  std::printf("%4lld MiB  copy %7.2f us %6.0f GB/s   update %7.2f us %6.0f GB/s   ratio %.2f%s",
-              static_cast<long long>(bytes / kMiB), copy, gigabytes(bytes, copy), update,
+  std::printf("%5lld KiB  copy %7.2f us %6.0f GB/s   update %7.2f us %6.0f GB/s   ratio %.2f%s",
+              static_cast<long long>(bytes / 1024), copy, gigabytes(bytes, copy), update,
               gigabytes(bytes, update), copy / update, good ? "" : "  BELOW 0.8");
   std::printf("   vectors a thread 1: %.2f  2: %.2f  4: %.2f us\n", timed(1), timed(2), timed(4));
   return good;
@@ -165,8 +165,8 @@ int main() {
       "and written\n",
       device.name.c_str(), device.multiprocessors, static_cast<long long>(device.l2_bytes / kMiB));
   bool good = true;
-  for (const std::int64_t mib : {1, 4, 16, 64}) {
-    good &= bench_size(*context, mib * kMiB, to.data(), from.data(), room);
+  for (const std::int64_t kib : {64, 256, 1024, 4096, 16384, 65536}) {
+    good &= bench_size(*context, kib * 1024, to.data(), from.data(), room);
   }
   good &= bench_decode(*context, to.data(), from.data());
   return good ? 0 : 1;

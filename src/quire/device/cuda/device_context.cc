@@ -8,7 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "quire/base/str.h"
 #include "quire/device/caching_pool.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_guard.h"

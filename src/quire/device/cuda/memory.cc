@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_guard.h"
