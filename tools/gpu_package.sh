@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 built=build/cuda
 out=build/gpu
+mkdir -p build
 cmake --preset cuda > build/cuda.configure.log 2>&1 || {
   cat build/cuda.configure.log >&2
   exit 1
