@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -190,6 +191,23 @@ TEST_F(CachingPoolTest, ChurnOfFixedSizesIsServedFromTheCache) {
     ASSERT_EQ(pool.stats().reserved_bytes, ledger_.bytes());
   }
   EXPECT_LT(pool.stats().driver_allocations * 100, pool.stats().requests);  // more than 99% reused
+}
+
+TEST_F(CachingPoolTest, ThreadsShareItWithoutLosingBlocks) {
+  CachingPool pool = make();
+  const auto work = [&pool](std::int64_t seed) {
+    for (std::int64_t i = 0; i < 5'000; ++i) {
+      const auto a = pool.allocate(1 + (i * seed) % 9'000), b = pool.allocate(2 * kMiB);
+      ASSERT_TRUE(a.ok() && b.ok());
+      ASSERT_NE(a->data(), b->data());
+    }
+  };
+  std::thread one(work, 7), two(work, 13);
+  one.join();
+  two.join();
+  EXPECT_EQ(pool.stats().used_bytes, 0);
+  EXPECT_EQ(pool.stats().requests, 20'000);
+  EXPECT_EQ(pool.stats().reserved_bytes, ledger_.bytes());
 }
 
 TEST_F(CachingPoolTest, DestructionReturnsEverything) {
