@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-chat check build build-demo clean format tidy asan tsan fuzz
+.PHONY: help demo demo-chat check check-gpu bench-gpu build build-gpu build-demo clean format tidy asan tsan fuzz
 
 export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Seconds that `make check` may spend on clang-tidy; files that were clean before cost nothing.
@@ -17,6 +17,8 @@ help:
 	@echo 'make demo       a long context, several questions: what is reused, what it saves'
 	@echo 'make demo-chat  talk with a real small model over a shared document'
 	@echo 'make check      set up, build, run every test and check; closes with one line'
+	@echo 'make check-gpu  the tests that need a GPU, on this machine'
+	@echo 'make bench-gpu  what the GPU kernels take, beside the floors of the same run'
 	@echo 'make build      the library and the programs, for use (build/release)'
 	@echo 'make asan       the tests under address and undefined-behaviour sanitizers'
 	@echo 'make tsan       the tests of threads under the thread sanitizer'
@@ -58,13 +60,25 @@ check:
 	@tools/setup.sh test
 	@.venv/bin/python tools/check.py --tidy-seconds $(TIDY_SECONDS) $(if $(STAGES),--only $(STAGES))
 
+# For a GPU machine without Debian packages, build here and carry build/gpu: tools/gpu_package.sh.
+build-gpu:
+	@tools/setup.sh test
+	@cmake --preset cuda > /dev/null
+	@cmake --build --preset cuda
+
+check-gpu: build-gpu
+	@ctest --preset cuda
+
+bench-gpu: build-gpu
+	@for bench in build/cuda/gpu/*_bench; do "$$bench"; done
+
 asan tsan fuzz tidy:
 	@tools/setup.sh test
 	@.venv/bin/python tools/check.py --only $@
 
 format:
 	@tools/setup.sh test
-	@git ls-files -co --exclude-standard -- '*.cc' '*.h' | xargs clang-format-19 -i
+	@git ls-files -co --exclude-standard -- '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-19 -i
 
 clean:
 	rm -rf build

@@ -159,8 +159,27 @@ def stage_fuzz(log):
     return Count(len(results) - findings, findings)
 
 
+def stage_cuda(log):
+    """Compiles everything CUDA; runs it only so far as a machine without a GPU can: programs start, and fail for want of one."""
+    if not (shutil.which("nvcc") or pathlib.Path("/usr/local/cuda/bin/nvcc").exists()):
+        print("  cuda: nothing compiled, there is no nvcc")
+        return Count()
+    build(log, "cuda")
+    programs = sorted((ROOT / "build" / "cuda" / "gpu").glob("*_gpu_test"))
+    count, cases = Count(), 0
+    for program in programs:
+        cases += len(re.findall(r"^  \S", subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout, re.M))
+        if not pathlib.Path("/dev/nvidia0").exists():
+            alone = subprocess.run([program], capture_output=True, text=True)
+            log.write(alone.stdout + alone.stderr)
+            loud = alone.returncode != 0 and "DeviceError: " in alone.stderr
+            count.add(Count(int(loud), int(not loud)))
+    print(f"  cuda: {cases} tests compiled in {len(programs)} programs; make check-gpu runs them on a GPU")
+    return count
+
+
 def stage_style(log):
-    sources = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", "*.cc", "*.h"], cwd=ROOT,
+    sources = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", "*.cc", "*.h", "*.cu", "*.cuh"], cwd=ROOT,
                              capture_output=True, text=True, check=True).stdout.split()
     log.run("clang-format-19", "--dry-run", "-Werror", *(s for s in sources if (ROOT / s).exists()))
     return Count()
@@ -182,12 +201,13 @@ def stage_tidy(log, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=["dev", "python", "asan", "tsan", "fuzz", "style", "tidy"])
+    parser.add_argument("--only", nargs="+", choices=["dev", "python", "asan", "tsan", "fuzz", "cuda", "style", "tidy"])
     parser.add_argument("--tidy-seconds", type=float, default=float("inf"))
     args = parser.parse_args()
-    os.environ.update(CCACHE_NOHASHDIR="true", CMAKE_CXX_COMPILER_LAUNCHER="ccache")  # the wheel's build finds the dev build's objects
+    os.environ.update(CCACHE_NOHASHDIR="true", CMAKE_CXX_COMPILER_LAUNCHER="ccache",
+                      CMAKE_CUDA_COMPILER_LAUNCHER="ccache")  # the wheel's build finds the dev build's objects
     stages = {"style": stage_style, "dev": stage_dev, "python": stage_python, "asan": stage_asan, "tsan": stage_tsan,
-              "fuzz": stage_fuzz, "tidy": lambda log: stage_tidy(log, args.tidy_seconds)}
+              "fuzz": stage_fuzz, "cuda": stage_cuda, "tidy": lambda log: stage_tidy(log, args.tidy_seconds)}
     total, shown = Count(), False
     for name, stage in stages.items():
         if args.only and name not in args.only:

@@ -61,7 +61,8 @@ def compile_commands(root):
     found = {}
     for commands in [root / "build" / "dev" / "compile_commands.json", *wheel_commands(root)]:
         for entry in json.loads(commands.read_text()):
-            if entry["file"].startswith(product) and not entry["file"].endswith("_test.cc"):
+            # nvcc's command lines mean nothing to clang
+            if entry["file"].startswith(product) and not entry["file"].endswith(("_test.cc", ".cu")):
                 found.setdefault(entry["file"], (commands.parent, entry))
     return found
 

@@ -59,6 +59,12 @@ class TidyKeyTest(Folder):
         deep.write_text("int y;\n")
         self.assertNotEqual(before, tidy.key_of(self.path, entry, {}, b""))
 
+    def test_only_what_clang_can_read_is_checked(self):
+        names = ("src/quire/a/a.cc", "src/quire/a/a_test.cc", "src/quire/a/cuda/a.cu", "tests/b.cc")
+        entries = [{"file": str(self.path / name), "command": "c++"} for name in names]
+        self.write("build/dev/compile_commands.json", json.dumps(entries))
+        self.assertEqual(list(tidy.compile_commands(self.path)), [str(self.path / names[0])])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,60 @@
+# QUIRE_CUDA: AUTO (where an nvcc of CUDA 12.8 or newer is found), ON (or the configuration fails), OFF.
+# Sets QUIRE_HAS_CUDA. The runtime is linked statically and the driver never: a program built with
+# CUDA starts on a machine that has no driver, and what needs one gives kDevice there.
+set(QUIRE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set_property(CACHE QUIRE_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(QUIRE_CUDA_OLDEST 12.8)
+
+# Path of an nvcc that is new enough, or the reason why there is none.
+function(quire_find_nvcc nvcc_result reason_result)
+  find_program(QUIRE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+               PATH_SUFFIXES bin)
+  mark_as_advanced(QUIRE_NVCC)
+  set(${nvcc_result} "" PARENT_SCOPE)
+  if(NOT QUIRE_NVCC)
+    set(${reason_result} "no nvcc found" PARENT_SCOPE)
+    return()
+  endif()
+  execute_process(COMMAND ${QUIRE_NVCC} --version OUTPUT_VARIABLE text ERROR_QUIET)
+  if(text MATCHES "release ([0-9]+\\.[0-9]+)" AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL
+                                                   QUIRE_CUDA_OLDEST)
+    set(${nvcc_result} ${QUIRE_NVCC} PARENT_SCOPE)
+  else()
+    set(${reason_result} "${QUIRE_NVCC} is older than CUDA ${QUIRE_CUDA_OLDEST}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+set(QUIRE_HAS_CUDA OFF)
+if(QUIRE_CUDA STREQUAL AUTO OR QUIRE_CUDA)
+  quire_find_nvcc(nvcc reason)
+  if(nvcc)
+    set(QUIRE_HAS_CUDA ON)
+  elseif(NOT QUIRE_CUDA STREQUAL AUTO)
+    message(FATAL_ERROR "QUIRE_CUDA=${QUIRE_CUDA}: ${reason}; set CUDACXX or QUIRE_CUDA=OFF")
+  endif()
+endif()
+if(NOT QUIRE_HAS_CUDA)
+  message(STATUS "CUDA backend: off ${reason}")
+  return()
+endif()
+
+# Hopper with its own instructions, and Ampere; 90a code runs on no other chip, so both are named.
+set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-real" CACHE STRING "Chips that CUDA code is built for")
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${nvcc})
+endif()
+if(NOT CMAKE_CUDA_HOST_COMPILER)
+  set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+endif()
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+find_package(CUDAToolkit ${QUIRE_CUDA_OLDEST} REQUIRED)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+message(STATUS "CUDA backend: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_ARCHITECTURES}")

@@ -1,0 +1,61 @@
+// One GPU as Quire uses it: what it is, one stream that computes and one that copies, and the pools
+// of its memory and of pinned host memory. No CUDA header.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "quire/device/caching_pool.h"
+#include "quire/device/cuda/stream.h"
+#include "quire/device/device_properties.h"
+#include "quire/device/memory_source.h"
+#include "quire/result.h"
+
+namespace quire::device::cuda {
+
+struct DeviceContextOptions {
+  AllocationBudget device_budget = {};
+  AllocationBudget pinned_budget = {};
+};
+
+struct DriverMemory {
+  std::int64_t free_bytes = 0;
+  std::int64_t total_bytes = 0;
+};
+
+// Owned by whoever runs forward steps and used by that thread, the pools apart. Must outlive its
+// buffers. Blocks of the pools are reused in the order of compute_stream; whoever uses one on
+// copy_stream makes compute_stream wait for that (Stream::wait) before giving it back.
+class DeviceContext {
+ public:
+  // kDevice without a driver or GPU, for an ordinal that does not exist, and for a GPU that is too
+  // old (check_supported). Leaves the device current in the calling thread.
+  [[nodiscard]] static Result<std::unique_ptr<DeviceContext>> create(
+      int ordinal, const DeviceContextOptions& options = {});
+
+  // Streams and events are made on, and kernels run on, the current device of a thread; a thread
+  // that did not create the context calls this first.
+  [[nodiscard]] Status make_current() const;
+
+  [[nodiscard]] const DeviceProperties& properties() const { return properties_; }
+  [[nodiscard]] Stream& compute_stream() { return compute_; }
+  [[nodiscard]] Stream& copy_stream() { return copy_; }
+  [[nodiscard]] CachingPool& device_pool() { return *device_pool_; }
+  [[nodiscard]] CachingPool& pinned_pool() { return *pinned_pool_; }
+
+  // What the driver says of the GPU's memory: of all processes, not ours alone.
+  [[nodiscard]] Result<DriverMemory> driver_memory() const;
+
+ private:
+  DeviceContext(DeviceProperties properties, Stream compute, Stream copy,
+                const DeviceContextOptions& options);
+
+  DeviceProperties properties_;
+  // Before the streams, so that these have ended when memory goes back to the driver.
+  std::unique_ptr<CachingPool> device_pool_;
+  std::unique_ptr<CachingPool> pinned_pool_;
+  Stream compute_;
+  Stream copy_;
+};
+
+}  // namespace quire::device::cuda

@@ -1,0 +1,71 @@
+// Helpers of the tests that run on a GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
+#include "quire/result.h"
+
+namespace quire::device::cuda::test {
+
+using Bytes = std::vector<std::uint8_t>;
+
+// The value, or an exception, which fails the test that it leaves.
+template <class T>
+T must(Result<T> result) {
+  if (!result.ok()) {
+    throw std::runtime_error(result.error().message);
+  }
+  return std::move(result).value();
+}
+
+inline void must(const Status& status) {
+  if (!status.ok()) {
+    throw std::runtime_error(status.error().message);
+  }
+}
+
+inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes bytes(size);
+  for (auto& byte : bytes) {
+    byte = static_cast<std::uint8_t>(random() >> 32);
+  }
+  return bytes;
+}
+
+class GpuTest : public ::testing::Test {
+ protected:
+  GpuTest() : context_(must(DeviceContext::create(0))) {}
+
+  [[nodiscard]] CUstream_st* stream() { return context_->compute_stream().get(); }
+  void wait() { must(context_->compute_stream().synchronize()); }
+
+  DeviceBuffer<std::uint8_t> upload(const Bytes& bytes) {
+    auto buffer = must(DeviceBuffer<std::uint8_t>::make(context_->device_pool(), bytes.size()));
+    must(copy_async(buffer.data(), bytes.data(), bytes.size(), stream()));
+    wait();
+    return buffer;
+  }
+
+  Bytes download(const void* data, std::size_t bytes) {
+    Bytes out(bytes);
+    must(copy_async(out.data(), data, bytes, stream()));
+    wait();
+    return out;
+  }
+
+  std::unique_ptr<DeviceContext> context_;
+};
+
+}  // namespace quire::device::cuda::test

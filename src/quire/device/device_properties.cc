@@ -1,0 +1,19 @@
+#include "quire/device/device_properties.h"
+
+#include "quire/base/str.h"
+#include "quire/result.h"
+
+namespace quire::device {
+
+Status check_supported(const DeviceProperties& properties) {
+  if (properties.compute_major >= 8) {
+    return {};
+  }
+  return {ErrorCode::kDevice, base::str_cat("device ", properties.ordinal, " (", properties.name,
+                                            ") has compute capability ", properties.compute_major,
+                                            ".", properties.compute_minor,
+                                            ", at least 8.0 is needed; choose another "
+                                            "device or compute on the CPU")};
+}
+
+}  // namespace quire::device

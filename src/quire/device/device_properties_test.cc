@@ -1,0 +1,27 @@
+#include "quire/device/device_properties.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "quire/result.h"
+
+namespace quire::device {
+namespace {
+
+TEST(DeviceProperties, OldChipsAreRefusedByName) {
+  const Status status =
+      check_supported({.ordinal = 1, .name = "Tesla V100", .compute_major = 7, .compute_minor = 5});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kDevice);
+  EXPECT_NE(status.error().message.find("device 1 (Tesla V100) has compute capability 7.5"),
+            std::string::npos);
+}
+
+TEST(DeviceProperties, AmpereAndLaterAreTaken) {
+  EXPECT_TRUE(check_supported({.compute_major = 8}).ok());
+  EXPECT_TRUE(check_supported({.compute_major = 9}).ok());
+}
+
+}  // namespace
+}  // namespace quire::device

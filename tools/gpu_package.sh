@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Builds every test and benchmark program that needs a GPU (preset `cuda`) and collects them in
+# build/gpu, so that they run on a machine that has a driver and glibc, and nothing else of ours:
+#   build/gpu/run_tests.sh [--gtest_filter=...]   build/gpu/run_bench.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+built=build/cuda
+out=build/gpu
+mkdir -p build
+cmake --preset cuda > build/cuda.configure.log 2>&1 || {
+  cat build/cuda.configure.log >&2
+  exit 1
+}
+cmake --build --preset cuda
+
+rm -rf "$out"
+mkdir -p "$out/lib"
+cp "$built"/gpu/* "$out/"
+# Libraries that such a machine may lack lie beside the programs, which look there first.
+for program in "$out"/*_test "$out"/*_bench; do
+  strip "$program"
+  ldd "$program" | awk '$3 ~ /^\// { print $3 }' |
+    { grep -vE '/(libc|libm|libdl|librt|libpthread)\.so' || true; } |
+    xargs -r cp -Lt "$out/lib"
+done
+
+cat > "$out/run_tests.sh" << 'END'
+#!/usr/bin/env bash
+# Every test program, with the arguments given; fails when one fails, or when there is no GPU.
+cd "$(dirname "$0")" || exit 1
+failed=0
+for program in ./*_gpu_test; do
+  echo "== ${program#./}"
+  "$program" "$@" || failed=1
+done
+exit $failed
+END
+cat > "$out/run_bench.sh" << 'END'
+#!/usr/bin/env bash
+# Every benchmark; fails when one misses its bar.
+cd "$(dirname "$0")" || exit 1
+failed=0
+for program in ./*_bench; do
+  echo "== ${program#./}"
+  "$program" "$@" || failed=1
+done
+exit $failed
+END
+chmod +x "$out"/run_*.sh
+rmdir "$out/lib" 2> /dev/null || true
+du -sh "$out" | sed 's/^/packed: /'
