@@ -23,6 +23,8 @@ namespace quire {
 
 struct LLMOptions {
   std::string device = "cpu";  // "cpu"; "cuda", "cuda:1": kDevice without a usable GPU
+  bool deterministic = true;   // a request's bits do not depend on what is computed beside it nor on
+                               // what was cached; false: faster on a GPU. The CPU always is
   std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
                                // GGUF tensors from their own codes) | "float32" | "bfloat16"
   std::string quantize;        // weights: "" (none) | "q8g32" | "q4g32", done while loading

@@ -103,7 +103,8 @@ class Runner {
                                           .slots = slots_,
                                           .entries = entries,
                                           .logit_rows = logit_rows_},
-                                         views_);
+                                         views_)
+                            .value();
     return {logits.begin(), logits.end()};
   }
 

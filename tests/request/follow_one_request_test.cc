@@ -73,7 +73,7 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
     show("4 positions", batch.positions);
     std::cout << "4 entries: " << batch.entries.size() << " over " << batch.entries[0].num_tokens
               << " tokens\n";
-    const auto logits = bundle->decoder->forward(batch, views);  // 5 and 6
+    const auto logits = bundle->decoder->forward(batch, views).value();  // 5 and 6
     std::cout << "5, 6 logits: " << logits.size() << " of one row\n";
     const auto token = sampler.sample(logits, {.params = &params,
                                                .index = static_cast<std::int32_t>(output.size()),

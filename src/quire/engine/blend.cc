@@ -240,14 +240,22 @@ class Blender {
     SeqId id_;
   };
 
-  void copy_blocks() {
+  [[nodiscard]] Status copy_blocks() {
+    Status status;
     for (const kv::BlockCopy& copy : context_.ledger.take_copies()) {
-      context_.store.copy(copy);
+      if (const Status copied = context_.store.copy(copy); !copied.ok()) {
+        status = copied;
+      }
     }
+    return status;
   }
 
   // How far V of the first mixed layer is from what is stored, when everything before is in sight.
   [[nodiscard]] Result<std::vector<double>> value_deviations() {
+    if (context_.views.front().on_device) {
+      return {ErrorCode::kUnsupported,
+              "selector \"value_dev\" is not supported on a GPU yet; use \"query_attn\""};
+    }
     if (context_.decoder.config().layers <= kFirstMixedLayer) {
       return std::vector<double>(contexts_.size());
     }
@@ -264,7 +272,8 @@ class Blender {
         rows.add(token_at(place), place);
       }
       model::ForwardProbe probe{.values_layer = kFirstMixedLayer};
-      context_.decoder.forward(rows.build(), context_.views, &probe);
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
+                context_.decoder.forward(rows.build(), context_.views, &probe));
       for (std::size_t i = 0; i < rows.size(); ++i) {
         scores.push_back(deviation(sealed, contexts_[first + i], probe.values, i));
       }
@@ -310,14 +319,15 @@ class Blender {
       const std::int32_t count =
           std::min(context_.max_rows, static_cast<std::int32_t>(std::ssize(query)) - first);
       QUIRE_TRY_STATUS(ledger.extend(id, count));
-      copy_blocks();
+      QUIRE_TRY_STATUS(copy_blocks());
       const std::vector<kv::RunView> runs = sequence.runs();
       Rows rows(runs, block_tokens());
       for (std::int32_t i = first; i < first + count; ++i) {
         rows.add(query[static_cast<std::size_t>(i)], {last_run, i});
       }
       model::ForwardProbe probe{.mass = mass_of(runs, scores)};
-      context_.decoder.forward(rows.build(), context_.views, &probe);
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
+                context_.decoder.forward(rows.build(), context_.views, &probe));
       ledger.advance(id, count);
       first += count;
     }
@@ -356,14 +366,14 @@ class Blender {
         for (const kv::SegmentId made : result.own) {
           context_.ledger.drop_segment(made);
         }
-        copy_blocks();  // orders must not outlive this call
+        [[maybe_unused]] const Status copied = copy_blocks();  // orders must not outlive this call
         return own.error();
       }
       result.uses[run].segment = *own;
       result.uses[run].rank.variant = kOwnVariants + static_cast<std::uint32_t>(run);
       result.own.push_back(*own);
     }
-    copy_blocks();
+    QUIRE_TRY_STATUS(copy_blocks());
     return result;
   }
 
@@ -385,7 +395,8 @@ class Blender {
       for (const std::int32_t index : chosen.first(count)) {
         rows.add(token_at(place_of(index)), place_of(index));
       }
-      context_.decoder.forward(rows.build(), context_.views);
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
+                context_.decoder.forward(rows.build(), context_.views));
       chosen = chosen.subspan(count);
     }
     return {};

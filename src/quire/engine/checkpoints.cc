@@ -104,7 +104,20 @@ Result<CheckpointInfo> CheckpointService::save(Engine& engine, std::span<const N
   for (const Named& named : sequences) {
     QUIRE_TRY(live.emplace_back(), describe(engine, named));
   }
-  QUIRE_TRY(const kv_store::Checkpoint saved, manager_->save(name, live, engine.tiers().shelves()));
+  std::vector<std::vector<BlockId>> blocks;
+  for (const kv_store::LiveSequence& sequence : live) {
+    for (const kv_store::LiveRun& run : sequence.runs) {
+      blocks.push_back(run.blocks);
+    }
+  }
+  QUIRE_TRY(TierService::Readable from, engine.tiers().readable(blocks));
+  auto readable = from.runs.begin();
+  for (kv_store::LiveSequence& sequence : live) {
+    for (kv_store::LiveRun& run : sequence.runs) {
+      run.blocks = std::move(*readable++);
+    }
+  }
+  QUIRE_TRY(const kv_store::Checkpoint saved, manager_->save(name, live, from.shelves()));
   saved_.clear();
   for (const Named& named : sequences) {
     saved_[named.name] = named.state->tokens;

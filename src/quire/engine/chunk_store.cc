@@ -137,8 +137,9 @@ Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
   if (segment != nullptr) {
     std::vector<std::vector<BlockId>> blocks;
     kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
+    QUIRE_TRY(const TierService::Readable from, tiers.readable(blocks));
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_.put_object(chunk.id, std::move(content), tiers.shelves(), blocks));
+              store_.put_object(chunk.id, std::move(content), from.shelves(), from.runs));
     entry.parts = {{.object = chunk.id, .tokens = std::ssize(segment->tokens)}};
   }
   QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));

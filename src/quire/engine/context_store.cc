@@ -129,8 +129,9 @@ Status Context::write(Engine& engine, Item& item) {
   std::vector<std::vector<BlockId>> blocks;
   if (item.device != nullptr) {
     kv_store::KVFileContent content = tiers.content_of({&item.device, 1}, blocks);
+    QUIRE_TRY(const TierService::Readable from, tiers.readable(blocks));
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->put_object(id, std::move(content), tiers.shelves(), blocks));
+              store_->put_object(id, std::move(content), from.shelves(), from.runs));
   } else if (item.host != nullptr) {
     kv_store::KVFileContent content = tiers.content_of({}, blocks);
     content.runs.push_back({.tokens = item.host->tokens});

@@ -94,7 +94,22 @@ Engine::Engine(const EngineOptions& options, int threads)
 
 Engine::~Engine() { close(); }
 
+// Puts weights and KV where they are computed on.
+Status Engine::place(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
+  if (accelerator_ != nullptr) {
+    QUIRE_TRY_STATUS(bundle_.decoder->move_to(*accelerator_, options_.deterministic));
+  }
+  QUIRE_TRY(auto store, accelerator_ == nullptr
+                            ? kv_store::PagedStore::create(geometry, num_blocks)
+                            : kv_store::PagedStore::create_on(*accelerator_, geometry, num_blocks));
+  store_.emplace(std::move(store));
+  return {};
+}
+
 Status Engine::set_up(const std::string& model) {
+  if (options_.device != "cpu") {
+    QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
+  }
   QUIRE_TRY(bundle_, load_model(context_, model, options_.model));
   const auto geometry = model_config().kv_geometry(bundle_.kv_dtype, options_.block_tokens);
   const std::int32_t num_blocks = kv_store::blocks_in_budget(geometry, options_.kv_budget_bytes);
@@ -117,8 +132,7 @@ Status Engine::set_up(const std::string& model) {
                                          .block_bytes = geometry.block_bytes()};
   QUIRE_TRY_STATUS(ledger.validate());
   QUIRE_TRY_STATUS(scheduler.validate());
-  QUIRE_TRY(auto store, kv_store::PagedStore::create(geometry, num_blocks));
-  store_.emplace(std::move(store));
+  QUIRE_TRY_STATUS(place(geometry, num_blocks));
   ledger_.emplace(ledger);
   scheduler_.emplace(scheduler, *ledger_);
   for (int layer = 0; layer < geometry.layers; ++layer) {

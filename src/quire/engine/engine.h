@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "quire/chunks.h"
+#include "quire/device/accelerator.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
@@ -41,6 +42,8 @@ class SessionService;
 class TierService;
 
 struct EngineOptions {
+  std::string device = "cpu";  // or an accelerator's name
+  bool deterministic = true;
   std::int32_t block_tokens = 32;
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
   std::int32_t max_batch_tokens = 2048;
@@ -116,6 +119,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   }
   [[nodiscard]] const ModelBundle& bundle() const { return bundle_; }
   [[nodiscard]] const kernels::Context& context() const { return context_; }
+  // Where it computes; null on the CPU.
+  [[nodiscard]] const device::Accelerator* accelerator() const { return accelerator_.get(); }
 
  private:
   Engine(const EngineOptions& options, int threads);
@@ -152,7 +157,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
-  void compute(std::span<const sched::ScheduledRun> runs);
+  [[nodiscard]] Status compute(std::span<const sched::ScheduledRun> runs);
+  [[nodiscard]] Status copy_blocks();
+  [[nodiscard]] Status place(const tensor::KVGeometry& geometry, std::int32_t num_blocks);
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
   [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;
@@ -168,6 +175,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const EngineOptions options_;
   device::ThreadPool pool_;
   kernels::Context context_;
+  std::unique_ptr<device::Accelerator> accelerator_;  // before what lies on it
   ModelBundle bundle_;
   std::optional<kv::Ledger> ledger_;
   std::optional<kv_store::PagedStore> store_;

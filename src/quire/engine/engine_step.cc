@@ -54,7 +54,10 @@ void Engine::step() {
     return;
   }
   try {
-    compute(*runs);
+    if (const Status computed = compute(*runs); !computed.ok()) {
+      fail_all(computed.error());
+      return;
+    }
   } catch (const std::bad_alloc&) {
     fail_all({.code = ErrorCode::kOutOfBlocks,
               .message = "the machine has no memory left for this step's activations; lower "
@@ -89,15 +92,24 @@ LogitRows Engine::wanted_logits(const sched::ScheduledRun& run) const {
   return run.samples ? LogitRows::kLast : LogitRows::kNone;
 }
 
-// Fills sampled_ and the logits of forward requests.
-void Engine::compute(std::span<const sched::ScheduledRun> runs) {
+// What the ledger has ordered.
+Status Engine::copy_blocks() {
   Arrivals& arrivals = tiers_->arrivals();
+  Status status;
   for (const kv::BlockCopy& copy : ledger_->take_copies()) {
     if (!arrivals.idle()) {
       arrivals.before_copy(copy);
     }
-    store_->copy(copy);
+    if (const Status copied = store_->copy(copy); !copied.ok()) {
+      status = copied;
+    }
   }
+  return status;
+}
+
+// Fills sampled_ and the logits of forward requests.
+Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
+  QUIRE_TRY_STATUS(copy_blocks());
   wanted_logits_.clear();
   for (const sched::ScheduledRun& run : runs) {
     ActiveRequest& active = active_.at(run.request.value);
@@ -117,7 +129,7 @@ void Engine::compute(std::span<const sched::ScheduledRun> runs) {
     batch.before_layer = &before_layer;
   }
   const auto start = Clock::now();
-  const std::span<float> logits = bundle_.decoder->forward(batch, views_);
+  QUIRE_TRY(const std::span<float> logits, bundle_.decoder->forward(batch, views_));
   const auto forwarded = Clock::now();
   sample(runs, logits);
   counters_.tokens_computed += std::ssize(batch.token_ids);
@@ -130,6 +142,7 @@ void Engine::compute(std::span<const sched::ScheduledRun> runs) {
     tiers_->pace().note_computed(std::ssize(batch.token_ids), seconds_between(start, forwarded));
   }
   counters_.sample_seconds += seconds_between(forwarded, Clock::now());
+  return {};
 }
 
 // Files that runs of the step are still read from.

@@ -6,7 +6,9 @@
 namespace quire::engine {
 
 EngineOptions to_engine_options(const LLMOptions& options) {
-  return {.block_tokens = options.block_tokens,
+  return {.device = options.device,
+          .deterministic = options.deterministic,
+          .block_tokens = options.block_tokens,
           .kv_budget_bytes = options.kv_budget_bytes,
           .max_batch_tokens = options.max_batch_tokens,
           .threads = options.threads,

@@ -142,8 +142,9 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   return state;
 }
 
-void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state) {
-  if (state.kernels != kernels_here()) {
+void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
+                  std::string_view kernels) {
+  if (state.kernels != kernels) {
     state.grade = std::max(state.grade, ReuseGrade::kEqualMath);
   }
   if (state.ranks.empty() && !runs.empty() && state.grade != ReuseGrade::kExact) {

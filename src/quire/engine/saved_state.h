@@ -44,6 +44,8 @@ struct SavedState {
 
 // KV that is not what this machine would compute must not get into the prefix cache, where plain
 // prompts find it: it becomes a run before the sequence's own one, and the grade says so.
-void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state);
+// `kernels`: those that would compute it here.
+void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
+                  std::string_view kernels);
 
 }  // namespace quire::engine

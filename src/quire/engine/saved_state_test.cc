@@ -145,7 +145,7 @@ TEST(SavedState, RunsAndRanksMustFitEachOther) {
 
 TEST(SealForeign, WhatThisMachineWouldComputeStaysTheSequencesOwn) {
   SavedState state{.own_position = 0, .tail = {1}, .kernels = kernels_here()};
-  seal_foreign(std::vector{run_of(5, 0)}, state);
+  seal_foreign(std::vector{run_of(5, 0)}, state, kernels_here());
   EXPECT_THAT(state.ranks, IsEmpty());
   EXPECT_EQ(state.grade, ReuseGrade::kExact);
   EXPECT_EQ(state.own_position, 0);
@@ -153,7 +153,7 @@ TEST(SealForeign, WhatThisMachineWouldComputeStaysTheSequencesOwn) {
 
 TEST(SealForeign, AnotherKernelSetsKvStandsBeforeTheSequence) {
   SavedState state{.own_position = 3, .tail = {1}, .kernels = "no such set"};
-  seal_foreign(std::vector{run_of(5, 3)}, state);
+  seal_foreign(std::vector{run_of(5, 3)}, state, kernels_here());
   EXPECT_EQ(state.ranks.size(), 1U);
   EXPECT_THAT(state.stored_from, ElementsAre(0));
   EXPECT_EQ(state.own_position, 8);
@@ -163,7 +163,7 @@ TEST(SealForeign, AnotherKernelSetsKvStandsBeforeTheSequence) {
 TEST(SealForeign, SoDoesKvThatDoesNotFollowFromItsTokens) {
   for (const ReuseGrade grade : {ReuseGrade::kEqualMath, ReuseGrade::kApproximate}) {
     SavedState state{.grade = grade, .kernels = kernels_here()};
-    seal_foreign(std::vector{run_of(5, 0)}, state);
+    seal_foreign(std::vector{run_of(5, 0)}, state, kernels_here());
     EXPECT_EQ(state.ranks.size(), 1U);
     EXPECT_EQ(state.grade, grade) << "a grade never gets better";
   }
@@ -173,7 +173,7 @@ TEST(SealForeign, ACompositionIsNeverExactAndKeepsItsRuns) {
   SavedState state = composed();
   state.grade = ReuseGrade::kExact;
   state.kernels = kernels_here();
-  seal_foreign(std::vector{run_of(5, 0), run_of(6, 5), run_of(7, 40)}, state);
+  seal_foreign(std::vector{run_of(5, 0), run_of(6, 5), run_of(7, 40)}, state, kernels_here());
   EXPECT_EQ(state.grade, ReuseGrade::kEqualMath);
   EXPECT_EQ(state.ranks.size(), 2U);
   EXPECT_EQ(state.own_position, 40);
@@ -181,10 +181,10 @@ TEST(SealForeign, ACompositionIsNeverExactAndKeepsItsRuns) {
 
 TEST(SealForeign, NothingIsSealedWhereThereIsNoKvAndPositionsStayInRange) {
   SavedState empty{.tail = {1}, .kernels = "no such set"};
-  seal_foreign({}, empty);
+  seal_foreign({}, empty, kernels_here());
   EXPECT_THAT(empty.ranks, IsEmpty());
   SavedState far{.kernels = "no such set"};
-  seal_foreign(std::vector{run_of(5, 2'147'483'647)}, far);
+  seal_foreign(std::vector{run_of(5, 2'147'483'647)}, far, kernels_here());
   EXPECT_EQ(far.own_position, kMost);
 }
 

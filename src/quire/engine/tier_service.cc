@@ -18,6 +18,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
+#include "quire/device/accelerator.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
@@ -39,25 +40,12 @@
 namespace quire::engine {
 namespace {
 
-template <class Visit>
-void for_each_head(const tensor::KVGeometry& geometry, Visit visit) {
-  for (int layer = 0; layer < geometry.layers; ++layer) {
-    for (int head = 0; head < geometry.kv_heads; ++head) {
-      visit(layer, head);
-    }
+std::vector<BlockId> first_blocks(std::int64_t count) {
+  std::vector<BlockId> blocks;
+  for (std::int32_t block = 0; block < count; ++block) {
+    blocks.push_back({block});
   }
-}
-
-void unpack(const HostSegment& segment, std::span<const BlockId> to,
-            kv_store::PagedStore& shelves) {
-  const auto piece = static_cast<std::size_t>(shelves.geometry().head_block_bytes());
-  const std::byte* from = segment.bytes.data();
-  for_each_head(shelves.geometry(), [&](int layer, int head) {
-    for (const BlockId block : to) {
-      std::memcpy(shelves.head_blocks(layer, head, block).data(), from, piece);
-      from += piece;
-    }
-  });
+  return blocks;
 }
 
 Arrivals::Part take_last_block(Arrivals::Part& part) {
@@ -106,8 +94,13 @@ void TierService::release(kv::SegmentId segment) {
   engine_.post([this, segment] { ledger().drop_segment(segment); });
 }
 
+std::string TierService::kernels() const {
+  const device::Accelerator* const accelerator = engine_.accelerator();
+  return accelerator == nullptr ? kernels_here() : accelerator->kernels();
+}
+
 base::KVFingerprint TierService::fingerprint() const {
-  return kv_fingerprint(engine_.chunks().setup().model_digest, kernels_here());
+  return kv_fingerprint(engine_.chunks().setup().model_digest, kernels());
 }
 
 base::KVFingerprint TierService::model_fingerprint() const {
@@ -172,7 +165,7 @@ Result<std::vector<HeldRef>> TierService::copy_out(const StateRef& state, std::i
   for (const Part& part : parts) {
     QUIRE_TRY_STATUS(await_arrival(part.blocks));
     QUIRE_TRY(const HeldRef copy, reserve({token, token + part.count}, part.stored_from));
-    pool().copy_run(part.blocks, part.first, part.count, copy->blocks);
+    QUIRE_TRY_STATUS(pool().copy_run(part.blocks, part.first, part.count, copy->blocks));
     token += part.count;
     copies.push_back(copy);
   }
@@ -188,30 +181,20 @@ BlockRun TierService::run_of(const HeldRef& segment) {
 }
 
 Result<HostRef> TierService::to_host(const HeldRef& segment) const {
-  const kv_store::PagedStore& shelves = pool();
-  const tensor::KVGeometry& geometry = shelves.geometry();
-  const auto piece = static_cast<std::size_t>(geometry.head_block_bytes());
-  const std::size_t heads =
-      static_cast<std::size_t>(geometry.layers) * static_cast<std::size_t>(geometry.kv_heads);
+  const auto block_bytes = static_cast<std::size_t>(pool().geometry().block_bytes());
   auto host = std::make_shared<HostSegment>();
   host->tokens = segment->tokens;
-  host->bytes = device::AlignedBuffer<std::byte>(heads * segment->blocks.size() * piece);
+  host->bytes = device::AlignedBuffer<std::byte>(segment->blocks.size() * block_bytes);
   if (host->bytes.size() == 0) {
     return {ErrorCode::kOutOfBlocks, "the machine has no memory left for a copy of the KV"};
   }
-  std::byte* to = host->bytes.data();
-  for_each_head(geometry, [&](int layer, int head) {
-    for (const BlockId block : segment->blocks) {
-      std::memcpy(to, shelves.head_blocks(layer, head, block).data(), piece);
-      to += piece;
-    }
-  });
+  QUIRE_TRY_STATUS(pool().read_blocks(segment->blocks, host->bytes.span()));
   return HostRef(std::move(host));
 }
 
 Result<HeldRef> TierService::from_host(const HostSegment& segment) {
   QUIRE_TRY(HeldRef held, reserve(segment.tokens));
-  unpack(segment, held->blocks, pool());
+  QUIRE_TRY_STATUS(pool().write_blocks(held->blocks, segment.bytes.span()));
   return held;
 }
 
@@ -219,12 +202,46 @@ Result<TierService::Shelved> TierService::shelve(const HostSegment& segment) con
   const tensor::KVGeometry& geometry = shelves().geometry();
   const auto count = std::ssize(segment.bytes) / geometry.block_bytes();
   QUIRE_TRY(auto copy, kv_store::PagedStore::create(geometry, static_cast<std::int32_t>(count)));
-  Shelved shelved{.shelves = std::move(copy)};
-  for (std::int32_t block = 0; block < count; ++block) {
-    shelved.blocks.push_back({block});
-  }
-  unpack(segment, shelved.blocks, shelved.shelves);
+  Shelved shelved{.shelves = std::move(copy), .blocks = first_blocks(count)};
+  QUIRE_TRY_STATUS(shelved.shelves.write_blocks(shelved.blocks, segment.bytes.span()));
   return shelved;
+}
+
+Result<TierService::Readable> TierService::readable(
+    std::span<const std::vector<BlockId>> runs) const {
+  Readable readable{.runs = {runs.begin(), runs.end()}};
+  if (!pool().on_device()) {
+    readable.pool = &pool();
+    return readable;
+  }
+  std::vector<BlockId> all;
+  for (std::vector<BlockId>& run : readable.runs) {
+    for (BlockId& block : run) {
+      all.push_back(std::exchange(block, {static_cast<std::int32_t>(all.size())}));
+    }
+  }
+  QUIRE_TRY(auto copy, staging(std::ssize(all)));
+  if (!all.empty()) {
+    QUIRE_TRY_STATUS(pool().read_blocks(all, copy.all_bytes()));
+  }
+  readable.copy = std::make_unique<kv_store::PagedStore>(std::move(copy));
+  return readable;
+}
+
+// Shelves in host memory for KV on its way to or from the device.
+Result<kv_store::PagedStore> TierService::staging(std::int64_t blocks) const {
+  return kv_store::PagedStore::create(pool().geometry(),
+                                      static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
+}
+
+// `read` fills blocks of the shelves that it is given; what it has filled ends in `to`.
+Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read) const {
+  if (!pool().on_device()) {
+    return read(to, pool());
+  }
+  QUIRE_TRY(auto copy, staging(std::ssize(to)));
+  QUIRE_TRY_STATUS(read(first_blocks(std::ssize(to)), copy));
+  return to.empty() ? Status() : pool().write_blocks(to, copy.all_bytes());
 }
 
 kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segments,
@@ -237,15 +254,21 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
   return content;
 }
 
-Status TierService::read_run(const kv_store::KVFile& file, int run, std::int32_t first_block,
-                             std::span<const BlockId> to) {
+Status TierService::read_part(const kv_store::KVFile& file, const Arrivals::Part& part,
+                              kv_store::PagedStore& shelves) {
   const auto start = std::chrono::steady_clock::now();
-  for (int layer = 0; layer < pool().geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(file.read_layer(run, layer, first_block, to, pool()));
+  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
+    QUIRE_TRY_STATUS(file.read_layer(part.run, layer, part.first_block, part.to, shelves));
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  pace_.note_read(std::ssize(to) * pool().geometry().block_tokens, taken.count());
+  pace_.note_read(std::ssize(part.to) * shelves.geometry().block_tokens, taken.count());
   return {};
+}
+
+Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to) {
+  return fill(to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+    return read_part(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, shelves);
+  });
 }
 
 Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file,
@@ -261,14 +284,14 @@ Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& 
 Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
   QUIRE_TRY(auto tokens, tokens_of_run(file, run));
   QUIRE_TRY(HeldRef held, reserve(std::move(tokens)));
-  QUIRE_TRY_STATUS(read_run(file, run, 0, held->blocks));
+  QUIRE_TRY_STATUS(read_run(file, run, held->blocks));
   return held;
 }
 
 Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run) {
   QUIRE_TRY(auto tokens, tokens_of_run(file, run));
   QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens)));
-  const Status read = read_run(file, run, 0, ledger().segment(id)->blocks().ids());
+  const Status read = read_run(file, run, ledger().segment(id)->blocks().ids());
   if (!read.ok()) {
     ledger().drop_segment(id);
     return read.error();
@@ -281,7 +304,7 @@ Result<TierService::Described> TierService::describe(const StateRef& state) {
   QUIRE_TRY(const Runs runs,
             engine_.ask<Runs>([&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
   Described described{
-      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = kernels_here()}};
+      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = kernels()}};
   if (!state->tokens.empty()) {
     described.rest.tail = {state->tokens.back()};
   }
@@ -320,7 +343,8 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
                                         .geometry = pool().geometry(),
                                         .runs = std::move(described.runs),
                                         .metadata_json = to_json(described.rest)};
-  const Status written = kv_store::write_kv_file(path, content, pool(), described.blocks, options);
+  QUIRE_TRY(const Readable from, readable(described.blocks));
+  const Status written = kv_store::write_kv_file(path, content, from.shelves(), from.runs, options);
   return written.ok() ? written : missing_file(written.error());
 }
 
@@ -366,7 +390,7 @@ Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, con
 
 Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
                                                    SavedState rest) {
-  seal_foreign(runs, rest);
+  seal_foreign(runs, rest, kernels());
   Restored restored{.position = rest.own_position, .grade = rest.grade};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   if (runs.size() > rest.ranks.size()) {
@@ -416,7 +440,13 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
   QUIRE_TRY(const Restored restored, prepare(runs, std::move(rest)));
   Status read;
   for (const Arrivals::Part& part : restored.parts) {
-    read = read.ok() ? read_part(part, pool()) : read;
+    if (read.ok()) {
+      read = fill(part.to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+        const Arrivals::Part here{
+            .run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}};
+        return read_part(here, shelves);
+      });
+    }
   }
   return engine_.ask<StateRef>([&]() -> Result<StateRef> {
     if (!read.ok()) {
@@ -463,12 +493,12 @@ Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait)
   QUIRE_TRY(SavedState rest,
             parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
   // A window gives up blocks while they are still being filled.
-  if (!wait && pool().geometry().forget_after_tokens() == 0) {
+  if (!wait && pool().geometry().forget_after_tokens() == 0 && !pool().on_device()) {
     return restore_in_background(std::move(file), std::move(rest));
   }
   return restore(content.runs, std::move(rest),
-                 [&](const Arrivals::Part& part, kv_store::PagedStore&) {
-                   return read_run(file, part.run, part.first_block, part.to);
+                 [&](const Arrivals::Part& part, kv_store::PagedStore& shelves) {
+                   return read_part(file, part, shelves);
                  });
 }
 

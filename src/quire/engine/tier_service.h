@@ -89,6 +89,16 @@ class TierService {
   // The whole run of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
   [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
   [[nodiscard]] const kv_store::PagedStore& shelves() const;
+  // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host.
+  struct Readable {
+    std::vector<std::vector<BlockId>> runs;  // blocks of shelves()
+    const kv_store::PagedStore* pool = nullptr;
+    std::unique_ptr<kv_store::PagedStore> copy;
+    [[nodiscard]] const kv_store::PagedStore& shelves() const {
+      return pool != nullptr ? *pool : *copy;
+    }
+  };
+  [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs) const;
 
   // A state as it is saved: its runs, the blocks that hold their KV, and the rest. Waits until the
   // KV is there. kUnsupported when the window has freed a part.
@@ -98,8 +108,9 @@ class TierService {
     SavedState rest;
   };
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Back to a state. `read_part` fills blocks of a run, in the caller's thread; its error is the
-  // result. kOverflow for what stands outside of the model's context, kOutOfBlocks.
+  // Back to a state. `read_part` fills blocks of a run, in the caller's thread, on shelves in host
+  // memory; its error is the result. kOverflow for what stands outside of the model's context,
+  // kOutOfBlocks.
   using ReadPart = std::function<Status(const Arrivals::Part& part, kv_store::PagedStore& shelves)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const ReadPart& read_part);
@@ -144,8 +155,14 @@ class TierService {
   // kIncompatible for another model's file.
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
                                                            int run) const;
-  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::int32_t first_block,
-                                std::span<const BlockId> to);
+  using FillBlocks =
+      std::function<Status(std::span<const BlockId> blocks, kv_store::PagedStore& shelves)>;
+  [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
+  [[nodiscard]] Result<kv_store::PagedStore> staging(std::int64_t blocks) const;
+  [[nodiscard]] Status read_part(const kv_store::KVFile& file, const Arrivals::Part& part,
+                                 kv_store::PagedStore& shelves);
+  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to);
+  [[nodiscard]] std::string kernels() const;  // what names them in the identity of KV
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] kv_store::PagedStore& pool() const;

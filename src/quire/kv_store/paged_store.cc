@@ -13,8 +13,10 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/device/accelerator.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kv/types.h"
+#include "quire/kv_store/device_shelves.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -151,12 +153,28 @@ Result<PagedStore> PagedStore::create(const tensor::KVGeometry& geometry, std::i
   return store;
 }
 
+Result<PagedStore> PagedStore::create_on(device::Accelerator& accelerator,
+                                         const tensor::KVGeometry& geometry,
+                                         std::int32_t num_blocks) {
+  QUIRE_TRY_STATUS(check_geometry(geometry));
+  QUIRE_TRY_STATUS(check_positive("num_blocks", num_blocks));
+  if (!total_bytes(geometry, num_blocks)) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    return too_large(geometry, num_blocks, kMost, kMost);
+  }
+  PagedStore store;
+  store.geometry_ = geometry;
+  store.num_blocks_ = num_blocks;
+  QUIRE_TRY(store.device_, make_device_shelves(accelerator, geometry, num_blocks));
+  return store;
+}
+
 tensor::PagedKVView PagedStore::view(int layer) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
   const std::ptrdiff_t head_bytes = block_bytes * num_blocks_;
   // A const store does not move; what its blocks hold is the ledger's matter.
-  auto* data = const_cast<std::byte*>(bytes_.data());
+  auto* data = device_ != nullptr ? device_->data() : const_cast<std::byte*>(bytes_.data());
   return {.data = data + layer * (geometry_.kv_heads * head_bytes),
           .head_stride = head_bytes,
           .block_stride = block_bytes,
@@ -165,16 +183,20 @@ tensor::PagedKVView PagedStore::view(int layer) const {
           .kv_heads = geometry_.kv_heads,
           .head_dim = geometry_.stored_head_dim(),
           .block_tokens = geometry_.block_tokens,
-          .dtype = geometry_.dtype};
+          .dtype = geometry_.dtype,
+          .on_device = device_ != nullptr};
 }
 
-void PagedStore::copy(const kv::BlockCopy& copy) {
+Status PagedStore::copy(const kv::BlockCopy& copy) {
   const auto exists = [&](BlockId id) { return id.value >= 0 && id.value < num_blocks_; };
   QUIRE_CHECK(exists(copy.from) && exists(copy.to), "no such block");
   QUIRE_CHECK(copy.tokens >= 0 && copy.tokens <= geometry_.block_tokens,
               "more tokens than a block holds");
   if (copy.from == copy.to) {
-    return;
+    return {};
+  }
+  if (device_ != nullptr) {
+    return device_->copy({.from = {&copy.from, 1}, .count = copy.tokens, .to = {&copy.to, 1}});
   }
   const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
   std::byte* head = bytes_.data();
@@ -183,15 +205,19 @@ void PagedStore::copy(const kv::BlockCopy& copy) {
                head + copy.to.value * block_bytes);
     head += block_bytes * num_blocks_;
   }
+  return {};
 }
 
-void PagedStore::copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
-                          std::span<const BlockId> to) {
+Status PagedStore::copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
+                            std::span<const BlockId> to) {
   const std::int32_t block_tokens = geometry_.block_tokens;
   QUIRE_CHECK(first >= 0 && count >= 0 &&
                   first + std::int64_t{count} <= std::ssize(from) * std::int64_t{block_tokens},
               "the run has no such slots");
   QUIRE_CHECK(count <= std::ssize(to) * std::int64_t{block_tokens}, "no room for the slots");
+  if (device_ != nullptr) {
+    return device_->copy({.from = from, .first = first, .count = count, .to = to});
+  }
   const bool words = geometry_.dtype == tensor::DType::kFloat32;
   const auto copy = words ? copy_slot_range<std::uint32_t> : copy_slot_range<std::uint16_t>;
   for (int layer = 0; layer < geometry_.layers; ++layer) {
@@ -207,9 +233,47 @@ void PagedStore::copy_run(std::span<const BlockId> from, std::int32_t first, std
       }
     }
   }
+  return {};
+}
+
+Status PagedStore::read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const {
+  QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry_.block_bytes(),
+              "not the size of the blocks");
+  if (device_ != nullptr) {
+    return device_->read(blocks, to);
+  }
+  for (int layer = 0; layer < geometry_.layers; ++layer) {
+    for (int head = 0; head < geometry_.kv_heads; ++head) {
+      for (const BlockId block : blocks) {
+        const auto from = head_blocks(layer, head, block);
+        std::memcpy(to.data(), from.data(), from.size());
+        to = to.subspan(from.size());
+      }
+    }
+  }
+  return {};
+}
+
+Status PagedStore::write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> from) {
+  QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry_.block_bytes(),
+              "not the size of the blocks");
+  if (device_ != nullptr) {
+    return device_->write(blocks, from);
+  }
+  for (int layer = 0; layer < geometry_.layers; ++layer) {
+    for (int head = 0; head < geometry_.kv_heads; ++head) {
+      for (const BlockId block : blocks) {
+        const auto to = head_blocks(layer, head, block);
+        std::memcpy(to.data(), from.data(), to.size());
+        from = from.subspan(to.size());
+      }
+    }
+  }
+  return {};
 }
 
 std::size_t PagedStore::head_offset(int layer, int head, BlockId first, std::int32_t count) const {
+  QUIRE_CHECK(device_ == nullptr, "what lies on a device is read by read_blocks");
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   QUIRE_CHECK(head >= 0 && head < geometry_.kv_heads, "no such head");
   QUIRE_CHECK(first.value >= 0 && count >= 0 && count <= num_blocks_ - first.value,

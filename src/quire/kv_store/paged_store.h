@@ -1,15 +1,20 @@
-// The shelves: one allocation that holds the bytes of all KV blocks of all layers.
+// The shelves: one allocation that holds the bytes of all KV blocks of all layers, in host memory
+// or on an accelerator.
 //
-// Thread rule: the engine thread calls; kernels write through views on pool threads.
+// Thread rule: the engine thread calls; kernels write through views on pool threads. read_blocks
+// and write_blocks: any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "quire/base/ids.h"
+#include "quire/device/accelerator.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kv/types.h"
+#include "quire/kv_store/device_shelves.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -24,6 +29,10 @@ class PagedStore {
   // kOutOfBlocks with both numbers when the blocks exceed the machine's memory or it refuses.
   [[nodiscard]] static Result<PagedStore> create(const tensor::KVGeometry& geometry,
                                                  std::int32_t num_blocks);
+  // The same on `accelerator`, which outlives it; errors of make_device_shelves.
+  [[nodiscard]] static Result<PagedStore> create_on(device::Accelerator& accelerator,
+                                                    const tensor::KVGeometry& geometry,
+                                                    std::int32_t num_blocks);
 
   // The bytes of one layer. Valid while the store lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
@@ -31,20 +40,34 @@ class PagedStore {
   // Copies the first `tokens` slots of a block in all layers and heads; an odd count may copy one
   // slot of V more, because bf16 stores V in token pairs. Preconditions (QUIRE_CHECK): both blocks
   // exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens.
-  void copy(const kv::BlockCopy& copy);
+  // Fails, with kDevice or kOutOfBlocks, on an accelerator only.
+  [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
   // Copies `count` slots of the run in `from`, beginning with slot `first`, to the first slots of
   // the run in `to`, in all layers and heads. Preconditions (QUIRE_CHECK): the blocks exist and
   // have the slots, and no block is in both.
-  void copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
-                std::span<const BlockId> to);
+  [[nodiscard]] Status copy_run(std::span<const BlockId> from, std::int32_t first,
+                                std::int32_t count, std::span<const BlockId> to);
+
+  // All head blocks [layer][head][block] of `blocks`, as host memory has them. Preconditions
+  // (QUIRE_CHECK): the blocks exist, the span is block_bytes() for each. Fails on an accelerator
+  // only.
+  [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const;
+  [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,
+                                    std::span<const std::byte> from);
 
   // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
-  // (QUIRE_CHECK): the layer, head and blocks exist. Valid while the store lives.
+  // (QUIRE_CHECK): the store is in host memory; the layer, head and blocks exist. Valid while the
+  // store lives.
   [[nodiscard]] std::span<std::byte> head_blocks(int layer, int head, BlockId first,
                                                  std::int32_t count = 1);
   [[nodiscard]] std::span<const std::byte> head_blocks(int layer, int head, BlockId first,
                                                        std::int32_t count = 1) const;
+
+  // Everything, in host memory: what read_blocks gives for all blocks in order.
+  [[nodiscard]] std::span<std::byte> all_bytes() {
+    return bytes_.span().first(static_cast<std::size_t>(geometry_.block_bytes() * num_blocks_));
+  }
 
   // The first `tokens` slots of one head block in place; every other byte of `to`, which is as
   // large as a head block, becomes zero, so that nothing else's KV leaves the shelves.
@@ -53,6 +76,7 @@ class PagedStore {
 
   [[nodiscard]] const tensor::KVGeometry& geometry() const { return geometry_; }
   [[nodiscard]] std::int32_t num_blocks() const { return num_blocks_; }
+  [[nodiscard]] bool on_device() const { return device_ != nullptr; }
 
  private:
   [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first,
@@ -60,7 +84,8 @@ class PagedStore {
   PagedStore() = default;
   tensor::KVGeometry geometry_;
   std::int32_t num_blocks_ = 0;
-  device::AlignedBuffer<std::byte> bytes_;
+  device::AlignedBuffer<std::byte> bytes_;  // empty with device_
+  std::unique_ptr<DeviceShelves> device_;
 };
 
 // The ranges that create() demands: kInvalidArgument naming the field, kUnsupported for a dtype.

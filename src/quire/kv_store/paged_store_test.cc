@@ -95,7 +95,7 @@ TEST(PagedStore, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
           data[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
         }
         const std::vector<std::byte> before(data, data + size);
-        store->copy({.from = BlockId{2}, .to = BlockId{1}, .tokens = tokens});
+        ASSERT_TRUE(store->copy({.from = BlockId{2}, .to = BlockId{1}, .tokens = tokens}).ok());
         const auto at = [&](const std::byte* bytes, int layer) {
           tensor::PagedKVView view = store->view(layer);
           view.data = const_cast<std::byte*>(bytes) + (view.data - data);
@@ -127,16 +127,19 @@ TEST(PagedStore, CopyOntoItselfChangesNothing) {
   auto store = PagedStore::create(geometry_of(DType::kFloat32, 4), 1);
   ASSERT_TRUE(store.ok());
   std::memset(store->view(0).data, 0x5a, static_cast<std::size_t>(store->geometry().block_bytes()));
-  store->copy({.from = BlockId{0}, .to = BlockId{0}, .tokens = 4});
+  ASSERT_TRUE(store->copy({.from = BlockId{0}, .to = BlockId{0}, .tokens = 4}).ok());
   EXPECT_EQ(*store->view(2).data, std::byte{0x5a});
 }
 
 TEST(PagedStoreDeathTest, WrongBlocksAndLayersAreCaught) {
   auto store = PagedStore::create(geometry_of(DType::kFloat32, 4), 2);
   ASSERT_TRUE(store.ok());
-  EXPECT_DEATH(store->copy({.from = BlockId{0}, .to = BlockId{2}, .tokens = 1}), "no such block");
-  EXPECT_DEATH(store->copy({.from = BlockId{-1}, .to = BlockId{1}, .tokens = 1}), "no such block");
-  EXPECT_DEATH(store->copy({.from = BlockId{0}, .to = BlockId{1}, .tokens = 5}), "more tokens");
+  EXPECT_DEATH((void)store->copy({.from = BlockId{0}, .to = BlockId{2}, .tokens = 1}),
+               "no such block");
+  EXPECT_DEATH((void)store->copy({.from = BlockId{-1}, .to = BlockId{1}, .tokens = 1}),
+               "no such block");
+  EXPECT_DEATH((void)store->copy({.from = BlockId{0}, .to = BlockId{1}, .tokens = 5}),
+               "more tokens");
   EXPECT_DEATH((void)store->view(3), "no such layer");
 }
 
@@ -244,7 +247,7 @@ TEST(PagedStore, CopyRunMovesEverySlotToWhereItsTokenIsAndTouchesNoOther) {
         fill(store);
         auto before = PagedStore::create(geometry_of(dtype, block_tokens), 12).value();
         fill(before);
-        store.copy_run(from, first, count, to);
+        ASSERT_TRUE(store.copy_run(from, first, count, to).ok());
         for (int layer = 0; layer < 3; ++layer) {
           const auto now = store.view(layer), then = before.view(layer);
           const auto at = [&](const tensor::PagedKVView& view, const std::vector<BlockId>& run,

@@ -11,9 +11,11 @@
 #include <string>
 
 #include "quire/attention/plan.h"
+#include "quire/device/accelerator.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -41,11 +43,6 @@ struct LoadReport {
   }
 };
 
-// Time of one forward by part, for the profiler and bench; seconds.
-struct ForwardTiming {
-  double linear = 0, attention = 0, other = 0;
-};
-
 class Decoder {
  public:
   // Packs every tensor of the checkpoint. An unknown, missing or wrongly shaped tensor is an error
@@ -59,6 +56,10 @@ class Decoder {
                                               const ModelConfig& config,
                                               kernels::WeightFormat format, std::uint64_t seed);
 
+  // From now on it runs on `accelerator`, which outlives it; the host's copy of the weights goes.
+  // Errors of make_cuda_backend.
+  [[nodiscard]] Status move_to(device::Accelerator& accelerator, bool deterministic);
+
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
   ~Decoder();
@@ -68,8 +69,10 @@ class Decoder {
   // positions and what its entries show; not on the other rows of the batch. Preconditions
   // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
   // `probe` may be null; a pass that it ends early gives no logits.
-  std::span<float> forward(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv,
-                           ForwardProbe* probe = nullptr);
+  // Fails, with kDevice or kOutOfBlocks, on an accelerator only.
+  [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
+                                                 std::span<const tensor::PagedKVView> kv,
+                                                 ForwardProbe* probe = nullptr);
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;

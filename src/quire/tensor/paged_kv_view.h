@@ -14,6 +14,9 @@ namespace quire::tensor {
 //   bf16   K [D / 2][B][2], then V [B / 2][D][2]   (for B = 32: full AMX tiles)
 //   fp32   K [D][B],        then V [B][D]
 // Consecutive blocks of a head are consecutive in memory. Slots never written may hold anything.
+//
+// With `on_device` the addresses are a GPU's, the dtype is bf16, and a block holds K [B][D], then V
+// [B][D]: a token's elements lie together.
 struct PagedKVView {
   std::byte* data = nullptr;
   std::ptrdiff_t head_stride = 0;   // bytes
@@ -24,6 +27,7 @@ struct PagedKVView {
   int head_dim = 0;      // stored head size: a multiple of 32, at most 256
   int block_tokens = 0;  // as configured, 1..256
   DType dtype = DType::kBFloat16;
+  bool on_device = false;
 };
 
 // Where one token's K and V go.

@@ -1,0 +1,49 @@
+// What the attention kernels are given: pointers to device memory. Plain structs, passed by value.
+#pragma once
+
+#include <vector_types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention::cuda {
+
+// One layer of KV on the device. Block b of KV head h begins at data + h * head_stride + b *
+// block_stride (elements) and holds K [token][head_dim], and V [token][head_dim] from v_offset on.
+struct DeviceKV {
+  std::uint16_t* data = nullptr;    // bf16
+  std::ptrdiff_t head_stride = 0;   // elements
+  std::ptrdiff_t block_stride = 0;  // elements
+  std::ptrdiff_t v_offset = 0;      // elements
+  std::int32_t block_tokens = 0;
+  std::int32_t head_dim = 0;  // stored: a multiple of 32
+};
+
+// A plan and its work space on the device.
+struct DeviceWork {
+  const DevicePlan::Item* few = nullptr;
+  const DevicePlan::Item* many = nullptr;
+  const DevicePlan::Row* rows = nullptr;
+  const DevicePlan::Parts* parts = nullptr;
+  const std::int32_t* blocks = nullptr;
+  std::int32_t num_few = 0, num_many = 0;
+  std::int32_t widest_few = 0;   // columns of an item
+  std::int32_t num_rows = 0;     // of the batch
+  float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
+  float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
+};
+
+struct AttentionArgs {
+  DeviceKV kv;
+  DeviceWork work;
+  const std::uint16_t* q = nullptr;  // bf16 [queries, heads, stored head_dim], rotated
+  std::int32_t heads = 0, kv_heads = 0;
+  std::int32_t head_dim = 0;     // of the model, at most the stored one
+  float scale_log2 = 0;          // softmax scale times log2(e)
+  std::uint16_t* out = nullptr;  // bf16 [rows, heads, head_dim]
+  float* lse = nullptr;          // [rows, heads] natural log, -inf if nothing is seen; may be null
+};
+
+}  // namespace quire::attention::cuda

@@ -1,0 +1,362 @@
+// Attention kernels on a GPU. Oracle: a dense softmax in double precision over what is stored.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/device_plan.h"
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/gpu_test_util.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::attention::cuda {
+namespace {
+
+using device::cuda::DeviceBuffer;
+using device::cuda::test::must;
+
+struct Shape {
+  int heads, kv_heads, head_dim, block_tokens;
+};
+
+// Keys, values and queries as they are on the device; bf16 values as floats.
+class Scene {
+ public:
+  Scene(const Shape& shape, int num_blocks, std::uint32_t seed)
+      : shape_(shape),
+        stored_((shape.head_dim + 31) / 32 * 32),
+        slots_((shape.block_tokens + 1) / 2 * 2),
+        random_(seed) {
+    // NaN wherever nobody writes.
+    kv_.assign(static_cast<std::size_t>(shape.kv_heads) * num_blocks * 2 * slots_ * stored_,
+               0x7fc0);
+    num_blocks_ = num_blocks;
+    free_.resize(static_cast<std::size_t>(num_blocks));
+    std::iota(free_.begin(), free_.end(), 0);
+    std::shuffle(free_.begin(), free_.end(), random_);
+  }
+
+  // A run of random tokens.
+  std::vector<std::int32_t> run(int tokens) {
+    std::vector<std::int32_t> blocks;
+    for (int token = 0; token < tokens; ++token) {
+      if (token % shape_.block_tokens == 0) {
+        blocks.push_back(free_.back());
+        free_.pop_back();
+      }
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        for (int dim = 0; dim < stored_; ++dim) {
+          const bool real = dim < shape_.head_dim;
+          const std::size_t at = place(blocks, token, head) + static_cast<std::size_t>(dim);
+          kv_[at] = real ? random_bf16() : 0;
+          kv_[at + v_offset()] = real ? random_bf16() : 0;
+        }
+      }
+    }
+    return blocks;
+  }
+
+  [[nodiscard]] std::size_t place(std::span<const std::int32_t> blocks, int token, int head) const {
+    const auto block = static_cast<std::size_t>(blocks[token / shape_.block_tokens]);
+    const std::size_t half = v_offset();
+    return (static_cast<std::size_t>(head) * num_blocks_ + block) * 2 * half +
+           static_cast<std::size_t>(token % shape_.block_tokens) * stored_;
+  }
+  [[nodiscard]] std::size_t v_offset() const {
+    return static_cast<std::size_t>(slots_) * static_cast<std::size_t>(stored_);
+  }
+  [[nodiscard]] float at(std::size_t index) const { return tensor::bf16_to_float(kv_[index]); }
+  std::uint16_t random_bf16() {
+    return tensor::float_to_bf16(std::uniform_real_distribution<float>(-1, 1)(random_));
+  }
+
+  const Shape shape_;
+  const int stored_, slots_;
+  int num_blocks_ = 0;
+  std::mt19937 random_;
+  std::vector<std::uint16_t> kv_;
+  std::vector<std::int32_t> free_;
+};
+
+struct Result {
+  std::vector<std::uint16_t> out;
+  std::vector<float> lse;
+};
+
+class Attention : public device::cuda::test::GpuTest {
+ protected:
+  template <class T>
+  DeviceBuffer<T> send(std::span<const T> values) {
+    auto buffer = must(
+        DeviceBuffer<T>::make(context_->device_pool(), std::max<std::size_t>(values.size(), 1)));
+    must(device::cuda::copy_async(buffer.data(), values.data(), values.size_bytes(), stream()));
+    return buffer;
+  }
+  template <class T>
+  DeviceBuffer<T> send(const std::vector<T>& values) {
+    return send(std::span<const T>(values));
+  }
+  template <class T>
+  std::vector<T> receive(const DeviceBuffer<T>& buffer, std::size_t size) {
+    std::vector<T> values(size);
+    must(device::cuda::copy_async(values.data(), buffer.data(), size * sizeof(T), stream()));
+    wait();
+    return values;
+  }
+
+  Result run(const Scene& scene, std::span<const Entry> entries, int rows,
+             const std::vector<std::uint16_t>& q, std::int32_t range, std::int32_t window) {
+    const Shape& shape = scene.shape_;
+    const DevicePlan plan = make_device_plan(
+        {.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim}, entries,
+        rows, {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range});
+    const auto kv = send(scene.kv_), queries = send(q);
+    const auto few = send(plan.few), many = send(plan.many);
+    const auto plan_rows = send(plan.rows);
+    const auto parts = send(plan.parts);
+    const auto blocks = send(plan.blocks);
+    const auto size = static_cast<std::size_t>(rows * shape.heads);
+    const auto part_size = static_cast<std::size_t>(std::max(plan.num_parts, 1) * shape.heads);
+    const auto values = send(
+        std::vector<float>(part_size * scene.stored_, std::numeric_limits<float>::quiet_NaN()));
+    const auto stats =
+        send(std::vector<float>(part_size * 2, std::numeric_limits<float>::quiet_NaN()));
+    const auto out = send(std::vector<std::uint16_t>(size * shape.head_dim, 0x7fc0));
+    const auto lse = send(std::vector<float>(size, 7));
+    const auto half = static_cast<std::ptrdiff_t>(scene.v_offset());
+    const AttentionArgs args{
+        .kv = {.data = kv.data(),
+               .head_stride = 2 * half * scene.num_blocks_,
+               .block_stride = 2 * half,
+               .v_offset = half,
+               .block_tokens = shape.block_tokens,
+               .head_dim = scene.stored_},
+        .work = {.few = few.data(),
+                 .many = many.data(),
+                 .rows = plan_rows.data(),
+                 .parts = parts.data(),
+                 .blocks = blocks.data(),
+                 .num_few = static_cast<std::int32_t>(plan.few.size()),
+                 .num_many = static_cast<std::int32_t>(plan.many.size()),
+                 .widest_few = plan.widest_few,
+                 .num_rows = rows,
+                 .part_values = values.data(),
+                 .part_stats = reinterpret_cast<float2*>(stats.data())},
+        .q = queries.data(),
+        .heads = shape.heads,
+        .kv_heads = shape.kv_heads,
+        .head_dim = shape.head_dim,
+        .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(shape.head_dim)),
+        .out = out.data(),
+        .lse = lse.data()};
+    must(device::cuda::to_status(launch_few_rows(args, stream()), "few"));
+    must(device::cuda::to_status(launch_many_rows(args, stream()), "many"));
+    must(device::cuda::to_status(launch_merge(args, stream()), "merge"));
+    return {receive(out, size * shape.head_dim), receive(lse, size)};
+  }
+};
+
+// One head of one row by the definition.
+struct Expected {
+  std::vector<double> out;
+  double lse = -std::numeric_limits<double>::infinity();
+};
+
+Expected expected(const Scene& scene, std::span<const Entry> entries,
+                  const std::vector<std::uint16_t>& q, int row, int head, int window) {
+  const Shape& shape = scene.shape_;
+  const int kv_head = head / (shape.heads / shape.kv_heads);
+  std::vector<double> scores;
+  std::vector<std::size_t> values;
+  std::size_t query = 0;
+  for (const Entry& entry : entries) {
+    for (const EntryRow& seen : entry.rows) {
+      const std::size_t mine = query++;
+      if (seen.row != row) {
+        continue;
+      }
+      const TokenRange range = visible_tokens(entry, seen, window);
+      for (int token = range.begin; token < range.end; ++token) {
+        const std::size_t key = scene.place(entry.blocks, token, kv_head);
+        double dot = 0;
+        for (int d = 0; d < shape.head_dim; ++d) {
+          dot += double{tensor::bf16_to_float(q[(mine * shape.heads + head) * scene.stored_ + d])} *
+                 scene.at(key + d);
+        }
+        scores.push_back(dot / std::sqrt(double(shape.head_dim)));
+        values.push_back(key + scene.v_offset());
+      }
+    }
+  }
+  Expected result{std::vector<double>(static_cast<std::size_t>(shape.head_dim))};
+  if (scores.empty()) {
+    return result;
+  }
+  const double largest = *std::ranges::max_element(scores);
+  double sum = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const double p = std::exp(scores[i] - largest);
+    sum += p;
+    for (int d = 0; d < shape.head_dim; ++d) {
+      result.out[d] += p * scene.at(values[i] + d);
+    }
+  }
+  for (double& x : result.out) {
+    x /= sum;
+  }
+  result.lse = largest + std::log(sum);
+  return result;
+}
+
+// Rows over runs, with the storage that entries borrow.
+struct Case {
+  struct Use {
+    std::vector<std::int32_t> blocks;
+    int tokens;
+    std::vector<EntryRow> rows;
+  };
+  std::vector<Use> uses;
+  int rows = 0;
+
+  [[nodiscard]] std::vector<Entry> entries() const {
+    std::vector<Entry> entries;
+    for (const Use& use : uses) {
+      entries.push_back({.blocks = use.blocks, .num_tokens = use.tokens, .rows = use.rows});
+    }
+    return entries;
+  }
+};
+
+// Sequences of random lengths that decode or prefill, some of them behind shared runs.
+Case random_case(Scene& scene, std::mt19937& random, int most_tokens) {
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
+  Case made;
+  const int sequences = up_to(5);
+  Case::Use shared{.tokens = up_to(most_tokens)};
+  shared.blocks = scene.run(shared.tokens);
+  for (int i = 0; i < sequences; ++i) {
+    const int tokens = up_to(most_tokens), count = up_to(3) == 1 ? up_to(std::min(tokens, 90)) : 1;
+    Case::Use own{.blocks = scene.run(tokens), .tokens = tokens};
+    for (int j = 0; j < count; ++j) {
+      const int position = tokens - count + j;
+      own.rows.push_back({made.rows + j, position, position + 1});
+      if (i % 2 == 0) {
+        shared.rows.push_back({made.rows + j, shared.tokens + position, shared.tokens});
+      }
+    }
+    made.rows += count;
+    made.uses.push_back(std::move(own));
+  }
+  made.uses.insert(made.uses.begin(), std::move(shared));
+  made.rows += 1;  // the last row sees nothing
+  return made;
+}
+
+std::vector<std::uint16_t> random_queries(Scene& scene, const Case& made) {
+  std::size_t queries = 0;
+  for (const Case::Use& use : made.uses) {
+    queries += use.rows.size();
+  }
+  std::vector<std::uint16_t> q(queries * scene.shape_.heads * scene.stored_);
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    q[i] = static_cast<int>(i % scene.stored_) < scene.shape_.head_dim ? scene.random_bf16() : 0;
+  }
+  return q;
+}
+
+void expect_right(const Scene& scene, const Case& made, const std::vector<std::uint16_t>& q,
+                  const Result& got, int window) {
+  const Shape& shape = scene.shape_;
+  const std::vector<Entry> entries = made.entries();
+  for (int row = 0; row < made.rows; ++row) {
+    for (int head = 0; head < shape.heads; ++head) {
+      const Expected want = expected(scene, entries, q, row, head, window);
+      const std::size_t at = static_cast<std::size_t>(row * shape.heads + head);
+      double error = 0, norm = 0;
+      for (int d = 0; d < shape.head_dim; ++d) {
+        const double x = tensor::bf16_to_float(got.out[at * shape.head_dim + d]);
+        error += (x - want.out[d]) * (x - want.out[d]);
+        norm += want.out[d] * want.out[d];
+      }
+      ASSERT_LE(std::sqrt(error), 6e-3 * std::sqrt(norm) + 1e-6)
+          << "row " << row << " head " << head;
+      if (std::isinf(want.lse)) {
+        ASSERT_EQ(got.lse[at], -std::numeric_limits<float>::infinity());
+      } else {
+        ASSERT_NEAR(got.lse[at], want.lse, 2e-3);
+      }
+    }
+  }
+}
+
+TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
+  std::mt19937 random(7);
+  int cases = 0;
+  for (const Shape shape :
+       {Shape{4, 4, 64, 32}, Shape{8, 2, 128, 16}, Shape{3, 1, 64, 1}, Shape{8, 8, 32, 32},
+        Shape{14, 2, 64, 32}, Shape{4, 2, 80, 48}, Shape{4, 1, 256, 32}, Shape{10, 2, 96, 5},
+        Shape{16, 1, 128, 64}, Shape{64, 1, 64, 32}}) {
+    for (const std::int32_t range : {0, 256, 512}) {
+      for (const std::int32_t window : {0, 100}) {
+        for (int i = 0; i < 4; ++i) {
+          const int most = i == 0 ? 20 : 700;
+          Scene scene(shape, 6 * (most / shape.block_tokens + 1),
+                      static_cast<std::uint32_t>(cases));
+          const Case made = random_case(scene, random, most);
+          const auto q = random_queries(scene, made);
+          const auto got = run(scene, made.entries(), made.rows, q, range, window);
+          SCOPED_TRACE("heads " + std::to_string(shape.heads) + " of " +
+                       std::to_string(shape.head_dim) + ", range " + std::to_string(range) +
+                       ", window " + std::to_string(window) + ", case " + std::to_string(i));
+          expect_right(scene, made, q, got, window);
+          if (HasFatalFailure()) {
+            return;
+          }
+          ++cases;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cases, 240);
+}
+
+TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
+  const Shape shape{8, 2, 128, 32};
+  Scene scene(shape, 200, 3);
+  std::mt19937 random(5);
+  Case all;
+  for (const int tokens : {900, 33, 2000}) {
+    all.uses.push_back({scene.run(tokens), tokens, {{all.rows, tokens - 1, tokens}}});
+    ++all.rows;
+  }
+  const auto q = random_queries(scene, all);
+  const Result together = run(scene, all.entries(), all.rows, q, 512, 0);
+  const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.head_dim);
+  const std::size_t q_size = static_cast<std::size_t>(shape.heads * scene.stored_);
+  for (std::size_t i = 0; i < all.uses.size(); ++i) {
+    Case alone;
+    alone.uses.push_back(all.uses[i]);
+    alone.uses[0].rows[0].row = 0;
+    alone.rows = 1;
+    const std::vector<std::uint16_t> own(q.begin() + i * q_size, q.begin() + (i + 1) * q_size);
+    const Result got = run(scene, alone.entries(), 1, own, 512, 0);
+    EXPECT_TRUE(std::equal(got.out.begin(), got.out.end(), together.out.begin() + i * row_size));
+  }
+}
+
+}  // namespace
+}  // namespace quire::attention::cuda

@@ -1,0 +1,277 @@
+// Items of few query columns: every warp reads its own range of keys and values straight into the
+// registers in which the tensor core wants them, so nothing waits for anybody.
+//
+// Products are transposed, S^T = K Q^T and O^T = V^T P^T: tokens and dimensions lie on the 16-wide
+// side of the instruction, query columns on the 8-wide one. The dimensions inside a dot product may
+// come in any order if both operands agree, so a lane takes 16 neighbouring bytes of a key; values
+// are paired by token with byte permutations (measured on the prototype: research/gpu-attention).
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/fragments.cuh"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kStep = 16;  // tokens at a time
+constexpr float kNothing = -1e30f;
+
+// Where a token of a run lies in one KV head.
+struct RunAddress {
+  const std::uint16_t* head;
+  const std::int32_t* blocks;
+  std::ptrdiff_t block_stride, v_offset;
+  int block_tokens, head_dim;
+
+  __device__ const std::uint16_t* key(int token) const {
+    const int block = token / block_tokens;
+    return head + __ldg(blocks + block) * block_stride + (token - block * block_tokens) * head_dim;
+  }
+};
+
+template <int D>
+struct Keys {
+  uint4 row[2][D / 32];  // tokens g and g + 8, 8 dimensions of each 32
+
+  __device__ void load(const RunAddress& run, int first, int last, int g, int t) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const std::uint16_t* key = run.key(min(first + g + 8 * r, last - 1)) + t * 8;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        row[r][d] = load_16(key + d * 32);
+      }
+    }
+  }
+};
+
+template <int D>
+struct Values {
+  uint2 row[4][D / 32];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9, 4 dimensions of each 32
+
+  __device__ void load(const RunAddress& run, int first, int last, int g, int t) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int token = first + 2 * t + (r & 1) + 8 * (r >> 1);
+      const std::uint16_t* value = run.key(min(token, last - 1)) + run.v_offset + g * 4;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        row[r][d] = __ldg(reinterpret_cast<const uint2*>(value + d * 32));
+      }
+    }
+  }
+  // Dimension i of the lane's four, of two tokens.
+  __device__ std::uint32_t pair(int first, int d, int i) const {
+    const uint2 a = row[first][d], b = row[first + 1][d];
+    const std::uint32_t x = i < 2 ? a.x : a.y, y = i < 2 ? b.x : b.y;
+    return __byte_perm(x, y, i & 1 ? 0x7632 : 0x5410);
+  }
+};
+
+__device__ __forceinline__ float max_over_tokens(float x) {
+#pragma unroll
+  for (int lanes = 4; lanes < 32; lanes *= 2) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+  }
+  return x;
+}
+
+__device__ __forceinline__ float sum_over_tokens(float x) {
+#pragma unroll
+  for (int lanes = 4; lanes < 32; lanes *= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, lanes);
+  }
+  return x;
+}
+
+// A column of an item: a head of a row, and what it sees.
+struct Column {
+  int begin = 0, end = 0;  // tokens
+  int part = -1;           // -1: there is no such column
+  int head = 0;            // inside the group
+};
+
+__device__ __forceinline__ Column column_of(const AttentionArgs& args, const DevicePlan::Item& item,
+                                            int column) {
+  const int group = args.heads / args.kv_heads, row = column / group;
+  if (row >= item.num_rows) {
+    return {};
+  }
+  const DevicePlan::Row& seen = args.work.rows[item.first_row + row];
+  return {seen.visible_begin, seen.visible_end, seen.part, column - row * group};
+}
+
+// N: tiles of 8 columns.
+template <int D, int N>
+__global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
+                                               : D * N <= 256 ? 2
+                                                              : 1)
+    few_rows(const AttentionArgs args) {
+  const int index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (index >= args.work.num_few) {
+    return;
+  }
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const DevicePlan::Item item = args.work.few[index];
+  const int group = args.heads / args.kv_heads;
+  if (N == 1 ? item.num_rows * group > 8 : item.num_rows * group <= 8) {
+    return;  // the other instance's
+  }
+  const RunAddress run = {args.kv.data + kv_head * args.kv.head_stride,
+                          args.work.blocks + item.first_block,
+                          args.kv.block_stride,
+                          args.kv.v_offset,
+                          args.kv.block_tokens,
+                          D};
+
+  uint4 q[N][D / 32] = {};  // column g of each tile
+  Column mine[N][2];        // columns 2t and 2t + 1
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    mine[n][0] = column_of(args, item, n * 8 + 2 * t);
+    mine[n][1] = column_of(args, item, n * 8 + 2 * t + 1);
+    const int row = (n * 8 + g) / group;
+    if (row < item.num_rows) {
+      const int query = args.work.rows[item.first_row + row].query;
+      const std::int64_t head = kv_head * group + (n * 8 + g) - row * group;
+      const std::uint16_t* from = args.q + (std::int64_t{query} * args.heads + head) * D + t * 8;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        q[n][d] = load_16(from + d * 32);
+      }
+    }
+  }
+
+  float out[N][D / 32][2][4] = {};
+  float largest[N][2], sum[N][2] = {};
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    largest[n][0] = largest[n][1] = kNothing;
+  }
+  Keys<D> keys;
+  keys.load(run, item.first_token, item.last_token, g, t);
+  for (int first = item.first_token; first < item.last_token; first += kStep) {
+    Values<D> values;
+    values.load(run, first, item.last_token, g, t);
+    float score[N][4] = {};  // tokens g and g + 8, columns 2t and 2t + 1
+#pragma unroll
+    for (int d = 0; d < D / 32; ++d) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const uint4 a = keys.row[0][d], b = keys.row[1][d];
+        mma_bf16(score[n], a.x, b.x, a.y, b.y, q[n][d].x, q[n][d].y);
+        mma_bf16(score[n], a.z, b.z, a.w, b.w, q[n][d].z, q[n][d].w);
+      }
+    }
+    if (first + kStep < item.last_token) {
+      keys.load(run, first + kStep, item.last_token, g, t);
+    }
+
+    std::uint32_t weights[N][2];  // P^T: tokens 2t.. and 2t + 8.., column g
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const Column& column = mine[n][c];
+        float& low = score[n][c];
+        float& high = score[n][2 + c];
+        const int token = first + g;
+        low = token >= column.begin && token < column.end ? low * args.scale_log2 : -INFINITY;
+        high = token + 8 >= column.begin && token + 8 < column.end ? high * args.scale_log2
+                                                                   : -INFINITY;
+        const float before = largest[n][c];
+        const float now = fmaxf(before, max_over_tokens(fmaxf(low, high)));
+        const float shrink = exp2f(before - now);
+        largest[n][c] = now;
+        low = exp2f(low - now);
+        high = exp2f(high - now);
+        sum[n][c] = sum[n][c] * shrink + low + high;
+#pragma unroll
+        for (int d = 0; d < D / 32; ++d) {
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+            out[n][d][m][c] *= shrink;
+            out[n][d][m][2 + c] *= shrink;
+          }
+        }
+      }
+      weights[n][0] = transpose_8x8(pack_bf16(score[n][0], score[n][1]));
+      weights[n][1] = transpose_8x8(pack_bf16(score[n][2], score[n][3]));
+    }
+#pragma unroll
+    for (int d = 0; d < D / 32; ++d) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const std::uint32_t a0 = values.pair(0, d, 2 * m), a1 = values.pair(0, d, 2 * m + 1);
+        const std::uint32_t a2 = values.pair(2, d, 2 * m), a3 = values.pair(2, d, 2 * m + 1);
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+          mma_bf16(out[n][d][m], a0, a1, a2, a3, weights[n][0], weights[n][1]);
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float total = sum_over_tokens(sum[n][c]);
+      const Column& column = mine[n][c];
+      if (column.part < 0) {
+        continue;
+      }
+      const std::int64_t at =
+          std::int64_t{column.part} * args.heads + kv_head * group + column.head;
+      if (g == 0) {
+        args.work.part_stats[at] = {largest[n][c], total};
+      }
+      float* to = args.work.part_values + at * D + g * 4;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        *reinterpret_cast<float4*>(to + d * 32) = {out[n][d][0][c], out[n][d][0][2 + c],
+                                                   out[n][d][1][c], out[n][d][1][2 + c]};
+      }
+    }
+  }
+}
+
+template <int D>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  const dim3 grid((args.work.num_few + kWarps - 1) / kWarps, args.kv_heads);
+  few_rows<D, 1><<<grid, kWarps * 32, 0, stream>>>(args);
+  if (args.work.widest_few > 8) {
+    few_rows<D, 2><<<grid, kWarps * 32, 0, stream>>>(args);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream) {
+  if (args.work.num_few == 0) {
+    return cudaSuccess;
+  }
+  switch (args.kv.head_dim) {
+    case 32:
+      return launch<32>(args, stream);
+    case 64:
+      return launch<64>(args, stream);
+    case 96:
+      return launch<96>(args, stream);
+    case 128:
+      return launch<128>(args, stream);
+    case 256:
+      return launch<256>(args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace quire::attention::cuda

@@ -1,0 +1,40 @@
+// The tensor core's small products and how their operands lie in a warp (PTX ISA, mma.m16n8k16). A
+// lane is (g, t) = (lane / 4, lane % 4).
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace quire::attention::cuda {
+
+// d [16 x 8] += a [16 x 16] b [16 x 8], bf16 in, fp32 sums.
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t a0,
+                                         const std::uint32_t a1, const std::uint32_t a2,
+                                         const std::uint32_t a3, const std::uint32_t b0,
+                                         const std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Two floats as two bf16 in one word, the first one low.
+__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+// An 8 x 8 matrix of 16-bit elements, two to a lane, transposed over the warp.
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+  return y;
+}
+
+__device__ __forceinline__ uint4 load_16(const std::uint16_t* from) {
+  return __ldg(reinterpret_cast<const uint4*>(from));
+}
+
+}  // namespace quire::attention::cuda

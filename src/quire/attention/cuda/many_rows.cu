@@ -1,0 +1,295 @@
+// Items of many query columns, (row, head) pairs of one KV head stacked: keys and values go through
+// shared memory, tile after tile, while the next one is fetched, and every warp holds 16 columns
+// (FlashAttention-2, Dao 2023, with paged KV and packed head groups).
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/fragments.cuh"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention::cuda {
+namespace {
+
+constexpr int kWarps = kManyColumns / 16;
+constexpr int kThreads = kWarps * 32;
+constexpr float kNothing = -1e30f;
+
+// Rows of D elements in shared memory. Pieces of 16 bytes change places inside a row, so that eight
+// rows at one piece lie in different banks.
+template <int D>
+struct Rows {
+  static constexpr int kPieces = D / 8;
+  static constexpr bool kWide = kPieces % 8 == 0;  // rows are whole lines of 128 bytes
+
+  __device__ static int offset(int row, int piece) {
+    return row * D + (piece ^ (kWide ? row & 7 : row / 2 & 3)) * 8;
+  }
+};
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
+}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;\n"); }
+template <int Left>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(Left));
+}
+
+__device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], const std::uint16_t* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(from)));
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const std::uint16_t* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(from)));
+}
+
+// Tokens of a tile, by head size: what fits twice.
+template <int D>
+constexpr int kTokens = D <= 128 ? 64 : 32;
+
+template <int D>
+struct Tile {
+  std::uint16_t keys[kTokens<D> * D];
+  std::uint16_t values[kTokens<D> * D];
+
+  // Tokens from `first` on; those behind `last` repeat the last one.
+  __device__ void fetch(const AttentionArgs& args, const DevicePlan::Item& item, int kv_head,
+                        int first) {
+    const std::uint16_t* head = args.kv.data + kv_head * args.kv.head_stride;
+    const std::int32_t* blocks = args.work.blocks + item.first_block;
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens<D> * (D / 8); i += kThreads) {
+      const int row = i / (D / 8), piece = i % (D / 8);
+      const int token = min(first + row, item.last_token - 1);
+      const int block = token / args.kv.block_tokens;
+      const std::uint16_t* from = head + __ldg(blocks + block) * args.kv.block_stride +
+                                  (token - block * args.kv.block_tokens) * D + piece * 8;
+      const int at = Rows<D>::offset(row, piece);
+      copy_16(keys + at, from);
+      copy_16(values + at, from + args.kv.v_offset);
+    }
+    end_copies();
+  }
+};
+
+// What one of a lane's two columns has seen so far.
+struct Column {
+  int begin = 0, end = 0;  // tokens that it sees
+  int part = -1;           // -1: there is no such column
+  int head = 0;
+  float largest = kNothing, sum = 0;
+};
+
+// The 16 columns of a warp. A lane holds columns g and g + 8.
+template <int D>
+struct WarpColumns {
+  std::uint32_t q[D / 16][4];
+  float out[D / 8][4];
+  Column column[2];
+
+  __device__ void start(const AttentionArgs& args, const DevicePlan::Item& item, int kv_head,
+                        int first, int g, int t) {
+    const int group = args.heads / args.kv_heads;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int index = first + g + 8 * half, row = index / group;
+      Column& mine = column[half];
+      mine = Column();
+      const bool there = row < item.num_rows;
+      const DevicePlan::Row seen = there ? args.work.rows[item.first_row + row] : DevicePlan::Row{};
+      if (there) {
+        mine.begin = seen.visible_begin;
+        mine.end = seen.visible_end;
+        mine.part = seen.part;
+        mine.head = kv_head * group + index - row * group;
+      }
+      const std::uint16_t* from =
+          args.q + (std::int64_t{seen.query} * args.heads + mine.head) * D + 2 * t;
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        const auto word = [&](int at) {
+          return there ? __ldg(reinterpret_cast<const std::uint32_t*>(from + k * 16 + at)) : 0u;
+        };
+        q[k][half] = word(0);
+        q[k][2 + half] = word(8);
+      }
+    }
+#pragma unroll
+    for (auto& tile : out) {
+      tile[0] = tile[1] = tile[2] = tile[3] = 0;
+    }
+  }
+
+  // Scores of all tokens of the tile, in powers of two; -inf where nothing is seen.
+  __device__ void weigh(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4], int lane) const {
+#pragma unroll
+    for (auto& tokens : score) {
+      tokens[0] = tokens[1] = tokens[2] = tokens[3] = 0;
+    }
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int n = 0; n < kTokens<D> / 16; ++n) {
+        std::uint32_t b[4];  // tokens 0..7: two halves of the 16 dimensions; then tokens 8..15
+        const int row = n * 16 + (lane & 7) + (lane & 16) / 2;
+        load_matrices(b, tile.keys + Rows<D>::offset(row, k * 2 + (lane >> 3 & 1)));
+        mma_bf16(score[2 * n], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
+        mma_bf16(score[2 * n + 1], q[k][0], q[k][1], q[k][2], q[k][3], b[2], b[3]);
+      }
+    }
+  }
+
+  // Scores become probabilities relative to the largest one so far.
+  __device__ void soften(float (&score)[kTokens<D> / 8][4], int first, float scale_log2, int t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Column& mine = column[half];
+      const bool all = mine.begin <= first && first + kTokens<D> <= mine.end;
+      float largest = mine.largest;
+#pragma unroll
+      for (int n = 0; n < kTokens<D> / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int token = first + n * 8 + 2 * t + c;
+          float& x = score[n][2 * half + c];
+          x = all || (token >= mine.begin && token < mine.end) ? x * scale_log2 : -INFINITY;
+          largest = fmaxf(largest, x);
+        }
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      const float shrink = exp2f(mine.largest - largest);
+      mine.largest = largest;
+      mine.sum *= shrink;
+#pragma unroll
+      for (int n = 0; n < kTokens<D> / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = score[n][2 * half + c];
+          x = exp2f(x - largest);
+          mine.sum += x;
+        }
+      }
+#pragma unroll
+      for (auto& tile : out) {
+        tile[2 * half] *= shrink;
+        tile[2 * half + 1] *= shrink;
+      }
+    }
+  }
+
+  __device__ void add_values(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
+                             int lane) {
+#pragma unroll
+    for (int k = 0; k < kTokens<D> / 16; ++k) {
+      const std::uint32_t a0 = pack_bf16(weight[2 * k][0], weight[2 * k][1]);
+      const std::uint32_t a1 = pack_bf16(weight[2 * k][2], weight[2 * k][3]);
+      const std::uint32_t a2 = pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]);
+      const std::uint32_t a3 = pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3]);
+#pragma unroll
+      for (int d = 0; d < D / 16; ++d) {
+        std::uint32_t b[4];  // dimensions 0..7: two halves of the 16 tokens; then 8..15
+        load_transposed(b,
+                        tile.values + Rows<D>::offset(k * 16 + (lane & 15), d * 2 + (lane >> 4)));
+        mma_bf16(out[2 * d], a0, a1, a2, a3, b[0], b[1]);
+        mma_bf16(out[2 * d + 1], a0, a1, a2, a3, b[2], b[3]);
+      }
+    }
+  }
+
+  __device__ void finish(const AttentionArgs& args, int t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Column& mine = column[half];
+      float sum = mine.sum;
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (mine.part < 0) {
+        continue;
+      }
+      const std::int64_t at = std::int64_t{mine.part} * args.heads + mine.head;
+      if (t == 0) {
+        args.work.part_stats[at] = {mine.largest, sum};
+      }
+      float* to = args.work.part_values + at * D + 2 * t;
+#pragma unroll
+      for (int d = 0; d < D / 8; ++d) {
+        *reinterpret_cast<float2*>(to + d * 8) = {out[d][2 * half], out[d][2 * half + 1]};
+      }
+    }
+  }
+};
+
+template <int D>
+__global__ void __launch_bounds__(kThreads) many_rows(const AttentionArgs args) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* tiles = reinterpret_cast<Tile<D>*>(shared);  // two
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const DevicePlan::Item item = args.work.many[blockIdx.x];
+  WarpColumns<D> columns;
+  columns.start(args, item, kv_head, warp * 16, lane / 4, lane % 4);
+  const int tiles_to_do = (item.last_token - item.first_token + kTokens<D> - 1) / kTokens<D>;
+  tiles[0].fetch(args, item, kv_head, item.first_token);
+  for (int i = 0; i < tiles_to_do; ++i) {
+    const int first = item.first_token + i * kTokens<D>;
+    if (i + 1 < tiles_to_do) {
+      tiles[(i + 1) % 2].fetch(args, item, kv_head, first + kTokens<D>);
+      await_copies<1>();
+    } else {
+      await_copies<0>();
+    }
+    __syncthreads();
+    float score[kTokens<D> / 8][4];
+    columns.weigh(tiles[i % 2], score, lane);
+    columns.soften(score, first, args.scale_log2, lane % 4);
+    columns.add_values(tiles[i % 2], score, lane);
+    __syncthreads();
+  }
+  columns.finish(args, lane % 4);
+}
+
+template <int D>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  constexpr int kBytes = static_cast<int>(2 * sizeof(Tile<D>));
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(many_rows<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      error != cudaSuccess) {
+    return error;
+  }
+  many_rows<D><<<dim3(args.work.num_many, args.kv_heads), kThreads, kBytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
+  if (args.work.num_many == 0) {
+    return cudaSuccess;
+  }
+  switch (args.kv.head_dim) {
+    case 32:
+      return launch<32>(args, stream);
+    case 64:
+      return launch<64>(args, stream);
+    case 96:
+      return launch<96>(args, stream);
+    case 128:
+      return launch<128>(args, stream);
+    case 256:
+      return launch<256>(args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace quire::attention::cuda

@@ -1,0 +1,68 @@
+// DevicePlan: what a GPU does for the entries of one step, made on the host in plain C++. Two
+// families of kernels share it: items of few query columns, where reading KV is the cost (decode),
+// and items of many, where the arithmetic is (prefill, chunks that many requests use). Each item
+// gives every one of its rows a part, (max, sum, values) over a range of the run's tokens; the
+// parts of a row are merged in the order of its entries and their tokens.
+//
+// Where the ranges begin decides the last bits of a result. With a fixed `range_tokens` they depend
+// on the run alone, so that a row's bits do not depend on its batch; by default they depend on how
+// much there is to do, which balances the load.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+
+namespace quire::attention {
+
+inline constexpr int kFewColumns = 16;   // (row, head) pairs of one KV head in an item at most
+inline constexpr int kManyColumns = 64;  // the same of the other family
+
+struct DevicePlan {
+  // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
+  struct Item {
+    std::int32_t first_block = 0;  // of the entry's run: index into `blocks`
+    std::int32_t first_token = 0;  // of the run
+    std::int32_t last_token = 0;   // one past; every token before it is stored
+    std::int32_t first_row = 0;    // index into `rows`
+    std::int32_t num_rows = 0;
+  };
+  // One row of an item.
+  struct Row {
+    std::int32_t query = 0;          // index into `query_rows`: which rotated query
+    std::int32_t visible_begin = 0;  // tokens of the run that it sees
+    std::int32_t visible_end = 0;
+    std::int32_t part = 0;
+  };
+  // Where the parts of one row of the batch lie: [first, first + count).
+  struct Parts {
+    std::int32_t first = 0;
+    std::int32_t count = 0;  // 0: the row sees nothing
+  };
+  std::vector<Item> few, many;
+  std::vector<Row> rows;
+  std::vector<Parts> parts;                   // [rows of the batch]
+  std::vector<std::int32_t> blocks;           // block ids, run after run
+  std::vector<std::int32_t> query_rows;       // [entry rows] row of the batch
+  std::vector<std::int32_t> query_positions;  // [entry rows]
+  std::int32_t num_parts = 0;
+  std::int32_t widest_few = 0;  // columns of an item of few
+  PlanCounters counters;
+};
+
+struct DevicePlanOptions {
+  std::int32_t block_tokens = 32;
+  std::int32_t window_tokens = 0;  // 0: none
+  int workers = 1056;              // items that run side by side: warps of the few-column family
+  std::int32_t range_tokens = 0;   // 0: by load; else a multiple of kPieceTokens
+};
+
+// Preconditions (QUIRE_CHECK) as for make_plan. Cost: O(entry rows * ranges + blocks).
+[[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
+                                          std::span<const Entry> entries, std::int32_t num_rows,
+                                          const DevicePlanOptions& options);
+
+}  // namespace quire::attention

@@ -1,0 +1,39 @@
+// Moves KV between blocks of the device pool, and between it and host memory, whose layout differs:
+// the CPU stores keys by pairs of dimensions and values by pairs of tokens
+// (tensor/paged_kv_view.h), the device stores both by token (attention/cuda/args.h). A head block
+// has the same size in both.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/kernels/cuda/rows.h"
+
+namespace quire::kernels::cuda {
+
+// The whole pool: [layers * kv_heads] heads of [blocks] head blocks, bf16.
+struct KVPool {
+  Bf16* data = nullptr;
+  std::int32_t heads = 0;  // layers * kv_heads
+  std::int32_t num_blocks = 0;
+  std::int32_t slots = 0;     // of a block, as stored: even
+  std::int32_t head_dim = 0;  // as stored: a multiple of 32
+};
+
+// A token's slot: block * pool.slots + offset.
+using Slot = std::int64_t;
+
+// Copies `count` tokens, from[i] to to[i], in all heads. Slots of `to` are in no `from`.
+[[nodiscard]] cudaError_t copy_slots(const KVPool& pool, const Slot* from, const Slot* to,
+                                     std::int32_t count, cudaStream_t stream);
+
+// Head blocks as the host stores them, [heads][count], from and to the pool's `blocks`.
+[[nodiscard]] cudaError_t pack_blocks(const KVPool& pool, const std::int32_t* blocks,
+                                      std::int32_t count, Bf16* host_layout, cudaStream_t stream);
+[[nodiscard]] cudaError_t unpack_blocks(const KVPool& pool, const std::int32_t* blocks,
+                                        std::int32_t count, const Bf16* host_layout,
+                                        cudaStream_t stream);
+
+}  // namespace quire::kernels::cuda

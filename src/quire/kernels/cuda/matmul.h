@@ -1,0 +1,50 @@
+// Matrix products on the device by cuBLASLt, which is loaded when it is first needed: a program
+// starts without it. No CUDA header.
+//
+// By default an algorithm is chosen for each number of rows. With `row_invariant` one algorithm
+// serves every number of rows, so that a row's bits depend on that row alone; it costs time where
+// rows are few.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
+#include "quire/result.h"
+
+namespace quire::kernels::cuda {
+
+// out [rows, outputs] fp32 = x [rows, inputs] times weights [outputs, inputs] transposed, both
+// bf16; added to `out` where `accumulate`.
+struct Product {
+  const std::uint16_t* x = nullptr;
+  const std::uint16_t* weights = nullptr;
+  float* out = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t outputs = 0;
+  std::int64_t inputs = 0;
+  bool accumulate = false;
+};
+
+class MatMul {
+ public:
+  // `device` is borrowed. kDevice naming the library when it is not there.
+  [[nodiscard]] static Result<MatMul> create(device::cuda::DeviceContext& device,
+                                             bool row_invariant);
+  MatMul(MatMul&&) noexcept;
+  MatMul& operator=(MatMul&&) noexcept;
+  ~MatMul();
+
+  // Queues it on the compute stream. The first product of a shape asks cuBLASLt which algorithm to
+  // use (tens of microseconds).
+  [[nodiscard]] Status run(const Product& product);
+
+ private:
+  struct Impl;
+  explicit MatMul(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::kernels::cuda

@@ -1,0 +1,112 @@
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "quire/kernels/cuda/rotary.h"
+
+namespace quire::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+__device__ __forceinline__ Bf16 to_bf16(float x) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+__global__ void fill_kernel(const double* inverse_frequencies, double scale,
+                            const std::int32_t* positions, std::int64_t count,
+                            const RotaryTable table) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * table.half) {
+    return;
+  }
+  double sine = 0;
+  double cosine = 0;
+  sincos(positions[i / table.half] * inverse_frequencies[i % table.half], &sine, &cosine);
+  table.cos[i] = static_cast<float>(cosine * scale);
+  table.sin[i] = static_cast<float>(sine * scale);
+}
+
+// Element `dim` of a head rotated by row `row`. Products are rounded before they are added, as on
+// the CPU.
+__device__ __forceinline__ float rotated(const float* head, int dim, const RotaryTable& table,
+                                         std::int64_t row) {
+  const int half = table.half;
+  if (dim >= 2 * half) {
+    return head[dim];
+  }
+  const int pair = dim < half ? dim : dim - half;
+  const float cosine = table.cos[row * half + pair], sine = table.sin[row * half + pair];
+  const float low = head[pair], high = head[pair + half];
+  return dim < half ? __fsub_rn(__fmul_rn(low, cosine), __fmul_rn(high, sine))
+                    : __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
+}
+
+// A block to a token.
+__global__ void __launch_bounds__(kThreads)
+    append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
+                  const KVLayer to) {
+  const std::int64_t token = blockIdx.x;
+  const tensor::KVSlot slot = slots[token];
+  const float* k = from.qkv + token * from.stride + from.heads * from.head_dim;
+  const float* v = k + from.kv_heads * from.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < from.kv_heads * to.stored_dim; i += kThreads) {
+    const int head = i / to.stored_dim, dim = i % to.stored_dim;
+    Bf16* out = to.data + head * to.head_stride + slot.block * to.block_stride +
+                slot.offset * to.stored_dim + dim;
+    const bool real = dim < from.head_dim;
+    out[0] = to_bf16(real ? rotated(k + head * from.head_dim, dim, table, token) : 0.0f);
+    out[to.v_offset] = to_bf16(real ? v[head * from.head_dim + dim] : 0.0f);
+  }
+}
+
+// A block to a query.
+__global__ void __launch_bounds__(kThreads)
+    queries_kernel(const QKVRows from, const RotaryTable table, const std::int32_t* rows,
+                   std::int32_t stored_dim, Bf16* out) {
+  const std::int64_t query = blockIdx.x;
+  const float* q = from.qkv + rows[query] * from.stride;
+  Bf16* to = out + query * from.heads * stored_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < from.heads * stored_dim; i += kThreads) {
+    const int head = i / stored_dim, dim = i % stored_dim;
+    to[i] =
+        to_bf16(dim < from.head_dim ? rotated(q + head * from.head_dim, dim, table, query) : 0.0f);
+  }
+}
+
+}  // namespace
+
+cudaError_t fill_rotary(const double* inverse_frequencies, double scale,
+                        const std::int32_t* positions, std::int64_t count, const RotaryTable& table,
+                        cudaStream_t stream) {
+  const std::int64_t all = count * table.half;
+  if (all == 0) {
+    return cudaSuccess;
+  }
+  fill_kernel<<<static_cast<unsigned>((all + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      inverse_frequencies, scale, positions, count, table);
+  return cudaGetLastError();
+}
+
+cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tensor::KVSlot* slots,
+                      std::int64_t count, const KVLayer& to, cudaStream_t stream) {
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  append_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(from, table, slots, to);
+  return cudaGetLastError();
+}
+
+cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const std::int32_t* rows,
+                           std::int64_t count, std::int32_t stored_dim, Bf16* out,
+                           cudaStream_t stream) {
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  queries_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(from, table, rows,
+                                                                        stored_dim, out);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::kernels::cuda

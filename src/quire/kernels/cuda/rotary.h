@@ -1,0 +1,52 @@
+// Rotary embedding on the device: tables for the positions of a step (angles in double), keys
+// rotated into the paged cache, queries rotated for attention. Su et al. 2021; pairs (i, i + half).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/kernels/cuda/rows.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::kernels::cuda {
+
+// cos and sin [positions, half] each.
+struct RotaryTable {
+  float* cos = nullptr;
+  float* sin = nullptr;
+  std::int32_t half = 0;  // 0: no rotation
+};
+
+// inverse_frequencies [half], on the device.
+[[nodiscard]] cudaError_t fill_rotary(const double* inverse_frequencies, double scale,
+                                      const std::int32_t* positions, std::int64_t count,
+                                      const RotaryTable& table, cudaStream_t stream);
+
+// Row r of q, k, v begins at qkv + r * stride; all offsets in floats.
+struct QKVRows {
+  const float* qkv = nullptr;
+  std::int64_t stride = 0;
+  std::int32_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+// One layer of paged KV on the device (attention/cuda/args.h has the layout).
+struct KVLayer {
+  Bf16* data = nullptr;
+  std::ptrdiff_t head_stride = 0, block_stride = 0, v_offset = 0;  // elements
+  std::int32_t stored_dim = 0;
+};
+
+// Stores K, rotated by row t of `table`, and V of rows t in [0, count) at slots[t]; what is behind
+// head_dim becomes zero. Slots are distinct and inside the cache: checked by the caller.
+[[nodiscard]] cudaError_t append_kv(const QKVRows& from, const RotaryTable& table,
+                                    const tensor::KVSlot* slots, std::int64_t count,
+                                    const KVLayer& to, cudaStream_t stream);
+
+// out[i] [heads, stored_dim] bf16 = the query of row rows[i], rotated by row i of `table`.
+[[nodiscard]] cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table,
+                                         const std::int32_t* rows, std::int64_t count,
+                                         std::int32_t stored_dim, Bf16* out, cudaStream_t stream);
+
+}  // namespace quire::kernels::cuda

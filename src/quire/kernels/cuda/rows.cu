@@ -1,0 +1,175 @@
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "quire/kernels/cuda/rows.h"
+
+namespace quire::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ __forceinline__ float to_float(Bf16 bits) {
+  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
+}
+__device__ __forceinline__ Bf16 to_bf16(float x) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// Sum over a warp; every lane gets it.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, lanes);
+  }
+  return x;
+}
+
+// Sum over a block of kThreads; every thread gets it.
+__device__ float block_sum(float x) {
+  __shared__ float sums[kThreads / 32];
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) {
+    sums[threadIdx.x / 32] = x;
+  }
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (float sum : sums) {
+    total += sum;
+  }
+  return total;
+}
+
+__global__ void embed_kernel(const Bf16* table, const std::int32_t* ids, std::int32_t width,
+                             float* out) {
+  const Bf16* from = table + std::int64_t{ids[blockIdx.x]} * width;
+  float* to = out + std::int64_t{blockIdx.x} * width;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+    to[i] = to_float(from[i]);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(const NormParams params) {
+  const float* x = params.x + std::int64_t{blockIdx.x} * params.width;
+  Bf16* out = params.out + std::int64_t{blockIdx.x} * params.width;
+  float squares = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+    squares += x[i] * x[i];
+  }
+  const float mean = block_sum(squares) / static_cast<float>(params.width);
+  const float scale = 1.0f / sqrtf(mean + params.epsilon);
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+    out[i] = to_bf16(x[i] * scale * params.weight[i]);
+  }
+}
+
+// A warp to a head.
+__global__ void __launch_bounds__(kThreads) rms_norm_heads_kernel(const HeadNormParams params) {
+  const std::int64_t index =
+      std::int64_t{blockIdx.x} * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+  if (index >= params.rows * params.heads) {
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float* x =
+      params.x + index / params.heads * params.stride + index % params.heads * params.head_dim;
+  float squares = 0;
+  for (int i = lane; i < params.head_dim; i += 32) {
+    squares += x[i] * x[i];
+  }
+  const float mean = warp_sum(squares) / static_cast<float>(params.head_dim);
+  const float scale = 1.0f / sqrtf(mean + params.epsilon);
+  for (int i = lane; i < params.head_dim; i += 32) {
+    x[i] = x[i] * scale * params.weight[i];
+  }
+}
+
+__global__ void add_bias_kernel(float* x, const float* bias, std::int32_t width) {
+  float* row = x + std::int64_t{blockIdx.x} * width;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+    row[i] += bias[i];
+  }
+}
+
+__global__ void silu_mul_kernel(const float* gate_up, std::int32_t width, Bf16* out) {
+  const float* row = gate_up + std::int64_t{blockIdx.x} * 2 * width;
+  Bf16* to = out + std::int64_t{blockIdx.x} * width;
+  const int step = static_cast<int>(gridDim.y) * kThreads;
+  for (int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); i < width; i += step) {
+    const float gate = row[i];
+    to[i] = to_bf16(gate / (1.0f + expf(-gate)) * row[width + i]);
+  }
+}
+
+__global__ void gather_rows_kernel(const float* x, const std::int32_t* rows, std::int32_t width,
+                                   float* out) {
+  const float* from = x + std::int64_t{rows[blockIdx.x]} * width;
+  float* to = out + std::int64_t{blockIdx.x} * width;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+    to[i] = from[i];
+  }
+}
+
+unsigned blocks(std::int64_t rows) { return static_cast<unsigned>(rows); }
+
+}  // namespace
+
+cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows, std::int32_t width,
+                  float* out, cudaStream_t stream) {
+  if (rows == 0) {
+    return cudaSuccess;
+  }
+  embed_kernel<<<blocks(rows), kThreads, 0, stream>>>(table, ids, width, out);
+  return cudaGetLastError();
+}
+
+cudaError_t rms_norm(const NormParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
+    return cudaSuccess;
+  }
+  rms_norm_kernel<<<blocks(params.rows), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
+    return cudaSuccess;
+  }
+  constexpr std::int64_t kWarps = kThreads / 32;
+  const std::int64_t heads = params.rows * params.heads;
+  rms_norm_heads_kernel<<<blocks((heads + kWarps - 1) / kWarps), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+cudaError_t add_bias(float* x, const float* bias, std::int64_t rows, std::int32_t width,
+                     cudaStream_t stream) {
+  if (rows == 0) {
+    return cudaSuccess;
+  }
+  add_bias_kernel<<<blocks(rows), kThreads, 0, stream>>>(x, bias, width);
+  return cudaGetLastError();
+}
+
+cudaError_t silu_mul(const float* gate_up, std::int64_t rows, std::int32_t width, Bf16* out,
+                     cudaStream_t stream) {
+  if (rows == 0) {
+    return cudaSuccess;
+  }
+  const unsigned columns = std::min(16u, static_cast<unsigned>((width + kThreads - 1) / kThreads));
+  silu_mul_kernel<<<dim3(blocks(rows), columns), kThreads, 0, stream>>>(gate_up, width, out);
+  return cudaGetLastError();
+}
+
+cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,
+                        std::int32_t width, float* out, cudaStream_t stream) {
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  gather_rows_kernel<<<blocks(count), kThreads, 0, stream>>>(x, rows, width, out);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::kernels::cuda

@@ -1,0 +1,53 @@
+// Row operations of a decoder on the device: look-up, norms, gates. The residual stream is fp32,
+// the inputs of matrix products are bf16. All pointers are to device memory; calls return once the
+// kernel is queued. A row's bits depend on that row alone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace quire::kernels::cuda {
+
+using Bf16 = std::uint16_t;  // the bits
+
+// out[t] = row ids[t] of table [vocab, width].
+[[nodiscard]] cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows,
+                                std::int32_t width, float* out, cudaStream_t stream);
+
+// out = x / sqrt(mean(x^2) + epsilon) * weight; x [rows, width] -> bf16 [rows, width].
+struct NormParams {
+  const float* x = nullptr;
+  const float* weight = nullptr;
+  float epsilon = 0;
+  std::int64_t rows = 0;
+  std::int32_t width = 0;
+  Bf16* out = nullptr;
+};
+[[nodiscard]] cudaError_t rms_norm(const NormParams& params, cudaStream_t stream);
+
+// The same over each head, in place: row r begins at x + r * stride with `heads` heads.
+struct HeadNormParams {
+  float* x = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  std::int32_t heads = 0;
+  std::int32_t head_dim = 0;
+  const float* weight = nullptr;
+  float epsilon = 0;
+};
+[[nodiscard]] cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream);
+
+// x[r] += bias; x [rows, width].
+[[nodiscard]] cudaError_t add_bias(float* x, const float* bias, std::int64_t rows,
+                                   std::int32_t width, cudaStream_t stream);
+
+// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i], bf16.
+[[nodiscard]] cudaError_t silu_mul(const float* gate_up, std::int64_t rows, std::int32_t width,
+                                   Bf16* out, cudaStream_t stream);
+
+// out[i] = x[rows[i]]; x [*, width].
+[[nodiscard]] cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,
+                                      std::int32_t width, float* out, cudaStream_t stream);
+
+}  // namespace quire::kernels::cuda

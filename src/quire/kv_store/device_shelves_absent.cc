@@ -1,0 +1,22 @@
+// Builds without CUDA.
+#include <cstdint>
+#include <memory>
+
+#include "quire/device/accelerator.h"
+#include "quire/kv_store/device_shelves.h"
+#include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
+
+#ifndef QUIRE_HAS_CUDA
+
+namespace quire::kv_store {
+
+Result<std::unique_ptr<DeviceShelves>> make_device_shelves(device::Accelerator&,
+                                                           const tensor::KVGeometry&,
+                                                           std::int32_t) {
+  return {ErrorCode::kDevice, "this library was built without CUDA"};
+}
+
+}  // namespace quire::kv_store
+
+#endif

@@ -1,0 +1,335 @@
+#include "quire/model/cpu_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/mass.h"
+#include "quire/attention/plan.h"
+#include "quire/attention/run.h"
+#include "quire/base/check.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/elementwise.h"
+#include "quire/kernels/kv_append.h"
+#include "quire/kernels/linear.h"
+#include "quire/kernels/packed_rows.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/kernels/rotary.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder_backend.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+
+namespace quire::model {
+namespace {
+
+using device::AlignedBuffer;
+using tensor::PagedKVView;
+
+// Adds the time since the last lap to whichever part has just run.
+class Stopwatch {
+ public:
+  void lap(double& part) {
+    const auto now = std::chrono::steady_clock::now();
+    part += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// What all layers with one window share during a step.
+struct WindowPlan {
+  std::int32_t window_tokens = 0;
+  attention::Plan plan;
+  kernels::RotaryTable query_rotary;  // rows as plan.query_positions
+};
+
+// Rows of fp32 that grow to the largest step and stay.
+std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
+  const auto size = static_cast<std::size_t>(rows * width);
+  buffer.reserve(size);
+  QUIRE_CHECK(buffer.size() >= size, "out of memory for the activations of a step");
+  return buffer.span().first(size);
+}
+
+// Copies the rows `indices` of `from` together.
+void gather_rows(std::span<const float> from, std::span<const std::int32_t> indices,
+                 std::int64_t width, std::span<float> to) {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    std::copy_n(from.begin() + indices[i] * width, width,
+                to.begin() + static_cast<std::ptrdiff_t>(i) * width);
+  }
+}
+
+// Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
+// Rows: T of the batch, S of logits.
+struct CpuBackend final : DecoderBackend {
+  CpuBackend(const kernels::Context& context, const ModelConfig& config,
+             const DecoderWeights& weights)
+      : context(context), config(config), weights(weights) {
+    for (const std::int32_t window : config.window_tokens) {
+      const bool known = std::any_of(plans.begin(), plans.end(), [&](const auto& plan) {
+        return plan.window_tokens == window;
+      });
+      if (!known) {
+        plans.push_back({.window_tokens = window});
+      }
+    }
+  }
+
+  Result<std::span<float>> forward(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                                   ForwardProbe* probe) override;
+  [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
+  [[nodiscard]] attention::PlanCounters last_counters() const override;
+
+  const kernels::Context context;
+  const ModelConfig& config;
+  const DecoderWeights& weights;
+  ForwardTiming timing;
+
+  // One step. `residual` is the sum that every layer adds to.
+  AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
+  AlignedBuffer<float> residual_of_logits;  // [S, H]
+  AlignedBuffer<float> normed;              // [T, H]
+  AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
+  AlignedBuffer<float> attended;            // [T, Q]
+  AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
+  AlignedBuffer<float> gate_up;             // [T, 2 I]
+  AlignedBuffer<float> gated;               // [T, I]
+  AlignedBuffer<float> logits;              // [S, V]
+  kernels::PackedRows packed;               // the input of the matrix product in hand
+  kernels::RotaryTable key_rotary;          // rows as batch.positions
+  std::vector<WindowPlan> plans;            // one per distinct window
+  kernels::LinearScratch linear_scratch;
+  attention::AttentionScratch attention_scratch;
+
+  [[nodiscard]] attention::AttentionShape attention_shape() const {
+    return {.heads = config.heads,
+            .kv_heads = config.kv_heads,
+            .head_dim = config.head_dim,
+            .softmax_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+  }
+
+  void prepare(const ForwardBatch& batch, std::int32_t block_tokens);
+  const WindowPlan& plan_for(std::int32_t window_tokens) const;
+
+  void linear(const kernels::PackedWeights& matrix, std::span<const float> x, std::int64_t rows,
+              std::span<float> out, const kernels::Epilogue& epilogue, Stopwatch& watch);
+  // What attention_block works on.
+  struct LayerCall {
+    const ForwardBatch& batch;
+    const PagedKVView& view;
+    std::size_t index = 0;
+    ForwardProbe* probe = nullptr;
+  };
+  // The parts of `qkv`, each from its first row's first element on.
+  struct QKV {
+    std::span<float> q, k, v;
+    std::int64_t stride = 0;
+  };
+  void project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
+               const QKV& to, Stopwatch& watch);
+  void attend(const LayerCall& call, const QKV& from, std::span<float> out);
+  bool attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch);
+  void mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
+                 Stopwatch& watch);
+};
+
+// Plans and rotary tables: everything that does not depend on the layer.
+void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens) {
+  key_rotary.fill(context, config.rotary, batch.positions);
+  for (WindowPlan& window : plans) {
+    window.plan = attention::make_plan(attention_shape(), batch.entries, block_tokens,
+                                       window.window_tokens, context.pool->threads());
+    window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
+  }
+}
+
+const WindowPlan& CpuBackend::plan_for(std::int32_t window_tokens) const {
+  return *std::find_if(plans.begin(), plans.end(),
+                       [&](const WindowPlan& plan) { return plan.window_tokens == window_tokens; });
+}
+
+// out [rows, outputs] = x [rows, inputs] times the matrix.
+void CpuBackend::linear(const kernels::PackedWeights& matrix, std::span<const float> x,
+                        std::int64_t rows, std::span<float> out, const kernels::Epilogue& epilogue,
+                        Stopwatch& watch) {
+  watch.lap(timing.other);
+  kernels::pack_rows(context, matrix.format(), {x, matrix.depth(), rows, matrix.depth()}, packed);
+  kernels::linear(context, matrix, packed, {out, matrix.columns()}, epilogue, linear_scratch);
+  watch.lap(timing.linear);
+}
+
+// x [T, H] -> qkv [T, Q + 2 K], the heads of q and k normed where the family does that.
+void CpuBackend::project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
+                         const QKV& to, Stopwatch& watch) {
+  const auto h = rows_of(normed, rows, config.hidden_size);
+  kernels::rms_norm(context, x, layer.attention_norm, config.norm_epsilon, rows, h);
+  linear(layer.qkv.weights, h, rows, to.q, {.bias = layer.qkv.bias}, watch);
+  if (config.qk_norm) {
+    kernels::rms_norm_heads(context, {to.q, to.stride, rows, config.heads}, layer.q_norm,
+                            config.norm_epsilon);
+    kernels::rms_norm_heads(context, {to.k, to.stride, rows, config.kv_heads}, layer.k_norm,
+                            config.norm_epsilon);
+  }
+}
+
+// q and the cache -> out [T, Q]
+void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float> out) {
+  const WindowPlan& window = plan_for(config.window_tokens[call.index]);
+  const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
+  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
+  const std::span<float> lse =
+      weighs ? rows_of(attention_lse, rows, config.heads) : std::span<float>();
+  attention::run(context,
+                 {.shape = attention_shape(),
+                  .entries = call.batch.entries,
+                  .plan = &window.plan,
+                  .window_tokens = window.window_tokens,
+                  .q = from.q,
+                  .q_stride = from.stride,
+                  .rotary = &window.query_rotary,
+                  .out = out,
+                  .lse = lse},
+                 call.view, attention_scratch);
+  if (weighs) {
+    attention::add_mass(context,
+                        {.shape = attention_shape(),
+                         .entries = call.batch.entries,
+                         .plan = &window.plan,
+                         .q = from.q,
+                         .q_stride = from.stride,
+                         .rotary = &window.query_rotary,
+                         .lse = lse,
+                         .mass = call.probe->mass},
+                        call.view);
+  }
+}
+
+// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. False
+// when the probe ends the pass.
+bool CpuBackend::attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[call.index];
+  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
+  const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
+  const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
+  QKV parts{.stride = q_width + 2 * kv_width};
+  parts.q = rows_of(qkv, rows, parts.stride);
+  parts.k = parts.q.subspan(static_cast<std::size_t>(q_width));
+  parts.v = parts.k.subspan(static_cast<std::size_t>(kv_width));
+  project(layer, x, rows, parts, watch);
+
+  ForwardProbe* probe = call.probe;
+  if (probe != nullptr && std::cmp_equal(call.index, probe->values_layer)) {
+    probe->values.clear();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto first = parts.v.begin() + row * parts.stride;
+      probe->values.insert(probe->values.end(), first, first + kv_width);
+    }
+    return false;
+  }
+  // Keys are stored rotated to their segment's positions; queries are rotated where they are used.
+  if (probe == nullptr || probe->values_layer < 0) {
+    kernels::kv_append(context,
+                       {.k = parts.k,
+                        .v = parts.v,
+                        .k_stride = parts.stride,
+                        .v_stride = parts.stride,
+                        .head_dim = config.head_dim,
+                        .rotary = &key_rotary,
+                        .slots = call.batch.slots},
+                       call.view);
+  }
+  if (call.batch.before_layer != nullptr) {
+    (*call.batch.before_layer)(static_cast<int>(call.index));
+  }
+  watch.lap(timing.other);
+  const auto out = rows_of(attended, rows, q_width);
+  attend(call, parts, out);
+  watch.lap(timing.attention);
+
+  linear(layer.output.weights, out, rows, x, {.bias = layer.output.bias, .accumulate = true},
+         watch);
+  return true;
+}
+
+// x [rows, H] += down(silu(gate(normed)) * up(normed))
+void CpuBackend::mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
+                           Stopwatch& watch) {
+  const auto h = rows_of(normed, rows, config.hidden_size);
+  kernels::rms_norm(context, x, layer.mlp_norm, config.norm_epsilon, rows, h);
+  const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
+  linear(layer.gate_up.weights, h, rows, both, {.bias = layer.gate_up.bias}, watch);
+  const auto inner = rows_of(gated, rows, config.intermediate_size);
+  kernels::silu_mul(context, both, rows, config.intermediate_size, inner);
+  linear(layer.down.weights, inner, rows, x, {.bias = layer.down.bias, .accumulate = true}, watch);
+}
+
+Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
+                                             std::span<const PagedKVView> kv, ForwardProbe* probe) {
+  QUIRE_CHECK(!kv.front().on_device, "the CPU computes on KV in host memory");
+  timing = {};
+  Stopwatch watch;
+  auto rows = static_cast<std::int64_t>(batch.token_ids.size());
+  const std::int64_t hidden = config.hidden_size;
+  prepare(batch, kv.front().block_tokens);
+
+  // token_ids [T] -> x [T, H]
+  auto x = rows_of(residual, rows, hidden);
+  const bool tied = config.tied_embeddings;
+  kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
+
+  const std::size_t layers = weights.layers.size();
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    if (!attention_block({batch, kv[layer], layer, probe}, x, watch)) {
+      return std::span<float>();
+    }
+    if (layer + 1 == layers) {  // all KV is stored: from here on only the rows of logits matter
+      rows = static_cast<std::int64_t>(batch.logit_rows.size());
+      const auto kept = rows_of(residual_of_logits, rows, hidden);
+      gather_rows(x, batch.logit_rows, hidden, kept);
+      x = kept;
+    }
+    mlp_block(weights.layers[layer], x, rows, watch);
+  }
+
+  // x [S, H] -> logits [S, V]
+  kernels::rms_norm(context, x, weights.final_norm, config.norm_epsilon, rows, x);
+  const auto out = rows_of(logits, rows, config.vocab_size);
+  linear(weights.head, x, rows, out, {}, watch);
+  watch.lap(timing.other);
+  return out;
+}
+
+attention::PlanCounters CpuBackend::last_counters() const {
+  attention::PlanCounters sum;
+  for (const std::int32_t window : config.window_tokens) {
+    const attention::PlanCounters& layer = plan_for(window).plan.counters;
+    sum.entries += layer.entries;
+    sum.rows += layer.rows;
+    sum.blocks_read += layer.blocks_read;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::Context& context,
+                                                 const ModelConfig& config,
+                                                 const DecoderWeights& weights) {
+  return std::make_unique<CpuBackend>(context, config, weights);
+}
+
+}  // namespace quire::model

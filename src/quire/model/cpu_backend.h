@@ -1,0 +1,18 @@
+// The decoder's passes on the CPU.
+#pragma once
+
+#include <memory>
+
+#include "quire/kernels/context.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder_backend.h"
+#include "quire/model/decoder_weights.h"
+
+namespace quire::model {
+
+// `config` and `weights` outlive it.
+[[nodiscard]] std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::Context& context,
+                                                               const ModelConfig& config,
+                                                               const DecoderWeights& weights);
+
+}  // namespace quire::model

@@ -1,0 +1,593 @@
+// The decoder's passes on a GPU. A step's arrays go up in one copy, its kernels are queued one
+// after the other, and the host waits once, for the logits.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numbers>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/mass.h"
+#include "quire/attention/device_plan.h"
+#include "quire/attention/plan.h"
+#include "quire/attention/tile.h"
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/device/accelerator.h"
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
+#include "quire/kernels/cuda/matmul.h"
+#include "quire/kernels/cuda/rotary.h"
+#include "quire/kernels/cuda/rows.h"
+#include "quire/model/config.h"
+#include "quire/model/cuda/device_weights.h"
+#include "quire/model/cuda/step_upload.h"
+#include "quire/model/decoder_backend.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+
+namespace quire::model {
+namespace {
+
+using attention::DevicePlan;
+using attention::cuda::AttentionArgs;
+using cuda::DeviceLayer;
+using cuda::DeviceMatrix;
+using cuda::StepUpload;
+using cuda::Uploaded;
+using device::cuda::DeviceBuffer;
+using device::cuda::DeviceContext;
+using device::cuda::PinnedBuffer;
+using device::cuda::to_status;
+using kernels::cuda::Bf16;
+using tensor::PagedKVView;
+
+constexpr int kWarpsPerMultiprocessor = 8;
+constexpr std::int32_t kDeterministicRange = 2 * attention::kPieceTokens;
+
+// What all layers with one window share during a step.
+struct WindowStep {
+  std::int32_t window_tokens = 0;
+  DevicePlan plan;
+  Uploaded<DevicePlan::Item> few, many;
+  Uploaded<DevicePlan::Row> rows;
+  Uploaded<DevicePlan::Parts> parts;
+  Uploaded<std::int32_t> blocks, query_rows, query_positions;
+  DeviceBuffer<float> cosines, sines;  // [queries, half]
+};
+
+// What a probe wants of one entry.
+struct EntryMass {
+  std::size_t entry = 0;
+  std::int32_t first_query = 0;  // of the entry
+  std::int32_t first_block = 0;  // index into the plan's blocks
+  std::size_t first_token = 0;   // of its scores in `mass`
+};
+
+class CudaBackend final : public DecoderBackend {
+ public:
+  CudaBackend(DeviceContext& device, const ModelConfig& config, cuda::DeviceWeights weights,
+              kernels::cuda::MatMul matmul, bool deterministic)
+      : device_(device),
+        config_(config),
+        deterministic_(deterministic),
+        weights_(std::move(weights)),
+        matmul_(std::move(matmul)),
+        upload_(device) {
+    for (const std::int32_t window : config.window_tokens) {
+      if (std::ranges::find(windows_, window, &WindowStep::window_tokens) == windows_.end()) {
+        windows_.emplace_back().window_tokens = window;
+      }
+    }
+  }
+
+  [[nodiscard]] Status set_up() {
+    const std::vector<double>& frequencies = config_.rotary.inverse_frequencies;
+    QUIRE_TRY_STATUS(reserve(frequencies_, std::max<std::size_t>(frequencies.size(), 1)));
+    return device::cuda::copy_async(frequencies_.data(), frequencies.data(),
+                                    frequencies.size() * sizeof(double), stream());
+  }
+
+  [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
+                                                 std::span<const PagedKVView> kv,
+                                                 ForwardProbe* probe) override;
+  [[nodiscard]] ForwardTiming last_timing() const override { return {}; }
+  [[nodiscard]] attention::PlanCounters last_counters() const override;
+
+ private:
+  // One layer of a step.
+  struct LayerCall {
+    const DeviceLayer& weights;
+    const PagedKVView& view;
+    const WindowStep& window;
+  };
+
+  [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
+  [[nodiscard]] attention::AttentionShape shape() const {
+    return {.heads = config_.heads, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
+  }
+  [[nodiscard]] float scale_log2() const {
+    return static_cast<float>(std::numbers::log2e / std::sqrt(double(config_.head_dim)));
+  }
+  [[nodiscard]] std::int64_t qkv_width() const {
+    return std::int64_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
+  }
+  [[nodiscard]] WindowStep& window_of(std::size_t layer) {
+    return *std::ranges::find(windows_, config_.window_tokens[layer], &WindowStep::window_tokens);
+  }
+
+  template <class T>
+  [[nodiscard]] Status reserve(DeviceBuffer<T>& buffer, std::size_t size) {
+    if (buffer.size() >= size && buffer.data() != nullptr) {
+      return {};
+    }
+    buffer = {};
+    QUIRE_TRY(buffer, DeviceBuffer<T>::make(device_.device_pool(), std::max<std::size_t>(size, 1)));
+    return {};
+  }
+
+  [[nodiscard]] Status prepare(const ForwardBatch& batch, const PagedKVView& view);
+  [[nodiscard]] Status reserve_rows(std::size_t rows, std::size_t logit_rows,
+                                    const PagedKVView& view);
+  [[nodiscard]] Status fill_rotary(Uploaded<std::int32_t> positions, std::size_t count,
+                                   DeviceBuffer<float>& cosines, DeviceBuffer<float>& sines);
+  [[nodiscard]] kernels::cuda::RotaryTable table(const DeviceBuffer<float>& cosines,
+                                                 const DeviceBuffer<float>& sines) const {
+    return {cosines.data(), sines.data(), config_.rotary.rotary_dim() / 2};
+  }
+
+  [[nodiscard]] Status norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows);
+  [[nodiscard]] Status linear(const DeviceMatrix& matrix, const Bf16* x, std::int64_t rows,
+                              float* out, bool accumulate);
+  [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
+  [[nodiscard]] Status append(const LayerCall& call, std::int64_t rows);
+  [[nodiscard]] Status attend(const LayerCall& call, bool with_lse);
+  [[nodiscard]] AttentionArgs attention_args(const LayerCall& call, bool with_lse) const;
+  [[nodiscard]] Status mlp(const DeviceLayer& layer, float* x, std::int64_t rows);
+
+  [[nodiscard]] Status begin_mass(const ForwardBatch& batch, const ForwardProbe& probe);
+  [[nodiscard]] Status weigh(const ForwardBatch& batch, const LayerCall& call);
+  [[nodiscard]] Status end_mass(ForwardProbe& probe);
+  [[nodiscard]] Status read_values(std::int64_t rows, ForwardProbe& probe);
+  [[nodiscard]] Result<std::span<float>> logits_of(const ForwardBatch& batch);
+
+  DeviceContext& device_;
+  const ModelConfig& config_;
+  const bool deterministic_;
+  const cuda::DeviceWeights weights_;
+  kernels::cuda::MatMul matmul_;
+  StepUpload upload_;
+  std::vector<WindowStep> windows_;  // one per distinct window
+  DeviceBuffer<double> frequencies_;
+
+  // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
+  Uploaded<TokenId> ids_;
+  Uploaded<std::int32_t> positions_, logit_rows_;
+  Uploaded<tensor::KVSlot> slots_;
+  DeviceBuffer<float> key_cosines_, key_sines_;  // [T, half]
+  DeviceBuffer<float> residual_;                 // [T, H]
+  DeviceBuffer<float> kept_;                     // [S, H]
+  DeviceBuffer<Bf16> normed_;                    // [T, H]
+  DeviceBuffer<float> qkv_;                      // [T, Q + 2 K]
+  DeviceBuffer<Bf16> queries_;                   // [entry rows, heads, stored head_dim]
+  DeviceBuffer<Bf16> attended_;                  // [T, Q]
+  DeviceBuffer<float> part_values_, part_stats_;
+  DeviceBuffer<float> lse_;      // [T, heads], for a probe
+  DeviceBuffer<float> gate_up_;  // [T, 2 I]
+  DeviceBuffer<Bf16> gated_;     // [T, I]
+  DeviceBuffer<float> logits_;   // [S, V]
+  PinnedBuffer<float> on_host_;  // [S, V]
+
+  std::vector<EntryMass> masses_;
+  DeviceBuffer<double> mass_;  // of all entries that a probe asks for
+  Uploaded<std::int32_t> query_ends_;
+};
+
+Status CudaBackend::fill_rotary(Uploaded<std::int32_t> positions, std::size_t count,
+                                DeviceBuffer<float>& cosines, DeviceBuffer<float>& sines) {
+  const auto half = static_cast<std::size_t>(config_.rotary.rotary_dim()) / 2;
+  QUIRE_TRY_STATUS(reserve(cosines, count * half));
+  QUIRE_TRY_STATUS(reserve(sines, count * half));
+  return to_status(
+      kernels::cuda::fill_rotary(frequencies_.data(), config_.rotary.scale, upload_.get(positions),
+                                 static_cast<std::int64_t>(count), table(cosines, sines), stream()),
+      "fill_rotary");
+}
+
+// Plans, tables and room: everything that does not depend on the layer.
+Status CudaBackend::prepare(const ForwardBatch& batch, const PagedKVView& view) {
+  upload_.clear();
+  ids_ = upload_.add(batch.token_ids);
+  positions_ = upload_.add(batch.positions);
+  slots_ = upload_.add(batch.slots);
+  logit_rows_ = upload_.add(batch.logit_rows);
+  std::vector<std::int32_t> ends;
+  for (const attention::Entry& entry : batch.entries) {
+    for (const attention::EntryRow& row : entry.rows) {
+      ends.push_back(std::min(row.visible_end, entry.num_tokens));
+    }
+  }
+  query_ends_ = upload_.add(std::span<const std::int32_t>(ends));
+  for (WindowStep& window : windows_) {
+    window.plan = attention::make_device_plan(
+        shape(), batch.entries, static_cast<std::int32_t>(batch.token_ids.size()),
+        {.block_tokens = view.block_tokens,
+         .window_tokens = window.window_tokens,
+         .workers = device_.properties().multiprocessors * kWarpsPerMultiprocessor,
+         .range_tokens = deterministic_ ? kDeterministicRange : 0});
+    const auto add = [&](const auto& values) { return upload_.add(std::span(values)); };
+    window.few = add(std::as_const(window.plan.few));
+    window.many = add(std::as_const(window.plan.many));
+    window.rows = add(std::as_const(window.plan.rows));
+    window.parts = add(std::as_const(window.plan.parts));
+    window.blocks = add(std::as_const(window.plan.blocks));
+    window.query_rows = add(std::as_const(window.plan.query_rows));
+    window.query_positions = add(std::as_const(window.plan.query_positions));
+  }
+  QUIRE_TRY_STATUS(upload_.send());
+  QUIRE_TRY_STATUS(fill_rotary(positions_, batch.positions.size(), key_cosines_, key_sines_));
+  for (WindowStep& window : windows_) {
+    QUIRE_TRY_STATUS(fill_rotary(window.query_positions, window.plan.query_positions.size(),
+                                 window.cosines, window.sines));
+  }
+  return reserve_rows(batch.token_ids.size(), batch.logit_rows.size(), view);
+}
+
+Status CudaBackend::reserve_rows(std::size_t rows, std::size_t logit_rows,
+                                 const PagedKVView& view) {
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const auto inner = static_cast<std::size_t>(config_.intermediate_size);
+  const auto heads = static_cast<std::size_t>(config_.heads);
+  const auto stored = static_cast<std::size_t>(view.head_dim);
+  std::size_t parts = 0, queries = 0;
+  for (const WindowStep& window : windows_) {
+    parts = std::max(parts, static_cast<std::size_t>(window.plan.num_parts));
+    queries = std::max(queries, window.plan.query_rows.size());
+  }
+  QUIRE_TRY_STATUS(reserve(residual_, rows * hidden));
+  QUIRE_TRY_STATUS(reserve(kept_, logit_rows * hidden));
+  QUIRE_TRY_STATUS(reserve(normed_, rows * hidden));
+  QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(qkv_width())));
+  QUIRE_TRY_STATUS(reserve(queries_, queries * heads * stored));
+  QUIRE_TRY_STATUS(reserve(attended_, rows * heads * static_cast<std::size_t>(config_.head_dim)));
+  QUIRE_TRY_STATUS(reserve(part_values_, parts * heads * stored));
+  QUIRE_TRY_STATUS(reserve(part_stats_, parts * heads * 2));
+  QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
+  QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
+  QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
+  return reserve(logits_, logit_rows * static_cast<std::size_t>(config_.vocab_size));
+}
+
+// x [rows, H] -> normed_
+Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows) {
+  return to_status(kernels::cuda::rms_norm({.x = x,
+                                            .weight = weight.data(),
+                                            .epsilon = static_cast<float>(config_.norm_epsilon),
+                                            .rows = rows,
+                                            .width = config_.hidden_size,
+                                            .out = normed_.data()},
+                                           stream()),
+                   "rms_norm");
+}
+
+Status CudaBackend::linear(const DeviceMatrix& matrix, const Bf16* x, std::int64_t rows, float* out,
+                           bool accumulate) {
+  QUIRE_TRY_STATUS(matmul_.run({.x = x,
+                                .weights = matrix.weights.data(),
+                                .out = out,
+                                .rows = rows,
+                                .outputs = matrix.outputs,
+                                .inputs = matrix.inputs,
+                                .accumulate = accumulate}));
+  if (matrix.bias.data() == nullptr) {
+    return {};
+  }
+  return to_status(kernels::cuda::add_bias(out, matrix.bias.data(), rows,
+                                           static_cast<std::int32_t>(matrix.outputs), stream()),
+                   "add_bias");
+}
+
+// residual_ [T, H] -> qkv_ [T, Q + 2 K]
+Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
+  QUIRE_TRY_STATUS(norm(residual_.data(), layer.attention_norm, rows));
+  QUIRE_TRY_STATUS(linear(layer.qkv, normed_.data(), rows, qkv_.data(), false));
+  if (!config_.qk_norm) {
+    return {};
+  }
+  kernels::cuda::HeadNormParams heads{.x = qkv_.data(),
+                                      .stride = qkv_width(),
+                                      .rows = rows,
+                                      .heads = config_.heads,
+                                      .head_dim = config_.head_dim,
+                                      .weight = layer.q_norm.data(),
+                                      .epsilon = static_cast<float>(config_.norm_epsilon)};
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads"));
+  heads.x += std::int64_t{config_.heads} * config_.head_dim;
+  heads.heads = config_.kv_heads;
+  heads.weight = layer.k_norm.data();
+  return to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads");
+}
+
+Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
+  const PagedKVView& view = call.view;
+  constexpr std::ptrdiff_t kElement = sizeof(Bf16);
+  return to_status(
+      kernels::cuda::append_kv({.qkv = qkv_.data(),
+                                .stride = qkv_width(),
+                                .heads = config_.heads,
+                                .kv_heads = config_.kv_heads,
+                                .head_dim = config_.head_dim},
+                               table(key_cosines_, key_sines_), upload_.get(slots_), rows,
+                               {.data = reinterpret_cast<Bf16*>(view.data),
+                                .head_stride = view.head_stride / kElement,
+                                .block_stride = view.block_stride / kElement,
+                                .v_offset = view.v_offset / kElement,
+                                .stored_dim = view.head_dim},
+                               stream()),
+      "append_kv");
+}
+
+AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) const {
+  const PagedKVView& view = call.view;
+  const WindowStep& window = call.window;
+  constexpr std::ptrdiff_t kElement = sizeof(Bf16);
+  return {.kv = {.data = reinterpret_cast<Bf16*>(view.data),
+                 .head_stride = view.head_stride / kElement,
+                 .block_stride = view.block_stride / kElement,
+                 .v_offset = view.v_offset / kElement,
+                 .block_tokens = view.block_tokens,
+                 .head_dim = view.head_dim},
+          .work = {.few = upload_.get(window.few),
+                   .many = upload_.get(window.many),
+                   .rows = upload_.get(window.rows),
+                   .parts = upload_.get(window.parts),
+                   .blocks = upload_.get(window.blocks),
+                   .num_few = static_cast<std::int32_t>(window.plan.few.size()),
+                   .num_many = static_cast<std::int32_t>(window.plan.many.size()),
+                   .widest_few = window.plan.widest_few,
+                   .num_rows = static_cast<std::int32_t>(window.plan.parts.size()),
+                   .part_values = part_values_.data(),
+                   .part_stats = reinterpret_cast<float2*>(part_stats_.data())},
+          .q = queries_.data(),
+          .heads = config_.heads,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .scale_log2 = scale_log2(),
+          .out = attended_.data(),
+          .lse = with_lse ? lse_.data() : nullptr};
+}
+
+// qkv_ and the cache -> attended_
+Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
+  const WindowStep& window = call.window;
+  QUIRE_TRY_STATUS(to_status(
+      kernels::cuda::rotate_queries({.qkv = qkv_.data(),
+                                     .stride = qkv_width(),
+                                     .heads = config_.heads,
+                                     .kv_heads = config_.kv_heads,
+                                     .head_dim = config_.head_dim},
+                                    table(window.cosines, window.sines),
+                                    upload_.get(window.query_rows),
+                                    static_cast<std::int64_t>(window.plan.query_rows.size()),
+                                    call.view.head_dim, queries_.data(), stream()),
+      "rotate_queries"));
+  const AttentionArgs args = attention_args(call, with_lse);
+  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_few_rows(args, stream()), "few_rows"));
+  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_many_rows(args, stream()), "many_rows"));
+  return to_status(attention::cuda::launch_merge(args, stream()), "merge");
+}
+
+// x [rows, H] += down(silu(gate(normed)) * up(normed))
+Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
+  QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
+  QUIRE_TRY_STATUS(linear(layer.gate_up, normed_.data(), rows, gate_up_.data(), false));
+  QUIRE_TRY_STATUS(
+      to_status(kernels::cuda::silu_mul(gate_up_.data(), rows, config_.intermediate_size,
+                                        gated_.data(), stream()),
+                "silu_mul"));
+  return linear(layer.down, gated_.data(), rows, x, true);
+}
+
+// Room for what a probe wants, zero.
+Status CudaBackend::begin_mass(const ForwardBatch& batch, const ForwardProbe& probe) {
+  masses_.clear();
+  std::size_t tokens = 0;
+  std::int32_t queries = 0, blocks = 0;
+  for (std::size_t i = 0; i < probe.mass.size(); ++i) {
+    const attention::Entry& entry = batch.entries[i];
+    if (!probe.mass[i].empty()) {
+      masses_.push_back({i, queries, blocks, tokens});
+      tokens += probe.mass[i].size();
+    }
+    queries += static_cast<std::int32_t>(entry.rows.size());
+    blocks += static_cast<std::int32_t>(entry.blocks.size());
+  }
+  QUIRE_TRY_STATUS(reserve(mass_, tokens));
+  return device::cuda::fill_async(mass_.data(), 0, tokens * sizeof(double), stream());
+}
+
+Status CudaBackend::weigh(const ForwardBatch& batch, const LayerCall& call) {
+  const AttentionArgs args = attention_args(call, true);
+  for (const EntryMass& wanted : masses_) {
+    const attention::Entry& entry = batch.entries[wanted.entry];
+    const std::int64_t width = std::int64_t{config_.heads} * call.view.head_dim;
+    QUIRE_TRY_STATUS(
+        to_status(attention::cuda::add_mass(
+                      {.kv = args.kv,
+                       .blocks = args.work.blocks + wanted.first_block,
+                       .first_token = entry.first_token,
+                       .num_tokens = entry.num_tokens,
+                       .q = queries_.data() + wanted.first_query * width,
+                       .query_rows = upload_.get(call.window.query_rows) + wanted.first_query,
+                       .query_ends = upload_.get(query_ends_) + wanted.first_query,
+                       .num_queries = static_cast<std::int32_t>(entry.rows.size()),
+                       .heads = config_.heads,
+                       .kv_heads = config_.kv_heads,
+                       .scale_log2 = scale_log2(),
+                       .lse = lse_.data(),
+                       .mass = mass_.data() + wanted.first_token},
+                      stream()),
+                  "add_mass"));
+  }
+  return {};
+}
+
+Status CudaBackend::end_mass(ForwardProbe& probe) {
+  std::size_t tokens = 0;
+  for (const EntryMass& wanted : masses_) {
+    tokens += probe.mass[wanted.entry].size();
+  }
+  std::vector<double> mass(tokens);
+  QUIRE_TRY_STATUS(
+      device::cuda::copy_async(mass.data(), mass_.data(), tokens * sizeof(double), stream()));
+  QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
+  for (const EntryMass& wanted : masses_) {
+    std::span<double> to = probe.mass[wanted.entry];
+    for (std::size_t token = 0; token < to.size(); ++token) {
+      to[token] += mass[wanted.first_token + token];
+    }
+  }
+  return {};
+}
+
+// The values of qkv_, as the probe wants them.
+Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
+  std::vector<float> all(static_cast<std::size_t>(rows * qkv_width()));
+  QUIRE_TRY_STATUS(
+      device::cuda::copy_async(all.data(), qkv_.data(), all.size() * sizeof(float), stream()));
+  QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
+  const std::int64_t width = std::int64_t{config_.kv_heads} * config_.head_dim;
+  probe.values.clear();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto end = all.begin() + (row + 1) * qkv_width();
+    probe.values.insert(probe.values.end(), end - width, end);
+  }
+  return {};
+}
+
+// kept_ [S, H] -> logits on the host. The step's only wait.
+Result<std::span<float>> CudaBackend::logits_of(const ForwardBatch& batch) {
+  const auto rows = static_cast<std::int64_t>(batch.logit_rows.size());
+  const std::size_t size = batch.logit_rows.size() * static_cast<std::size_t>(config_.vocab_size);
+  if (rows > 0) {
+    QUIRE_TRY_STATUS(norm(kept_.data(), weights_.final_norm, rows));
+    QUIRE_TRY_STATUS(linear(weights_.head, normed_.data(), rows, logits_.data(), false));
+    if (on_host_.size() < size) {
+      on_host_ = {};
+      QUIRE_TRY(on_host_, PinnedBuffer<float>::make(device_.pinned_pool(), size));
+    }
+    QUIRE_TRY_STATUS(
+        device::cuda::copy_async(on_host_.data(), logits_.data(), size * sizeof(float), stream()));
+  }
+  QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
+  return std::span(on_host_.data(), size);
+}
+
+Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
+                                              std::span<const PagedKVView> kv,
+                                              ForwardProbe* probe) {
+  QUIRE_CHECK(kv.front().on_device, "a GPU computes on KV in its own memory");
+  QUIRE_TRY_STATUS(device_.make_current());
+  const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
+  QUIRE_TRY_STATUS(prepare(batch, kv.front()));
+  const bool weighs = probe != nullptr && !probe->mass.empty();
+  const std::int32_t values_layer = probe == nullptr ? -1 : probe->values_layer;
+  if (weighs) {
+    QUIRE_TRY_STATUS(begin_mass(batch, *probe));
+  }
+  const DeviceMatrix& table = config_.tied_embeddings ? weights_.head : weights_.embedding;
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed(table.weights.data(), upload_.get(ids_), rows,
+                                                  config_.hidden_size, residual_.data(), stream()),
+                             "embed"));
+  const std::size_t layers = weights_.layers.size();
+  for (std::size_t i = 0; i < layers; ++i) {
+    const LayerCall call{weights_.layers[i], kv[i], window_of(i)};
+    QUIRE_TRY_STATUS(project(call.weights, rows));
+    if (std::cmp_equal(i, values_layer)) {
+      QUIRE_TRY_STATUS(read_values(rows, *probe));
+      return std::span<float>();
+    }
+    if (values_layer < 0) {
+      QUIRE_TRY_STATUS(append(call, rows));
+    }
+    if (batch.before_layer != nullptr) {
+      (*batch.before_layer)(static_cast<int>(i));
+    }
+    QUIRE_TRY_STATUS(attend(call, weighs));
+    if (weighs) {
+      QUIRE_TRY_STATUS(weigh(batch, call));
+    }
+    QUIRE_TRY_STATUS(linear(call.weights.output, attended_.data(), rows, residual_.data(), true));
+    if (i + 1 < layers) {
+      QUIRE_TRY_STATUS(mlp(call.weights, residual_.data(), rows));
+    }
+  }
+  // All KV is stored: from here on only the rows of logits matter.
+  const auto kept = static_cast<std::int64_t>(batch.logit_rows.size());
+  QUIRE_TRY_STATUS(
+      to_status(kernels::cuda::gather_rows(residual_.data(), upload_.get(logit_rows_), kept,
+                                           config_.hidden_size, kept_.data(), stream()),
+                "gather_rows"));
+  QUIRE_TRY_STATUS(kept == 0 ? Status() : mlp(weights_.layers.back(), kept_.data(), kept));
+  if (weighs) {
+    QUIRE_TRY_STATUS(end_mass(*probe));
+  }
+  return logits_of(batch);
+}
+
+attention::PlanCounters CudaBackend::last_counters() const {
+  attention::PlanCounters sum;
+  for (const std::int32_t tokens : config_.window_tokens) {
+    const auto window = std::ranges::find(windows_, tokens, &WindowStep::window_tokens);
+    sum.entries += window->plan.counters.entries;
+    sum.rows += window->plan.counters.rows;
+    sum.blocks_read += window->plan.counters.blocks_read;
+  }
+  return sum;
+}
+
+Status check_supported(const ModelConfig& config) {
+  const int stored = config.kv_geometry(tensor::DType::kBFloat16, 32).stored_head_dim();
+  if (std::ranges::find(attention::cuda::kHeadDims, stored) ==
+      std::end(attention::cuda::kHeadDims)) {
+    return {ErrorCode::kUnsupported, base::str_cat("head_dim ", config.head_dim,
+                                                   " has no kernel for a GPU yet; there are 32, "
+                                                   "64, 96, 128 and 256, and what is below each")};
+  }
+  const int group = config.heads / config.kv_heads;
+  if (group > attention::kManyColumns) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(group, " query heads to a KV head have no kernel for a GPU yet; at most ",
+                          attention::kManyColumns)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DecoderBackend>> make_cuda_backend(device::Accelerator& accelerator,
+                                                          const ModelConfig& config,
+                                                          const DecoderWeights& weights,
+                                                          bool deterministic) {
+  QUIRE_TRY_STATUS(check_supported(config));
+  DeviceContext& device = accelerator.context();
+  QUIRE_TRY_STATUS(device.make_current());
+  QUIRE_TRY(auto uploaded, cuda::upload(device, config, weights));
+  QUIRE_TRY(auto matmul, kernels::cuda::MatMul::create(device, deterministic));
+  auto backend = std::make_unique<CudaBackend>(device, config, std::move(uploaded),
+                                               std::move(matmul), deterministic);
+  QUIRE_TRY_STATUS(backend->set_up());
+  return std::unique_ptr<DecoderBackend>(std::move(backend));
+}
+
+}  // namespace quire::model

@@ -1,0 +1,41 @@
+// DecoderBackend: what runs the passes of a decoder. The CPU's is cpu_backend.cc, a GPU's
+// cuda/cuda_backend.cc.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "quire/attention/plan.h"
+#include "quire/device/accelerator.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder_weights.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::model {
+
+// Time of one forward by part, for the profiler and bench; seconds.
+struct ForwardTiming {
+  double linear = 0, attention = 0, other = 0;
+};
+
+class DecoderBackend {
+ public:
+  virtual ~DecoderBackend() = default;
+  // As Decoder::forward.
+  [[nodiscard]] virtual Result<std::span<float>> forward(const ForwardBatch& batch,
+                                                         std::span<const tensor::PagedKVView> kv,
+                                                         ForwardProbe* probe) = 0;
+  [[nodiscard]] virtual ForwardTiming last_timing() const = 0;
+  [[nodiscard]] virtual attention::PlanCounters last_counters() const = 0;
+};
+
+// Puts a copy of the weights on `accelerator`, which outlives the backend; `config` does too.
+// `deterministic`: a row's bits do not depend on its batch. kUnsupported naming what there is no
+// kernel for, kOutOfBlocks when the device has no room, kDevice.
+[[nodiscard]] Result<std::unique_ptr<DecoderBackend>> make_cuda_backend(
+    device::Accelerator& accelerator, const ModelConfig& config, const DecoderWeights& weights,
+    bool deterministic);
+
+}  // namespace quire::model

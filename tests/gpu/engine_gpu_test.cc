@@ -1,0 +1,271 @@
+// The whole engine on a GPU, on the demo model. Oracle: the same calls on the CPU, and for state
+// the GPU's own run from scratch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/checkpoints.h"
+#include "quire/chunks.h"
+#include "quire/context.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+#include "quire/types.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+const SamplingParams kGreedy = {.temperature = 0, .max_tokens = 24, .ignore_eos = true};
+
+// Where the program was built, or below where it runs.
+std::string model() {
+  const std::string here = "models/cardfile/model";
+  return std::filesystem::exists(here) ? here : kModel;
+}
+
+LLMOptions on(const std::string& device, const std::string& dtype = "bfloat16") {
+  return {.device = device, .dtype = dtype, .threads = 2};
+}
+
+LLM open(const std::string& device, const std::string& dtype = "bfloat16") {
+  auto llm = LLM::open(model(), on(device, dtype));
+  EXPECT_TRUE(llm.ok()) << llm.error().message;
+  return std::move(llm).value();
+}
+
+ChunkedLLM open_chunked(const std::string& device, const std::string& store = "") {
+  auto llm = ChunkedLLM::open(model(), on(device), {.store = store});
+  EXPECT_TRUE(llm.ok()) << llm.error().message;
+  return std::move(llm).value();
+}
+
+std::vector<float> last_logits(LLM& llm, const Ids& ids) {
+  return llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast).value().logits;
+}
+
+Ids answer(LLM& llm, const Ids& prompt) { return llm.generate(prompt, kGreedy).value().token_ids; }
+
+TEST(Gpu, LogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
+  LLM gpu = open("cuda"), cpu = open("cpu"), exact = open("cpu", "float32");
+  for (const std::size_t length : {1, 5, 32, 33, 200, 700, 1500}) {
+    const Ids ids = some_ids(length, static_cast<std::uint32_t>(length));
+    const auto want = last_logits(exact, ids);
+    const double ours = distance(want, last_logits(gpu, ids));
+    const double theirs = distance(want, last_logits(cpu, ids));
+    EXPECT_LE(ours, 2 * theirs + 1e-3) << length << " tokens";
+  }
+}
+
+TEST(Gpu, GreedyIdsOfRealQuestionsEqualTheCpus) {
+  LLM gpu = open("cuda"), cpu = open("cpu");
+  const std::string cards =
+      "Card 7. Ada trades in apples. Card 9. Ben lives in Oslo. Question: what does Ada trade in?";
+  const SamplingParams params = {.temperature = 0, .max_tokens = 16};
+  EXPECT_EQ(gpu.generate(cards, params).value().token_ids,
+            cpu.generate(cards, params).value().token_ids);
+}
+
+TEST(Gpu, AWarmRequestGivesTheBitsOfAColdOne) {
+  LLM gpu = open("cuda");
+  const Ids prompt = some_ids(300, 1);
+  const Ids longer = joined(prompt, some_ids(50, 2));
+  const auto cold = last_logits(gpu, longer);
+  (void)answer(gpu, prompt);
+  const auto warm = gpu.forward(longer, ForwardReuse::kExact, ForwardRows::kLast).value();
+  EXPECT_GT(stat(gpu, "tokens_reused"), 256);
+  EXPECT_EQ(warm.logits, cold);
+}
+
+TEST(Gpu, ABatchGivesWhatEachPromptGivesAlone) {
+  LLM gpu = open("cuda");
+  std::vector<Prompt> prompts;
+  std::vector<Ids> alone;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    const Ids prompt = some_ids(20 + 37 * i, i);
+    alone.push_back(answer(gpu, prompt));
+    prompts.emplace_back(prompt);
+  }
+  EXPECT_TRUE(gpu.clear_prefix_cache().ok());
+  const auto outputs = gpu.generate_batch(prompts, {&kGreedy, 1}).value();
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(outputs[i].token_ids, alone[i]) << i;
+  }
+}
+
+TEST(Gpu, ForksRollbacksAndEditsEqualRunsFromScratch) {
+  LLM gpu = open("cuda");
+  const Ids ids = some_ids(150, 4);
+  Sequence sequence = gpu.sequence(ids).value();
+  const Mark mark = sequence.checkpoint().value();
+  const Ids first = sequence.generate(kGreedy).value().token_ids;
+  EXPECT_EQ(first, answer(gpu, ids));
+  ASSERT_TRUE(sequence.rollback(mark).ok());
+  Sequence fork = sequence.fork().value();
+  EXPECT_EQ(fork.generate(kGreedy).value().token_ids, first);
+  ASSERT_TRUE(sequence.replace(40, 50, some_ids(7, 9)).ok());
+  Ids edited(ids.begin(), ids.begin() + 40);
+  edited = joined(joined(edited, some_ids(7, 9)), Ids(ids.begin() + 50, ids.end()));
+  EXPECT_TRUE(gpu.clear_prefix_cache().ok());
+  EXPECT_EQ(sequence.generate(kGreedy).value().token_ids, answer(gpu, edited));
+}
+
+TEST(Gpu, AFileGoesFromCpuToGpuAndBackWithTheSameKvToTheBit) {
+  const TemporaryFolder folder;
+  const std::string from_cpu = folder.path() / "cpu.qkv", from_gpu = folder.path() / "gpu.qkv";
+  LLM gpu = open("cuda"), cpu = open("cpu");
+  const Ids ids = some_ids(333, 6);
+  Sequence on_cpu = cpu.sequence(ids).value();
+  ASSERT_TRUE(on_cpu.append(some_ids(3, 1)).ok());
+  ASSERT_TRUE(on_cpu.save(from_cpu).ok());
+  Sequence on_gpu = gpu.load_sequence(from_cpu).value();
+  ASSERT_TRUE(on_gpu.save(from_gpu).ok());
+  Sequence back = cpu.load_sequence(from_gpu).value();
+  EXPECT_EQ(back.tokens(), on_cpu.tokens());
+  EXPECT_EQ(back.generate(kGreedy).value().token_ids, on_cpu.generate(kGreedy).value().token_ids);
+  EXPECT_EQ(on_gpu.generate(kGreedy).value().token_ids.size(), 24);
+}
+
+TEST(Gpu, SavedByAGpuItGoesOnBitForBit) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "gpu.qkv";
+  const Ids ids = some_ids(200, 8);
+  Ids want;
+  {
+    LLM gpu = open("cuda");
+    Sequence sequence = gpu.sequence(ids).value();
+    ASSERT_TRUE(sequence.save(file).ok());
+    want = sequence.generate(kGreedy).value().token_ids;
+  }
+  LLM gpu = open("cuda");
+  Sequence sequence = gpu.load_sequence(file).value();
+  EXPECT_EQ(sequence.generate(kGreedy).value().token_ids, want);
+  EXPECT_LT(stat(gpu, "tokens_computed"), 30);
+}
+
+// A system chunk, three cards and a question, all of ids.
+CompositionSpec register_scene(ChunkedLLM& llm) {
+  const auto add = [&](std::size_t count, std::uint32_t seed, ChunkType type) {
+    return llm.register_chunk({.content = some_ids(count, seed), .type = type}).value();
+  };
+  CompositionSpec spec{.system_chunk_id = add(33, 1, ChunkType::kSystemPrompt)};
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    spec.context_chunk_ids.push_back(add(40 + 31 * i, 10 + i, ChunkType::kContext));
+  }
+  spec.query_chunk_id = add(12, 99, ChunkType::kQuery);
+  return spec;
+}
+
+TEST(Gpu, EveryModeOfComposingAgreesWithTheCpu) {
+  ChunkedLLM gpu = open_chunked("cuda"), cpu = open_chunked("cpu");
+  CompositionSpec spec = register_scene(gpu);
+  ASSERT_EQ(register_scene(cpu).query_chunk_id, spec.query_chunk_id) << "ids name what KV means";
+  std::vector<CompositionSpec> specs;
+  for (const ReuseMode mode : {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent}) {
+    spec.mode = mode;
+    specs.push_back(spec);
+  }
+  spec.mode = ReuseMode::kBlend;
+  spec.blend = {.selector = Selector::kQueryAttention, .share = 0.3};
+  specs.push_back(spec);
+  spec.blend = {.selector = Selector::kFirst, .share = 1};
+  specs.push_back(spec);
+  for (const CompositionSpec& each : specs) {
+    const auto ours = gpu.logits_from_chunks(each);
+    const auto theirs = cpu.logits_from_chunks(each);
+    ASSERT_TRUE(ours.ok()) << ours.error().message;
+    EXPECT_LE(distance(theirs->logits, ours->logits), 0.03)
+        << reuse_mode_name(each.mode) << " " << selector_name(each.blend.selector);
+  }
+}
+
+TEST(Gpu, ChunksInAnyOrderAndManyAtOnceEqualEachAlone) {
+  ChunkedLLM gpu = open_chunked("cuda");
+  CompositionSpec spec = register_scene(gpu);
+  std::vector<CompositionSpec> specs(6, spec);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    std::ranges::rotate(specs[i].context_chunk_ids, specs[i].context_chunk_ids.begin() + i % 3);
+  }
+  std::vector<Ids> alone;
+  for (const CompositionSpec& each : specs) {
+    alone.push_back(gpu.generate_from_chunks(each, kGreedy).value().token_ids);
+  }
+  const auto together = gpu.batch_generate_from_chunks(specs, {&kGreedy, 1}).value();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(together[i].token_ids, alone[i]) << i;
+  }
+}
+
+TEST(Gpu, ChunksOutliveTheProcessAndChangeTheDevice) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path() / "store";
+  CompositionSpec spec;
+  Ids want;
+  {
+    ChunkedLLM gpu = open_chunked("cuda", store);
+    spec = register_scene(gpu);
+    want = gpu.generate_from_chunks(spec, kGreedy).value().token_ids;
+  }
+  ChunkedLLM gpu = open_chunked("cuda", store);
+  EXPECT_EQ(gpu.generate_from_chunks(spec, kGreedy).value().token_ids, want);
+  EXPECT_LE(stat(gpu, "tokens_computed"), 12 + 24);
+}
+
+TEST(Gpu, ItemsOfAContextMoveToTheHostAndBack) {
+  LLM gpu = open("cuda");
+  const TemporaryFolder folder;
+  ContextManager context = ContextManager::open(gpu, {.store = folder.path() / "store"}).value();
+  const std::string card = context.add("Card 7. Ada trades in apples.").value();
+  const auto ask = [&] {
+    const auto answer = context.infer("What does Ada trade in?", kGreedy).value();
+    EXPECT_TRUE(context.erase(answer.user_id).ok());
+    EXPECT_TRUE(context.erase(answer.output_id).ok());
+    return answer.output.token_ids;
+  };
+  const Ids before = ask();
+  ASSERT_TRUE(context.unload(card).ok());
+  EXPECT_EQ(context.show(card).value().tier, Tier::kHost);
+  const double computed = stat(gpu, "tokens_computed");
+  ASSERT_TRUE(context.restore(card).ok());
+  EXPECT_EQ(stat(gpu, "tokens_computed"), computed);
+  EXPECT_EQ(ask(), before);
+  ASSERT_TRUE(context.save(card).ok());
+  ASSERT_TRUE(context.unload(card, true).ok());
+  ASSERT_TRUE(context.restore(card).ok());
+  EXPECT_EQ(ask(), before);
+}
+
+TEST(Gpu, WhatItCannotDoIsATypedError) {
+  EXPECT_EQ(LLM::open(model(), on("cuda:99")).error().code, ErrorCode::kDevice);
+  EXPECT_EQ(LLM::open(model(), on("cuda", "float32")).error().code, ErrorCode::kUnsupported);
+  LLMOptions large = on("cuda");
+  large.kv_budget_bytes = std::int64_t{1} << 39;
+  EXPECT_EQ(LLM::open(model(), large).error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(LLM::open(model(), {.device = "tpu"}).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Gpu, FasterWithoutDeterminismItStillAnswersRight) {
+  LLMOptions options = on("cuda");
+  options.deterministic = false;
+  LLM gpu = LLM::open(model(), options).value();
+  LLM exact = open("cpu", "float32"), cpu = open("cpu");
+  const Ids ids = some_ids(900, 3);
+  const auto want = last_logits(exact, ids);
+  EXPECT_LE(distance(want, last_logits(gpu, ids)),
+            2 * distance(want, last_logits(cpu, ids)) + 1e-3);
+}
+
+}  // namespace
+}  // namespace quire
