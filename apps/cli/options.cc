@@ -55,6 +55,10 @@ void add_model(CLI::App& command, std::string& model) {
 void add_engine_options(CLI::App& command, LLMOptions& options) {
   const std::string group = "Engine";
   command.add_option("--device", options.device, "cpu, cuda or cuda:N")->group(group);
+  command
+      .add_flag("!--not-deterministic", options.deterministic,
+                "on a GPU: faster; the last bits then depend on what is computed together")
+      ->group(group);
   command.add_option("--dtype", options.dtype, "compute type: auto, float32, bfloat16")
       ->group(group);
   command

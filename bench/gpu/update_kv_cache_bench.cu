@@ -21,11 +21,14 @@
 #include "quire/kernels/cuda/update_kv_cache.h"
 #include "quire/kv_cache.h"
 #include "quire/result.h"
+#include "timing.h"
 
 namespace {
 
 using namespace quire::device::cuda;  // NOLINT(google-build-using-namespace): a program
 using quire::KVUpdate;
+using quire::bench::microseconds;
+using quire::bench::must;
 using quire::kernels::cuda::launch_update;
 using quire::kernels::cuda::plan_update;
 using quire::kernels::cuda::UpdateLaunch;
@@ -33,56 +36,6 @@ using quire::kernels::cuda::UpdateLaunch;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr int kHeads = 8, kDim = 128;
 constexpr std::int64_t kRowBytes = kHeads * kDim * 2;
-
-[[noreturn]] void fail(const quire::Error& error) {
-  std::fprintf(stderr, "%s: %s\n", quire::error_code_name(error.code), error.message.c_str());
-  std::exit(1);
-}
-
-void must(const quire::Status& status) {
-  if (!status.ok()) {
-    fail(status.error());
-  }
-}
-
-void must(cudaError_t code) { must(to_status(code, "CUDA call of the benchmark")); }
-
-template <class T>
-T must(quire::Result<T> result) {
-  if (!result.ok()) {
-    fail(result.error());
-  }
-  return std::move(result).value();
-}
-
-// Median microseconds of one of `nodes` graph nodes that `record` puts on the stream.
-double microseconds(DeviceContext& context, int nodes, const std::function<void(int)>& record) {
-  constexpr int kWarmups = 3, kRuns = 15;
-  CUstream_st* const stream = context.compute_stream().get();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < nodes; ++i) {
-    record(i);
-  }
-  must(cudaStreamEndCapture(stream, &graph));
-  must(cudaGraphInstantiate(&ready, graph, 0));
-  const Event start = must(Event::create(true)), end = must(Event::create(true));
-  std::vector<float> times;
-  for (int run = 0; run < kWarmups + kRuns; ++run) {
-    must(context.compute_stream().record(start));
-    must(cudaGraphLaunch(ready, stream));
-    must(context.compute_stream().record(end));
-    must(end.synchronize());
-    if (run >= kWarmups) {
-      times.push_back(must(end.milliseconds_since(start)));
-    }
-  }
-  must(cudaGraphExecDestroy(ready));
-  must(cudaGraphDestroy(graph));
-  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-  return times[kRuns / 2] * 1e3 / nodes;
-}
 
 // Read and written, GB/s.
 double gigabytes(std::int64_t bytes, double us) {

@@ -16,8 +16,9 @@
 namespace quire::attention {
 namespace {
 
-constexpr std::int32_t kFewStep = 64;       // shortest range of an item of few columns
+constexpr std::int32_t kFewStep = 32;       // shortest range of an item of few columns
 constexpr std::int32_t kManyStep = 256;     // of many
+constexpr std::int64_t kMostParts = 128;    // of one entry for one row
 constexpr std::int64_t kManyWorkers = 264;  // CTAs of the many-column family side by side
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -36,6 +37,7 @@ class Planner {
   DevicePlan make() {
     for (const Entry& entry : entries_) {
       (is_few(entry) ? few_tokens_ : many_tokens_) += work_of(entry);
+      longest_ = std::max<std::int64_t>(longest_, entry.num_tokens);
     }
     for (const Entry& entry : entries_) {
       add(entry);
@@ -56,8 +58,9 @@ class Planner {
     TokenRange seen;
   };
 
+  // The families differ in the last bits, so with fixed ranges one of them does everything.
   [[nodiscard]] bool is_few(const Entry& entry) const {
-    return std::ssize(entry.rows) * group_ <= kFewColumns;
+    return options_.range_tokens == 0 && std::ssize(entry.rows) * group_ <= kFewColumns;
   }
 
   [[nodiscard]] std::int32_t rows_of_tile(const Entry& entry) const {
@@ -82,7 +85,9 @@ class Planner {
     const std::int64_t step = few ? kFewStep : kManyStep;
     const std::int64_t share =
         few ? divide_up(few_tokens_, options_.workers) : divide_up(many_tokens_, kManyWorkers);
-    const std::int64_t range = divide_up(std::max<std::int64_t>(share, 1), step) * step;
+    // A row with many parts waits for their merge.
+    const std::int64_t least = divide_up(longest_, kMostParts);
+    const std::int64_t range = divide_up(std::max({share, least, std::int64_t{1}}), step) * step;
     return static_cast<std::int32_t>(
         std::min<std::int64_t>(range, std::numeric_limits<std::int32_t>::max() / 2));
   }
@@ -130,8 +135,10 @@ class Planner {
 
   // `at`: first_block, and in first_row the first query, of the entry.
   void add_item(const Entry& entry, const Tile& tile, TokenRange cut, const DevicePlan::Item& at) {
+    const std::int32_t step = is_few(entry) ? kFewStep : kStepTokens;
     DevicePlan::Item item{.first_block = at.first_block,
-                          .first_token = cut.begin,
+                          .first_token = cut.begin / step * step,
+                          .first_seen = cut.begin,
                           .last_token = cut.end,
                           .first_row = static_cast<std::int32_t>(plan_.rows.size())};
     for (std::int32_t i = tile.first; i < tile.first + tile.count; ++i) {
@@ -175,7 +182,7 @@ class Planner {
   const DevicePlanOptions options_;
   const std::int32_t group_;
   const std::int32_t kv_heads_;
-  std::int64_t few_tokens_ = 0, many_tokens_ = 0;
+  std::int64_t few_tokens_ = 0, many_tokens_ = 0, longest_ = 0;
   DevicePlan plan_;
 };
 

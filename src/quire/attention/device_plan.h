@@ -20,12 +20,15 @@ namespace quire::attention {
 
 inline constexpr int kFewColumns = 16;   // (row, head) pairs of one KV head in an item at most
 inline constexpr int kManyColumns = 64;  // the same of the other family
+inline constexpr int kStepTokens = 64;   // that a kernel takes at once at most
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
   struct Item {
     std::int32_t first_block = 0;  // of the entry's run: index into `blocks`
-    std::int32_t first_token = 0;  // of the run
+    std::int32_t first_token = 0;  // of the run: a multiple of kStepTokens, so that what is taken
+                                   // together does not depend on what the rows see
+    std::int32_t first_seen = 0;   // what is before it is not read
     std::int32_t last_token = 0;   // one past; every token before it is stored
     std::int32_t first_row = 0;    // index into `rows`
     std::int32_t num_rows = 0;
@@ -56,7 +59,7 @@ struct DevicePlan {
 struct DevicePlanOptions {
   std::int32_t block_tokens = 32;
   std::int32_t window_tokens = 0;  // 0: none
-  int workers = 1056;              // items that run side by side: warps of the few-column family
+  int workers = 1584;              // items that run side by side: warps of the few-column family
   std::int32_t range_tokens = 0;   // 0: by load; else a multiple of kPieceTokens
 };
 

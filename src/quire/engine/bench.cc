@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "quire/engine/bench_state.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/decoder.h"
 #include "quire/output.h"
@@ -66,12 +68,13 @@ const model::Decoder& decoder_of(const Engine& engine) {
 
 class Bench {
  public:
-  Bench(Engine& engine, const BenchOptions& options)
+  Bench(Engine& engine, const BenchOptions& options,
+        const std::optional<kernels::DeviceCeilings>& device)
       : engine_(engine),
         options_(options),
         pool_(engine.context().pool->threads()),
         floors_({.table = engine.context().table, .pool = &pool_}, decoder_of(engine),
-                engine.bundle().kv_dtype),
+                engine.bundle().kv_dtype, device),
         prompts_(engine.model_config().vocab_size),
         format_(decoder_of(engine).load_report().main_format) {}
 
@@ -135,7 +138,7 @@ Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth) {
 void Bench::add_plain(BenchRecord record) {
   record.weights = kernels::format_name(format_);
   record.kv = tensor::dtype_name(engine_.bundle().kv_dtype);
-  record.device = "cpu";
+  record.device = options_.llm.device;
   record.threads = pool_.threads();
   records.push_back(std::move(record));
 }
@@ -301,7 +304,11 @@ Result<std::vector<BenchRecord>> run_bench(
   say(base::str_cat("loading ", model));
   QUIRE_TRY(const auto engine, Engine::start(model, engine::to_engine_options(options.llm)));
   say("measuring the machine's ceilings");
-  Bench bench(*engine, options);
+  std::optional<kernels::DeviceCeilings> ceilings;
+  if (engine->accelerator() != nullptr) {
+    QUIRE_TRY(ceilings, kernels::measure_device_ceilings(*engine->accelerator()));
+  }
+  Bench bench(*engine, options, ceilings);
   for (const std::int32_t depth : options.depth) {
     QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "quire/kernels/ceilings.h"
 #include "quire/kernels/context.h"
+#include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -58,14 +60,17 @@ double head_values(const model::ModelConfig& config) {
 }  // namespace
 
 BenchFloors::BenchFloors(const kernels::Context& context, const model::Decoder& decoder,
-                         tensor::DType kv_dtype)
+                         tensor::DType kv_dtype,
+                         const std::optional<kernels::DeviceCeilings>& device)
     : context_(context),
       config_(decoder.config()),
       weights_(decoder.load_report()),
       kv_token_bytes_(2.0 * config_.layers * config_.kv_heads * config_.head_dim *
                       tensor::dtype_bytes(kv_dtype)),
-      read_bandwidth_(kernels::measure_read_bandwidth(context, kReadBytes)),
-      peak_(peak_of(context, weights_.main_format)) {}
+      read_bandwidth_(device ? device->read_bytes_per_second
+                             : kernels::measure_read_bandwidth(context, kReadBytes)),
+      peak_(device ? device->flops_per_second : peak_of(context, weights_.main_format)),
+      on_device_(device.has_value()) {}
 
 double BenchFloors::layer_flops(const StepWork& work) const {
   const double attention =
@@ -85,6 +90,9 @@ double BenchFloors::floor_seconds(const StepWork& work) const {
 }
 
 double BenchFloors::linear_seconds(const StepWork& work) {
+  if (on_device_) {
+    return 0;
+  }
   const auto rows = static_cast<std::int64_t>(std::max(1.0, std::round(work.rows)));
   double seconds = 0;
   for (const Matrix& matrix : layer_matrices(config_)) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "quire/kernels/context.h"
+#include "quire/kernels/device_ceilings.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
@@ -22,14 +24,15 @@ struct StepWork {
 
 class BenchFloors {
  public:
-  // Measures; a second or two. The machine should be otherwise idle.
+  // Measures; a second or two. The machine should be otherwise idle. `device`: of the accelerator
+  // that the decoder is on.
   BenchFloors(const kernels::Context& context, const model::Decoder& decoder,
-              tensor::DType kv_dtype);
+              tensor::DType kv_dtype, const std::optional<kernels::DeviceCeilings>& device);
 
   // Seconds at the measured read bandwidth and compute peak, whichever is longer.
   [[nodiscard]] double floor_seconds(const StepWork& work) const;
   // Seconds that linear() alone needs for the step's matrices, at rates measured for this number of
-  // rows.
+  // rows; 0 on an accelerator.
   [[nodiscard]] double linear_seconds(const StepWork& work);
   // Bytes that the step cannot avoid reading: matrices once, KV once.
   [[nodiscard]] double bytes(const StepWork& work) const;
@@ -48,6 +51,7 @@ class BenchFloors {
   double kv_token_bytes_ = 0;
   double read_bandwidth_ = 0;  // bytes/s
   double peak_ = 0;            // FLOP/s of the format's multiply-adds
+  bool on_device_ = false;
 };
 
 }  // namespace quire::engine

@@ -154,13 +154,16 @@ Result<std::vector<TokenId>> Context::encode(Engine& engine, const Prompt& conte
 std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique) const {
   for (std::int64_t serial = 0;; ++serial) {
     base::FieldHasher hasher;
-    hasher.add("quire item 1").add(engine.chunks().setup().model_digest).add(options_.salt);
+    hasher.add("quire item 1").add(engine.chunks().setup().model_digest);
     hasher.add(reuse_mode_name(options_.mode)).add_int(serial);
     hasher.add_int(std::ssize(info.parents));
     for (const std::string& parent : info.parents) {
       hasher.add(parent);
     }
     hasher.add_bytes(std::as_bytes(std::span(info.token_ids)));
+    if (!options_.salt.empty()) {
+      hasher.add(options_.salt);
+    }
     std::string id = base::to_hex(hasher.finish());
     if (!unique || items_.find_id(id) == nullptr) {
       return id;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
+#include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/kernels/self_check.h"
 #include "quire/result.h"
@@ -49,6 +50,14 @@ json::object isa_report() {
           {"self_test", std::move(self_test)}};
 }
 
+// What LLMOptions::device may be here, and why not more.
+json::object device_report() {
+  json::object report{{"cpu", cpu_name()}};
+  const auto accelerator = device::Accelerator::open("cuda");
+  report["cuda"] = accelerator.ok() ? (*accelerator)->name() : accelerator.error().message;
+  return report;
+}
+
 }  // namespace
 
 const char* version() { return QUIRE_VERSION; }
@@ -65,7 +74,7 @@ std::string doctor_json() {
       {"memory_bytes", memory_bytes()},
       {"isa", isa_report()},
       {"libraries", {{"boost", BOOST_LIB_VERSION}}},
-      {"devices", {"cpu"}},
+      {"devices", device_report()},
   };
   return json::serialize(report);
 }

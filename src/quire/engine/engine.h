@@ -120,7 +120,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] const ModelBundle& bundle() const { return bundle_; }
   [[nodiscard]] const kernels::Context& context() const { return context_; }
   // Where it computes; null on the CPU.
-  [[nodiscard]] const device::Accelerator* accelerator() const { return accelerator_.get(); }
+  [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
 
  private:
   Engine(const EngineOptions& options, int threads);

@@ -27,8 +27,10 @@ struct RunAddress {
   const std::int32_t* blocks;
   std::ptrdiff_t block_stride, v_offset;
   int block_tokens, head_dim;
+  int first_seen, last_token;  // tokens outside are read as the nearest one inside
 
-  __device__ const std::uint16_t* key(int token) const {
+  __device__ const std::uint16_t* key(int index) const {
+    const int token = min(max(index, first_seen), last_token - 1);
     const int block = token / block_tokens;
     return head + __ldg(blocks + block) * block_stride + (token - block * block_tokens) * head_dim;
   }
@@ -38,10 +40,10 @@ template <int D>
 struct Keys {
   uint4 row[2][D / 32];  // tokens g and g + 8, 8 dimensions of each 32
 
-  __device__ void load(const RunAddress& run, int first, int last, int g, int t) {
+  __device__ void load(const RunAddress& run, int first, int g, int t) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::uint16_t* key = run.key(min(first + g + 8 * r, last - 1)) + t * 8;
+      const std::uint16_t* key = run.key(first + g + 8 * r) + t * 8;
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
         row[r][d] = load_16(key + d * 32);
@@ -54,11 +56,11 @@ template <int D>
 struct Values {
   uint2 row[4][D / 32];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9, 4 dimensions of each 32
 
-  __device__ void load(const RunAddress& run, int first, int last, int g, int t) {
+  __device__ void load(const RunAddress& run, int first, int g, int t) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int token = first + 2 * t + (r & 1) + 8 * (r >> 1);
-      const std::uint16_t* value = run.key(min(token, last - 1)) + run.v_offset + g * 4;
+      const std::uint16_t* value = run.key(token) + run.v_offset + g * 4;
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
         row[r][d] = __ldg(reinterpret_cast<const uint2*>(value + d * 32));
@@ -128,7 +130,9 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                           args.kv.block_stride,
                           args.kv.v_offset,
                           args.kv.block_tokens,
-                          D};
+                          D,
+                          item.first_seen,
+                          item.last_token};
 
   uint4 q[N][D / 32] = {};  // column g of each tile
   Column mine[N][2];        // columns 2t and 2t + 1
@@ -155,22 +159,22 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
     largest[n][0] = largest[n][1] = kNothing;
   }
   Keys<D> keys;
-  keys.load(run, item.first_token, item.last_token, g, t);
+  keys.load(run, item.first_token, g, t);
   for (int first = item.first_token; first < item.last_token; first += kStep) {
     Values<D> values;
-    values.load(run, first, item.last_token, g, t);
+    values.load(run, first, g, t);
     float score[N][4] = {};  // tokens g and g + 8, columns 2t and 2t + 1
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         const uint4 a = keys.row[0][d], b = keys.row[1][d];
-        mma_bf16(score[n], a.x, b.x, a.y, b.y, q[n][d].x, q[n][d].y);
-        mma_bf16(score[n], a.z, b.z, a.w, b.w, q[n][d].z, q[n][d].w);
+        mma_bf16(score[n], {a.x, b.x, a.y, b.y}, q[n][d].x, q[n][d].y);
+        mma_bf16(score[n], {a.z, b.z, a.w, b.w}, q[n][d].z, q[n][d].w);
       }
     }
     if (first + kStep < item.last_token) {
-      keys.load(run, first + kStep, item.last_token, g, t);
+      keys.load(run, first + kStep, g, t);
     }
 
     std::uint32_t weights[N][2];  // P^T: tokens 2t.. and 2t + 8.., column g
@@ -187,10 +191,10 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                                                                    : -INFINITY;
         const float before = largest[n][c];
         const float now = fmaxf(before, max_over_tokens(fmaxf(low, high)));
-        const float shrink = exp2f(before - now);
+        const float shrink = exp2_approx(before - now);
         largest[n][c] = now;
-        low = exp2f(low - now);
-        high = exp2f(high - now);
+        low = exp2_approx(low - now);
+        high = exp2_approx(high - now);
         sum[n][c] = sum[n][c] * shrink + low + high;
 #pragma unroll
         for (int d = 0; d < D / 32; ++d) {
@@ -208,11 +212,11 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
     for (int d = 0; d < D / 32; ++d) {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        const std::uint32_t a0 = values.pair(0, d, 2 * m), a1 = values.pair(0, d, 2 * m + 1);
-        const std::uint32_t a2 = values.pair(2, d, 2 * m), a3 = values.pair(2, d, 2 * m + 1);
+        const Left a = {values.pair(0, d, 2 * m), values.pair(0, d, 2 * m + 1),
+                        values.pair(2, d, 2 * m), values.pair(2, d, 2 * m + 1)};
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          mma_bf16(out[n][d][m], a0, a1, a2, a3, weights[n][0], weights[n][1]);
+          mma_bf16(out[n][d][m], a, weights[n][0], weights[n][1]);
         }
       }
     }

@@ -8,16 +8,20 @@
 
 namespace quire::attention::cuda {
 
-// d [16 x 8] += a [16 x 16] b [16 x 8], bf16 in, fp32 sums.
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t a0,
-                                         const std::uint32_t a1, const std::uint32_t a2,
-                                         const std::uint32_t a3, const std::uint32_t b0,
-                                         const std::uint32_t b1) {
+// An operand [16 x 16] of the product below: words of row g, row g + 8, and the same 8 columns on.
+struct Left {
+  std::uint32_t a0, a1, a2, a3;
+};
+
+// d [16 x 8] += a [16 x 16] b [16 x 8], bf16 in, fp32 sums. b0, b1: rows 2t.. and 2t + 8.. of
+// column g.
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const Left& a, std::uint32_t b0,
+                                         std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b0), "r"(b1));
 }
 
 // Two floats as two bf16 in one word, the first one low.
@@ -30,6 +34,13 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// 2^x by the special function unit: 2 ulp, and 0 for what would be denormal.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -62,14 +62,14 @@ struct Tile {
   std::uint16_t keys[kTokens<D> * D];
   std::uint16_t values[kTokens<D> * D];
 
-  // Tokens from `first` on; those behind `last` repeat the last one.
+  // Tokens from `first` on; those that no row sees are read as the nearest one that some does.
   __device__ void fetch(const AttentionArgs& args, const DevicePlan::Item& item, int kv_head,
                         int first) {
     const std::uint16_t* head = args.kv.data + kv_head * args.kv.head_stride;
     const std::int32_t* blocks = args.work.blocks + item.first_block;
     for (int i = static_cast<int>(threadIdx.x); i < kTokens<D> * (D / 8); i += kThreads) {
       const int row = i / (D / 8), piece = i % (D / 8);
-      const int token = min(first + row, item.last_token - 1);
+      const int token = min(max(first + row, item.first_seen), item.last_token - 1);
       const int block = token / args.kv.block_tokens;
       const std::uint16_t* from = head + __ldg(blocks + block) * args.kv.block_stride +
                                   (token - block * args.kv.block_tokens) * D + piece * 8;
@@ -129,7 +129,7 @@ struct WarpColumns {
     }
   }
 
-  // Scores of all tokens of the tile, in powers of two; -inf where nothing is seen.
+  // Products of the queries with all tokens of the tile.
   __device__ void weigh(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4], int lane) const {
 #pragma unroll
     for (auto& tokens : score) {
@@ -142,8 +142,9 @@ struct WarpColumns {
         std::uint32_t b[4];  // tokens 0..7: two halves of the 16 dimensions; then tokens 8..15
         const int row = n * 16 + (lane & 7) + (lane & 16) / 2;
         load_matrices(b, tile.keys + Rows<D>::offset(row, k * 2 + (lane >> 3 & 1)));
-        mma_bf16(score[2 * n], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
-        mma_bf16(score[2 * n + 1], q[k][0], q[k][1], q[k][2], q[k][3], b[2], b[3]);
+        const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
+        mma_bf16(score[2 * n], a, b[0], b[1]);
+        mma_bf16(score[2 * n + 1], a, b[2], b[3]);
       }
     }
   }
@@ -153,21 +154,18 @@ struct WarpColumns {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Column& mine = column[half];
-      const bool all = mine.begin <= first && first + kTokens<D> <= mine.end;
-      float largest = mine.largest;
+      if (first < mine.begin || first + kTokens<D> > mine.end) {
+        hide(score, half, first, t);
+      }
+      float largest = -INFINITY;
 #pragma unroll
       for (int n = 0; n < kTokens<D> / 8; ++n) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int token = first + n * 8 + 2 * t + c;
-          float& x = score[n][2 * half + c];
-          x = all || (token >= mine.begin && token < mine.end) ? x * scale_log2 : -INFINITY;
-          largest = fmaxf(largest, x);
-        }
+        largest = fmaxf(largest, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
       }
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      const float shrink = exp2f(mine.largest - largest);
+      largest = fmaxf(largest * scale_log2, mine.largest);
+      const float shrink = exp2_approx(mine.largest - largest);
       mine.largest = largest;
       mine.sum *= shrink;
 #pragma unroll
@@ -175,7 +173,7 @@ struct WarpColumns {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = score[n][2 * half + c];
-          x = exp2f(x - largest);
+          x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
           mine.sum += x;
         }
       }
@@ -187,21 +185,36 @@ struct WarpColumns {
     }
   }
 
+  // What a column does not see scores -inf.
+  __device__ void hide(float (&score)[kTokens<D> / 8][4], int half, int first, int t) const {
+    const Column& mine = column[half];
+#pragma unroll
+    for (int n = 0; n < kTokens<D> / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int token = first + n * 8 + 2 * t + c;
+        if (token < mine.begin || token >= mine.end) {
+          score[n][2 * half + c] = -INFINITY;
+        }
+      }
+    }
+  }
+
   __device__ void add_values(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
                              int lane) {
 #pragma unroll
     for (int k = 0; k < kTokens<D> / 16; ++k) {
-      const std::uint32_t a0 = pack_bf16(weight[2 * k][0], weight[2 * k][1]);
-      const std::uint32_t a1 = pack_bf16(weight[2 * k][2], weight[2 * k][3]);
-      const std::uint32_t a2 = pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]);
-      const std::uint32_t a3 = pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3]);
+      const Left a = {pack_bf16(weight[2 * k][0], weight[2 * k][1]),
+                      pack_bf16(weight[2 * k][2], weight[2 * k][3]),
+                      pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+                      pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3])};
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
         std::uint32_t b[4];  // dimensions 0..7: two halves of the 16 tokens; then 8..15
         load_transposed(b,
                         tile.values + Rows<D>::offset(k * 16 + (lane & 15), d * 2 + (lane >> 4)));
-        mma_bf16(out[2 * d], a0, a1, a2, a3, b[0], b[1]);
-        mma_bf16(out[2 * d + 1], a0, a1, a2, a3, b[2], b[3]);
+        mma_bf16(out[2 * d], a, b[0], b[1]);
+        mma_bf16(out[2 * d + 1], a, b[2], b[3]);
       }
     }
   }
@@ -230,7 +243,9 @@ struct WarpColumns {
 };
 
 template <int D>
-__global__ void __launch_bounds__(kThreads) many_rows(const AttentionArgs args) {
+__global__ void __launch_bounds__(kThreads, D <= 64    ? 4
+                                            : D <= 128 ? 3
+                                                       : 1) many_rows(const AttentionArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto* tiles = reinterpret_cast<Tile<D>*>(shared);  // two
   const int kv_head = static_cast<int>(blockIdx.y);

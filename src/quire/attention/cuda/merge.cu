@@ -1,4 +1,6 @@
-// Merges the parts of each row, in order, and rounds the result.
+// Merges the parts of each row and rounds the result. Parts are dealt to kGroups groups like cards;
+// each group is merged in order, then the groups are. Two kernels do that, one with a warp for each
+// group where there are few rows, one with a warp for all; the bits are the same.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -11,55 +13,118 @@
 namespace quire::attention::cuda {
 namespace {
 
-constexpr int kHeads = 4;     // of one row, in a block: a warp each
+constexpr int kGroups = 8;
+constexpr int kHeads = 4;     // of one row, in a block of the second kernel: a warp each
 constexpr int kMostDims = 8;  // of a lane: head size 256 / 32
+constexpr int kMostDim = 256;
 
-__global__ void __launch_bounds__(kHeads * 32) merge(const AttentionArgs args) {
-  const int row = static_cast<int>(blockIdx.x);
-  const int head = static_cast<int>(blockIdx.y) * kHeads + static_cast<int>(threadIdx.x) / 32;
+// Values of one head, spread over a warp: lane l holds dimensions l, l + 32, ...
+struct Sum {
+  float value[kMostDims] = {};
+  float largest = -INFINITY, total = 0;
+
+  __device__ void add(float2 stats, const float* from, int head_dim, int lane) {
+    const float now = fmaxf(largest, stats.x);
+    const float keep = exp2f(largest - now), take = exp2f(stats.x - now);
+    largest = now;
+    total = __fmaf_rn(total, keep, __fmul_rn(stats.y, take));
+#pragma unroll
+    for (int d = 0; d < kMostDims; ++d) {
+      const int dim = d * 32 + lane;
+      if (dim < head_dim) {
+        value[d] = __fmaf_rn(value[d], keep, __fmul_rn(from[dim], take));
+      }
+    }
+  }
+
+  // Parts group, group + kGroups, ... of a row's head.
+  __device__ void add_group(const AttentionArgs& args, DevicePlan::Parts parts, int head, int group,
+                            int lane) {
+    for (int i = group; i < parts.count; i += kGroups) {
+      const std::int64_t at = std::int64_t{parts.first + i} * args.heads + head;
+      add(args.work.part_stats[at], args.work.part_values + at * args.kv.head_dim, args.kv.head_dim,
+          lane);
+    }
+  }
+
+  __device__ void write(const AttentionArgs& args, int row, int head, int lane) const {
+    const std::int64_t at = std::int64_t{row} * args.heads + head;
+    auto* out = reinterpret_cast<__nv_bfloat16*>(args.out) + at * args.head_dim;
+#pragma unroll
+    for (int d = 0; d < kMostDims; ++d) {
+      const int dim = d * 32 + lane;
+      if (dim < args.head_dim) {
+        out[dim] = __float2bfloat16_rn(total > 0 ? value[d] / total : 0.0f);
+      }
+    }
+    if (args.lse != nullptr && lane == 0) {
+      constexpr float kLn2 = 0.693147180559945f;
+      args.lse[at] = total > 0 ? (largest + log2f(total)) * kLn2 : -INFINITY;
+    }
+  }
+};
+
+// A block to a head of a row.
+__global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs args) {
+  __shared__ float values[kGroups][kMostDim];
+  __shared__ float2 stats[kGroups];
+  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int group = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const DevicePlan::Parts parts = args.work.parts[row];
+  Sum sum;
+  sum.add_group(args, parts, head, group, lane);
+#pragma unroll
+  for (int d = 0; d < kMostDims; ++d) {
+    values[group][d * 32 + lane] = sum.value[d];
+  }
+  if (lane == 0) {
+    stats[group] = {sum.largest, sum.total};
+  }
+  __syncthreads();
+  if (group > 0) {
+    return;
+  }
+  Sum all;
+  for (int i = 0; i < min(kGroups, parts.count); ++i) {
+    all.add(stats[i], values[i], args.kv.head_dim, lane);
+  }
+  all.write(args, row, head, lane);
+}
+
+// A warp to a head of a row.
+__global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs args) {
+  __shared__ float values[kHeads][kMostDim];
+  const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
+  const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (head >= args.heads) {
     return;
   }
   const DevicePlan::Parts parts = args.work.parts[row];
-  float value[kMostDims] = {};
-  float largest = -INFINITY, sum = 0;
-  for (int i = 0; i < parts.count; ++i) {
-    const std::int64_t at = std::int64_t{parts.first + i} * args.heads + head;
-    const float2 stats = args.work.part_stats[at];
-    const float now = fmaxf(largest, stats.x);
-    const float keep = exp2f(largest - now), add = exp2f(stats.x - now);
-    largest = now;
-    sum = sum * keep + stats.y * add;
-    const float* from = args.work.part_values + at * args.kv.head_dim;
+  Sum all;
+  for (int i = 0; i < min(kGroups, parts.count); ++i) {
+    Sum group;
+    group.add_group(args, parts, head, i, lane);
 #pragma unroll
     for (int d = 0; d < kMostDims; ++d) {
-      const int dim = d * 32 + lane;
-      if (dim < args.kv.head_dim) {
-        value[d] = value[d] * keep + from[dim] * add;
-      }
+      values[warp][d * 32 + lane] = group.value[d];  // each lane reads what it wrote
     }
+    all.add({group.largest, group.total}, values[warp], args.kv.head_dim, lane);
   }
-  const std::int64_t at = std::int64_t{row} * args.heads + head;
-  auto* out = reinterpret_cast<__nv_bfloat16*>(args.out) + at * args.head_dim;
-#pragma unroll
-  for (int d = 0; d < kMostDims; ++d) {
-    const int dim = d * 32 + lane;
-    if (dim < args.head_dim) {
-      out[dim] = __float2bfloat16_rn(sum > 0 ? value[d] / sum : 0.0f);
-    }
-  }
-  if (args.lse != nullptr && lane == 0) {
-    constexpr float kLn2 = 0.693147180559945f;
-    args.lse[at] = sum > 0 ? (largest + log2f(sum)) * kLn2 : -INFINITY;
-  }
+  all.write(args, row, head, lane);
 }
 
 }  // namespace
 
 cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
-  const dim3 grid(args.work.num_rows, (args.heads + kHeads - 1) / kHeads);
-  merge<<<grid, kHeads * 32, 0, stream>>>(args);
+  constexpr int kFewBlocks = 4096;
+  const auto rows = static_cast<unsigned>(args.work.num_rows);
+  const auto heads = static_cast<unsigned>(args.heads);
+  if (rows * heads <= kFewBlocks) {
+    merge_wide<<<dim3(rows, heads), kGroups * 32, 0, stream>>>(args);
+  } else {
+    merge_narrow<<<dim3(rows, (heads + kHeads - 1) / kHeads), kHeads * 32, 0, stream>>>(args);
+  }
   return cudaGetLastError();
 }
 

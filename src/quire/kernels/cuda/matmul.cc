@@ -11,9 +11,11 @@
 #include <utility>
 
 #include "quire/base/str.h"
+#include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/cuda/cublas_lt.h"
+#include "quire/kernels/cuda/gemv.h"
 #include "quire/result.h"
 
 namespace quire::kernels::cuda {
@@ -133,6 +135,16 @@ MatMul::~MatMul() = default;
 Status MatMul::run(const Product& call) {
   if (call.rows == 0) {
     return {};
+  }
+  if (call.rows == 1 && !impl_->row_invariant && call.inputs % 8 == 0) {
+    return device::cuda::to_status(gemv({.x = call.x,
+                                         .weights = call.weights,
+                                         .out = call.out,
+                                         .outputs = call.outputs,
+                                         .inputs = static_cast<std::int32_t>(call.inputs),
+                                         .accumulate = call.accumulate},
+                                        impl_->device->compute_stream().get()),
+                                   "gemv");
   }
   const Impl::Shape shape{call.rows, call.outputs, call.inputs, call.accumulate};
   auto plan = impl_->plans.find(shape);

@@ -1,5 +1,5 @@
-// Matrix products on the device by cuBLASLt, which is loaded when it is first needed: a program
-// starts without it. No CUDA header.
+// Matrix products on the device: of one row by gemv.h, of more by cuBLASLt, which is loaded when it
+// is first needed: a program starts without it. No CUDA header.
 //
 // By default an algorithm is chosen for each number of rows. With `row_invariant` one algorithm
 // serves every number of rows, so that a row's bits depend on that row alone; it costs time where

@@ -43,35 +43,33 @@ __device__ __forceinline__ float rotated(const float* head, int dim, const Rotar
                     : __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
 }
 
-// A block to a token.
+// A block to a KV head of a token.
 __global__ void __launch_bounds__(kThreads)
     append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
                   const KVLayer to) {
   const std::int64_t token = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y);
   const tensor::KVSlot slot = slots[token];
-  const float* k = from.qkv + token * from.stride + from.heads * from.head_dim;
-  const float* v = k + from.kv_heads * from.head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < from.kv_heads * to.stored_dim; i += kThreads) {
-    const int head = i / to.stored_dim, dim = i % to.stored_dim;
-    Bf16* out = to.data + head * to.head_stride + slot.block * to.block_stride +
-                slot.offset * to.stored_dim + dim;
+  const float* k = from.qkv + token * from.stride + std::int64_t{from.heads + head} * from.head_dim;
+  const float* v = k + std::int64_t{from.kv_heads} * from.head_dim;
+  Bf16* out =
+      to.data + head * to.head_stride + slot.block * to.block_stride + slot.offset * to.stored_dim;
+  for (int dim = static_cast<int>(threadIdx.x); dim < to.stored_dim; dim += kThreads) {
     const bool real = dim < from.head_dim;
-    out[0] = to_bf16(real ? rotated(k + head * from.head_dim, dim, table, token) : 0.0f);
-    out[to.v_offset] = to_bf16(real ? v[head * from.head_dim + dim] : 0.0f);
+    out[dim] = to_bf16(real ? rotated(k, dim, table, token) : 0.0f);
+    out[to.v_offset + dim] = to_bf16(real ? v[dim] : 0.0f);
   }
 }
 
-// A block to a query.
+// A block to a head of a query.
 __global__ void __launch_bounds__(kThreads)
-    queries_kernel(const QKVRows from, const RotaryTable table, const std::int32_t* rows,
-                   std::int32_t stored_dim, Bf16* out) {
+    queries_kernel(const QKVRows from, const RotaryTable table, const QueryRows queries) {
   const std::int64_t query = blockIdx.x;
-  const float* q = from.qkv + rows[query] * from.stride;
-  Bf16* to = out + query * from.heads * stored_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < from.heads * stored_dim; i += kThreads) {
-    const int head = i / stored_dim, dim = i % stored_dim;
-    to[i] =
-        to_bf16(dim < from.head_dim ? rotated(q + head * from.head_dim, dim, table, query) : 0.0f);
+  const int head = static_cast<int>(blockIdx.y);
+  const float* q = from.qkv + queries.rows[query] * from.stride + head * from.head_dim;
+  Bf16* to = queries.out + (query * from.heads + head) * queries.stored_dim;
+  for (int dim = static_cast<int>(threadIdx.x); dim < queries.stored_dim; dim += kThreads) {
+    to[dim] = to_bf16(dim < from.head_dim ? rotated(q, dim, table, query) : 0.0f);
   }
 }
 
@@ -94,18 +92,18 @@ cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tenso
   if (count == 0) {
     return cudaSuccess;
   }
-  append_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(from, table, slots, to);
+  append_kernel<<<dim3(static_cast<unsigned>(count), static_cast<unsigned>(from.kv_heads)),
+                  kThreads, 0, stream>>>(from, table, slots, to);
   return cudaGetLastError();
 }
 
-cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const std::int32_t* rows,
-                           std::int64_t count, std::int32_t stored_dim, Bf16* out,
+cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const QueryRows& to,
                            cudaStream_t stream) {
-  if (count == 0) {
+  if (to.count == 0) {
     return cudaSuccess;
   }
-  queries_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(from, table, rows,
-                                                                        stored_dim, out);
+  const dim3 grid(static_cast<unsigned>(to.count), static_cast<unsigned>(from.heads));
+  queries_kernel<<<grid, kThreads, 0, stream>>>(from, table, to);
   return cudaGetLastError();
 }
 

@@ -44,9 +44,17 @@ struct KVLayer {
                                     const tensor::KVSlot* slots, std::int64_t count,
                                     const KVLayer& to, cudaStream_t stream);
 
-// out[i] [heads, stored_dim] bf16 = the query of row rows[i], rotated by row i of `table`.
+// Which queries, and where they go.
+struct QueryRows {
+  const std::int32_t* rows = nullptr;  // [count] row of qkv
+  std::int64_t count = 0;
+  std::int32_t stored_dim = 0;
+  Bf16* out = nullptr;  // [count, heads, stored_dim]
+};
+
+// out[i] = the query of row rows[i], rotated by row i of `table`; what is behind head_dim becomes
+// zero.
 [[nodiscard]] cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table,
-                                         const std::int32_t* rows, std::int64_t count,
-                                         std::int32_t stored_dim, Bf16* out, cudaStream_t stream);
+                                         const QueryRows& to, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

@@ -10,6 +10,7 @@ namespace quire::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kNormThreads = 1024;
 
 __device__ __forceinline__ float to_float(Bf16 bits) {
   return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
@@ -27,9 +28,9 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Sum over a block of kThreads; every thread gets it.
+// Sum over a block of kNormThreads; every thread gets it.
 __device__ float block_sum(float x) {
-  __shared__ float sums[kThreads / 32];
+  __shared__ float sums[kNormThreads / 32];
   x = warp_sum(x);
   if (threadIdx.x % 32 == 0) {
     sums[threadIdx.x / 32] = x;
@@ -52,16 +53,16 @@ __global__ void embed_kernel(const Bf16* table, const std::int32_t* ids, std::in
   }
 }
 
-__global__ void __launch_bounds__(kThreads) rms_norm_kernel(const NormParams params) {
+__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const NormParams params) {
   const float* x = params.x + std::int64_t{blockIdx.x} * params.width;
   Bf16* out = params.out + std::int64_t{blockIdx.x} * params.width;
   float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kNormThreads) {
     squares += x[i] * x[i];
   }
   const float mean = block_sum(squares) / static_cast<float>(params.width);
   const float scale = 1.0f / sqrtf(mean + params.epsilon);
-  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kNormThreads) {
     out[i] = to_bf16(x[i] * scale * params.weight[i]);
   }
 }
@@ -130,7 +131,7 @@ cudaError_t rms_norm(const NormParams& params, cudaStream_t stream) {
   if (params.rows == 0) {
     return cudaSuccess;
   }
-  rms_norm_kernel<<<blocks(params.rows), kThreads, 0, stream>>>(params);
+  rms_norm_kernel<<<blocks(params.rows), kNormThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -52,8 +52,8 @@ using device::cuda::to_status;
 using kernels::cuda::Bf16;
 using tensor::PagedKVView;
 
-constexpr int kWarpsPerMultiprocessor = 8;
-constexpr std::int32_t kDeterministicRange = 2 * attention::kPieceTokens;
+constexpr int kWarpsPerMultiprocessor = 12;
+constexpr std::int32_t kDeterministicRange = 8 * attention::kPieceTokens;
 
 // What all layers with one window share during a step.
 struct WindowStep {
@@ -370,17 +370,19 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
 // qkv_ and the cache -> attended_
 Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
   const WindowStep& window = call.window;
-  QUIRE_TRY_STATUS(to_status(
-      kernels::cuda::rotate_queries({.qkv = qkv_.data(),
-                                     .stride = qkv_width(),
-                                     .heads = config_.heads,
-                                     .kv_heads = config_.kv_heads,
-                                     .head_dim = config_.head_dim},
-                                    table(window.cosines, window.sines),
-                                    upload_.get(window.query_rows),
-                                    static_cast<std::int64_t>(window.plan.query_rows.size()),
-                                    call.view.head_dim, queries_.data(), stream()),
-      "rotate_queries"));
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries(
+                                 {.qkv = qkv_.data(),
+                                  .stride = qkv_width(),
+                                  .heads = config_.heads,
+                                  .kv_heads = config_.kv_heads,
+                                  .head_dim = config_.head_dim},
+                                 table(window.cosines, window.sines),
+                                 {.rows = upload_.get(window.query_rows),
+                                  .count = static_cast<std::int64_t>(window.plan.query_rows.size()),
+                                  .stored_dim = call.view.head_dim,
+                                  .out = queries_.data()},
+                                 stream()),
+                             "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
   QUIRE_TRY_STATUS(to_status(attention::cuda::launch_few_rows(args, stream()), "few_rows"));
   QUIRE_TRY_STATUS(to_status(attention::cuda::launch_many_rows(args, stream()), "many_rows"));

@@ -1,0 +1,297 @@
+// Attention kernels on Llama-3-8B's shape (32 query heads, 8 KV heads of 128, bf16) against the
+// floor of the same run: max(bytes / read bandwidth, FLOP / peak of a product of 8192^3). Graphs
+// hold several layers, each on its own memory, so that the L2 cache does not answer. The queries
+// are rotated already; planning and upload are not timed.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/device_plan.h"
+#include "quire/attention/entry.h"
+#include "quire/device/accelerator.h"
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
+#include "quire/kernels/device_ceilings.h"
+#include "timing.h"
+
+namespace {
+
+using namespace quire::attention;     // NOLINT(google-build-using-namespace): a program
+using namespace quire::device::cuda;  // NOLINT(google-build-using-namespace)
+using quire::bench::microseconds;
+using quire::bench::must;
+
+constexpr int kHeads = 32, kKvHeads = 8, kDim = 128, kBlock = 32;
+constexpr std::int64_t kHeadBlock = std::int64_t{2} * kBlock * kDim;  // elements
+constexpr std::int64_t kPoolBytes = std::int64_t{16} << 30;
+
+// A step to time, with the storage that its entries borrow.
+struct Case {
+  struct Use {
+    std::vector<std::int32_t> blocks;
+    std::int32_t tokens = 0;
+    std::vector<EntryRow> rows;
+  };
+  std::string name;
+  double must = 0;  // at most so many floors; or microseconds where `in_us`; or TFLOP/s at least
+  enum class Unit { kFloors, kMicroseconds, kTeraflops } unit = Unit::kFloors;
+  std::vector<Use> uses;
+  std::int32_t rows = 0;
+  std::int32_t blocks = 0;  // used
+  double flops = 0;
+
+  Use& add(std::int32_t tokens) {
+    Use& use = uses.emplace_back();
+    use.tokens = tokens;
+    for (std::int32_t i = 0; i < (tokens + kBlock - 1) / kBlock; ++i) {
+      use.blocks.push_back(blocks++);
+    }
+    return use;
+  }
+  void see(Use& use, std::int32_t row, std::int32_t end) {
+    use.rows.push_back({row, end - 1, end});
+    flops += 4.0 * kHeads * kDim * end;
+  }
+  void scatter() {
+    std::vector<std::int32_t> place(static_cast<std::size_t>(blocks));
+    std::iota(place.begin(), place.end(), 0);
+    std::shuffle(place.begin(), place.end(), std::mt19937(1));
+    for (Use& use : uses) {
+      for (std::int32_t& block : use.blocks) {
+        block = place[static_cast<std::size_t>(block)];
+      }
+    }
+  }
+  // K and V once, queries and output.
+  [[nodiscard]] double bytes() const {
+    double tokens = 0;
+    for (const Use& use : uses) {
+      tokens += use.tokens;
+    }
+    return tokens * kKvHeads * kDim * 4.0 + rows * double{kHeads} * kDim * 4.0;
+  }
+};
+
+Case decode(std::string name, double must, const std::vector<std::int32_t>& lengths) {
+  Case made{.name = std::move(name), .must = must};
+  for (const std::int32_t tokens : lengths) {
+    made.see(made.add(tokens), made.rows++, tokens);
+  }
+  return made;
+}
+
+Case one(std::int32_t tokens, double most_us) {
+  Case made = decode("1 x " + std::to_string(tokens), most_us, {tokens});
+  made.unit = Case::Unit::kMicroseconds;
+  return made;
+}
+
+Case shared(std::int32_t requests, std::int32_t common, std::int32_t own) {
+  Case made{.name = std::to_string(requests) + " x (" + std::to_string(common) + " shared + " +
+                    std::to_string(own) + ")",
+            .must = 2};
+  made.add(common);
+  for (std::int32_t row = 0; row < requests; ++row) {
+    made.see(made.uses[0], row, common);
+    made.see(made.add(own), row, own);
+  }
+  made.rows = requests;
+  return made;
+}
+
+// 64 requests, each behind 8 of 32 chunks of 1024 tokens, in an order of its own.
+Case composition() {
+  Case made{.name = "64 x 8 of 32 chunks of 1024 + 256", .must = 2};
+  constexpr std::int32_t kChunks = 32, kUsed = 8, kTokens = 1024, kOwn = 256, kRequests = 64;
+  for (std::int32_t i = 0; i < kChunks; ++i) {
+    made.add(kTokens);
+  }
+  std::mt19937 random(2);
+  std::vector<std::int32_t> order(kChunks);
+  std::iota(order.begin(), order.end(), 0);
+  for (std::int32_t row = 0; row < kRequests; ++row) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (std::int32_t i = 0; i < kUsed; ++i) {
+      made.see(made.uses[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])], row,
+               kTokens);
+    }
+    made.see(made.add(kOwn), row, kOwn);
+  }
+  made.rows = kRequests;
+  return made;
+}
+
+Case prefill(std::int32_t tokens, double least_teraflops) {
+  Case made{.name = "prefill " + std::to_string(tokens),
+            .must = least_teraflops,
+            .unit = Case::Unit::kTeraflops};
+  Case::Use& use = made.add(tokens);
+  for (std::int32_t row = 0; row < tokens; ++row) {
+    made.see(use, row, row + 1);
+  }
+  made.rows = tokens;
+  return made;
+}
+
+class Runner {
+ public:
+  explicit Runner(quire::device::Accelerator& accelerator)
+      : context_(accelerator.context()),
+        ceilings_(must(quire::kernels::measure_device_ceilings(accelerator))),
+        pool_(must(DeviceBuffer<std::uint16_t>::make(context_.device_pool(), kPoolBytes / 2))) {
+    std::printf("read %.0f GB/s, products %.0f TFLOP/s\n", ceilings_.read_bytes_per_second * 1e-9,
+                ceilings_.flops_per_second * 1e-12);
+    // Small normal numbers everywhere.
+    must(fill_async(pool_.data(), 0x3c, kPoolBytes, stream()));
+  }
+
+  // One line; whether the bar is met.
+  bool run(Case& made, std::int32_t range) {
+    made.scatter();
+    std::vector<Entry> entries;
+    for (const Case::Use& use : made.uses) {
+      entries.push_back({.blocks = use.blocks, .num_tokens = use.tokens, .rows = use.rows});
+    }
+    const DevicePlan plan = make_device_plan(
+        {.heads = kHeads, .kv_heads = kKvHeads, .head_dim = kDim}, entries, made.rows,
+        {.block_tokens = kBlock,
+         .workers = context_.properties().multiprocessors * 12,
+         .range_tokens = range});
+    cuda::AttentionArgs args = upload(plan, made.rows);
+    const std::int64_t layer = std::int64_t{made.blocks} * kKvHeads * kHeadBlock;
+    const auto layers = static_cast<int>(std::clamp<std::int64_t>(kPoolBytes / 2 / layer, 1, 32));
+    args.kv.head_stride = made.blocks * kHeadBlock;
+    const double us = microseconds(context_, layers, [&](int i) {
+      cuda::AttentionArgs each = args;
+      each.kv.data += i * layer;
+      must(cuda::launch_few_rows(each, stream()));
+      must(cuda::launch_many_rows(each, stream()));
+      must(cuda::launch_merge(each, stream()));
+    });
+    return print(made, us, plan);
+  }
+
+ private:
+  [[nodiscard]] CUstream_st* stream() { return context_.compute_stream().get(); }
+
+  template <class T>
+  T* send(const std::vector<T>& values) {
+    const std::size_t bytes = std::max<std::size_t>(values.size() * sizeof(T), 16);
+    buffers_.push_back(must(DeviceBuffer<std::byte>::make(context_.device_pool(), bytes)));
+    must(copy_async(buffers_.back().data(), values.data(), values.size() * sizeof(T), stream()));
+    return reinterpret_cast<T*>(buffers_.back().data());
+  }
+
+  // Bytes that nobody has written.
+  template <class T>
+  T* room(std::size_t count) {
+    buffers_.push_back(
+        must(DeviceBuffer<std::byte>::make(context_.device_pool(), count * sizeof(T))));
+    return reinterpret_cast<T*>(buffers_.back().data());
+  }
+
+  cuda::AttentionArgs upload(const DevicePlan& plan, std::int32_t rows) {
+    buffers_.clear();
+    const auto parts = static_cast<std::size_t>(plan.num_parts) * kHeads;
+    const auto out = static_cast<std::size_t>(rows) * kHeads * kDim;
+    return {.kv = {.data = pool_.data(),
+                   .block_stride = kHeadBlock,
+                   .v_offset = kHeadBlock / 2,
+                   .block_tokens = kBlock,
+                   .head_dim = kDim},
+            .work = {.few = send(plan.few),
+                     .many = send(plan.many),
+                     .rows = send(plan.rows),
+                     .parts = send(plan.parts),
+                     .blocks = send(plan.blocks),
+                     .num_few = static_cast<std::int32_t>(plan.few.size()),
+                     .num_many = static_cast<std::int32_t>(plan.many.size()),
+                     .widest_few = plan.widest_few,
+                     .num_rows = rows,
+                     .part_values = room<float>(parts * kDim),
+                     .part_stats = room<float2>(parts)},
+            .q = send(std::vector<std::uint16_t>(plan.query_rows.size() * kHeads * kDim, 0x3c3c)),
+            .heads = kHeads,
+            .kv_heads = kKvHeads,
+            .head_dim = kDim,
+            .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(kDim)),
+            .out = room<std::uint16_t>(out),
+            .lse = nullptr};
+  }
+
+  bool print(const Case& made, double us, const DevicePlan& plan) const {
+    const double floor = 1e6 * std::max(made.bytes() / ceilings_.read_bytes_per_second,
+                                        made.flops / ceilings_.flops_per_second);
+    const double teraflops = made.flops / us * 1e-6;
+    const double figure = made.unit == Case::Unit::kFloors         ? us / floor
+                          : made.unit == Case::Unit::kMicroseconds ? us
+                                                                   : teraflops;
+    const bool met =
+        made.unit == Case::Unit::kTeraflops ? figure >= made.must : figure <= made.must;
+    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d parts  bar %5.4g %s\n",
+                made.name.c_str(), us, us / floor, teraflops, plan.num_parts, made.must,
+                met ? "" : "NOT MET");
+    return met;
+  }
+
+  DeviceContext& context_;
+  quire::kernels::DeviceCeilings ceilings_;
+  DeviceBuffer<std::uint16_t> pool_;
+  std::vector<DeviceBuffer<std::byte>> buffers_;
+};
+
+std::vector<Case> cases() {
+  std::vector<std::int32_t> mixed;
+  std::mt19937 random(3);
+  for (int i = 0; i < 64; ++i) {
+    mixed.push_back(static_cast<std::int32_t>(
+        256 * std::exp2(7 * std::uniform_real_distribution<double>()(random))));
+  }
+  std::vector<Case> all;
+  all.push_back(decode("64 x 8192", 1.1, std::vector<std::int32_t>(64, 8192)));
+  all.push_back(decode("16 x 8192", 1.1, std::vector<std::int32_t>(16, 8192)));
+  all.push_back(decode("256 x 128", 1.6, std::vector<std::int32_t>(256, 128)));
+  all.push_back(decode("64 x 1024", 1.6, std::vector<std::int32_t>(64, 1024)));
+  all.push_back(decode("64 mixed 256..32k", 1.12, mixed));
+  all.push_back(one(1024, 8));
+  all.push_back(one(8192, 16));
+  all.push_back(one(32768, 40));
+  all.push_back(shared(64, 8192, 128));
+  all.push_back(shared(256, 32768, 512));
+  all.push_back(composition());
+  all.push_back(prefill(8192, 450));
+  all.push_back(prefill(32768, 500));
+  return all;
+}
+
+}  // namespace
+
+int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  const auto accelerator = must(quire::device::Accelerator::open("cuda"));
+  std::printf("%s\n", accelerator->name().c_str());
+  Runner runner(*accelerator);
+  int missed = 0;
+  for (const std::int32_t range : {0, 2048}) {
+    std::printf("%s\n", range == 0 ? "ranges by load" : "fixed ranges of 2048 tokens");
+    for (Case& each : cases()) {
+      missed += runner.run(each, range) ? 0 : range == 0 ? 1 : 0;
+    }
+  }
+  std::printf("%d bars not met\n", missed);
+  return missed == 0 ? 0 : 1;
+}

@@ -1,0 +1,164 @@
+// The planner of the GPU kernels, without a GPU. Oracle: what each row sees, by visible_tokens.
+#include "quire/attention/device_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+#include "quire/attention/tile.h"
+
+namespace quire::attention {
+namespace {
+
+struct Scene {
+  std::vector<std::vector<std::int32_t>> blocks;
+  std::vector<std::vector<EntryRow>> rows;
+  std::vector<Entry> entries;
+  std::int32_t num_rows = 0;
+};
+
+// Entries of random lengths over random rows; blocks of 16 tokens.
+Scene random_scene(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
+  Scene scene{.num_rows = up_to(150)};
+  const int entries = up_to(6);
+  for (int i = 0; i < entries; ++i) {
+    const std::int32_t tokens = up_to(3000);
+    scene.blocks.emplace_back(static_cast<std::size_t>((tokens + 15) / 16), i);
+    auto& rows = scene.rows.emplace_back();
+    for (std::int32_t row = 0; row < scene.num_rows; ++row) {
+      if (up_to(3) == 1) {
+        const std::int32_t end = up_to(tokens);
+        rows.push_back({row, end - 1, end});
+      }
+    }
+    scene.entries.push_back({.num_tokens = tokens});
+  }
+  for (std::size_t i = 0; i < scene.entries.size(); ++i) {
+    scene.entries[i].blocks = scene.blocks[i];
+    scene.entries[i].rows = scene.rows[i];
+  }
+  return scene;
+}
+
+// How often each (query, token) pair is computed, and in which part.
+struct Coverage {
+  std::map<std::pair<std::int32_t, std::int32_t>, int> times;  // (query, token)
+  std::map<std::int32_t, std::vector<std::pair<std::int32_t, std::int32_t>>>
+      parts;  // batch row -> (part, query)
+};
+
+Coverage coverage_of(const DevicePlan& plan) {
+  Coverage coverage;
+  for (const auto* items : {&plan.few, &plan.many}) {
+    for (const DevicePlan::Item& item : *items) {
+      for (std::int32_t i = 0; i < item.num_rows; ++i) {
+        const DevicePlan::Row& row = plan.rows[static_cast<std::size_t>(item.first_row + i)];
+        EXPECT_LE(item.first_token, row.visible_begin);
+        EXPECT_LE(row.visible_end, item.last_token);
+        for (std::int32_t token = row.visible_begin; token < row.visible_end; ++token) {
+          ++coverage.times[{row.query, token}];
+        }
+        const std::int32_t batch_row = plan.query_rows[static_cast<std::size_t>(row.query)];
+        coverage.parts[batch_row].emplace_back(row.part, row.query);
+      }
+    }
+  }
+  return coverage;
+}
+
+TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder) {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    const Scene scene = random_scene(seed);
+    const std::int32_t window = seed % 3 == 0 ? 200 : 0;
+    const DevicePlan plan =
+        make_device_plan({.heads = 8, .kv_heads = 2, .head_dim = 64}, scene.entries, scene.num_rows,
+                         {.block_tokens = 16,
+                          .window_tokens = window,
+                          .workers = 100,
+                          .range_tokens = seed % 2 == 0 ? 0 : 512});
+    Coverage coverage = coverage_of(plan);
+    std::int32_t query = 0;
+    std::size_t pairs = 0;
+    for (const Entry& entry : scene.entries) {
+      for (const EntryRow& row : entry.rows) {
+        const TokenRange range = visible_tokens(entry, row, window);
+        for (std::int32_t token = range.begin; token < range.end; ++token) {
+          ASSERT_EQ((coverage.times[{query, token}]), 1) << "seed " << seed;
+          ++pairs;
+        }
+        ++query;
+      }
+    }
+    ASSERT_EQ(coverage.times.size(), pairs) << "nothing else";
+    std::int32_t next = 0;
+    for (std::int32_t row = 0; row < scene.num_rows; ++row) {
+      auto& parts = coverage.parts[row];
+      std::ranges::sort(parts);
+      const DevicePlan::Parts& place = plan.parts[static_cast<std::size_t>(row)];
+      ASSERT_EQ(place.first, next);
+      ASSERT_EQ(place.count, std::ssize(parts));
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        ASSERT_EQ(parts[i].first, next++);
+        ASSERT_TRUE(i == 0 || parts[i - 1].second <= parts[i].second) << "entries in order";
+      }
+    }
+    ASSERT_EQ(plan.num_parts, next);
+  }
+}
+
+TEST(DevicePlan, FixedRangesDoNotDependOnTheBatch) {
+  const std::vector<std::int32_t> blocks(100, 1);
+  const std::vector<EntryRow> row{{0, 1499, 1500}};
+  const Entry alone{.blocks = blocks, .num_tokens = 1500, .rows = row};
+  std::vector<EntryRow> others;
+  for (std::int32_t i = 1; i < 80; ++i) {
+    others.push_back({i, 999, 1000});
+  }
+  const Entry beside{.blocks = blocks, .num_tokens = 1500, .rows = others};
+  const DevicePlanOptions options{.block_tokens = 16, .range_tokens = 512};
+  const AttentionShape shape{.heads = 4, .kv_heads = 4, .head_dim = 64};
+  const auto ranges = [&](std::vector<Entry> entries) {
+    const DevicePlan plan = make_device_plan(shape, entries, 80, options);
+    std::vector<std::pair<std::int32_t, std::int32_t>> found;
+    for (const DevicePlan::Item& item : plan.many) {
+      if (item.num_rows == 1) {
+        found.emplace_back(item.first_token, item.last_token);
+      }
+    }
+    std::ranges::sort(found);
+    return found;
+  };
+  const std::vector<std::pair<std::int32_t, std::int32_t>> want{
+      {0, 512}, {512, 1024}, {1024, 1500}};
+  EXPECT_EQ(ranges({alone}), want);
+  EXPECT_EQ(ranges({beside, alone}), want);
+}
+
+TEST(DevicePlan, FewColumnsGoToOneFamilyAndManyToTheOther) {
+  const std::vector<std::int32_t> blocks(10, 1);
+  for (const int rows : {1, 4, 5, 64}) {
+    std::vector<EntryRow> seen;
+    for (std::int32_t i = 0; i < rows; ++i) {
+      seen.push_back({i, 99, 100});
+    }
+    const Entry entry{.blocks = blocks, .num_tokens = 100, .rows = seen};
+    const DevicePlan plan = make_device_plan({.heads = 4, .kv_heads = 1, .head_dim = 64},
+                                             {&entry, 1}, rows, {.block_tokens = 16});
+    EXPECT_EQ(plan.few.empty(), rows * 4 > kFewColumns) << rows;
+    EXPECT_EQ(plan.many.empty(), rows * 4 <= kFewColumns) << rows;
+    EXPECT_EQ(plan.widest_few, rows * 4 <= kFewColumns ? rows * 4 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace quire::attention

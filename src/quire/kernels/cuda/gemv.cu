@@ -1,0 +1,88 @@
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "quire/kernels/cuda/gemv.h"
+
+namespace quire::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = 2;    // of a warp: one look at x serves both
+constexpr int kAtOnce = 4;  // loads in flight of each row
+constexpr int kElements = 8;
+
+__device__ __forceinline__ float low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(std::uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
+
+__device__ __forceinline__ void add_products(float& sum, const uint4& w, const uint4& x) {
+  sum += low(w.x) * low(x.x);
+  sum += high(w.x) * high(x.x);
+  sum += low(w.y) * low(x.y);
+  sum += high(w.y) * high(x.y);
+  sum += low(w.z) * low(x.z);
+  sum += high(w.z) * high(x.z);
+  sum += low(w.w) * low(x.w);
+  sum += high(w.w) * high(x.w);
+}
+
+__global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params) {
+  const std::int64_t warp =
+      std::int64_t{blockIdx.x} * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, pieces = params.inputs / kElements;
+  if (warp * kRows >= params.outputs) {
+    return;
+  }
+  const auto* x = reinterpret_cast<const uint4*>(params.x);
+  const uint4* weights[kRows];
+  float sum[kRows] = {};
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const std::int64_t output = min(warp * kRows + row, params.outputs - 1);
+    weights[row] = reinterpret_cast<const uint4*>(params.weights + output * params.inputs);
+  }
+  for (int first = lane; first < pieces; first += 32 * kAtOnce) {
+    uint4 w[kRows][kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const int piece = first + i * 32;
+        w[row][i] = piece < pieces ? __ldcs(weights[row] + piece) : uint4{};
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int piece = first + i * 32;
+      const uint4 values = piece < pieces ? __ldg(x + piece) : uint4{};
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        add_products(sum[row], w[row][i], values);
+      }
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      sum[row] += __shfl_xor_sync(0xffffffffu, sum[row], lanes);
+    }
+    const std::int64_t output = warp * kRows + row;
+    if (lane == 0 && output < params.outputs) {
+      params.out[output] = (params.accumulate ? params.out[output] : 0.0f) + sum[row];
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t gemv(const GemvParams& params, cudaStream_t stream) {
+  constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // of a block
+  const auto blocks = static_cast<unsigned>((params.outputs + kOutputs - 1) / kOutputs);
+  gemv_kernel<<<blocks, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::kernels::cuda

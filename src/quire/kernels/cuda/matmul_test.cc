@@ -1,0 +1,108 @@
+// Matrix products on a GPU. Oracle: sums in double precision.
+#include "quire/kernels/cuda/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/gpu_test_util.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::kernels::cuda {
+namespace {
+
+using device::cuda::DeviceBuffer;
+using device::cuda::test::must;
+
+std::vector<std::uint16_t> random_bf16(std::size_t size, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<std::uint16_t> values(size);
+  for (std::uint16_t& value : values) {
+    value = tensor::float_to_bf16(uniform(random));
+  }
+  return values;
+}
+
+struct Sizes {
+  std::int64_t rows, outputs, inputs;
+};
+
+class Products : public device::cuda::test::GpuTest {
+ protected:
+  template <class T>
+  DeviceBuffer<T> send(const std::vector<T>& values) {
+    auto buffer = must(DeviceBuffer<T>::make(context_->device_pool(), values.size()));
+    must(device::cuda::copy_async(buffer.data(), values.data(), values.size() * sizeof(T),
+                                  stream()));
+    return buffer;
+  }
+
+  std::vector<float> run(MatMul& matmul, const Sizes& sizes, const std::vector<std::uint16_t>& x,
+                         const std::vector<std::uint16_t>& weights, bool accumulate) {
+    std::vector<float> out(static_cast<std::size_t>(sizes.rows * sizes.outputs), 3.0f);
+    const auto on_device = send(out);
+    const auto x_there = send(x), weights_there = send(weights);
+    must(matmul.run({.x = x_there.data(),
+                     .weights = weights_there.data(),
+                     .out = on_device.data(),
+                     .rows = sizes.rows,
+                     .outputs = sizes.outputs,
+                     .inputs = sizes.inputs,
+                     .accumulate = accumulate}));
+    must(device::cuda::copy_async(out.data(), on_device.data(), out.size() * sizeof(float),
+                                  stream()));
+    wait();
+    return out;
+  }
+};
+
+TEST_F(Products, EqualSumsInDoublePrecision) {
+  for (const bool row_invariant : {false, true}) {
+    MatMul matmul = must(MatMul::create(*context_, row_invariant));
+    for (const Sizes sizes : {Sizes{1, 33, 64}, Sizes{1, 1000, 2056}, Sizes{2, 64, 256},
+                              Sizes{7, 96, 512}, Sizes{64, 200, 128}, Sizes{300, 128, 704}}) {
+      const auto x = random_bf16(static_cast<std::size_t>(sizes.rows * sizes.inputs), 1);
+      const auto weights = random_bf16(static_cast<std::size_t>(sizes.outputs * sizes.inputs), 2);
+      for (const bool accumulate : {false, true}) {
+        const auto out = run(matmul, sizes, x, weights, accumulate);
+        for (std::int64_t row = 0; row < sizes.rows; ++row) {
+          for (std::int64_t output = 0; output < sizes.outputs; ++output) {
+            double sum = accumulate ? 3 : 0;
+            for (std::int64_t i = 0; i < sizes.inputs; ++i) {
+              sum += double{tensor::bf16_to_float(x[row * sizes.inputs + i])} *
+                     tensor::bf16_to_float(weights[output * sizes.inputs + i]);
+            }
+            ASSERT_NEAR(out[row * sizes.outputs + output], sum, 1e-4 * std::sqrt(sizes.inputs))
+                << sizes.rows << " rows, output " << output;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Products, RowInvariantOnesGiveARowTheSameBitsInEveryBatch) {
+  MatMul matmul = must(MatMul::create(*context_, true));
+  const Sizes all{700, 256, 1024};
+  const auto x = random_bf16(static_cast<std::size_t>(all.rows * all.inputs), 3);
+  const auto weights = random_bf16(static_cast<std::size_t>(all.outputs * all.inputs), 4);
+  const auto want = run(matmul, all, x, weights, false);
+  for (const std::int64_t rows : {1, 2, 5, 16, 64, 100, 513}) {
+    const std::int64_t first = all.rows - rows;
+    const std::vector<std::uint16_t> part(x.begin() + first * all.inputs, x.end());
+    const auto got = run(matmul, {rows, all.outputs, all.inputs}, part, weights, false);
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * all.outputs))
+        << rows << " rows";
+  }
+}
+
+}  // namespace
+}  // namespace quire::kernels::cuda

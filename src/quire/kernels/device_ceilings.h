@@ -1,0 +1,17 @@
+// What an accelerator can do at most: the floors of benchmarks, measured in the same run.
+#pragma once
+
+#include "quire/device/accelerator.h"
+#include "quire/result.h"
+
+namespace quire::kernels {
+
+struct DeviceCeilings {
+  double read_bytes_per_second = 0;  // of its memory
+  double flops_per_second = 0;       // bf16 products, 8192 x 8192 x 8192
+};
+
+// About a second. kDevice without CUDA.
+[[nodiscard]] Result<DeviceCeilings> measure_device_ceilings(device::Accelerator& accelerator);
+
+}  // namespace quire::kernels
