@@ -75,13 +75,17 @@ void add_engine_options(CLI::App& command, LLMOptions& options) {
       .add_option_function<std::string>(
           "--kv-budget",
           [&options](const std::string& text) {
+            if (text == "auto") {
+              options.kv_budget_bytes = kAutoBudget;
+              return;
+            }
             auto bytes = parse_bytes(text);
             if (!bytes.ok()) {
               throw CLI::ValidationError("--kv-budget", bytes.error().message);
             }
             options.kv_budget_bytes = bytes.value();
           },
-          "memory of KV blocks, such as 512MiB (default 1GiB)")
+          "memory of KV blocks, such as 512MiB, or auto (default 1GiB)")
       ->group(group);
   command.add_option("--max-batch-tokens", options.max_batch_tokens, "rows of one step")
       ->group(group);

@@ -212,6 +212,7 @@ class Runner {
                    .block_stride = kHeadBlock,
                    .v_offset = kHeadBlock / 2,
                    .block_tokens = kBlock,
+                   .block_shift = cuda::block_shift(kBlock),
                    .head_dim = kDim},
             .work = {.few = send(plan.few),
                      .many = send(plan.many),

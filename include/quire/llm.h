@@ -21,16 +21,21 @@
 
 namespace quire {
 
+// LLMOptions::kv_budget_bytes: most of what is free once the weights are loaded, on a GPU four
+// fifths of its memory, else half of the machine's.
+inline constexpr std::int64_t kAutoBudget = INT64_MIN;
+
 struct LLMOptions {
   std::string device = "cpu";  // "cpu"; "cuda", "cuda:1": kDevice without a usable GPU
-  bool deterministic = true;   // a request's bits do not depend on what is computed beside it nor on
-                               // what was cached; false: faster on a GPU. The CPU always is
+  bool deterministic = true;  // a request's bits do not depend on what is computed beside it nor on
+                              // what was cached; false: faster on a GPU. The CPU always is
   std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
                                // GGUF tensors from their own codes) | "float32" | "bfloat16"
   std::string quantize;        // weights: "" (none) | "q8g32" | "q4g32", done while loading
   std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16"
   std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast
-  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;  // of KV blocks, never exceeded
+  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;  // of KV blocks, never exceeded;
+                                                         // or kAutoBudget
   std::int32_t max_batch_tokens = 2048;  // rows of one step; longer prompts are computed in pieces
   std::int32_t threads = 0;              // 0 = one per core
   std::uint64_t seed = 0;                // of requests that bring none

@@ -59,6 +59,7 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         device: str = "cpu",
+        deterministic: bool = True,
         dtype: str = "auto",
         quantize: str | None = None,
         kv_dtype: str = "auto",
@@ -71,7 +72,9 @@ class LLM:
         store: str | os.PathLike[str] | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """`store`: the directory of its contexts (ContextManager)."""
+        """`store`: the directory of its contexts (ContextManager); `kv_budget`: bytes, "4GiB", or "auto": most of what is free
+        once the weights are loaded; `deterministic`: False lets a GPU be faster, with last bits that depend on what is
+        computed together."""
         self.store = store
         options = _quire.Options()
         _set(options, "device", device)
@@ -79,7 +82,10 @@ class LLM:
         _set(options, "quantize", "" if quantize is None else quantize)
         _set(options, "kv_dtype", kv_dtype)
         _set(options, "block_tokens", block_tokens)
-        budget = _quire.parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget
+        _set(options, "deterministic", bool(deterministic))
+        budget = kv_budget
+        if isinstance(kv_budget, str):
+            budget = _quire.AUTO_BUDGET if kv_budget == "auto" else _quire.parse_bytes(kv_budget)
         _set(options, "kv_budget", budget, field="kv_budget_bytes")
         _set(options, "max_batch_tokens", max_batch_tokens)
         _set(options, "threads", 0 if threads is None else threads)

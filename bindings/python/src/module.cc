@@ -67,6 +67,7 @@ void bind_options(nb::module_& module) {
   nb::class_<LLMOptions>(module, "Options")
       .def(nb::init<>())
       .def_rw("device", &LLMOptions::device)
+      .def_rw("deterministic", &LLMOptions::deterministic)
       .def_rw("dtype", &LLMOptions::dtype)
       .def_rw("quantize", &LLMOptions::quantize)
       .def_rw("kv_dtype", &LLMOptions::kv_dtype)
@@ -191,6 +192,7 @@ NB_MODULE(_quire, module) {
   bind_chunks(module);
   bind_contexts(module);
   bind_stores(module);
+  module.attr("AUTO_BUDGET") = kAutoBudget;
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
   module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
   module.def("inspect_json", [](const std::string& model) { return unwrap(inspect_json(model)); });

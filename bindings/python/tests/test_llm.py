@@ -157,7 +157,9 @@ def test_logprobs_are_natural_logs_of_the_unmodified_softmax(llm, goldens):
         (lambda m: m.generate([10] * 2100), quire.KVOverflowError, "2100"),
         (lambda m: quire.LLM("no/such/folder"), OSError, "no/such/folder"),
         (lambda m: quire.LLM("no/such/\udcff"), OSError, "no/such/"),
-        (lambda m: quire.LLM(MODEL, device="cuda"), quire.DeviceError, "cuda"),
+        (lambda m: quire.LLM(MODEL, device="cuda:99"), quire.DeviceError, "(?i)cuda"),
+        (lambda m: quire.LLM(MODEL, device="tpu"), ValueError, "device"),
+        (lambda m: quire.LLM(MODEL, kv_budget=-1), ValueError, "kv_budget"),
         (lambda m: quire.LLM(MODEL, dtype="int3"), ValueError, "dtype"),
         (lambda m: quire.LLM(MODEL, no_such_option=1), TypeError, "no_such_option"),
         (lambda m: quire.LLM(MODEL, kv_budget="lots"), ValueError, "lots"),
@@ -168,6 +170,12 @@ def test_refusals_name_the_thing_and_leave_the_engine_usable(llm, call, error, n
     with pytest.raises(error, match=names):
         call(llm)
     assert len(llm.generate([20, 30], {"max_tokens": 1, "temperature": 0}).token_ids) == 1
+
+
+def test_an_automatic_budget_is_most_of_what_is_free():
+    with quire.LLM(MODEL, kv_budget="auto", threads=2) as llm:
+        assert llm.stats()["blocks_total"] * llm.stats()["block_bytes"] > 2**30
+        assert len(llm.generate([20, 30], {"max_tokens": 1}).token_ids) == 1
 
 
 def test_a_request_that_can_never_fit_carries_both_numbers():

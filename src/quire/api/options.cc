@@ -97,7 +97,7 @@ Status LLMOptions::validate() const {
   if (threads < 0 || threads > 1024) {
     return out_of_range("threads", threads, "0 (one per core) to 1024");
   }
-  if (kv_budget_bytes <= 0) {
+  if (kv_budget_bytes <= 0 && kv_budget_bytes != kAutoBudget) {
     return out_of_range("kv_budget", kv_budget_bytes, "a positive number of bytes");
   }
   return {};

@@ -1,5 +1,7 @@
 #include "quire/engine/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -94,34 +96,46 @@ Engine::Engine(const EngineOptions& options, int threads)
 
 Engine::~Engine() { close(); }
 
-// Puts weights and KV where they are computed on.
-Status Engine::place(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
-  if (accelerator_ != nullptr) {
-    QUIRE_TRY_STATUS(bundle_.decoder->move_to(*accelerator_, options_.deterministic));
+Result<std::int64_t> Engine::kv_budget() const {
+  if (options_.kv_budget_bytes != kAutoBudget) {
+    return options_.kv_budget_bytes;
   }
-  QUIRE_TRY(auto store, accelerator_ == nullptr
-                            ? kv_store::PagedStore::create(geometry, num_blocks)
-                            : kv_store::PagedStore::create_on(*accelerator_, geometry, num_blocks));
-  store_.emplace(std::move(store));
-  return {};
+  if (accelerator_ == nullptr) {
+    return std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE) / 2;
+  }
+  QUIRE_TRY(const std::int64_t free, accelerator_->free_bytes());
+  return free / 5 * 4;
 }
 
-Status Engine::set_up(const std::string& model) {
+Result<kv_store::PagedStore> Engine::make_store(const tensor::KVGeometry& geometry,
+                                                std::int32_t num_blocks) const {
+  return accelerator_ == nullptr
+             ? kv_store::PagedStore::create(geometry, num_blocks)
+             : kv_store::PagedStore::create_on(*accelerator_, geometry, num_blocks);
+}
+
+Status Engine::load(const std::string& model) {
   if (options_.device != "cpu") {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(bundle_, load_model(context_, model, options_.model));
+  return accelerator_ == nullptr ? Status()
+                                 : bundle_.decoder->move_to(*accelerator_, options_.deterministic);
+}
+
+Status Engine::set_up(const std::string& model) {
+  QUIRE_TRY_STATUS(load(model));
   const auto geometry = model_config().kv_geometry(bundle_.kv_dtype, options_.block_tokens);
-  const std::int32_t num_blocks = kv_store::blocks_in_budget(geometry, options_.kv_budget_bytes);
+  QUIRE_TRY(const std::int64_t budget, kv_budget());
+  const std::int32_t num_blocks = kv_store::blocks_in_budget(geometry, budget);
   if (num_blocks == 0) {
-    return Error{
-        .code = ErrorCode::kInvalidArgument,
-        .message = base::str_cat("kv_budget of ", base::format_bytes(options_.kv_budget_bytes),
-                                 " is below one block of ", geometry.block_tokens, " tokens (",
-                                 base::format_bytes(geometry.block_bytes()),
-                                 "); raise kv_budget or lower block_tokens"),
-        .needed_bytes = geometry.block_bytes(),
-        .free_bytes = options_.kv_budget_bytes};
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .message = base::str_cat("kv_budget of ", base::format_bytes(budget),
+                                          " is below one block of ", geometry.block_tokens,
+                                          " tokens (", base::format_bytes(geometry.block_bytes()),
+                                          "); raise kv_budget or lower block_tokens"),
+                 .needed_bytes = geometry.block_bytes(),
+                 .free_bytes = budget};
   }
   const kv::LedgerConfig ledger{.num_blocks = num_blocks,
                                 .block_tokens = geometry.block_tokens,
@@ -132,7 +146,8 @@ Status Engine::set_up(const std::string& model) {
                                          .block_bytes = geometry.block_bytes()};
   QUIRE_TRY_STATUS(ledger.validate());
   QUIRE_TRY_STATUS(scheduler.validate());
-  QUIRE_TRY_STATUS(place(geometry, num_blocks));
+  QUIRE_TRY(auto store, make_store(geometry, num_blocks));
+  store_.emplace(std::move(store));
   ledger_.emplace(ledger);
   scheduler_.emplace(scheduler, *ledger_);
   for (int layer = 0; layer < geometry.layers; ++layer) {

@@ -125,6 +125,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   Engine(const EngineOptions& options, int threads);
   [[nodiscard]] Status set_up(const std::string& model);
+  // Weights and text, where they are computed on.
+  [[nodiscard]] Status load(const std::string& model);
+  [[nodiscard]] Result<std::int64_t> kv_budget() const;  // bytes
+  [[nodiscard]] Result<kv_store::PagedStore> make_store(const tensor::KVGeometry& geometry,
+                                                        std::int32_t num_blocks) const;
 
   // Runs `work` on the engine thread between two steps and waits for it; kClosed when closed.
   [[nodiscard]] Status call(const std::function<void()>& work);
@@ -159,7 +164,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void step();
   [[nodiscard]] Status compute(std::span<const sched::ScheduledRun> runs);
   [[nodiscard]] Status copy_blocks();
-  [[nodiscard]] Status place(const tensor::KVGeometry& geometry, std::int32_t num_blocks);
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
   [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;

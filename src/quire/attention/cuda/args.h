@@ -18,8 +18,18 @@ struct DeviceKV {
   std::ptrdiff_t block_stride = 0;  // elements
   std::ptrdiff_t v_offset = 0;      // elements
   std::int32_t block_tokens = 0;
-  std::int32_t head_dim = 0;  // stored: a multiple of 32
+  std::int32_t block_shift = -1;  // its logarithm where it is a power of two: no division then
+  std::int32_t head_dim = 0;      // stored: a multiple of 32
 };
+
+// DeviceKV::block_shift of a block size.
+constexpr std::int32_t block_shift(std::int32_t block_tokens) {
+  std::int32_t shift = 0;
+  while ((1 << shift) < block_tokens) {
+    ++shift;
+  }
+  return (1 << shift) == block_tokens ? shift : -1;
+}
 
 // A plan and its work space on the device.
 struct DeviceWork {

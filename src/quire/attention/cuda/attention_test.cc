@@ -144,6 +144,7 @@ class Attention : public device::cuda::test::GpuTest {
                .block_stride = 2 * half,
                .v_offset = half,
                .block_tokens = shape.block_tokens,
+               .block_shift = block_shift(shape.block_tokens),
                .head_dim = scene.stored_},
         .work = {.few = few.data(),
                  .many = many.data(),

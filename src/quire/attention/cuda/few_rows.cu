@@ -26,13 +26,13 @@ struct RunAddress {
   const std::uint16_t* head;
   const std::int32_t* blocks;
   std::ptrdiff_t block_stride, v_offset;
-  int block_tokens, head_dim;
+  int block_tokens, block_shift, head_dim;
   int first_seen, last_token;  // tokens outside are read as the nearest one inside
 
   __device__ const std::uint16_t* key(int index) const {
     const int token = min(max(index, first_seen), last_token - 1);
-    const int block = token / block_tokens;
-    return head + __ldg(blocks + block) * block_stride + (token - block * block_tokens) * head_dim;
+    const TokenPlace place = place_of(token, block_tokens, block_shift);
+    return head + __ldg(blocks + place.block) * block_stride + place.slot * head_dim;
   }
 };
 
@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                           args.kv.block_stride,
                           args.kv.v_offset,
                           args.kv.block_tokens,
+                          args.kv.block_shift,
                           D,
                           item.first_seen,
                           item.last_token};

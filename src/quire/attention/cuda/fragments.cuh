@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "quire/attention/cuda/args.h"
+
 namespace quire::attention::cuda {
 
 // An operand [16 x 16] of the product below: words of row g, row g + 8, and the same 8 columns on.
@@ -42,6 +44,15 @@ __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
+}
+
+// Where a token of a run stands: its block in the run, and its slot there.
+struct TokenPlace {
+  int block, slot;
+};
+__device__ __forceinline__ TokenPlace place_of(int token, int block_tokens, int block_shift) {
+  const int block = block_shift >= 0 ? token >> block_shift : token / block_tokens;
+  return {block, token - block * block_tokens};
 }
 
 __device__ __forceinline__ uint4 load_16(const std::uint16_t* from) {

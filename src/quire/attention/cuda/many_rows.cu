@@ -70,9 +70,9 @@ struct Tile {
     for (int i = static_cast<int>(threadIdx.x); i < kTokens<D> * (D / 8); i += kThreads) {
       const int row = i / (D / 8), piece = i % (D / 8);
       const int token = min(max(first + row, item.first_seen), item.last_token - 1);
-      const int block = token / args.kv.block_tokens;
-      const std::uint16_t* from = head + __ldg(blocks + block) * args.kv.block_stride +
-                                  (token - block * args.kv.block_tokens) * D + piece * 8;
+      const TokenPlace place = place_of(token, args.kv.block_tokens, args.kv.block_shift);
+      const std::uint16_t* from =
+          head + __ldg(blocks + place.block) * args.kv.block_stride + place.slot * D + piece * 8;
       const int at = Rows<D>::offset(row, piece);
       copy_16(keys + at, from);
       copy_16(values + at, from + args.kv.v_offset);

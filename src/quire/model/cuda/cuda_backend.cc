@@ -346,6 +346,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                  .block_stride = view.block_stride / kElement,
                  .v_offset = view.v_offset / kElement,
                  .block_tokens = view.block_tokens,
+                 .block_shift = attention::cuda::block_shift(view.block_tokens),
                  .head_dim = view.head_dim},
           .work = {.few = upload_.get(window.few),
                    .many = upload_.get(window.many),
