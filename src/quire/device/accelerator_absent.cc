@@ -1,13 +1,13 @@
 // Builds without CUDA.
+#ifndef QUIRE_HAS_CUDA
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "quire/device/accelerator.h"
 #include "quire/result.h"
-
-#ifndef QUIRE_HAS_CUDA
 
 namespace quire::device {
 

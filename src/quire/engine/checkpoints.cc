@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/base/iso_time.h"
 #include "quire/base/str.h"
 #include "quire/checkpoints.h"

@@ -33,11 +33,13 @@
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
 #include "quire/model/decoder.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sched/scheduler.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 // NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ namespace {
 
 std::vector<BlockId> first_blocks(std::int64_t count) {
   std::vector<BlockId> blocks;
+  blocks.reserve(static_cast<std::size_t>(count));
   for (std::int32_t block = 0; block < count; ++block) {
     blocks.push_back({block});
   }

@@ -1,9 +1,8 @@
 // Builds without CUDA.
+#ifndef QUIRE_HAS_CUDA
 #include "quire/device/accelerator.h"
 #include "quire/kernels/device_ceilings.h"
 #include "quire/result.h"
-
-#ifndef QUIRE_HAS_CUDA
 
 namespace quire::kernels {
 

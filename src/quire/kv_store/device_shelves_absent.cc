@@ -1,4 +1,5 @@
 // Builds without CUDA.
+#ifndef QUIRE_HAS_CUDA
 #include <cstdint>
 #include <memory>
 
@@ -6,8 +7,6 @@
 #include "quire/kv_store/device_shelves.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
-
-#ifndef QUIRE_HAS_CUDA
 
 namespace quire::kv_store {
 

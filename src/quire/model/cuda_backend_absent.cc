@@ -1,4 +1,5 @@
 // Builds without CUDA.
+#ifndef QUIRE_HAS_CUDA
 #include <memory>
 
 #include "quire/device/accelerator.h"
@@ -6,8 +7,6 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/result.h"
-
-#ifndef QUIRE_HAS_CUDA
 
 namespace quire::model {
 

@@ -1,6 +1,6 @@
 #include "quire/kernels/cuda/cublas_lt.h"
 
-#include <cublasLt.h>
+#include <cublas_api.h>
 #include <dlfcn.h>
 
 #include <memory>

@@ -1,6 +1,8 @@
 #include "quire/kernels/cuda/matmul.h"
 
 #include <cublasLt.h>
+#include <cublas_api.h>
+#include <library_types.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -16,7 +16,9 @@
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/blocks.h"
+#include "quire/kernels/cuda/rows.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -50,6 +52,7 @@ class CudaShelves final : public DeviceShelves {
   [[nodiscard]] Status copy(const SlotCopy& copy) override {
     const std::int32_t tokens = geometry_.block_tokens;
     std::vector<kernels::cuda::Slot> slots;  // all sources, then all targets
+    slots.reserve(2 * static_cast<std::size_t>(copy.count));
     const auto slot = [&](std::span<const BlockId> blocks, std::int32_t index) {
       const BlockId block = blocks[static_cast<std::size_t>(index / tokens)];
       return std::int64_t{block.value} * pool_.slots + index % tokens;
@@ -74,35 +77,39 @@ class CudaShelves final : public DeviceShelves {
 
   [[nodiscard]] Status read(std::span<const BlockId> blocks,
                             std::span<std::byte> to) const override {
-    return move(blocks, [&](const Piece& piece, const Staging& staging, const Stream& stream) -> Status {
-      QUIRE_TRY_STATUS(
-          device::cuda::to_status(kernels::cuda::pack_blocks(pool_, staging.ids.data(), piece.count,
-                                                             staging.kv(), stream.get()),
-                                  "pack_blocks"));
-      QUIRE_TRY_STATUS(
-          copy_async(staging.pinned.data(), staging.device.data(), bytes_of(piece), stream.get()));
-      QUIRE_TRY_STATUS(stream.synchronize());
-      each_head(piece, blocks.size(), [&](std::size_t ours, std::size_t theirs, std::size_t size) {
-        std::copy_n(staging.pinned.data() + ours, size, to.data() + theirs);
-      });
-      return Status();
-    });
+    return move(blocks,
+                [&](const Piece& piece, const Staging& staging, const Stream& stream) -> Status {
+                  QUIRE_TRY_STATUS(device::cuda::to_status(
+                      kernels::cuda::pack_blocks(pool_, staging.ids.data(), piece.count,
+                                                 staging.kv(), stream.get()),
+                      "pack_blocks"));
+                  QUIRE_TRY_STATUS(copy_async(staging.pinned.data(), staging.device.data(),
+                                              bytes_of(piece), stream.get()));
+                  QUIRE_TRY_STATUS(stream.synchronize());
+                  each_head(piece, blocks.size(),
+                            [&](std::size_t ours, std::size_t theirs, std::size_t size) {
+                              std::copy_n(staging.pinned.data() + ours, size, to.data() + theirs);
+                            });
+                  return Status();
+                });
   }
 
   [[nodiscard]] Status write(std::span<const BlockId> blocks,
                              std::span<const std::byte> from) override {
-    return move(blocks, [&](const Piece& piece, const Staging& staging, const Stream& stream) -> Status {
-      each_head(piece, blocks.size(), [&](std::size_t ours, std::size_t theirs, std::size_t size) {
-        std::copy_n(from.data() + theirs, size, staging.pinned.data() + ours);
-      });
-      QUIRE_TRY_STATUS(
-          copy_async(staging.device.data(), staging.pinned.data(), bytes_of(piece), stream.get()));
-      QUIRE_TRY_STATUS(device::cuda::to_status(
-          kernels::cuda::unpack_blocks(pool_, staging.ids.data(), piece.count, staging.kv(),
-                                       stream.get()),
-          "unpack_blocks"));
-      return stream.synchronize();
-    });
+    return move(blocks,
+                [&](const Piece& piece, const Staging& staging, const Stream& stream) -> Status {
+                  each_head(piece, blocks.size(),
+                            [&](std::size_t ours, std::size_t theirs, std::size_t size) {
+                              std::copy_n(from.data() + theirs, size, staging.pinned.data() + ours);
+                            });
+                  QUIRE_TRY_STATUS(copy_async(staging.device.data(), staging.pinned.data(),
+                                              bytes_of(piece), stream.get()));
+                  QUIRE_TRY_STATUS(device::cuda::to_status(
+                      kernels::cuda::unpack_blocks(pool_, staging.ids.data(), piece.count,
+                                                   staging.kv(), stream.get()),
+                      "unpack_blocks"));
+                  return stream.synchronize();
+                });
   }
 
  private:
