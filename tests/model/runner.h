@@ -98,12 +98,13 @@ class Runner {
                          .num_tokens = pieces[i].sequence->num_tokens,
                          .rows = std::span(entry_rows_).subspan(first, count)});
     }
-    const auto logits = decoder_.forward({.token_ids = ids_,
-                                          .positions = positions_,
-                                          .slots = slots_,
-                                          .entries = entries,
-                                          .logit_rows = logit_rows_},
-                                         views_)
+    const auto logits = decoder_
+                            .forward({.token_ids = ids_,
+                                      .positions = positions_,
+                                      .slots = slots_,
+                                      .entries = entries,
+                                      .logit_rows = logit_rows_},
+                                     views_)
                             .value();
     return {logits.begin(), logits.end()};
   }

@@ -18,7 +18,8 @@ class DeviceContext;
 // Owned by the engine; outlives everything that was made on it.
 class Accelerator {
  public:
-  // "cuda" (the first one) or "cuda:N". kDevice without CUDA in the build, without a driver or a usable GPU.
+  // "cuda" (the first one) or "cuda:N". kDevice without CUDA in the build, without a driver or a
+  // usable GPU.
   [[nodiscard]] static Result<std::unique_ptr<Accelerator>> open(std::string_view device);
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;

@@ -1,6 +1,7 @@
 // Items of many query columns, (row, head) pairs of one KV head stacked: keys and values go through
 // shared memory, tile after tile, while the next one is fetched, and every warp holds 16 columns
-// (FlashAttention-2, Dao 2023, with paged KV and packed head groups).
+// (FlashAttention-2, Dao 2023, with paged KV and packed head groups). On Hopper the four warps
+// multiply together where the head size allows it.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
 
 namespace quire::attention::cuda {
@@ -17,15 +19,16 @@ constexpr int kWarps = kManyColumns / 16;
 constexpr int kThreads = kWarps * 32;
 constexpr float kNothing = -1e30f;
 
-// Rows of D elements in shared memory. Pieces of 16 bytes change places inside a row, so that eight
-// rows at one piece lie in different banks.
-template <int D>
+// `Tokens` rows of D elements in shared memory, in columns of 64 elements (one of D, where D is no
+// multiple of 64). Pieces of 16 bytes change places inside a row, so that eight rows at one piece
+// lie in different banks; of whole columns in the way that wgmma reads.
+template <int D, int Tokens>
 struct Rows {
-  static constexpr int kPieces = D / 8;
-  static constexpr bool kWide = kPieces % 8 == 0;  // rows are whole lines of 128 bytes
+  static constexpr bool kWhole = D % 64 == 0;
 
   __device__ static int offset(int row, int piece) {
-    return row * D + (piece ^ (kWide ? row & 7 : row / 2 & 3)) * 8;
+    return kWhole ? piece / 8 * Tokens * 64 + row * 64 + (piece % 8 ^ (row & 7)) * 8
+                  : row * D + (piece ^ (row / 2 & 3)) * 8;
   }
 };
 
@@ -57,6 +60,10 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const st
 template <int D>
 constexpr int kTokens = D <= 128 ? 64 : 32;
 
+// Head sizes whose tiles wgmma takes.
+template <int D>
+constexpr bool kByWarpgroup = QUIRE_WGMMA != 0 && (D == 64 || D == 128);
+
 template <int D>
 struct Tile {
   std::uint16_t keys[kTokens<D> * D];
@@ -73,7 +80,7 @@ struct Tile {
       const TokenPlace place = place_of(token, args.kv.block_tokens, args.kv.block_shift);
       const std::uint16_t* from =
           head + __ldg(blocks + place.block) * args.kv.block_stride + place.slot * D + piece * 8;
-      const int at = Rows<D>::offset(row, piece);
+      const int at = Rows<D, kTokens<D>>::offset(row, piece);
       copy_16(keys + at, from);
       copy_16(values + at, from + args.kv.v_offset);
     }
@@ -131,6 +138,24 @@ struct WarpColumns {
 
   // Products of the queries with all tokens of the tile.
   __device__ void weigh(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4], int lane) const {
+    if constexpr (kByWarpgroup<D>) {
+#if QUIRE_WGMMA
+      begin_products();
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
+        const std::uint32_t at = shared_address(tile.keys + k / 4 * kTokens<D> * 64) + k % 4 * 32;
+        multiply<0>(score, a, describe(at, 16, 1024), k > 0);
+      }
+      await_products();
+#endif
+    } else {
+      weigh_by_warp(tile, score, lane);
+    }
+  }
+
+  __device__ void weigh_by_warp(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4],
+                                int lane) const {
 #pragma unroll
     for (auto& tokens : score) {
       tokens[0] = tokens[1] = tokens[2] = tokens[3] = 0;
@@ -141,7 +166,7 @@ struct WarpColumns {
       for (int n = 0; n < kTokens<D> / 16; ++n) {
         std::uint32_t b[4];  // tokens 0..7: two halves of the 16 dimensions; then tokens 8..15
         const int row = n * 16 + (lane & 7) + (lane & 16) / 2;
-        load_matrices(b, tile.keys + Rows<D>::offset(row, k * 2 + (lane >> 3 & 1)));
+        load_matrices(b, tile.keys + Rows<D, kTokens<D>>::offset(row, k * 2 + (lane >> 3 & 1)));
         const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
         mma_bf16(score[2 * n], a, b[0], b[1]);
         mma_bf16(score[2 * n + 1], a, b[2], b[3]);
@@ -200,19 +225,46 @@ struct WarpColumns {
     }
   }
 
+  // The weights of 16 tokens as an operand.
+  __device__ static Left left_of(const float (&weight)[kTokens<D> / 8][4], int k) {
+    return {pack_bf16(weight[2 * k][0], weight[2 * k][1]),
+            pack_bf16(weight[2 * k][2], weight[2 * k][3]),
+            pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+            pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+  }
+
   __device__ void add_values(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
                              int lane) {
+    if constexpr (kByWarpgroup<D>) {
+#if QUIRE_WGMMA
+      Left a[kTokens<D> / 16];
+#pragma unroll
+      for (int k = 0; k < kTokens<D> / 16; ++k) {
+        a[k] = left_of(weight, k);
+      }
+      begin_products();
+#pragma unroll
+      for (int k = 0; k < kTokens<D> / 16; ++k) {
+        const std::uint32_t at = shared_address(tile.values) + k * 16 * 128;
+        multiply<1>(out, a[k], describe(at, kTokens<D> * 128, 1024), 1);
+      }
+      await_products();
+#endif
+    } else {
+      add_by_warp(tile, weight, lane);
+    }
+  }
+
+  __device__ void add_by_warp(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
+                              int lane) {
 #pragma unroll
     for (int k = 0; k < kTokens<D> / 16; ++k) {
-      const Left a = {pack_bf16(weight[2 * k][0], weight[2 * k][1]),
-                      pack_bf16(weight[2 * k][2], weight[2 * k][3]),
-                      pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]),
-                      pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+      const Left a = left_of(weight, k);
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
         std::uint32_t b[4];  // dimensions 0..7: two halves of the 16 tokens; then 8..15
-        load_transposed(b,
-                        tile.values + Rows<D>::offset(k * 16 + (lane & 15), d * 2 + (lane >> 4)));
+        load_transposed(b, tile.values + Rows<D, kTokens<D>>::offset(k * 16 + (lane & 15),
+                                                                     d * 2 + (lane >> 4)));
         mma_bf16(out[2 * d], a, b[0], b[1]);
         mma_bf16(out[2 * d + 1], a, b[2], b[3]);
       }
@@ -246,7 +298,7 @@ template <int D>
 __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
                                             : D <= 128 ? 3
                                                        : 1) many_rows(const AttentionArgs args) {
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];
   auto* tiles = reinterpret_cast<Tile<D>*>(shared);  // two
   const int kv_head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -263,6 +315,9 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
     } else {
       await_copies<0>();
     }
+#if QUIRE_WGMMA
+    publish_shared();
+#endif
     __syncthreads();
     float score[kTokens<D> / 8][4];
     columns.weigh(tiles[i % 2], score, lane);

@@ -1,0 +1,94 @@
+// Products of a warpgroup on Hopper (PTX ISA, wgmma.mma_async): 64 rows at once, the right operand
+// read from shared memory. Only for sm_90a: includers ask QUIRE_WGMMA.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/attention/cuda/fragments.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define QUIRE_WGMMA 1
+#else
+#define QUIRE_WGMMA 0
+#endif
+
+#if QUIRE_WGMMA
+
+namespace quire::attention::cuda {
+
+// Where a right operand lies: rows of 128 bytes, pieces of 16 bytes swapped by row % 8, at an
+// address that is a multiple of 1024 up to a step inside the first row. `leading` and `stride`
+// in bytes: between columns of 128 bytes, and between groups of eight rows.
+__device__ __forceinline__ std::uint64_t describe(std::uint32_t address, std::uint32_t leading,
+                                                  std::uint32_t stride) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+  return kSwizzle128 | std::uint64_t{(address & 0x3ffffu) >> 4} |
+         std::uint64_t{leading >> 4} << 16 | std::uint64_t{stride >> 4} << 32;
+}
+
+// Before the first product that reads registers written since the last wait.
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+// Ends a batch of products and waits for all.
+__device__ __forceinline__ void await_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+}
+// Makes what this thread wrote to shared memory visible to the products of others, behind a
+// barrier.
+__device__ __forceinline__ void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+// d [64 x 8 N] (+)= a [64 x 16] b [16 x 8 N]. A warp holds 16 rows of d and a, as mma_bf16 does.
+// `kTransposed`: rows of b in shared memory are the 16, not the columns.
+template <int kTransposed>
+__device__ __forceinline__ void multiply(float (&d)[8][4], const Left& a, std::uint64_t b,
+                                         int accumulate) {
+  asm volatile(
+      "{.reg .pred p;\n"
+      "setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
+        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
+        "+f"(d[7][2]), "+f"(d[7][3])
+      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "l"(b), "r"(accumulate), "n"(kTransposed));
+}
+
+// The same for 128 columns.
+template <int kTransposed>
+__device__ __forceinline__ void multiply(float (&d)[16][4], const Left& a, std::uint64_t b,
+                                         int accumulate) {
+  asm volatile(
+      "{.reg .pred p;\n"
+      "setp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
+        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
+        "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
+        "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]),
+        "+f"(d[11][3]), "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]),
+        "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]),
+        "+f"(d[15][2]), "+f"(d[15][3])
+      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "l"(b), "r"(accumulate), "n"(kTransposed));
+}
+
+}  // namespace quire::attention::cuda
+
+#endif
