@@ -23,27 +23,43 @@ struct Sum {
   float value[kMostDims] = {};
   float largest = -INFINITY, total = 0;
 
-  __device__ void add(float2 stats, const float* from, int head_dim, int lane) {
+  // Adds what a warp holds in the same way, relative to 2^stats.x, with stats.y as its sum.
+  __device__ void add(float2 stats, const float (&other)[kMostDims]) {
     const float now = fmaxf(largest, stats.x);
     const float keep = exp2f(largest - now), take = exp2f(stats.x - now);
     largest = now;
     total = __fmaf_rn(total, keep, __fmul_rn(stats.y, take));
 #pragma unroll
     for (int d = 0; d < kMostDims; ++d) {
-      const int dim = d * 32 + lane;
-      if (dim < head_dim) {
-        value[d] = __fmaf_rn(value[d], keep, __fmul_rn(from[dim], take));
-      }
+      value[d] = __fmaf_rn(value[d], keep, __fmul_rn(other[d], take));
     }
   }
 
-  // Parts group, group + kGroups, ... of a row's head.
+  // Parts group, group + kGroups, ... of a row's head; kAtOnce of them are fetched at a time.
+  template <int kAtOnce>
   __device__ void add_group(const AttentionArgs& args, DevicePlan::Parts parts, int head, int group,
                             int lane) {
-    for (int i = group; i < parts.count; i += kGroups) {
-      const std::int64_t at = std::int64_t{parts.first + i} * args.heads + head;
-      add(args.work.part_stats[at], args.work.part_values + at * args.kv.head_dim, args.kv.head_dim,
-          lane);
+    for (int first = group; first < parts.count; first += kGroups * kAtOnce) {
+      float2 stats[kAtOnce];
+      float values[kAtOnce][kMostDims];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int part = min(first + i * kGroups, parts.count - 1);
+        const std::int64_t at = std::int64_t{parts.first + part} * args.heads + head;
+        stats[i] = args.work.part_stats[at];
+        const float* from = args.work.part_values + at * args.kv.head_dim;
+#pragma unroll
+        for (int d = 0; d < kMostDims; ++d) {
+          const int dim = d * 32 + lane;
+          values[i][d] = dim < args.kv.head_dim ? from[dim] : 0.0f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i * kGroups < parts.count) {
+          add(stats[i], values[i]);
+        }
+      }
     }
   }
 
@@ -72,7 +88,7 @@ __global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs a
   const int group = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const DevicePlan::Parts parts = args.work.parts[row];
   Sum sum;
-  sum.add_group(args, parts, head, group, lane);
+  sum.add_group<4>(args, parts, head, group, lane);
 #pragma unroll
   for (int d = 0; d < kMostDims; ++d) {
     values[group][d * 32 + lane] = sum.value[d];
@@ -86,14 +102,18 @@ __global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs a
   }
   Sum all;
   for (int i = 0; i < min(kGroups, parts.count); ++i) {
-    all.add(stats[i], values[i], args.kv.head_dim, lane);
+    float group_values[kMostDims];
+#pragma unroll
+    for (int d = 0; d < kMostDims; ++d) {
+      group_values[d] = values[i][d * 32 + lane];
+    }
+    all.add(stats[i], group_values);
   }
   all.write(args, row, head, lane);
 }
 
 // A warp to a head of a row.
 __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs args) {
-  __shared__ float values[kHeads][kMostDim];
   const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -104,12 +124,8 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
   Sum all;
   for (int i = 0; i < min(kGroups, parts.count); ++i) {
     Sum group;
-    group.add_group(args, parts, head, i, lane);
-#pragma unroll
-    for (int d = 0; d < kMostDims; ++d) {
-      values[warp][d * 32 + lane] = group.value[d];  // each lane reads what it wrote
-    }
-    all.add({group.largest, group.total}, values[warp], args.kv.head_dim, lane);
+    group.add_group<1>(args, parts, head, i, lane);  // mostly there is one
+    all.add({group.largest, group.total}, group.value);
   }
   all.write(args, row, head, lane);
 }

@@ -8,8 +8,8 @@ namespace quire::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = 2;    // of a warp: one look at x serves both
-constexpr int kAtOnce = 4;  // loads in flight of each row
+constexpr int kLoads = 8;  // in flight of a lane
+constexpr std::int64_t kFewOutputs = 8192;
 constexpr int kElements = 8;
 
 __device__ __forceinline__ float low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
@@ -28,6 +28,8 @@ __device__ __forceinline__ void add_products(float& sum, const uint4& w, const u
   sum += high(w.w) * high(x.w);
 }
 
+// kRows: of a warp; one look at x serves them all.
+template <int kRows>
 __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params) {
   const std::int64_t warp =
       std::int64_t{blockIdx.x} * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
@@ -35,6 +37,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
   if (warp * kRows >= params.outputs) {
     return;
   }
+  constexpr int kAtOnce = kLoads / kRows;
   const auto* x = reinterpret_cast<const uint4*>(params.x);
   const uint4* weights[kRows];
   float sum[kRows] = {};
@@ -43,24 +46,30 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
     const std::int64_t output = min(warp * kRows + row, params.outputs - 1);
     weights[row] = reinterpret_cast<const uint4*>(params.weights + output * params.inputs);
   }
-  for (int first = lane; first < pieces; first += 32 * kAtOnce) {
+  int piece = lane;
+  for (; piece + (kAtOnce - 1) * 32 < pieces; piece += 32 * kAtOnce) {
     uint4 w[kRows][kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        const int piece = first + i * 32;
-        w[row][i] = piece < pieces ? __ldcs(weights[row] + piece) : uint4{};
+        w[row][i] = __ldcs(weights[row] + piece + i * 32);
       }
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int piece = first + i * 32;
-      const uint4 values = piece < pieces ? __ldg(x + piece) : uint4{};
+      const uint4 values = __ldg(x + piece + i * 32);
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         add_products(sum[row], w[row][i], values);
       }
+    }
+  }
+  for (; piece < pieces; piece += 32) {
+    const uint4 values = __ldg(x + piece);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      add_products(sum[row], __ldcs(weights[row] + piece), values);
     }
   }
 #pragma unroll
@@ -76,12 +85,22 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
   }
 }
 
+template <int kRows>
+void launch(const GemvParams& params, cudaStream_t stream) {
+  constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // of a block
+  const auto blocks = static_cast<unsigned>((params.outputs + kOutputs - 1) / kOutputs);
+  gemv_kernel<kRows><<<blocks, kThreads, 0, stream>>>(params);
+}
+
 }  // namespace
 
 cudaError_t gemv(const GemvParams& params, cudaStream_t stream) {
-  constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // of a block
-  const auto blocks = static_cast<unsigned>((params.outputs + kOutputs - 1) / kOutputs);
-  gemv_kernel<<<blocks, kThreads, 0, stream>>>(params);
+  // Where outputs are few, more warps keep more of the memory busy.
+  if (params.outputs <= kFewOutputs) {
+    launch<1>(params, stream);
+  } else {
+    launch<2>(params, stream);
+  }
   return cudaGetLastError();
 }
 
