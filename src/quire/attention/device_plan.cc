@@ -45,10 +45,11 @@ class Planner {
     }
     place_parts();
     // Longest first: what begins last should end soon.
-    const auto longer = [](const DevicePlan::Item& a, const DevicePlan::Item& b) {
-      return a.last_token - a.first_token > b.last_token - b.first_token;
+    const auto order = [](const DevicePlan::Item& item) {
+      return std::pair(item.first_token - item.last_token, item.first_row);
     };
-    std::stable_sort(plan_.many.begin(), plan_.many.end(), longer);
+    std::sort(plan_.many.begin(), plan_.many.end(),
+              [&](const auto& a, const auto& b) { return order(a) < order(b); });
     return std::move(plan_);
   }
 

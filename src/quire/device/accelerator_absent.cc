@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/result.h"
 
@@ -15,10 +16,11 @@ namespace cuda {
 class DeviceContext {};
 }  // namespace cuda
 
-Result<std::unique_ptr<Accelerator>> Accelerator::open(std::string_view /*device*/) {
+Result<std::unique_ptr<Accelerator>> Accelerator::open(std::string_view device) {
   return {ErrorCode::kDevice,
-          "this library was built without CUDA; build it where nvcc is, with -DQUIRE_CUDA=ON, or "
-          "use device=\"cpu\""};
+          base::str_cat("device ", base::quoted(device),
+                        " needs CUDA, which this library was built without; build it where nvcc "
+                        "is, with -DQUIRE_CUDA=ON, or use device=\"cpu\"")};
 }
 
 Accelerator::Accelerator(std::unique_ptr<cuda::DeviceContext> context)
