@@ -1,5 +1,7 @@
 // The decoder's passes on a GPU. A step's arrays go up in one copy, its kernels are queued one
 // after the other, and the host waits once, for the logits.
+#include <vector_types.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,6 +16,7 @@
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/mass.h"
 #include "quire/attention/device_plan.h"
+#include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
@@ -33,6 +36,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -45,6 +49,7 @@ using cuda::DeviceLayer;
 using cuda::DeviceMatrix;
 using cuda::StepUpload;
 using cuda::Uploaded;
+using cuda::WindowStep;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
 using device::cuda::PinnedBuffer;
@@ -53,18 +58,8 @@ using kernels::cuda::Bf16;
 using tensor::PagedKVView;
 
 constexpr int kWarpsPerMultiprocessor = 12;
+constexpr std::ptrdiff_t kElement = sizeof(Bf16);
 constexpr std::int32_t kDeterministicRange = 8 * attention::kPieceTokens;
-
-// What all layers with one window share during a step.
-struct WindowStep {
-  std::int32_t window_tokens = 0;
-  DevicePlan plan;
-  Uploaded<DevicePlan::Item> few, many;
-  Uploaded<DevicePlan::Row> rows;
-  Uploaded<DevicePlan::Parts> parts;
-  Uploaded<std::int32_t> blocks, query_rows, query_positions;
-  DeviceBuffer<float> cosines, sines;  // [queries, half]
-};
 
 // What a probe wants of one entry.
 struct EntryMass {
@@ -154,6 +149,8 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Status attend(const LayerCall& call, bool with_lse);
   [[nodiscard]] AttentionArgs attention_args(const LayerCall& call, bool with_lse) const;
   [[nodiscard]] Status mlp(const DeviceLayer& layer, float* x, std::int64_t rows);
+  [[nodiscard]] Result<bool> pass_layer(const ForwardBatch& batch, std::size_t index,
+                                        const PagedKVView& view, ForwardProbe* probe);
 
   [[nodiscard]] Status begin_mass(const ForwardBatch& batch, const ForwardProbe& probe);
   [[nodiscard]] Status weigh(const ForwardBatch& batch, const LayerCall& call);
@@ -169,7 +166,6 @@ class CudaBackend final : public DecoderBackend {
   StepUpload upload_;
   std::vector<WindowStep> windows_;  // one per distinct window
   DeviceBuffer<double> frequencies_;
-
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
   Uploaded<TokenId> ids_;
   Uploaded<std::int32_t> positions_, logit_rows_;
@@ -187,7 +183,6 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<Bf16> gated_;     // [T, I]
   DeviceBuffer<float> logits_;   // [S, V]
   PinnedBuffer<float> on_host_;  // [S, V]
-
   std::vector<EntryMass> masses_;
   DeviceBuffer<double> mass_;  // of all entries that a probe asks for
   Uploaded<std::int32_t> query_ends_;
@@ -320,7 +315,6 @@ Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
 
 Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
   const PagedKVView& view = call.view;
-  constexpr std::ptrdiff_t kElement = sizeof(Bf16);
   return to_status(
       kernels::cuda::append_kv({.qkv = qkv_.data(),
                                 .stride = qkv_width(),
@@ -340,7 +334,6 @@ Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
 AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) const {
   const PagedKVView& view = call.view;
   const WindowStep& window = call.window;
-  constexpr std::ptrdiff_t kElement = sizeof(Bf16);
   return {.kv = {.data = reinterpret_cast<Bf16*>(view.data),
                  .head_stride = view.head_stride / kElement,
                  .block_stride = view.block_stride / kElement,
@@ -496,6 +489,35 @@ Result<std::span<float>> CudaBackend::logits_of(const ForwardBatch& batch) {
   return std::span(on_host_.data(), size);
 }
 
+// residual_ through one layer; of the last one only its attention. False when the probe ends the
+// pass.
+Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t index,
+                                     const PagedKVView& view, ForwardProbe* probe) {
+  const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
+  const LayerCall call{weights_.layers[index], view, window_of(index)};
+  QUIRE_TRY_STATUS(project(call.weights, rows));
+  if (probe != nullptr && std::cmp_equal(index, probe->values_layer)) {
+    QUIRE_TRY_STATUS(read_values(rows, *probe));
+    return false;
+  }
+  if (probe == nullptr || probe->values_layer < 0) {
+    QUIRE_TRY_STATUS(append(call, rows));
+  }
+  if (batch.before_layer != nullptr) {
+    (*batch.before_layer)(static_cast<int>(index));
+  }
+  const bool weighs = probe != nullptr && !probe->mass.empty();
+  QUIRE_TRY_STATUS(attend(call, weighs));
+  if (weighs) {
+    QUIRE_TRY_STATUS(weigh(batch, call));
+  }
+  QUIRE_TRY_STATUS(linear(call.weights.output, attended_.data(), rows, residual_.data(), true));
+  if (index + 1 < weights_.layers.size()) {
+    QUIRE_TRY_STATUS(mlp(call.weights, residual_.data(), rows));
+  }
+  return true;
+}
+
 Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               std::span<const PagedKVView> kv,
                                               ForwardProbe* probe) {
@@ -504,7 +526,6 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
   const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
   QUIRE_TRY_STATUS(prepare(batch, kv.front()));
   const bool weighs = probe != nullptr && !probe->mass.empty();
-  const std::int32_t values_layer = probe == nullptr ? -1 : probe->values_layer;
   if (weighs) {
     QUIRE_TRY_STATUS(begin_mass(batch, *probe));
   }
@@ -512,27 +533,10 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
   QUIRE_TRY_STATUS(to_status(kernels::cuda::embed(table.weights.data(), upload_.get(ids_), rows,
                                                   config_.hidden_size, residual_.data(), stream()),
                              "embed"));
-  const std::size_t layers = weights_.layers.size();
-  for (std::size_t i = 0; i < layers; ++i) {
-    const LayerCall call{weights_.layers[i], kv[i], window_of(i)};
-    QUIRE_TRY_STATUS(project(call.weights, rows));
-    if (std::cmp_equal(i, values_layer)) {
-      QUIRE_TRY_STATUS(read_values(rows, *probe));
+  for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+    QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv[i], probe));
+    if (!goes_on) {
       return std::span<float>();
-    }
-    if (values_layer < 0) {
-      QUIRE_TRY_STATUS(append(call, rows));
-    }
-    if (batch.before_layer != nullptr) {
-      (*batch.before_layer)(static_cast<int>(i));
-    }
-    QUIRE_TRY_STATUS(attend(call, weighs));
-    if (weighs) {
-      QUIRE_TRY_STATUS(weigh(batch, call));
-    }
-    QUIRE_TRY_STATUS(linear(call.weights.output, attended_.data(), rows, residual_.data(), true));
-    if (i + 1 < layers) {
-      QUIRE_TRY_STATUS(mlp(call.weights, residual_.data(), rows));
     }
   }
   // All KV is stored: from here on only the rows of logits matter.

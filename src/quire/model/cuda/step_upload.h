@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
 
+#include "quire/attention/device_plan.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
@@ -65,6 +67,17 @@ class StepUpload {
   std::vector<std::byte> bytes_;
   device::cuda::DeviceBuffer<std::byte> on_device_;
   device::cuda::PinnedBuffer<std::byte> pinned_;
+};
+
+// What all layers with one window share during a step.
+struct WindowStep {
+  std::int32_t window_tokens = 0;
+  attention::DevicePlan plan;
+  Uploaded<attention::DevicePlan::Item> few, many;
+  Uploaded<attention::DevicePlan::Row> rows;
+  Uploaded<attention::DevicePlan::Parts> parts;
+  Uploaded<std::int32_t> blocks, query_rows, query_positions;
+  device::cuda::DeviceBuffer<float> cosines, sines;  // [queries, half]
 };
 
 }  // namespace quire::model::cuda
