@@ -23,6 +23,9 @@ LOGS = ROOT / "build" / "logs"
 JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 30
 SHOWN_LINES = 60
+# Strongest first: CTest's own "***Failed" stands before all that the program printed.
+FAILURE_SIGNS = (r"WARNING: ThreadSanitizer|ERROR: (Address|Leak|Undefined)|runtime error:|: Failure$|\berror:|^(FAIL|ERROR): |^E  +",
+                 r"\[  FAILED  \]|FAILED|ERROR:", r"Failed|Timeout|Exception:")
 THREADED_MODULES = ("kv", "sched", "engine", "api")
 
 
@@ -62,10 +65,14 @@ class Log:
             out.write(text + "\n")
 
     def tail(self):
+        """The lines about the first failure: what the strongest sign of one stands beside, or else the end."""
         lines = self.path.read_text(errors="replace").splitlines()
-        first = next((i for i, line in enumerate(lines) if re.search(r"FAILED|error:|ERROR:|Failed", line)), 0)
-        start = max(0, min(first - 5, len(lines) - SHOWN_LINES))
-        return "\n".join(lines[start:start + SHOWN_LINES])
+        for sign in FAILURE_SIGNS:
+            first = next((i for i, line in enumerate(lines) if re.search(sign, line)), None)
+            if first is not None:
+                start = max(0, min(first - 5, len(lines) - SHOWN_LINES))
+                return "\n".join(lines[start:start + SHOWN_LINES])
+        return "\n".join(lines[-SHOWN_LINES:])
 
 
 def build(log, preset, *targets):
