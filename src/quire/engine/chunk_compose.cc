@@ -56,7 +56,7 @@ std::string ChunkService::why_not_computed(const kv::Chunk& chunk) const {
   return not_read_.contains(chunk.id) ? engine_.tiers().pace().why_not_read() : kNotComputedYet;
 }
 
-// Keeps chunks from being evicted; destroyed on the engine thread.
+// Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
 class ChunkService::Use : public RequestObserver {
  public:
   Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
@@ -77,6 +77,9 @@ class ChunkService::Use : public RequestObserver {
       next_->computed(sequence);
     }
   }
+
+  // Releases nothing any more: for a thread that may not touch the registry.
+  void forget() { holds_.clear(); }
 
  private:
   kv::ChunkRegistry& registry_;
@@ -266,6 +269,17 @@ Status ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
   return {};
 }
 
+// Lets the chunks of an attempt go. The thread of an engine that closes may still be at the
+// registry, which ends with it.
+void ChunkService::give_up(Attempt& attempt) {
+  if (engine_.call([&] { attempt.in_use.clear(); }).ok()) {
+    return;
+  }
+  for (const std::shared_ptr<Use>& use : attempt.in_use) {
+    use->forget();
+  }
+}
+
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
                                                                    const Interrupt& interrupted) {
   for (const Run& run : runs) {
@@ -284,17 +298,22 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     engine_.publish_stats();
   };
   for (int count = 0; count < kAttempts; ++count) {
-    QUIRE_TRY_STATUS(engine_.call(visit));
-    QUIRE_TRY_STATUS(failure);
-    if (attempt.pending.empty()) {
+    Status done = engine_.call(visit);
+    if (done.ok()) {
+      done = failure;
+    }
+    if (done.ok() && attempt.pending.empty()) {
       return std::move(attempt.channels);
     }
-    if (const Status computed = wait(attempt.pending, interrupted); !computed.ok()) {
-      [[maybe_unused]] const Status closed = engine_.call([&] { attempt.in_use.clear(); });
-      return computed.error();
+    if (done.ok()) {
+      done = wait(attempt.pending, interrupted);
+    }
+    if (!done.ok()) {
+      give_up(attempt);
+      return done.error();
     }
   }
-  [[maybe_unused]] const Status closed = engine_.call([&] { attempt.in_use.clear(); });
+  give_up(attempt);
   return {ErrorCode::kOutOfBlocks,
           "the composition's chunks were deleted as fast as they were computed; try again"};
 }

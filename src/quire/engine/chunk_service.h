@@ -165,6 +165,7 @@ class ChunkService {
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
   struct Attempt;
   [[nodiscard]] Status advance(std::span<const Run> runs, Attempt& attempt);
+  void give_up(Attempt& attempt);  // the caller's thread
   [[nodiscard]] Result<Pending> start_part(const kv::Part& part, std::set<Name>& started);
   [[nodiscard]] Result<std::vector<Pending>> start_missing(const Compositions& compositions,
                                                            std::set<Name>& started);
