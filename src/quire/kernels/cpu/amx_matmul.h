@@ -292,11 +292,14 @@ void amx_matmul_quant(const MatmulTask& t) {
   if (full == t.rows) {
     return;
   }
-  for (int p = 0; p < t.panels; ++p) {
-    const std::byte* w = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
-    quant_block<VecAvx512, Q>(t, w, full,
-                              t.out + full * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32);
-  }
+  MatmulTask rest = t;
+  const std::ptrdiff_t groups = static_cast<std::ptrdiff_t>(full) * t.steps;
+  rest.values += groups * 32;
+  rest.scales += groups;
+  rest.offsets += groups;
+  rest.rows -= full;
+  rest.out += full * t.out_stride;
+  matmul_quant<VecAvx512, Q>(rest);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct F32Format {
   static constexpr int kParts = 1;
   static constexpr int kDepthParts = 32;
   static constexpr bool kTall = false;
+  static constexpr int kTurns = 1;  // 2: a step's tiles lie one after the other
   static Operand weights(const std::byte* row, int) {
     return V::load(reinterpret_cast<const float*>(row));
   }
@@ -46,6 +47,7 @@ struct Bf16Format {
   static constexpr int kParts = 1;
   static constexpr int kDepthParts = 16;
   static constexpr bool kTall = false;
+  static constexpr int kTurns = 2;
   static Operand weights(const std::byte* row, int) { return V::load_bits(row); }
   static Operand input(const std::byte* word) { return V::set_bits(word_at(word)); }
   static typename V::F multiply_add(typename V::F acc, Operand w, Operand x) {
@@ -61,6 +63,7 @@ struct WideBf16Format : F32Format<V> {
   static constexpr int kTileBytes = 1024;
   static constexpr int kRowBytes = 64;
   static constexpr int kParts = 2;
+  static constexpr int kTurns = 2;
   // 16 rows x 1 register where there are so many registers: weights are read and widened once.
   static constexpr bool kTall = V::kLanes == 16;
   static typename V::F weights(const std::byte* row, int part) {
@@ -68,18 +71,15 @@ struct WideBf16Format : F32Format<V> {
   }
 };
 
-// Byte offset, inside a group of panels, of column `column` in row 0 of the step.
+// Byte offset, inside a panel, of column `column` in row 0 of the step.
 template <class F>
-constexpr std::size_t column_offset(int column, std::size_t panel_bytes) {
-  const auto panel = static_cast<std::size_t>(column / 32);
-  const auto tile = static_cast<std::size_t>(column % 32 / 16);
-  return panel * panel_bytes + tile * F::kTileBytes + static_cast<std::size_t>(column % 16) * 4;
+constexpr int column_offset(int column) {
+  return column / 16 * F::kTileBytes + column % 16 * 4;
 }
 
 // Operands of one register tile.
 struct DenseTile {
   const std::byte* w = nullptr;  // of the first column and step
-  std::size_t panel_bytes = 0;
   const std::byte* x =
       nullptr;  // of the first row and step: [steps][block_rows][kDepthParts] words
   int block_rows = 0;
@@ -87,21 +87,21 @@ struct DenseTile {
   bool resume = false;  // start from the sums in `out`
   float* out = nullptr;
   std::ptrdiff_t out_stride = 0;
+  Ahead* ahead = nullptr;
 };
 
 // acc += one row of weights, N registers of columns, times the words of R activation rows that meet
-// it. Asks for the row that will be needed kPrefetchBytes later.
-template <class V, class F, int R, int N>
-void add_row(typename V::F (&acc)[R][N], const std::byte* w, std::size_t panel_bytes,
-             const std::byte* x) {
+// it. Asks for the row that will be needed `Ask` bytes later.
+template <class V, class F, int Ask, int R, int N>
+void add_row(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x) {
 #pragma GCC unroll 2
   for (int part = 0; part < F::kParts; ++part) {
     typename F::Operand columns[N];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      const std::byte* row = w + column_offset<F>(n * V::kLanes, panel_bytes);
-      if (part == 0) {
-        __builtin_prefetch(row + kPrefetchBytes);
+      const std::byte* row = w + column_offset<F>(n * V::kLanes);
+      if (part == 0 && Ask > 0) {
+        __builtin_prefetch(row + Ask);
       }
       columns[n] = F::weights(row, part);
     }
@@ -130,9 +130,10 @@ void dense_tile(const DenseTile& t) {
   const std::byte* w = t.w;
   const std::byte* x = t.x;
   for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * F::kDepthParts * 4) {
+    t.ahead->ask();
 #pragma GCC unroll 2
     for (int i = 0; i < F::kDepthParts / F::kParts; ++i) {
-      add_row<V, F, R, N>(acc, w + i * F::kRowBytes, t.panel_bytes, x + i * F::kParts * 4);
+      add_row<V, F, kPrefetchBytes>(acc, w + i * F::kRowBytes, x + i * F::kParts * 4);
     }
   }
 #pragma GCC unroll 16
@@ -140,6 +141,45 @@ void dense_tile(const DenseTile& t) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       V::store(t.out + r * t.out_stride + n * V::kLanes, acc[r][n]);
+    }
+  }
+}
+
+// R rows of a task that has so few x one panel.
+template <class V, class F, int R>
+void dense_stream(const MatmulTask& t, const std::byte* w, float* out) {
+  constexpr int kRegisters = 32 / V::kLanes / F::kTurns;
+  constexpr int kTurnColumns = 32 / F::kTurns;
+  typename V::F acc[F::kTurns][R][kRegisters];
+#pragma GCC unroll 2
+  for (int turn = 0; turn < F::kTurns; ++turn) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kRegisters; ++n) {
+        acc[turn][r][n] = V::zero();
+      }
+    }
+  }
+  const std::byte* x = t.values;
+  for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += R * F::kDepthParts * 4) {
+#pragma GCC unroll 2
+    for (int turn = 0; turn < F::kTurns; ++turn) {
+#pragma GCC unroll 4
+      for (int i = 0; i < F::kDepthParts / F::kParts; ++i) {
+        add_row<V, F, V::kStreamAhead>(acc[turn], w + turn * F::kTileBytes + i * F::kRowBytes,
+                                       x + i * F::kParts * 4);
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int turn = 0; turn < F::kTurns; ++turn) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kRegisters; ++n) {
+        V::store(out + r * t.out_stride + turn * kTurnColumns + n * V::kLanes, acc[turn][r][n]);
+      }
     }
   }
 }
@@ -154,34 +194,35 @@ struct StepRange {
 struct RowBlock {
   const std::byte* values = nullptr;
   int rows = 0;
-  float* out = nullptr;  // of the first column
+  float* out = nullptr;  // of the panel's first column
 };
 
-// One block of rows x `columns` columns, N registers at a time. `w` is at the range's first step.
+// One block of rows x one panel, N registers of columns at a time. `w` is at the range's first
+// step.
 template <class V, class F, int MaxRows, int N>
-void dense_block(const MatmulTask& t, const std::byte* w, int columns, StepRange range,
-                 const RowBlock& block) {
-  for (int c = 0; c < columns; c += N * V::kLanes) {
-    const std::byte* tile_w = w + column_offset<F>(c, t.panel_bytes);
+void dense_block(const MatmulTask& t, const std::byte* w, StepRange range, const RowBlock& block,
+                 Ahead& ahead) {
+  for (int c = 0; c < 32; c += N * V::kLanes) {
+    const std::byte* tile_w = w + column_offset<F>(c);
     for (int r = 0; r < block.rows; r += MaxRows) {
       with_row_count<MaxRows>(block.rows - r, [&](auto rows) {
         dense_tile<V, F, rows.kValue, N>({.w = tile_w,
-                                          .panel_bytes = t.panel_bytes,
                                           .x = block.values + r * F::kDepthParts * 4,
                                           .block_rows = block.rows,
                                           .steps = range.count,
                                           .resume = range.first > 0,
                                           .out = block.out + r * t.out_stride + c,
-                                          .out_stride = t.out_stride});
+                                          .out_stride = t.out_stride,
+                                          .ahead = &ahead});
       });
     }
   }
 }
 
-// All rows of the task x `columns` columns.
-template <class V, class F, int MaxRows, int N>
-void dense_strip(const MatmulTask& t, const std::byte* w, int columns, StepRange range,
-                 float* out) {
+// All rows of the task x one panel.
+template <class V, class F>
+void dense_panel(const MatmulTask& t, const std::byte* w, StepRange range, float* out,
+                 Ahead ahead) {
   for (int row = 0; row < t.rows; row += kMaxBlockRows) {
     const int block_rows = min_int(kMaxBlockRows, t.rows - row);
     const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps +
@@ -189,36 +230,39 @@ void dense_strip(const MatmulTask& t, const std::byte* w, int columns, StepRange
     const RowBlock block = {t.values + group * F::kDepthParts * 4, block_rows,
                             out + row * t.out_stride};
     if constexpr (F::kTall) {
-      if (block_rows > MaxRows) {
-        dense_block<V, F, kMaxBlockRows, 1>(t, w, columns, range, block);
+      if (block_rows > V::kDenseRows) {
+        dense_block<V, F, kMaxBlockRows, 1>(t, w, range, block, ahead);
         continue;
       }
     }
-    dense_block<V, F, MaxRows, N>(t, w, columns, range, block);
+    dense_block<V, F, V::kDenseRows, V::kDenseRegisters>(t, w, range, block, ahead);
   }
 }
 
 template <class V, class F>
 void matmul_dense(const MatmulTask& t) {
-  constexpr int kWideRows = 2;  // few rows: more columns hide the latency
-  constexpr int kWidePanels = V::kLanes == 16 ? 4 : 1;
-  constexpr int kBlockSteps = 128 * 1024 / F::kStepBytes;  // stay in L2 while the rows pass
-  const bool few_rows = t.rows <= kWideRows;
-  const int block_steps = few_rows ? t.steps : kBlockSteps;
-  for (int s = 0; s < t.steps; s += block_steps) {
-    const StepRange range = {s, min_int(block_steps, t.steps - s)};
-    for (int panel = 0; panel < t.panels;) {
+  if (t.rows <= V::kDenseStreamRows) {
+    for (int panel = 0; panel < t.panels; ++panel) {
+      with_row_count<V::kDenseStreamRows>(t.rows, [&](auto rows) {
+        dense_stream<V, F, rows.kValue>(t,
+                                        t.weights + static_cast<std::size_t>(panel) * t.panel_bytes,
+                                        t.out + static_cast<std::ptrdiff_t>(panel) * 32);
+      });
+    }
+    return;
+  }
+  constexpr int kBlockSteps = 128 * 1024 / F::kStepBytes;
+  const int passes = (t.rows + V::kDenseRows - 1) / V::kDenseRows;
+  for (int s = 0; s < t.steps; s += kBlockSteps) {
+    const StepRange range = {s, min_int(kBlockSteps, t.steps - s)};
+    for (int panel = 0; panel < t.panels; ++panel) {
       const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes +
                            static_cast<std::size_t>(s) * F::kStepBytes;
-      float* out = t.out + static_cast<std::ptrdiff_t>(panel) * 32;
-      if (few_rows && t.panels - panel >= kWidePanels) {
-        dense_strip<V, F, kWideRows, kWidePanels * 32 / V::kLanes>(t, w, kWidePanels * 32, range,
-                                                                   out);
-        panel += kWidePanels;
-      } else {
-        dense_strip<V, F, V::kDenseRows, V::kDenseRegisters>(t, w, 32, range, out);
-        ++panel;
-      }
+      const std::ptrdiff_t bytes =
+          panel + 1 < t.panels ? std::ptrdiff_t{range.count} * F::kStepBytes : 0;
+      const std::byte* next = w + t.panel_bytes;
+      dense_panel<V, F>(t, w, range, t.out + static_cast<std::ptrdiff_t>(panel) * 32,
+                        Ahead::over(next, bytes, passes * range.count, next + bytes));
     }
   }
 }

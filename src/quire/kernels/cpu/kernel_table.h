@@ -31,7 +31,8 @@ struct MatmulTask {
                                   // aligned
 };
 inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
-inline constexpr int kScratchBytesPerStep = 1024 + 128;  // a panel as signed bytes + fp32 scales
+// A panel as bytes, with fp32 scales and minimums.
+inline constexpr int kScratchBytesPerStep = 1024 + 256;
 
 // Packs the rows of one block from fp32.
 struct PackTask {

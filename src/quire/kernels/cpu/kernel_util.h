@@ -2,6 +2,7 @@
 // compiled with this file's instruction set and might be linked into everything else.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace quire::kernels {
@@ -17,6 +18,33 @@ inline std::int32_t word_at(const void* p) {
   __builtin_memcpy(&x, p, sizeof x);
   return x;
 }
+
+// Memory that will be read soon, asked for into the second-level cache in the order of its
+// addresses (which is how memory is fastest), some lines at a time while something else is
+// computed.
+class Ahead {
+ public:
+  // `bytes` from `from` on, but not beyond `end`, in about `asks` times.
+  static Ahead over(const std::byte* from, std::ptrdiff_t bytes, int asks, const std::byte* end) {
+    const auto lines = static_cast<int>(bytes / kLineBytes);
+    return {from, end - from < bytes ? end : from + bytes, (lines + asks - 1) / asks};
+  }
+
+  void ask() {
+    for (int i = 0; i < lines_ && next_ < end_; ++i, next_ += kLineBytes) {
+      __builtin_prefetch(next_, 0, 2);
+    }
+  }
+
+ private:
+  static constexpr int kLineBytes = 64;
+  Ahead(const std::byte* next, const std::byte* end, int lines)
+      : next_(next), end_(end), lines_(lines) {}
+
+  const std::byte* next_;
+  const std::byte* end_;
+  int lines_;  // per ask
+};
 
 // A row count known at compile time.
 template <int R>

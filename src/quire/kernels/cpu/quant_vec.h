@@ -3,6 +3,9 @@
 // Row invariance: the integer sum of a group of 32 is exact, then acc = fma(float(sum), weight
 // scale * row scale, acc) with the groups ascending; q4m32 adds acc = fma(minimum, sum of the row's
 // inputs, acc) after each. Sets with fused multiply-add agree bit for bit.
+//
+// Few rows read the panel as it lies, line by line: that is as fast as memory. For many rows some
+// steps at a time become bytes and fp32 scales in the first-level cache, and all rows pass them.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
@@ -11,17 +14,20 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kQuantPrefetchBytes = 4096;
+constexpr int kUnpackSteps = 16;  // 20 KiB at most
 
 struct Q8g32 {
-  static constexpr bool kNibbles = false;
+  static constexpr bool kNibbles = false;     // two codes in a byte
+  static constexpr bool kSmallCodes = false;  // below 16
   static constexpr bool kMinimum = false;
+  static constexpr int kScaleBytes = 2;
   static constexpr int kHeaderBytes = 64;  // scales
   static constexpr int kTileRows = 8;      // of 64 bytes
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
 };
 struct Q4g32 : Q8g32 {
   static constexpr bool kNibbles = true;
+  static constexpr bool kSmallCodes = true;
   static constexpr int kTileRows = 4;
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
 };
@@ -29,6 +35,17 @@ struct Q4m32 : Q4g32 {
   static constexpr bool kMinimum = true;
   static constexpr int kHeaderBytes = 128;  // scales, minimums
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
+};
+
+// A format's codes a byte each, scales and minimums in fp32.
+template <class Q>
+struct Unpacked : Q {
+  static constexpr bool kNibbles = false;
+  static constexpr int kScaleBytes = 4;
+  static constexpr int kHeaderBytes = Q::kHeaderBytes * 2;
+  static constexpr int kTileRows = 8;
+  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
+  static_assert(kStepBytes <= kScratchBytesPerStep);
 };
 
 // Byte offset, inside a step's tiles, of the 64-byte row `row` that holds column `column`.
@@ -44,24 +61,41 @@ typename V::I group_start(std::int32_t offset) {
   if constexpr (Q::kMinimum) {
     return V::start_q4(0);
   } else {
-    return Q::kNibbles ? V::start_q4(offset) : V::start_q8(offset);
+    return Q::kSmallCodes ? V::start_q4(offset) : V::start_q8(offset);
   }
 }
 
-// Operands of one register tile over the whole depth.
+template <class V, class Q>
+typename V::I group_dot(typename V::I acc, typename V::I w, typename V::I x) {
+  return Q::kSmallCodes ? V::dot_q4(acc, w, x) : V::dot_q8(acc, w, x);
+}
+
+// Scales (or minimums, which follow them) of kLanes columns.
+template <class V, class Q>
+typename V::F load_scales(const std::byte* scales, int column) {
+  if constexpr (Q::kScaleBytes == 2) {
+    return V::load_fp16(scales + column * 2);
+  } else {
+    return V::load(reinterpret_cast<const float*>(scales) + column);
+  }
+}
+
+// Operands of one register tile over some steps.
 struct QuantTile {
-  const std::byte* w = nullptr;  // of the panel
+  const std::byte* w = nullptr;  // of the panel's first step
   int column = 0;                // first column inside the panel
   int steps = 0;
-  const std::int8_t* x = nullptr;  // of the first row: [steps][block_rows][32]
+  const std::int8_t* x = nullptr;  // of the first row and step: [steps][block_rows][32]
   const float* scales = nullptr;   // [steps][block_rows]
   const std::int32_t* offsets = nullptr;
   int block_rows = 0;
+  bool resume = false;  // start from the sums in `out`
   float* out = nullptr;
   std::ptrdiff_t out_stride = 0;
+  Ahead* ahead = nullptr;
 };
 
-// Integer sums of one group, R rows x N registers. `tiles` is past the scales; x: [block_rows][32].
+// Integer sums of one group, R rows x N registers. x: [block_rows][32].
 template <class V, int R, int N, class Q>
 void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t* offsets,
                 typename V::I (&sums)[R][N]) {
@@ -79,8 +113,8 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       const std::byte* row = tiles + quant_offset<Q>(n * V::kLanes, i);
-      if constexpr (R == 1) {
-        __builtin_prefetch(row + kQuantPrefetchBytes);
+      if constexpr (Q::kScaleBytes == 2 && V::kStreamAhead > 0) {
+        __builtin_prefetch(row + V::kStreamAhead);
       }
       first[n] = V::load_bits(row);
       if constexpr (Q::kNibbles) {
@@ -93,90 +127,180 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
       const typename V::I value = V::set_bits(word_at(x + r * 32 + i * 4));
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        sums[r][n] = Q::kNibbles ? V::dot_q4(sums[r][n], first[n], value)
-                                 : V::dot_q8(sums[r][n], first[n], value);
+        sums[r][n] = group_dot<V, Q>(sums[r][n], first[n], value);
       }
       if constexpr (Q::kNibbles) {
         const typename V::I later = V::set_bits(word_at(x + r * 32 + 16 + i * 4));
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          sums[r][n] = V::dot_q4(sums[r][n], second[n], later);
+          sums[r][n] = group_dot<V, Q>(sums[r][n], second[n], later);
         }
       }
     }
   }
 }
 
-// R rows x N registers of columns.
+// acc += the group's sums times their scales, and what the minimums add.
 template <class V, int R, int N, class Q>
+void scale_group(const std::byte* header, int column, const float* scales,
+                 const std::int32_t* offsets, const typename V::I (&sums)[R][N],
+                 typename V::F (&acc)[R][N]) {
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) {
+    const typename V::F weight_scale = load_scales<V, Q>(header, column + n * V::kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const typename V::F scale = V::mul(weight_scale, V::set(scales[r]));
+      acc[r][n] = V::fma(V::to_float(sums[r][n]), scale, acc[r][n]);
+    }
+    if constexpr (Q::kMinimum) {
+      const typename V::F minimum =
+          load_scales<V, Q>(header + Q::kHeaderBytes / 2, column + n * V::kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const float inputs = scales[r] * (static_cast<float>(offsets[r]) * -0.125f);
+        acc[r][n] = V::fma(minimum, V::set(inputs), acc[r][n]);
+      }
+    }
+  }
+}
+
+// R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other.
+template <class V, int R, int N, int Turns, class Q>
 void quant_tile(const QuantTile& t) {
-  typename V::F acc[R][N];
+  typename V::F acc[Turns][R][N];
+#pragma GCC unroll 2
+  for (int turn = 0; turn < Turns; ++turn) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      acc[r][n] = V::zero();
+      for (int n = 0; n < N; ++n) {
+        acc[turn][r][n] =
+            t.resume ? V::load(t.out + r * t.out_stride + turn * 16 + n * V::kLanes) : V::zero();
+      }
     }
   }
   const std::byte* w = t.w;
-  const std::byte* tiles = w + Q::kHeaderBytes + quant_offset<Q>(t.column, 0);
   const std::int8_t* x = t.x;
   const float* scales = t.scales;
   const std::int32_t* offsets = t.offsets;
   for (int s = 0; s < t.steps; ++s) {
-    typename V::I sums[R][N];
-    group_sums<V, R, N, Q>(tiles, x, offsets, sums);
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      const typename V::F weight_scale = V::load_fp16(w + (t.column + n * V::kLanes) * 2);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const typename V::F scale = V::mul(weight_scale, V::set(scales[r]));
-        acc[r][n] = V::fma(V::to_float(sums[r][n]), scale, acc[r][n]);
-      }
-      if constexpr (Q::kMinimum) {
-        const typename V::F minimum = V::load_fp16(w + 64 + (t.column + n * V::kLanes) * 2);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const float inputs = scales[r] * (static_cast<float>(offsets[r]) * -0.125f);
-          acc[r][n] = V::fma(minimum, V::set(inputs), acc[r][n]);
-        }
-      }
+    if (t.ahead != nullptr) {
+      t.ahead->ask();
+    }
+#pragma GCC unroll 2
+    for (int turn = 0; turn < Turns; ++turn) {
+      const int column = t.column + turn * 16;
+      typename V::I sums[R][N];
+      group_sums<V, R, N, Q>(w + Q::kHeaderBytes + quant_offset<Q>(column, 0), x, offsets, sums);
+      scale_group<V, R, N, Q>(w, column, scales, offsets, sums, acc[turn]);
     }
     w += Q::kStepBytes;
-    tiles += Q::kStepBytes;
     x += t.block_rows * 32;
     scales += t.block_rows;
     offsets += t.block_rows;
   }
+#pragma GCC unroll 2
+  for (int turn = 0; turn < Turns; ++turn) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      V::store(t.out + r * t.out_stride + n * V::kLanes, acc[r][n]);
+      for (int n = 0; n < N; ++n) {
+        V::store(t.out + r * t.out_stride + turn * 16 + n * V::kLanes, acc[turn][r][n]);
+      }
     }
   }
 }
 
-// One panel x the rows of the block that starts at row `row` of the task.
-template <class V, class Q>
-void quant_block(const MatmulTask& t, const std::byte* w, int row, float* out) {
+// The rows of block `row` / 16, steps [first, first + count), as a tile's operands.
+inline QuantTile block_operands(const MatmulTask& t, int row, int first, int count) {
   const int block_rows = min_int(kMaxBlockRows, t.rows - row);
-  const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps;
-  const auto* x = reinterpret_cast<const std::int8_t*>(t.values) + group * 32;
-  for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
-    for (int r = 0; r < block_rows; r += V::kQuantRows) {
-      with_row_count<V::kQuantRows>(block_rows - r, [&](auto rows) {
-        quant_tile<V, rows.kValue, V::kQuantRegisters, Q>({.w = w,
-                                                           .column = c,
-                                                           .steps = t.steps,
-                                                           .x = x + r * 32,
-                                                           .scales = t.scales + group + r,
-                                                           .offsets = t.offsets + group + r,
-                                                           .block_rows = block_rows,
-                                                           .out = out + r * t.out_stride + c,
-                                                           .out_stride = t.out_stride});
-      });
+  const std::ptrdiff_t group =
+      static_cast<std::ptrdiff_t>(row) * t.steps + static_cast<std::ptrdiff_t>(first) * block_rows;
+  return {.steps = count,
+          .x = reinterpret_cast<const std::int8_t*>(t.values) + group * 32,
+          .scales = t.scales + group,
+          .offsets = t.offsets + group,
+          .block_rows = block_rows,
+          .resume = first > 0,
+          .out_stride = t.out_stride};
+}
+
+inline QuantTile from_row(QuantTile tile, int row) {
+  tile.x += row * 32;
+  tile.scales += row;
+  tile.offsets += row;
+  tile.out += row * tile.out_stride;
+  return tile;
+}
+
+// One panel x rows that are few, each line of the panel read once for kQuantStreamRows of them.
+template <class V, class Q>
+void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
+  constexpr int kRegisters = 16 / V::kLanes;
+  QuantTile block = block_operands(t, 0, 0, t.steps);
+  block.w = w;
+  block.out = out;
+  for (int r = 0; r < t.rows; r += V::kQuantStreamRows) {
+    with_row_count<V::kQuantStreamRows>(t.rows - r, [&](auto rows) {
+      quant_tile<V, rows.kValue, kRegisters, 2, Q>(from_row(block, r));
+    });
+  }
+}
+
+// `count` steps of a panel as Unpacked<Q>.
+template <class V, class Q>
+void unpack_steps(const std::byte* w, int count, std::byte* to) {
+  using U = Unpacked<Q>;
+  for (int s = 0; s < count; ++s, w += Q::kStepBytes, to += U::kStepBytes) {
+    auto* header = reinterpret_cast<float*>(to);
+    for (int i = 0; i < Q::kHeaderBytes / 2; i += V::kLanes) {
+      V::store(header + i, V::load_fp16(w + i * 2));
+    }
+    const std::byte* from = w + Q::kHeaderBytes;
+    std::byte* codes = to + U::kHeaderBytes;
+    for (int i = 0; i < 2 * Q::kTileRows; ++i) {
+      const int row = i / Q::kTileRows * U::kTileRows + i % Q::kTileRows;
+      for (int lane = 0; lane < 64; lane += V::kLanes * 4) {
+        const typename V::I bits = V::load_bits(from + i * 64 + lane);
+        std::byte* at = codes + row * 64 + lane;
+        if constexpr (Q::kNibbles) {
+          V::store_bits(at, V::low_nibbles(bits));
+          V::store_bits(at + Q::kTileRows * 64, V::high_nibbles(bits));
+        } else {
+          V::store_bits(at, bits);
+        }
+      }
+    }
+  }
+}
+
+// One panel x all rows, kUnpackSteps steps at a time. While they are multiplied, the next ones are
+// on their way.
+template <class V, class Q>
+void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
+  using U = Unpacked<Q>;
+  const std::byte* end = t.weights + static_cast<std::size_t>(t.panels) * t.panel_bytes;
+  const int passes =
+      (t.rows + V::kQuantRows - 1) / V::kQuantRows * (32 / (V::kQuantRegisters * V::kLanes));
+  for (int s = 0; s < t.steps; s += kUnpackSteps) {
+    const int count = min_int(kUnpackSteps, t.steps - s);
+    const std::byte* next = w + static_cast<std::ptrdiff_t>(s + count) * Q::kStepBytes;
+    Ahead ahead = Ahead::over(next, kUnpackSteps * Q::kStepBytes, passes * count, end);
+    unpack_steps<V, Q>(w + static_cast<std::ptrdiff_t>(s) * Q::kStepBytes, count, t.scratch);
+    for (int row = 0; row < t.rows; row += kMaxBlockRows) {
+      QuantTile block = block_operands(t, row, s, count);
+      block.w = t.scratch;
+      block.ahead = &ahead;
+      for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
+        block.column = c;
+        block.out = out + row * t.out_stride + c;
+        for (int r = 0; r < block.block_rows; r += V::kQuantRows) {
+          with_row_count<V::kQuantRows>(block.block_rows - r, [&](auto rows) {
+            quant_tile<V, rows.kValue, V::kQuantRegisters, 1, U>(from_row(block, r));
+          });
+        }
+      }
     }
   }
 }
@@ -185,9 +309,11 @@ template <class V, class Q>
 void matmul_quant(const MatmulTask& t) {
   for (int panel = 0; panel < t.panels; ++panel) {
     const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
-    for (int row = 0; row < t.rows; row += kMaxBlockRows) {
-      quant_block<V, Q>(t, w, row,
-                        t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(panel) * 32);
+    float* out = t.out + static_cast<std::ptrdiff_t>(panel) * 32;
+    if (t.rows <= V::kQuantStreamRows) {
+      quant_stream<V, Q>(t, w, out);
+    } else {
+      quant_panel<V, Q>(t, w, out);
     }
   }
 }

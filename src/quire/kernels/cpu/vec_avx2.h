@@ -18,6 +18,9 @@ struct VecAvx2 {
   static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 2;
   static constexpr int kQuantRegisters = 2;
+  static constexpr int kDenseStreamRows = 2;
+  static constexpr int kQuantStreamRows = 1;
+  static constexpr int kStreamAhead = 4096;
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }
@@ -70,6 +73,7 @@ struct VecAvx2 {
   }
 
   static I load_bits(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static void store_bits(void* p, I x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
   static I set_bits(std::int32_t x) { return _mm256_set1_epi32(x); }
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm256_cvtps_epi32(x); }

@@ -17,6 +17,10 @@ struct VecAvx512 {
   static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
   static constexpr int kQuantRegisters = 2;
+  static constexpr int kDenseStreamRows = 8;
+  static constexpr int kQuantStreamRows = 4;
+  // How many bytes before it is needed a line of weights that come from memory is asked for.
+  static constexpr int kStreamAhead = 4096;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
@@ -55,6 +59,7 @@ struct VecAvx512 {
   }
 
   static I load_bits(const void* p) { return _mm512_loadu_si512(p); }
+  static void store_bits(void* p, I x) { _mm512_storeu_si512(p, x); }
   static I set_bits(std::int32_t x) { return _mm512_set1_epi32(x); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm512_cvtps_epi32(x); }  // nearest even

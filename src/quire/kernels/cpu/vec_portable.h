@@ -17,6 +17,9 @@ struct VecPortable {
   static constexpr int kDenseRegisters = 4;
   static constexpr int kQuantRows = 1;
   static constexpr int kQuantRegisters = 4;
+  static constexpr int kDenseStreamRows = 1;
+  static constexpr int kQuantStreamRows = 1;
+  static constexpr int kStreamAhead = 0;
 
   static F zero() { return F{}; }
   static F set(float x) { return F{x, x, x, x}; }
@@ -80,6 +83,7 @@ struct VecPortable {
     __builtin_memcpy(&x, p, sizeof x);
     return x;
   }
+  static void store_bits(void* p, I x) { __builtin_memcpy(p, &x, sizeof x); }
   static I set_bits(std::int32_t x) { return I{x, x, x, x}; }
   static F to_float(I x) { return __builtin_convertvector(x, F); }
   static I to_int(F x) { return __builtin_convertvector(round(x), I); }
