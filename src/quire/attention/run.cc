@@ -142,6 +142,10 @@ class Call {
   void run_wave(const Plan::Wave& wave) {
     pool_.run(wave.num_chains, [&](int i, int thread) {
       const std::span<const WorkItem> chain = items_of(wave.first_chain + i, 1);
+      // Threads take chains in turn.
+      const int later = i + pool_.threads();
+      const WorkItem* next_chain =
+          later < wave.num_chains ? items_of(wave.first_chain + later, 1).data() : nullptr;
       if (wave.split) {
         const WorkItem& item = chain.front();
         const SoftmaxState slots = slots_of(item);
@@ -149,13 +153,13 @@ class Call {
         std::fill_n(slots.max, rows, kLowest);
         std::fill_n(slots.sum, rows, 0.0f);
         std::fill_n(slots.acc, rows * padded_dim_, 0.0f);
-        attend(item, slots, thread);
+        attend(item, slots, next_chain, thread);
         return;
       }
       TileState state;
       load(chain.front(), state);
       for (const WorkItem& item : chain) {
-        attend(item, state.view(), thread);
+        attend(item, state.view(), &item == &chain.back() ? next_chain : &item + 1, thread);
       }
       save(chain.back(), state);
     });
@@ -199,7 +203,20 @@ class Call {
             scratch_.slot_acc.data() + std::ptrdiff_t{item.slot} * padded_dim_};
   }
 
-  void attend(const WorkItem& item, const SoftmaxState& state, int thread) const {
+  [[nodiscard]] NextPiece first_piece_of(const WorkItem* item) const {
+    if (item == nullptr) {
+      return {};
+    }
+    const Entry& entry = p_.entries[static_cast<std::size_t>(item->entry)];
+    return {.kv = view_.data + item->kv_head * view_.head_stride,
+            .blocks = entry.blocks.data(),
+            .num_blocks = static_cast<int>(entry.blocks.size()),
+            .piece = item->first_piece};
+  }
+
+  // `next` is what the thread will probably do after it.
+  void attend(const WorkItem& item, const SoftmaxState& state, const WorkItem* next,
+              int thread) const {
     const Entry& entry = p_.entries[static_cast<std::size_t>(item.entry)];
     alignas(64) std::byte queries[sizeof(float) * kTileRows * kMaxHeadDim];
     TokenRange visible[kTileRows];
@@ -215,6 +232,7 @@ class Call {
          .v_offset = view_.v_offset,
          .block_tokens = view_.block_tokens,
          .blocks = entry.blocks.data(),
+         .num_blocks = static_cast<int>(entry.blocks.size()),
          .visible = visible,
          .rows = item.rows * item.heads,
          .padded_dim = padded_dim_,
@@ -222,7 +240,8 @@ class Call {
          .last_piece = item.last_piece,
          .scale = static_cast<float>(p_.shape.softmax_scale * std::numbers::log2e),
          .scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes(),
-         .state = state});
+         .state = state,
+         .next = first_piece_of(next)});
   }
 
   [[nodiscard]] const EntryRow& entry_row(const WorkItem& item, int row) const {

@@ -23,6 +23,14 @@ struct SoftmaxState {
   float* acc = nullptr;  // [rows][padded_dim], not yet divided by sum
 };
 
+// Where a piece lies that the thread will probably read after the task's own.
+struct NextPiece {
+  const std::byte* kv = nullptr;  // as in the task; null: none is known
+  const std::int32_t* blocks = nullptr;
+  int num_blocks = 0;
+  int piece = 0;
+};
+
 // Reduces canonical pieces [first_piece, last_piece) of one entry for up to kTileRows stacked rows
 // over one KV head, and merges each into the state, in order. Blocks without a token that some row
 // sees are not touched.
@@ -33,7 +41,8 @@ struct AttentionTask {
   std::ptrdiff_t v_offset = 0;      // bytes
   int block_tokens = 0;
   const std::int32_t* blocks = nullptr;  // ids of the entry's blocks
-  const TokenRange* visible = nullptr;   // [rows]
+  int num_blocks = 0;
+  const TokenRange* visible = nullptr;  // [rows]
   int rows = 0;
   int padded_dim = 0;
   int first_piece = 0;
@@ -41,6 +50,7 @@ struct AttentionTask {
   float scale = 0;               // log2(e) * softmax scale
   std::byte* scratch = nullptr;  // of the calling thread: scratch_bytes, 64-byte aligned
   SoftmaxState state;
+  NextPiece next = {};  // a hint
 };
 
 // Room for one piece of K and V in canonical order.

@@ -30,6 +30,8 @@ struct PieceView {
   const Word* k[kPieceUnits];
   const Word* v[kPieceUnits];
   std::ptrdiff_t k_stride = kUnitTokens;
+  // What comes after a unit of V: one of K of the next piece, or else the unit itself.
+  const Word* after_v[kPieceUnits];
 };
 
 inline PieceRows rows_of_piece(const AttentionTask& t, int piece) {
@@ -167,6 +169,20 @@ void gather_piece(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   gather_all_values<E>(t, piece, seen, view);
 }
 
+// Units of K of the piece that is read next, where they lie as they are asked for: in one stretch.
+inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
+  const int num_blocks = piece + 1 < t.last_piece ? t.num_blocks : 0;
+  const NextPiece next = num_blocks > 0 ? NextPiece{t.kv, t.blocks, num_blocks, piece + 1} : t.next;
+  for (int i = 0; i < view.units; ++i) {
+    view.after_v[i] = view.v[i];
+    const int block = next.piece * kPieceUnits + i;
+    if (t.block_tokens == kUnitTokens && block < next.num_blocks && next.blocks[block] >= 0) {
+      view.after_v[i] =
+          reinterpret_cast<const Word*>(next.kv + next.blocks[block] * t.block_stride);
+    }
+  }
+}
+
 template <class E>
 PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
   PieceView view;
@@ -178,6 +194,7 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
   }
   if (t.block_tokens % kUnitTokens != 0) {
     gather_piece<E>(t, piece, rows, view);
+    look_ahead(t, piece, view);
     return view;
   }
   view.k_stride = t.block_tokens;
@@ -188,6 +205,7 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
     view.k[i] = reinterpret_cast<const Word*>(block) + slot;
     view.v[i] = reinterpret_cast<const Word*>(block + t.v_offset) + slot / E::kPack * t.padded_dim;
   }
+  look_ahead(t, piece, view);
   return view;
 }
 

@@ -22,6 +22,7 @@ struct VectorProducts {
   static constexpr int kTallRows = 16;
   static constexpr int kFewRows = 4;
   static constexpr int kFewRegisters = 4;
+  static constexpr int kMostFewRows = V::kLanes == 16 ? kTileRows : 0;
 
   template <int R, int N>
   struct Sums {
@@ -39,9 +40,10 @@ struct VectorProducts {
     }
   }
 
-  // Rows of kColumns words, some distance apart. While one unit is multiplied, the next is asked
-  // for row by row: a unit is 4 KiB somewhere in memory, too short for the hardware to see a
-  // stream, and asked for at once it would hold up the loads behind it.
+  // Rows of kColumns words, some distance apart. While a unit of K is multiplied, one of V is asked
+  // for row by row, and with a unit of V one of K of the next piece, so that memory is busy all the
+  // time: a unit is 4 KiB somewhere in memory, too short for the hardware to see a stream, and
+  // asked for at once it would hold up the loads behind it.
   struct Stream {
     const Word* words;
     std::ptrdiff_t stride;  // words
@@ -115,8 +117,7 @@ struct VectorProducts {
                          PieceBuffers<E>& b) {
     const int i = at.column / kUnitTokens, in_unit = at.column % kUnitTokens;
     const Stream k = {view.k[i] + in_unit, view.k_stride};
-    const Stream ahead = i + 1 < view.units ? Stream{view.k[i + 1] + in_unit, view.k_stride}
-                                            : Stream{view.v[0] + in_unit, kUnitTokens};
+    const Stream ahead = {view.v[i] + in_unit, kUnitTokens};
     kernels::with_row_count<MaxRows>(t.rows - at.row, [&](auto rows) {
       score_tile<rows.kValue, N>(t, at.row, k, ahead, &b.scores[at.row][at.column]);
     });
@@ -148,7 +149,8 @@ struct VectorProducts {
       if (kShapes && left > kRows) {
         value_rows<kTallRows, 1>(t, view, b, row, out);
         row += kTallRows;
-      } else if (kShapes && left <= kFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
+      } else if (left <= (kShapes ? kFewRows : kMostFewRows) &&
+                 t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
         value_rows<kFewRows, kFewRegisters>(t, view, b, row, out);
         row += kFewRows;
       } else {
@@ -176,7 +178,7 @@ struct VectorProducts {
     clear(sums);
     for (int i = 0; i < view.units; ++i) {
       Stream v = {view.v[i] + at.column, t.padded_dim};
-      Stream ahead = {view.v[min_int(i + 1, view.units - 1)] + at.column, t.padded_dim};
+      Stream ahead = {view.after_v[i] + at.column, t.padded_dim};
       const Word* probs = reinterpret_cast<const Word*>(b.probs[i][at.row]);
       for (int word = 0; word < kRowWords; word += E::kParts) {
         ahead.template prefetch<N>();
