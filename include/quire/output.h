@@ -17,7 +17,8 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
 }
 
 // How exact a reuse was: kExact has the bits of the cold full causal prefill on this backend,
-// kEqualMath is the same function in another order of rounding, kApproximate anything else.
+// kEqualMath is the same function in another order of rounding (the best there is on a GPU without
+// LLMOptions::deterministic), kApproximate anything else.
 enum class ReuseGrade : std::uint8_t { kExact, kEqualMath, kApproximate };
 [[nodiscard]] constexpr const char* reuse_grade_name(ReuseGrade grade) {
   constexpr const char* kNames[] = {"exact", "equal_math", "approximate"};

@@ -265,6 +265,7 @@ TEST(Gpu, FasterWithoutDeterminismItStillAnswersRight) {
   const auto want = last_logits(exact, ids);
   EXPECT_LE(distance(want, last_logits(gpu, ids)),
             2 * distance(want, last_logits(cpu, ids)) + 1e-3);
+  EXPECT_EQ(gpu.generate(ids, kGreedy).value().reuse.grade, ReuseGrade::kEqualMath);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/reuse_grade.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/llm.h"
@@ -219,7 +220,8 @@ std::int64_t Sequence::num_tokens() const {
 
 ReuseGrade Sequence::grade() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->state == nullptr ? ReuseGrade::kExact : impl_->state->grade;
+  const StateRef& state = impl_->state;
+  return state == nullptr ? ReuseGrade::kExact : engine::graded(state->grade, state->same_bits);
 }
 
 Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interrupted) {

@@ -27,8 +27,8 @@ class Accelerator {
 
   [[nodiscard]] cuda::DeviceContext& context() const { return *context_; }
   [[nodiscard]] std::string name() const;  // "NVIDIA H200"
-  // What names the kernels in the identity of KV: "cuda-9.0".
-  [[nodiscard]] std::string kernels() const;
+  // What names the kernels in the identity of KV, see kernels_name().
+  [[nodiscard]] std::string kernels(bool deterministic) const;
   // That the driver could still give.
   [[nodiscard]] Result<std::int64_t> free_bytes() const;
 

@@ -27,7 +27,7 @@ Accelerator::Accelerator(std::unique_ptr<cuda::DeviceContext> context)
     : context_(std::move(context)) {}
 Accelerator::~Accelerator() = default;
 std::string Accelerator::name() const { return ""; }
-std::string Accelerator::kernels() const { return ""; }
+std::string Accelerator::kernels(bool /*deterministic*/) const { return ""; }
 Result<std::int64_t> Accelerator::free_bytes() const { return std::int64_t{0}; }
 
 }  // namespace quire::device

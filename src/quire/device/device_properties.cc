@@ -1,5 +1,7 @@
 #include "quire/device/device_properties.h"
 
+#include <string>
+
 #include "quire/base/str.h"
 #include "quire/result.h"
 
@@ -14,6 +16,11 @@ Status check_supported(const DeviceProperties& properties) {
                                             ".", properties.compute_minor,
                                             ", at least 8.0 is needed; choose another "
                                             "device or compute on the CPU")};
+}
+
+std::string kernels_name(const DeviceProperties& properties, bool deterministic) {
+  return base::str_cat("cuda-", properties.compute_major, ".", properties.compute_minor,
+                       deterministic ? "" : "-fast");
 }
 
 }  // namespace quire::device

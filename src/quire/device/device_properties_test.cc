@@ -23,5 +23,12 @@ TEST(DeviceProperties, AmpereAndLaterAreTaken) {
   EXPECT_TRUE(check_supported({.compute_major = 9}).ok());
 }
 
+TEST(DeviceProperties, KernelsWhoseBitsDependOnTheBatchAreOthers) {
+  const DeviceProperties hopper{.compute_major = 9};
+  EXPECT_EQ(kernels_name(hopper, true), "cuda-9.0");
+  EXPECT_EQ(kernels_name(hopper, false), "cuda-9.0-fast");
+  EXPECT_EQ(kernels_name({.compute_major = 8, .compute_minor = 6}, true), "cuda-8.6");
+}
+
 }  // namespace
 }  // namespace quire::device

@@ -12,6 +12,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/reuse_grade.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
@@ -52,6 +53,7 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
     join_prompt();
     sampled_.assign(request_.prompt.end() - request_.sampled_before, request_.prompt.end());
   }
+  output_.reuse.grade = graded(output_.reuse.grade, request_.same_bits);
   output_.request_id = id;
   forward_.request_id = id;
 }

@@ -53,6 +53,7 @@ struct NewRequest {
   bool reuse = true;
   std::string session;  // whose it is, for SessionService; empty: nobody's
   bool streaming = false;
+  bool same_bits = true;                      // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;     // instead of `prompt`
   std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on
                                               // as if it had not stopped behind them

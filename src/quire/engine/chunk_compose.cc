@@ -19,6 +19,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/reuse_grade.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
@@ -321,7 +322,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
 CompositionInfo ChunkService::describe(const CompositionSpec& spec,
                                        const kv::ResolvedComposition& composition) const {
   CompositionInfo info{.mode = composition.mode,
-                       .grade = composition.grade,
+                       .grade = graded(composition.grade, engine_.same_bits()),
                        .total_tokens = composition.num_tokens()};
   const kv::Ledger& ledger = this->ledger();
   const std::int64_t block_tokens = ledger.config().block_tokens;

@@ -323,6 +323,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
       withdraw(first, std::span(requests).subspan(id.value - first));
       return status;
     }
+    request.same_bits = same_bits();
     ActiveRequest active(id, std::move(request), seed_of(id),
                          bundle_.text == nullptr ? nullptr : &bundle_.text->tokenizer,
                          bundle_.eos_token_ids);

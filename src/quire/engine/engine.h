@@ -121,6 +121,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] const kernels::Context& context() const { return context_; }
   // Where it computes; null on the CPU.
   [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
+  // A request's bits do not depend on its batch, see graded().
+  [[nodiscard]] bool same_bits() const { return accelerator_ == nullptr || options_.deterministic; }
 
  private:
   Engine(const EngineOptions& options, int threads);

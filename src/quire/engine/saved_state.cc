@@ -15,6 +15,7 @@
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/engine/reuse_grade.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/output.h"
@@ -144,9 +145,7 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
 
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
                   std::string_view kernels) {
-  if (state.kernels != kernels) {
-    state.grade = std::max(state.grade, ReuseGrade::kEqualMath);
-  }
+  state.grade = graded(state.grade, state.kernels == kernels);
   if (state.ranks.empty() && !runs.empty() && state.grade != ReuseGrade::kExact) {
     const kv_store::SavedRun& run = runs.front();
     const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
@@ -154,9 +153,7 @@ void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
     state.ranks.emplace_back();
     state.stored_from.emplace_back();
   }
-  if (!state.ranks.empty()) {
-    state.grade = std::max(state.grade, ReuseGrade::kEqualMath);
-  }
+  state.grade = graded(state.grade, state.ranks.empty());
 }
 
 }  // namespace quire::engine

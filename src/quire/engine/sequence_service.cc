@@ -124,6 +124,7 @@ StateRef SequenceService::keep(const Draft& draft) {
   state->segment_tokens = ledger.segment_tokens(id);
   state->sampled = draft.sampled;
   state->grade = draft.grade;
+  state->same_bits = engine_.same_bits();
   state->sequence = id;
   state->engine = engine_.weak_from_this();
   for (const kv::RunView& run : ledger.runs(id)) {

@@ -46,6 +46,7 @@ struct SequenceState {
   std::int64_t segment_tokens = 0;  // the first so many are of segments that it was composed of
   std::int32_t sampled = 0;         // the last so many were sampled in one go
   ReuseGrade grade = ReuseGrade::kExact;
+  bool same_bits = true;             // of the engine's arithmetic, see graded()
   SeqId sequence;                    // in the ledger of
   std::weak_ptr<Engine> engine;      // that
   std::vector<std::int32_t> blocks;  // ids, in order, of the tokens with KV

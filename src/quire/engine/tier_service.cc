@@ -98,7 +98,8 @@ void TierService::release(kv::SegmentId segment) {
 
 std::string TierService::kernels() const {
   const device::Accelerator* const accelerator = engine_.accelerator();
-  return accelerator == nullptr ? kernels_here() : accelerator->kernels();
+  return accelerator == nullptr ? kernels_here()
+                                : accelerator->kernels(engine_.options_.deterministic);
 }
 
 base::KVFingerprint TierService::fingerprint() const {

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "quire/base/str.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/device_properties.h"
 #include "quire/result.h"
@@ -31,9 +30,8 @@ Accelerator::~Accelerator() = default;
 
 std::string Accelerator::name() const { return context_->properties().name; }
 
-std::string Accelerator::kernels() const {
-  const DeviceProperties& properties = context_->properties();
-  return base::str_cat("cuda-", properties.compute_major, ".", properties.compute_minor);
+std::string Accelerator::kernels(bool deterministic) const {
+  return kernels_name(context_->properties(), deterministic);
 }
 
 Result<std::int64_t> Accelerator::free_bytes() const {

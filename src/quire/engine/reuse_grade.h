@@ -1,0 +1,17 @@
+// What a reuse is reported as. Inside the engine a grade compares with a cold prefill of the same
+// arithmetic; to a caller kExact promises the bits themselves.
+#pragma once
+
+#include <algorithm>
+
+#include "quire/output.h"
+
+namespace quire::engine {
+
+// `same_bits`: a cold prefill would have the bits that the reuse rests on. Not so for arithmetic
+// whose bits depend on the batch, nor for KV that other kernels computed.
+[[nodiscard]] constexpr ReuseGrade graded(ReuseGrade grade, bool same_bits) {
+  return same_bits ? grade : std::max(grade, ReuseGrade::kEqualMath);
+}
+
+}  // namespace quire::engine
