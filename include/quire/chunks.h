@@ -76,7 +76,8 @@ struct ChunkCacheOptions {
                                      // used least recently
   bool compress_store = false;       // smaller, slower (docs/store-format.md)
   bool write_through = true;  // a call that registers returns when what it registered is on the
-                              // disk; false: it is written behind, see ChunkedLLM::flush_store
+                              // disk; false: before that, see ChunkedLLM::flush_store. The machine
+                              // has the same work: the call is shorter, a whole run is not
   std::optional<ChunkFormat> chunk_format;  // instead of the model's chat template
 
   [[nodiscard]] QUIRE_API Status validate() const;
@@ -259,7 +260,9 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
   [[nodiscard]] Result<ChunkStats> chunk_stats() const;
   // Waits until all that was registered is in the store; the first failure to write since the last
-  // call. Without effect unless ChunkCacheOptions::write_through is off. Closing waits too.
+  // call. What could not be written is a chunk of this process alone until it is registered again.
+  // Without effect unless ChunkCacheOptions::write_through is off. Closing waits too, and tells of
+  // no failure.
   [[nodiscard]] Status flush_store();
 
   // Checks kinds, number and mode, and computes nothing. O(number of chunks); mode kExact looks its

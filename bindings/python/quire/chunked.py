@@ -249,8 +249,9 @@ class ChunkedLLM(LLM):
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
         template; `salt`: equal chunks of two salts are two chunks; `store`: a directory where registered chunks are
         written and those of earlier processes are found; `max_store_bytes`: beyond it (0: no limit) registering evicts
-        what was used least recently from there; `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk,
-        False: it is written behind, see flush_store; the rest as for LLM."""
+        what was used least recently from there; `compress_store`: smaller, slower; `write_through`: registering returns
+        when the chunk is on the disk, False: before that, see flush_store (the machine has the same work: the call is
+        shorter, a whole run is not); the rest as for LLM."""
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
@@ -333,7 +334,8 @@ class ChunkedLLM(LLM):
 
     def flush_store(self) -> None:
         """Waits until all that was registered is in the store, and raises the first failure to write since the last
-        call. Without effect unless write_through is off. Closing waits too."""
+        call. What could not be written is a chunk of this process alone until it is registered again. Without effect
+        unless write_through is off. Closing waits too, and raises nothing."""
         self._chunks.flush_store()
 
     def get_chunk_stats(self) -> Fields:

@@ -1,6 +1,7 @@
 #include "quire/engine/background_writes.h"
 
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -8,27 +9,42 @@
 
 namespace quire::engine {
 
-void BackgroundWrites::note(const Status& status) {
-  if (failure_.ok()) {
-    failure_ = status;
+void BackgroundWrites::note(const std::string& name, const Status& status) {
+  if (status.ok()) {
+    failed_.erase(name);
+  } else {
+    failed_.insert(name);
   }
 }
 
-void BackgroundWrites::put(Write write) {
+void BackgroundWrites::put(std::string name, Write write) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || waiting_.size() < kMostWaiting; });
   if (stopped_) {
     lock.unlock();
-    const Status status = write();
+    const Status status = write_now(name, write);
     lock.lock();
-    note(status);
+    failure_ = failure_.ok() ? status : failure_;
     return;
   }
-  waiting_.push_back(std::move(write));
+  waiting_.emplace_back(std::move(name), std::move(write));
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { run(); });
   }
   changed_.notify_all();
+}
+
+Status BackgroundWrites::write_now(const std::string& name, const Write& write) {
+  wait();
+  Status status = write();
+  const std::lock_guard lock(mutex_);
+  note(name, status);
+  return status;
+}
+
+bool BackgroundWrites::has_failed(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return failed_.contains(name);
 }
 
 void BackgroundWrites::run() {
@@ -38,15 +54,17 @@ void BackgroundWrites::run() {
     if (waiting_.empty()) {
       return;
     }
-    Write write = std::move(waiting_.front());
+    auto [name, write] = std::move(waiting_.front());
     waiting_.pop_front();
     writing_ = true;
     lock.unlock();
     const Status status = write();
     write = nullptr;  // what it holds goes before anybody hears that it is done
     lock.lock();
-    note(status);
+    note(name, status);
+    failure_ = failure_.ok() ? status : failure_;
     writing_ = false;
+    ++ended_;
     changed_.notify_all();
   }
 }
@@ -54,6 +72,15 @@ void BackgroundWrites::run() {
 void BackgroundWrites::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return waiting_.empty() && !writing_; });
+}
+
+bool BackgroundWrites::wait_one() {
+  std::unique_lock lock(mutex_);
+  if (waiting_.empty() && !writing_) {
+    return false;
+  }
+  changed_.wait(lock, [&, before = ended_] { return ended_ != before; });
+  return true;
 }
 
 Status BackgroundWrites::flush() {

@@ -1,16 +1,21 @@
 // BackgroundWrites: what goes to the disk behind the caller's back, in order, on a thread of its
-// own. The wait for the disk costs no time then; what is lost when the process is killed is what
-// had not been written yet.
+// own. The call that puts it returns before it is written. The work is the same and takes a core
+// from whatever computes meanwhile, so a run as a whole is not shorter for it. What is lost when
+// the process is killed is what had not been written yet.
 //
 // Thread rule: any thread.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "quire/result.h"
 
@@ -26,9 +31,16 @@ class BackgroundWrites {
   ~BackgroundWrites() { stop(); }
 
   // Waits while `kMostWaiting` writes are under way. After stop() the caller's thread writes.
-  void put(Write write);
+  void put(std::string name, Write write);
+  // Writes on the caller's thread, behind all that was put before. Its failure is the caller's, not
+  // flush()'s.
+  [[nodiscard]] Status write_now(const std::string& name, const Write& write);
+  // Whether the last write of this name failed.
+  [[nodiscard]] bool has_failed(const std::string& name);
   // Until all that was put before is written and gone.
   void wait();
+  // Until one more write has ended and what it held is gone; false, at once, when none is left.
+  [[nodiscard]] bool wait_one();
   // wait(), and the first failure since the last flush().
   [[nodiscard]] Status flush();
   // Writes what is left and ends the thread.
@@ -38,11 +50,13 @@ class BackgroundWrites {
   static constexpr std::size_t kMostWaiting = 16;
 
   void run();
-  void note(const Status& status);  // needs the lock
+  void note(const std::string& name, const Status& status);  // needs the lock
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Write> waiting_;
+  std::deque<std::pair<std::string, Write>> waiting_;
+  std::set<std::string> failed_;  // names
+  std::uint64_t ended_ = 0;       // writes of the thread
   bool writing_ = false;
   bool stopped_ = false;
   Status failure_;

@@ -21,7 +21,7 @@ TEST(BackgroundWrites, WriteInOrderAndFlushWaitsForAll) {
   BackgroundWrites writes;
   std::vector<int> written;
   for (int i = 0; i < 100; ++i) {
-    writes.put([&written, i] {
+    writes.put("a", [&written, i] {
       written.push_back(i);
       return Status();
     });
@@ -34,7 +34,7 @@ TEST(BackgroundWrites, WriteInOrderAndFlushWaitsForAll) {
 TEST(BackgroundWrites, PuttingDoesNotWaitForTheWrite) {
   BackgroundWrites writes;
   std::promise<void> go;
-  writes.put([&] {
+  writes.put("a", [&] {
     go.get_future().wait();
     return Status();
   });
@@ -44,19 +44,75 @@ TEST(BackgroundWrites, PuttingDoesNotWaitForTheWrite) {
 
 TEST(BackgroundWrites, FlushTellsTheFirstFailureOnce) {
   BackgroundWrites writes;
-  writes.put([] { return Status(ErrorCode::kIo, "the disk is full"); });
-  writes.put([] { return Status(ErrorCode::kIo, "the disk is still full"); });
+  writes.put("a", [] { return Status(ErrorCode::kIo, "the disk is full"); });
+  writes.put("a", [] { return Status(ErrorCode::kIo, "the disk is still full"); });
   const Status first = writes.flush();
   ASSERT_FALSE(first.ok());
   EXPECT_EQ(first.error().message, "the disk is full");
   EXPECT_TRUE(writes.flush().ok());
 }
 
+TEST(BackgroundWrites, AFailureOfANameIsKnownUntilItIsWritten) {
+  BackgroundWrites writes;
+  const auto full = [] { return Status(ErrorCode::kIo, "the disk is full"); };
+  writes.put("a", full);
+  writes.put("b", [] { return Status(); });
+  writes.wait();
+  EXPECT_TRUE(writes.has_failed("a"));
+  EXPECT_FALSE(writes.has_failed("b"));
+  EXPECT_FALSE(writes.write_now("b", full).ok());
+  EXPECT_TRUE(writes.has_failed("b"));
+  EXPECT_TRUE(writes.write_now("a", [] { return Status(); }).ok());
+  EXPECT_FALSE(writes.has_failed("a"));
+  EXPECT_FALSE(writes.flush().ok()) << "of a, behind";
+  EXPECT_TRUE(writes.flush().ok()) << "that of b went to its caller";
+}
+
+TEST(BackgroundWrites, WritingNowComesBehindWhatWaits) {
+  BackgroundWrites writes;
+  std::vector<int> written;
+  std::promise<void> go;
+  writes.put("a", [&] {
+    go.get_future().wait();
+    written.push_back(1);
+    return Status();
+  });
+  std::thread releases([&] { go.set_value(); });
+  const Status second = writes.write_now("b", [&] {
+    written.push_back(2);
+    return Status();
+  });
+  releases.join();
+  EXPECT_TRUE(second.ok());
+  EXPECT_THAT(written, ElementsAre(1, 2));
+}
+
+TEST(BackgroundWrites, WaitingForOneAfterTheOtherEndsWhenNoneIsLeft) {
+  BackgroundWrites writes;
+  EXPECT_FALSE(writes.wait_one());
+  std::promise<void> go;
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = held;
+  writes.put("a", [&] {
+    go.get_future().wait();
+    return Status();
+  });
+  writes.put("b", [held = std::move(held)] { return Status(); });
+  std::thread releases([&] { go.set_value(); });
+  int waited = 0;
+  while (writes.wait_one()) {
+    ++waited;
+  }
+  releases.join();
+  EXPECT_LE(waited, 2);
+  EXPECT_TRUE(seen.expired());
+}
+
 TEST(BackgroundWrites, WhatAWriteHoldsHasGoneAfterFlush) {
   BackgroundWrites writes;
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> seen = held;
-  writes.put([held = std::move(held)] { return Status(); });
+  writes.put("a", [held = std::move(held)] { return Status(); });
   EXPECT_TRUE(writes.flush().ok());
   EXPECT_TRUE(seen.expired());
 }
@@ -65,7 +121,7 @@ TEST(BackgroundWrites, StoppingWritesWhatIsLeftAndLaterOnesAreWrittenAtOnce) {
   BackgroundWrites writes;
   std::vector<int> written;
   std::promise<void> go;
-  writes.put([&] {
+  writes.put("a", [&] {
     go.get_future().wait();
     written.push_back(1);
     return Status();
@@ -74,7 +130,7 @@ TEST(BackgroundWrites, StoppingWritesWhatIsLeftAndLaterOnesAreWrittenAtOnce) {
   writes.stop();
   releases.join();
   EXPECT_THAT(written, ElementsAre(1));
-  writes.put([&] {
+  writes.put("a", [&] {
     written.push_back(2);
     return Status();
   });

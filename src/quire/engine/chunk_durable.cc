@@ -151,10 +151,9 @@ Status ChunkService::save(const std::string& id) {
     return chunk;
   }));
   if (!behind) {
-    writes_.wait();
-    return store_->put(chunk, held, engine_.tiers());
+    return writes_.write_now(id, [&] { return store_->put(chunk, held, engine_.tiers()); });
   }
-  writes_.put([this, chunk, held = std::move(held)] {
+  writes_.put(id, [this, chunk, held = std::move(held)] {
     return written_->put(chunk, held, engine_.tiers());
   });
   return {};

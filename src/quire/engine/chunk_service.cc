@@ -435,7 +435,8 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     first = next;
   }
   for (const Draft& draft : drafts) {
-    if (status.ok() && draft.result.created && draft.counted) {
+    const bool unsaved = draft.result.created || writes_.has_failed(draft.result.id);
+    if (status.ok() && unsaved && draft.counted) {
       status = save(draft.result.id);
     }
   }

@@ -96,6 +96,8 @@ class ChunkService {
   [[nodiscard]] Status open_store();
   // As ChunkedLLM::flush_store.
   [[nodiscard]] Status flush_store() { return writes_.flush(); }
+  // Waits for a chunk that is being written behind, which holds its blocks; false when none is.
+  [[nodiscard]] bool await_write() { return writes_.wait_one(); }
   // The engine is closing: writes what is left.
   void stop_writing() { writes_.stop(); }
 

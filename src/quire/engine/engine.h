@@ -164,6 +164,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
+  [[nodiscard]] bool may_get_blocks();
   [[nodiscard]] Status compute(std::span<const sched::ScheduledRun> runs);
   [[nodiscard]] Status copy_blocks();
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;

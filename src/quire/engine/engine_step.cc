@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
+#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/types.h"
@@ -34,9 +36,22 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 
 }  // namespace
 
+// Whether blocks have come back since the plan was made: with a chunk that waited for the disk, or
+// with a letter.
+bool Engine::may_get_blocks() {
+  if (chunks_->await_write()) {
+    return true;
+  }
+  const std::lock_guard lock(mutex_);
+  return !mailbox_.empty();
+}
+
 void Engine::step() {
   const auto start = Clock::now();
   const sched::StepPlan plan = scheduler_->plan();
+  if (plan.stuck && may_get_blocks()) {
+    return;  // plans again
+  }
   if (plan.stuck) {
     const std::int64_t free_blocks = ledger_->blocks_available();
     fail_request(*plan.stuck,
