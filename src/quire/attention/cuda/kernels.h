@@ -4,12 +4,33 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 #include "quire/attention/cuda/args.h"
 
 namespace quire::attention::cuda {
 
 // Stored head sizes with an instance.
 inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
+
+// launch.operator()<D>() of the instance for `head_dim`; cudaErrorInvalidValue when there is none.
+template <class Launch>
+[[nodiscard]] cudaError_t launch_for(std::int32_t head_dim, const Launch& launch) {
+  switch (head_dim) {
+    case 32:
+      return launch.template operator()<32>();
+    case 64:
+      return launch.template operator()<64>();
+    case 96:
+      return launch.template operator()<96>();
+    case 128:
+      return launch.template operator()<128>();
+    case 256:
+      return launch.template operator()<256>();
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
 
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);

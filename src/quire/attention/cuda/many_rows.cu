@@ -346,20 +346,7 @@ cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_many == 0) {
     return cudaSuccess;
   }
-  switch (args.kv.head_dim) {
-    case 32:
-      return launch<32>(args, stream);
-    case 64:
-      return launch<64>(args, stream);
-    case 96:
-      return launch<96>(args, stream);
-    case 128:
-      return launch<128>(args, stream);
-    case 256:
-      return launch<256>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return launch_for(args.kv.head_dim, [&]<int D>() { return launch<D>(args, stream); });
 }
 
 }  // namespace quire::attention::cuda
