@@ -119,6 +119,18 @@ void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
   }
 }
 
+// `visit` the bytes of one block after the other, head by head, layer by layer.
+template <class Store, class Visit>
+void visit_blocks(Store& store, std::span<const BlockId> blocks, const Visit& visit) {
+  for (int layer = 0; layer < store.geometry().layers; ++layer) {
+    for (int head = 0; head < store.geometry().kv_heads; ++head) {
+      for (const BlockId block : blocks) {
+        visit(store.head_blocks(layer, head, block));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Status check_geometry(const tensor::KVGeometry& geometry) {
@@ -242,15 +254,10 @@ Status PagedStore::read_blocks(std::span<const BlockId> blocks, std::span<std::b
   if (device_ != nullptr) {
     return device_->read(blocks, to);
   }
-  for (int layer = 0; layer < geometry_.layers; ++layer) {
-    for (int head = 0; head < geometry_.kv_heads; ++head) {
-      for (const BlockId block : blocks) {
-        const auto from = head_blocks(layer, head, block);
-        std::memcpy(to.data(), from.data(), from.size());
-        to = to.subspan(from.size());
-      }
-    }
-  }
+  visit_blocks(*this, blocks, [&](std::span<const std::byte> from) {
+    std::memcpy(to.data(), from.data(), from.size());
+    to = to.subspan(from.size());
+  });
   return {};
 }
 
@@ -260,15 +267,10 @@ Status PagedStore::write_blocks(std::span<const BlockId> blocks, std::span<const
   if (device_ != nullptr) {
     return device_->write(blocks, from);
   }
-  for (int layer = 0; layer < geometry_.layers; ++layer) {
-    for (int head = 0; head < geometry_.kv_heads; ++head) {
-      for (const BlockId block : blocks) {
-        const auto to = head_blocks(layer, head, block);
-        std::memcpy(to.data(), from.data(), to.size());
-        from = from.subspan(to.size());
-      }
-    }
-  }
+  visit_blocks(*this, blocks, [&](std::span<std::byte> to) {
+    std::memcpy(to.data(), from.data(), to.size());
+    from = from.subspan(to.size());
+  });
   return {};
 }
 
