@@ -25,28 +25,22 @@ for program in "$out"/*_test "$out"/*_bench; do
     xargs -r cp -Lt "$out/lib"
 done
 
-cat > "$out/run_tests.sh" << 'END'
+# run_script FILE PROGRAMS: runs them all, with the arguments given to it; fails when one fails, as a
+# test does without a GPU and a benchmark that misses its bar.
+run_script() {
+  cat > "$out/$1" << END
 #!/usr/bin/env bash
-# Every test program, with the arguments given; fails when one fails, or when there is no GPU.
-cd "$(dirname "$0")" || exit 1
+cd "\$(dirname "\$0")" || exit 1
 failed=0
-for program in ./*_gpu_test; do
-  echo "== ${program#./}"
-  "$program" "$@" || failed=1
+for program in ./$2; do
+  echo "== \${program#./}"
+  "\$program" "\$@" || failed=1
 done
-exit $failed
+exit \$failed
 END
-cat > "$out/run_bench.sh" << 'END'
-#!/usr/bin/env bash
-# Every benchmark; fails when one misses its bar.
-cd "$(dirname "$0")" || exit 1
-failed=0
-for program in ./*_bench; do
-  echo "== ${program#./}"
-  "$program" "$@" || failed=1
-done
-exit $failed
-END
-chmod +x "$out"/run_*.sh
+  chmod +x "$out/$1"
+}
+run_script run_tests.sh '*_gpu_test'
+run_script run_bench.sh '*_bench'
 rmdir "$out/lib" 2> /dev/null || true
 du -sh "$out" | sed 's/^/packed: /'
