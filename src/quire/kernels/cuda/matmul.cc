@@ -24,7 +24,8 @@ namespace quire::kernels::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // as NVIDIA advises for Hopper
-constexpr std::int64_t kManyRows = 512;  // for which the row-invariant algorithm is chosen
+constexpr std::int64_t kManyRows = 512;   // for which the row-invariant algorithm is chosen
+constexpr std::size_t kMostPlans = 1024;  // some hundreds of bytes each
 
 // A descriptor of cuBLASLt and how it goes.
 template <class T>
@@ -152,6 +153,10 @@ Status MatMul::run(const Product& call) {
   auto plan = impl_->plans.find(shape);
   if (plan == impl_->plans.end()) {
     QUIRE_TRY(auto made, impl_->make_plan(call));
+    if (impl_->plans.size() == kMostPlans) {
+      impl_->plans
+          .clear();  // those in use are made again, at the cost of some steps' first product
+    }
     plan = impl_->plans.emplace(shape, std::move(made)).first;
   }
   const float one = 1, beta = call.accumulate ? 1 : 0;

@@ -38,7 +38,7 @@ class MatMul {
   ~MatMul();
 
   // Queues it on the compute stream. The first product of a shape asks cuBLASLt which algorithm to
-  // use (tens of microseconds).
+  // use (tens of microseconds); the answers for a bounded number of shapes are kept.
   [[nodiscard]] Status run(const Product& product);
 
  private:
