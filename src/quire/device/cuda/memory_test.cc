@@ -2,6 +2,7 @@
 #include "quire/device/cuda/memory.h"
 
 #include <cuda_runtime_api.h>
+#include <driver_types.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -10,7 +11,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/device/caching_pool.h"
@@ -19,6 +19,7 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/device_guard.h"
 #include "quire/device/cuda/gpu_test_util.h"
+#include "quire/device/device_properties.h"
 #include "quire/result.h"
 
 namespace quire::device::cuda {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <utility>
 #include <vector>
 
 #include "quire/device/cuda/copy.h"

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
