@@ -17,16 +17,13 @@
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
-#include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
-#include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/gpu_test_util.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 namespace {
 
-using device::cuda::DeviceBuffer;
 using device::cuda::test::must;
 
 struct Shape {
@@ -99,44 +96,25 @@ struct Result {
 
 class Attention : public device::cuda::test::GpuTest {
  protected:
-  template <class T>
-  DeviceBuffer<T> send(std::span<const T> values) {
-    auto buffer = must(
-        DeviceBuffer<T>::make(context_->device_pool(), std::max<std::size_t>(values.size(), 1)));
-    must(device::cuda::copy_async(buffer.data(), values.data(), values.size_bytes(), stream()));
-    return buffer;
-  }
-  template <class T>
-  DeviceBuffer<T> send(const std::vector<T>& values) {
-    return send(std::span<const T>(values));
-  }
-  template <class T>
-  std::vector<T> receive(const DeviceBuffer<T>& buffer, std::size_t size) {
-    std::vector<T> values(size);
-    must(device::cuda::copy_async(values.data(), buffer.data(), size * sizeof(T), stream()));
-    wait();
-    return values;
-  }
-
   Result run(const Scene& scene, std::span<const Entry> entries, int rows,
              const std::vector<std::uint16_t>& q, std::int32_t range, std::int32_t window) {
     const Shape& shape = scene.shape_;
     const DevicePlan plan = make_device_plan(
         {.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim}, entries,
         rows, {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range});
-    const auto kv = send(scene.kv_), queries = send(q);
-    const auto few = send(plan.few), many = send(plan.many);
-    const auto plan_rows = send(plan.rows);
-    const auto parts = send(plan.parts);
-    const auto blocks = send(plan.blocks);
+    const auto kv = upload(scene.kv_), queries = upload(q);
+    const auto few = upload(plan.few), many = upload(plan.many);
+    const auto plan_rows = upload(plan.rows);
+    const auto parts = upload(plan.parts);
+    const auto blocks = upload(plan.blocks);
     const auto size = static_cast<std::size_t>(rows * shape.heads);
     const auto part_size = static_cast<std::size_t>(std::max(plan.num_parts, 1) * shape.heads);
-    const auto values = send(
+    const auto values = upload(
         std::vector<float>(part_size * scene.stored_, std::numeric_limits<float>::quiet_NaN()));
     const auto stats =
-        send(std::vector<float>(part_size * 2, std::numeric_limits<float>::quiet_NaN()));
-    const auto out = send(std::vector<std::uint16_t>(size * shape.head_dim, 0x7fc0));
-    const auto lse = send(std::vector<float>(size, 7));
+        upload(std::vector<float>(part_size * 2, std::numeric_limits<float>::quiet_NaN()));
+    const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, 0x7fc0));
+    const auto lse = upload(std::vector<float>(size, 7));
     const auto half = static_cast<std::ptrdiff_t>(scene.v_offset());
     const AttentionArgs args{
         .kv = {.data = kv.data(),
@@ -167,7 +145,7 @@ class Attention : public device::cuda::test::GpuTest {
     must(device::cuda::to_status(launch_few_rows(args, stream()), "few"));
     must(device::cuda::to_status(launch_many_rows(args, stream()), "many"));
     must(device::cuda::to_status(launch_merge(args, stream()), "merge"));
-    return {receive(out, size * shape.head_dim), receive(lse, size)};
+    return {download(out, size * shape.head_dim), download(lse, size)};
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -51,11 +52,21 @@ class GpuTest : public ::testing::Test {
   [[nodiscard]] CUstream_st* stream() { return context_->compute_stream().get(); }
   void wait() { must(context_->compute_stream().synchronize()); }
 
-  DeviceBuffer<std::uint8_t> upload(const Bytes& bytes) {
-    auto buffer = must(DeviceBuffer<std::uint8_t>::make(context_->device_pool(), bytes.size()));
-    must(copy_async(buffer.data(), bytes.data(), bytes.size(), stream()));
+  template <class T>
+  DeviceBuffer<T> upload(const std::vector<T>& values) {
+    auto buffer = must(
+        DeviceBuffer<T>::make(context_->device_pool(), std::max<std::size_t>(values.size(), 1)));
+    must(copy_async(buffer.data(), values.data(), values.size() * sizeof(T), stream()));
     wait();
     return buffer;
+  }
+
+  template <class T>
+  std::vector<T> download(const DeviceBuffer<T>& buffer, std::size_t size) {
+    std::vector<T> values(size);
+    must(copy_async(values.data(), buffer.data(), size * sizeof(T), stream()));
+    wait();
+    return values;
   }
 
   Bytes download(const void* data, std::size_t bytes) {

@@ -10,15 +10,12 @@
 #include <random>
 #include <vector>
 
-#include "quire/device/cuda/copy.h"
-#include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/gpu_test_util.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 namespace {
 
-using device::cuda::DeviceBuffer;
 using device::cuda::test::must;
 
 std::vector<std::uint16_t> random_bf16(std::size_t size, std::uint32_t seed) {
@@ -37,19 +34,11 @@ struct Sizes {
 
 class Products : public device::cuda::test::GpuTest {
  protected:
-  template <class T>
-  DeviceBuffer<T> send(const std::vector<T>& values) {
-    auto buffer = must(DeviceBuffer<T>::make(context_->device_pool(), values.size()));
-    must(device::cuda::copy_async(buffer.data(), values.data(), values.size() * sizeof(T),
-                                  stream()));
-    return buffer;
-  }
-
   std::vector<float> run(MatMul& matmul, const Sizes& sizes, const std::vector<std::uint16_t>& x,
                          const std::vector<std::uint16_t>& weights, bool accumulate) {
-    std::vector<float> out(static_cast<std::size_t>(sizes.rows * sizes.outputs), 3.0f);
-    const auto on_device = send(out);
-    const auto x_there = send(x), weights_there = send(weights);
+    const std::vector<float> out(static_cast<std::size_t>(sizes.rows * sizes.outputs), 3.0f);
+    const auto on_device = upload(out);
+    const auto x_there = upload(x), weights_there = upload(weights);
     must(matmul.run({.x = x_there.data(),
                      .weights = weights_there.data(),
                      .out = on_device.data(),
@@ -57,10 +46,7 @@ class Products : public device::cuda::test::GpuTest {
                      .outputs = sizes.outputs,
                      .inputs = sizes.inputs,
                      .accumulate = accumulate}));
-    must(device::cuda::copy_async(out.data(), on_device.data(), out.size() * sizeof(float),
-                                  stream()));
-    wait();
-    return out;
+    return download(on_device, out.size());
   }
 };
 
