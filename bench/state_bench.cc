@@ -208,25 +208,33 @@ double cold_run(ChunkedLLM& llm, TokenId unseen) {
   return seconds;
 }
 
+struct CheckpointTimes {
+  std::vector<double> save, load;
+  std::int64_t bytes = 0;
+};
+
+// Adds one round.
+void save_and_load(LLM& llm, Sequence& sequence, const std::string& store, bool compress,
+                   CheckpointTimes& times) {
+  CheckpointManager manager = must(CheckpointManager::open(llm, store, {.compress = compress}));
+  const NamedSequence named{"it", &sequence};
+  times.save.push_back(seconds_of([&] { times.bytes = must(manager.save({&named, 1})).bytes; }));
+  times.load.push_back(seconds_of([&] { check_system(must(manager.load()).size() == 1, "load"); }));
+}
+
 // The same checkpoint with and without compression of the KV.
 void bench_compression(LLM& llm, Sequence& sequence, const std::filesystem::path& folder) {
   for (const bool compress : {false, true}) {
     const std::filesystem::path store = folder / "quire-state-bench-checkpoints";
-    std::vector<double> save, load;
-    std::int64_t bytes = 0;
+    CheckpointTimes times;
     for (int round = 0; round < kRounds; ++round) {
-      {
-        CheckpointManager manager =
-            must(CheckpointManager::open(llm, store.string(), {.compress = compress}));
-        const NamedSequence named{"it", &sequence};
-        save.push_back(seconds_of([&] { bytes = must(manager.save({&named, 1})).bytes; }));
-        load.push_back(seconds_of([&] { check_system(must(manager.load()).size() == 1, "load"); }));
-      }
+      save_and_load(llm, sequence, store.string(), compress, times);
       std::filesystem::remove_all(store);
     }
     std::printf("%-34s %10.1f MiB, saved in %.1f ms, loaded in %.1f ms\n",
                 compress ? "checkpoint, compressed" : "checkpoint",
-                static_cast<double>(bytes) / (1 << 20), median(save) * 1e3, median(load) * 1e3);
+                static_cast<double>(times.bytes) / (1 << 20), median(times.save) * 1e3,
+                median(times.load) * 1e3);
   }
 }
 

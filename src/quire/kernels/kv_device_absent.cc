@@ -1,10 +1,10 @@
+// Builds without CUDA.
+#ifndef QUIRE_HAS_CUDA
 #include <cstdint>
 
 #include "quire/kernels/kv_device.h"
 #include "quire/kv_cache.h"
 #include "quire/result.h"
-
-#ifndef QUIRE_HAS_CUDA
 
 namespace quire::kernels {
 namespace {
