@@ -67,14 +67,18 @@ struct Piece {
   std::int64_t rows = 0;
   std::int64_t first_panel = 0;
   std::int64_t panels = 0;
+  std::int64_t next_panel = -1;  // what the thread will probably multiply then; -1: nothing
 };
 
 void multiply(const Call& call, const Piece& piece, float* sums, std::ptrdiff_t stride,
               std::byte* scratch) {
   const PackedWeights& weights = call.weights;
+  const auto panel_at = [&](std::int64_t panel) {
+    return weights.data() + weights.panel_bytes() * static_cast<std::size_t>(panel);
+  };
   call.table.matmul[static_cast<std::uint8_t>(weights.format())](
-      {.weights =
-           weights.data() + weights.panel_bytes() * static_cast<std::size_t>(piece.first_panel),
+      {.weights = panel_at(piece.first_panel),
+       .next_weights = piece.next_panel < 0 ? nullptr : panel_at(piece.next_panel),
        .panel_bytes = weights.panel_bytes(),
        .panels = static_cast<int>(piece.panels),
        .steps = static_cast<int>(weights.steps()),
@@ -111,8 +115,13 @@ void run_piece(const Call& call, Piece piece, std::byte* scratch) {
   auto* sums = reinterpret_cast<float*>(scratch);
   scratch += kEpilogueFloats * sizeof(float);
   const std::int64_t end = piece.first_panel + piece.panels;
+  const std::int64_t later = piece.next_panel;
+  const auto take_until = [&](std::int64_t panel) {
+    piece.panels = panel - piece.first_panel;
+    piece.next_panel = panel < end ? panel : later;
+  };
   if (plain && piece.first_panel < whole_panels) {
-    piece.panels = std::min(end, whole_panels) - piece.first_panel;
+    take_until(std::min(end, whole_panels));
     float* to =
         call.out.data() + piece.first_row * call.out_stride + piece.first_panel * kPanelColumns;
     multiply(call, piece, to, call.out_stride, scratch);
@@ -121,7 +130,7 @@ void run_piece(const Call& call, Piece piece, std::byte* scratch) {
   const std::int64_t room =
       kEpilogueFloats / (piece.rows * kPanelColumns) / kPanelQuantum * kPanelQuantum;
   for (; piece.first_panel < end; piece.first_panel += piece.panels) {
-    piece.panels = std::min(room, end - piece.first_panel);
+    take_until(std::min(piece.first_panel + room, end));
     const std::ptrdiff_t stride = piece.panels * kPanelColumns;
     multiply(call, piece, sums, stride, scratch);
     finish(call, piece, sums, stride);
@@ -193,11 +202,14 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
   context.pool->run(tasks, [&](int task, int thread) {
     const std::int64_t row = task / grid.panel_tasks * grid.rows_per_task;
     const std::int64_t panel = task % grid.panel_tasks * grid.panels_per_task;
+    const std::int64_t next =
+        panel + context.pool->threads() * grid.panels_per_task;  // tasks go round
     run_piece(call,
               {.first_row = row,
                .rows = std::min(grid.rows_per_task, rows - row),
                .first_panel = panel,
-               .panels = std::min(grid.panels_per_task, weights.panels() - panel)},
+               .panels = std::min(grid.panels_per_task, weights.panels() - panel),
+               .next_panel = next < weights.panels() ? next : -1},
               scratch.of_thread(thread));
   });
 }

@@ -130,10 +130,12 @@ void dense_tile(const DenseTile& t) {
   const std::byte* w = t.w;
   const std::byte* x = t.x;
   for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * F::kDepthParts * 4) {
-    t.ahead->ask();
+    for (int i = 0; i < F::kDepthParts / F::kParts; i += 2) {
+      t.ahead->ask();
 #pragma GCC unroll 2
-    for (int i = 0; i < F::kDepthParts / F::kParts; ++i) {
-      add_row<V, F, kPrefetchBytes>(acc, w + i * F::kRowBytes, x + i * F::kParts * 4);
+      for (int row = i; row < i + 2; ++row) {
+        add_row<V, F, kPrefetchBytes>(acc, w + row * F::kRowBytes, x + row * F::kParts * 4);
+      }
     }
   }
 #pragma GCC unroll 16
@@ -258,11 +260,14 @@ void matmul_dense(const MatmulTask& t) {
     for (int panel = 0; panel < t.panels; ++panel) {
       const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes +
                            static_cast<std::size_t>(s) * F::kStepBytes;
-      const std::ptrdiff_t bytes =
-          panel + 1 < t.panels ? std::ptrdiff_t{range.count} * F::kStepBytes : 0;
-      const std::byte* next = w + t.panel_bytes;
+      const int end = s + range.count;
+      const std::byte* next = panel + 1 < t.panels ? w + t.panel_bytes
+                              : end < t.steps
+                                  ? t.weights + static_cast<std::size_t>(end) * F::kStepBytes
+                                  : t.next_weights;
+      const int asks = passes * range.count * (F::kDepthParts / F::kParts / 2);
       dense_panel<V, F>(t, w, range, t.out + static_cast<std::ptrdiff_t>(panel) * 32,
-                        Ahead::over(next, bytes, passes * range.count, next + bytes));
+                        Ahead::over(next, std::ptrdiff_t{range.count} * F::kStepBytes, asks));
     }
   }
 }

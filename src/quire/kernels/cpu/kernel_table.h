@@ -17,7 +17,8 @@ namespace quire::kernels {
 // Panels are whole: `out` has room for 32 columns per panel. Layouts: packed_weights.h,
 // packed_rows.h.
 struct MatmulTask {
-  const std::byte* weights = nullptr;  // of the first panel
+  const std::byte* weights = nullptr;       // of the first panel
+  const std::byte* next_weights = nullptr;  // a hint: what the thread will probably read next
   std::size_t panel_bytes = 0;
   int panels = 0;
   int steps = 0;                      // depth / 32, rounded up

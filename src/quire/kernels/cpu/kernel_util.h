@@ -24,10 +24,10 @@ inline std::int32_t word_at(const void* p) {
 // computed.
 class Ahead {
  public:
-  // `bytes` from `from` on, but not beyond `end`, in about `asks` times.
-  static Ahead over(const std::byte* from, std::ptrdiff_t bytes, int asks, const std::byte* end) {
+  // `bytes` from `from` on in about `asks` times; nothing if `from` is null.
+  static Ahead over(const std::byte* from, std::ptrdiff_t bytes, int asks) {
     const auto lines = static_cast<int>(bytes / kLineBytes);
-    return {from, end - from < bytes ? end : from + bytes, (lines + asks - 1) / asks};
+    return {from, from == nullptr ? from : from + bytes, (lines + asks - 1) / asks};
   }
 
   void ask() {

@@ -285,9 +285,11 @@ void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
       (t.rows + V::kQuantRows - 1) / V::kQuantRows * (32 / (V::kQuantRegisters * V::kLanes));
   for (int s = 0; s < t.steps; s += kUnpackSteps) {
     const int count = min_int(kUnpackSteps, t.steps - s);
-    const std::byte* next = w + static_cast<std::ptrdiff_t>(s + count) * Q::kStepBytes;
-    Ahead ahead = Ahead::over(next, kUnpackSteps * Q::kStepBytes, passes * count, end);
-    unpack_steps<V, Q>(w + static_cast<std::ptrdiff_t>(s) * Q::kStepBytes, count, t.scratch);
+    const std::byte* steps = w + static_cast<std::ptrdiff_t>(s) * Q::kStepBytes;
+    const std::byte* next = steps + count * Q::kStepBytes;
+    Ahead ahead = Ahead::over(next == end ? t.next_weights : next, kUnpackSteps * Q::kStepBytes,
+                              passes * count);
+    unpack_steps<V, Q>(steps, count, t.scratch);
     for (int row = 0; row < t.rows; row += kMaxBlockRows) {
       QuantTile block = block_operands(t, row, s, count);
       block.w = t.scratch;
