@@ -275,18 +275,31 @@ void unpack_steps(const std::byte* w, int count, std::byte* to) {
   }
 }
 
+// The rows of one block x steps that lie unpacked in the scratch memory.
+template <class V, class U>
+void unpacked_block(QuantTile block, float* out) {
+  for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
+    block.column = c;
+    block.out = out + c;
+    for (int r = 0; r < block.block_rows; r += V::kQuantRows) {
+      with_row_count<V::kQuantRows>(block.block_rows - r, [&](auto rows) {
+        quant_tile<V, rows.kValue, V::kQuantRegisters, 1, U>(from_row(block, r));
+      });
+    }
+  }
+}
+
 // One panel x all rows, kUnpackSteps steps at a time. While they are multiplied, the next ones are
 // on their way.
 template <class V, class Q>
 void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
-  using U = Unpacked<Q>;
   const std::byte* end = t.weights + static_cast<std::size_t>(t.panels) * t.panel_bytes;
   const int passes =
       (t.rows + V::kQuantRows - 1) / V::kQuantRows * (32 / (V::kQuantRegisters * V::kLanes));
   for (int s = 0; s < t.steps; s += kUnpackSteps) {
     const int count = min_int(kUnpackSteps, t.steps - s);
     const std::byte* steps = w + static_cast<std::ptrdiff_t>(s) * Q::kStepBytes;
-    const std::byte* next = steps + count * Q::kStepBytes;
+    const std::byte* next = steps + static_cast<std::ptrdiff_t>(count) * Q::kStepBytes;
     Ahead ahead = Ahead::over(next == end ? t.next_weights : next, kUnpackSteps * Q::kStepBytes,
                               passes * count);
     unpack_steps<V, Q>(steps, count, t.scratch);
@@ -294,15 +307,7 @@ void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
       QuantTile block = block_operands(t, row, s, count);
       block.w = t.scratch;
       block.ahead = &ahead;
-      for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
-        block.column = c;
-        block.out = out + row * t.out_stride + c;
-        for (int r = 0; r < block.block_rows; r += V::kQuantRows) {
-          with_row_count<V::kQuantRows>(block.block_rows - r, [&](auto rows) {
-            quant_tile<V, rows.kValue, V::kQuantRegisters, 1, U>(from_row(block, r));
-          });
-        }
-      }
+      unpacked_block<V, Unpacked<Q>>(block, out + row * t.out_stride);
     }
   }
 }
