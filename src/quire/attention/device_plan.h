@@ -63,7 +63,7 @@ struct DevicePlanOptions {
   std::int32_t range_tokens = 0;   // 0: by load; else a multiple of kPieceTokens
 };
 
-// Preconditions (QUIRE_CHECK) as for make_plan. Cost: O(entry rows * ranges + blocks).
+// Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks).
 [[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
                                           std::span<const Entry> entries, std::int32_t num_rows,
                                           const DevicePlanOptions& options);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <memory_resource>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -24,10 +25,13 @@ std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b;
 
 // Query rows of one entry that are stacked, and what they see together.
 struct RowGroup {
+  RowGroup(std::int32_t first, std::int32_t count, std::pmr::memory_resource* memory)
+      : first_row(first), rows(count), pieces(memory) {}
+
   std::int32_t first_row = 0;
   std::int32_t rows = 0;
-  std::vector<TokenRange> pieces;  // canonical pieces with a token that some row sees; disjoint,
-                                   // ascending
+  std::pmr::vector<TokenRange> pieces;  // canonical pieces with a token that some row sees;
+                                        // disjoint, ascending
 };
 
 struct Tile {
@@ -35,26 +39,35 @@ struct Tile {
   std::span<const TokenRange> pieces;
 };
 
-using Level = std::vector<std::int32_t>;  // entries that share no row, by their first row
+using Level = std::pmr::vector<std::int32_t>;  // entries that share no row, by their first row
 
 class Planner {
  public:
-  Planner(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
-          std::int32_t window_tokens, int threads)
+  struct Settings {
+    std::int32_t block_tokens = 0;
+    std::int32_t window_tokens = 0;
+    int threads = 0;
+  };
+
+  Planner(const AttentionShape& shape, std::span<const Entry> entries, const Settings& settings,
+          std::pmr::memory_resource* memory, Plan& plan)
       : shape_(shape),
         entries_(entries),
-        block_tokens_(block_tokens),
-        window_tokens_(window_tokens),
-        threads_(threads),
+        block_tokens_(settings.block_tokens),
+        window_tokens_(settings.window_tokens),
+        threads_(settings.threads),
         group_(shape.heads / shape.kv_heads),
         tile_heads_(std::min(group_, kTileRows)),
-        tile_rows_(kTileRows / tile_heads_) {}
+        tile_rows_(kTileRows / tile_heads_),
+        memory_(memory),
+        groups_(memory),
+        plan_(plan) {}
 
-  Plan make() {
+  void make() {
     for (const Entry& entry : entries_) {
       add_queries(entry);
     }
-    const std::vector<Level> levels = entries_by_level();
+    const std::pmr::vector<Level> levels = entries_by_level();
     for (std::size_t i = 0; i < levels.size();) {
       std::size_t end = i + 1;
       if (has_few_tiles(levels[i])) {
@@ -70,7 +83,6 @@ class Planner {
       }
       i = end;
     }
-    return std::move(plan_);
   }
 
  private:
@@ -90,9 +102,9 @@ class Planner {
 
   // Entries of one level share no row, and a row's entries stand in levels in list order. Those
   // without rows are left out.
-  [[nodiscard]] std::vector<Level> entries_by_level() const {
-    std::vector<Level> levels;
-    std::vector<std::size_t> next_level(static_cast<std::size_t>(plan_.num_rows), 0);
+  [[nodiscard]] std::pmr::vector<Level> entries_by_level() const {
+    std::pmr::vector<Level> levels(memory_);
+    std::pmr::vector<std::size_t> next_level(static_cast<std::size_t>(plan_.num_rows), 0, memory_);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       if (entries_[i].rows.empty()) {
         continue;
@@ -113,16 +125,16 @@ class Planner {
     return levels;
   }
 
-  std::vector<RowGroup> row_groups(const Entry& entry) {
-    std::vector<RowGroup> groups;
+  std::pmr::vector<RowGroup> row_groups(const Entry& entry) {
+    std::pmr::vector<RowGroup> groups(memory_);
     const auto num_rows = static_cast<std::int32_t>(entry.rows.size());
     if (num_rows == 0) {
       return groups;
     }
     const std::int32_t rows = divide_up(num_rows, divide_up(num_rows, tile_rows_));  // evenly
     for (std::int32_t first = 0; first < num_rows; first += rows) {
-      RowGroup group{.first_row = first, .rows = std::min(rows, num_rows - first)};
-      const std::vector<TokenRange> seen = seen_by(entry, group);
+      RowGroup group(first, std::min(rows, num_rows - first), memory_);
+      const std::pmr::vector<TokenRange> seen = seen_by(entry, group);
       if (seen.empty()) {
         continue;
       }
@@ -134,8 +146,9 @@ class Planner {
   }
 
   // What each row of the group sees, without empty ranges, by first token.
-  [[nodiscard]] std::vector<TokenRange> seen_by(const Entry& entry, const RowGroup& group) const {
-    std::vector<TokenRange> seen;
+  [[nodiscard]] std::pmr::vector<TokenRange> seen_by(const Entry& entry,
+                                                     const RowGroup& group) const {
+    std::pmr::vector<TokenRange> seen(memory_);
     for (const EntryRow& row : entry.rows.subspan(static_cast<std::size_t>(group.first_row),
                                                   static_cast<std::size_t>(group.rows))) {
       const TokenRange range = visible_tokens(entry, row, window_tokens_);
@@ -149,8 +162,9 @@ class Planner {
   }
 
   // Union of ranges, counted in cells of `tokens` tokens.
-  static std::vector<TokenRange> cells_of(std::span<const TokenRange> ranges, std::int32_t tokens) {
-    std::vector<TokenRange> cells;
+  [[nodiscard]] std::pmr::vector<TokenRange> cells_of(std::span<const TokenRange> ranges,
+                                                      std::int32_t tokens) const {
+    std::pmr::vector<TokenRange> cells(memory_);
     for (const TokenRange range : ranges) {
       const TokenRange cell = {range.begin / tokens, divide_up(range.end, tokens)};
       if (cells.empty() || cells.back().end < cell.begin) {
@@ -176,8 +190,8 @@ class Planner {
     }
   }
 
-  [[nodiscard]] std::vector<Tile> tiles_of(std::int32_t entry) const {
-    std::vector<Tile> tiles;
+  [[nodiscard]] std::pmr::vector<Tile> tiles_of(std::int32_t entry) const {
+    std::pmr::vector<Tile> tiles(memory_);
     for (std::int32_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
       for (const RowGroup& group : groups_[static_cast<std::size_t>(entry)]) {
         for (std::int32_t head = 0; head < group_; head += tile_heads_) {
@@ -248,7 +262,7 @@ class Planner {
   void add_chains(std::span<const Level> levels) {
     const std::size_t first_chain = plan_.chains.size();
     for (const std::int32_t first : levels.front()) {
-      std::vector<Tile> tiles;
+      std::pmr::vector<Tile> tiles(memory_);
       for (const Level& level : levels) {
         const std::int32_t entry = find_same(level, first);
         if (entry >= 0) {
@@ -275,7 +289,7 @@ class Planner {
 
   [[nodiscard]] bool has_one_piece_per_tile(const Level& level) const {
     return std::ranges::all_of(level, [&](std::int32_t entry) {
-      const std::vector<RowGroup>& groups = groups_[static_cast<std::size_t>(entry)];
+      const std::pmr::vector<RowGroup>& groups = groups_[static_cast<std::size_t>(entry)];
       return std::all_of(groups.begin(), groups.end(), [](const RowGroup& group) {
         return group.pieces.back().end - group.pieces.front().begin == 1;
       });
@@ -339,14 +353,27 @@ class Planner {
   std::int32_t block_tokens_;
   std::int32_t window_tokens_;
   int threads_;
-  std::int32_t group_;                         // query heads per KV head
-  std::int32_t tile_heads_;                    // of a tile
-  std::int32_t tile_rows_;                     // query rows of a tile
-  std::vector<std::vector<RowGroup>> groups_;  // per entry
-  Plan plan_;
+  std::int32_t group_;       // query heads per KV head
+  std::int32_t tile_heads_;  // of a tile
+  std::int32_t tile_rows_;   // query rows of a tile
+  std::pmr::memory_resource* memory_;
+  std::pmr::vector<std::pmr::vector<RowGroup>> groups_;  // per entry
+  Plan& plan_;
 };
 
 }  // namespace
+
+void Plan::clear() {
+  items.clear();
+  chains.clear();
+  waves.clear();
+  num_slots = 0;
+  query_positions.clear();
+  first_query.clear();
+  num_rows = 0;
+  max_block = -1;
+  counters = {};
+}
 
 TokenRange visible_tokens(const Entry& entry, const EntryRow& row, std::int32_t window_tokens) {
   const std::int32_t end = std::min(row.visible_end, entry.num_tokens);
@@ -358,12 +385,21 @@ TokenRange visible_tokens(const Entry& entry, const EntryRow& row, std::int32_t 
   return begin < end ? TokenRange{static_cast<std::int32_t>(begin), end} : TokenRange{};
 }
 
-Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
-               std::int32_t block_tokens, std::int32_t window_tokens, int threads) {
+void PlanMaker::make(const AttentionShape& shape, std::span<const Entry> entries,
+                     std::int32_t block_tokens, std::int32_t window_tokens, int threads,
+                     Plan& plan) {
   QUIRE_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
               "heads must be a multiple of kv_heads");
   QUIRE_CHECK(block_tokens >= 1 && block_tokens <= kPieceTokens, "block_tokens outside 1..256");
-  return Planner(shape, entries, block_tokens, window_tokens, threads).make();
+  plan.clear();
+  Planner(shape, entries, {block_tokens, window_tokens, threads}, &memory_, plan).make();
+}
+
+Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
+               std::int32_t block_tokens, std::int32_t window_tokens, int threads) {
+  Plan plan;
+  PlanMaker().make(shape, entries, block_tokens, window_tokens, threads, plan);
+  return plan;
 }
 
 }  // namespace quire::attention

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,8 @@ struct Plan {
   std::int32_t num_rows = 0;                  // 1 + largest row of q that is used
   std::int32_t max_block = -1;                // largest block id that is read
   PlanCounters counters;
+
+  void clear();  // keeps its memory
 };
 
 // Tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides token j
@@ -74,10 +77,23 @@ struct Plan {
 [[nodiscard]] TokenRange visible_tokens(const Entry& entry, const EntryRow& row,
                                         std::int32_t window_tokens);
 
-// `window_tokens` 0 = none. Plans differ per window, so a model with two windows makes two; one
-// plan serves all layers with that window. Preconditions (QUIRE_CHECK): heads a multiple of
-// kv_heads, block_tokens 1..256, rows of an entry strictly ascending, every visible token in a
-// block with an id >= 0. Cost: about 10 ns per (tile, visible block) and KV head.
+// Makes plans one after the other. Its memory is used again, so that a step like the one before
+// allocates nothing. One thread at a time.
+class PlanMaker {
+ public:
+  // Replaces what `plan` holds. `window_tokens` 0 = none. Plans differ per window, so a model with
+  // two windows makes two; one plan serves all layers with that window. Preconditions
+  // (QUIRE_CHECK): heads a multiple of kv_heads, block_tokens 1..256, rows of an entry strictly
+  // ascending, every visible token in a block with an id >= 0. Cost: about 10 ns per (tile, visible
+  // block) and KV head.
+  void make(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
+            std::int32_t window_tokens, int threads, Plan& plan);
+
+ private:
+  std::pmr::unsynchronized_pool_resource memory_;
+};
+
+// The same with memory of its own.
 [[nodiscard]] Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
                              std::int32_t block_tokens, std::int32_t window_tokens, int threads);
 

@@ -19,7 +19,7 @@ struct RunParams {
   AttentionShape shape;
   std::span<const Entry> entries;
   const Plan* plan = nullptr;                    // of these entries
-  std::int32_t window_tokens = 0;                // of this layer; as given to make_plan
+  std::int32_t window_tokens = 0;                // of this layer; as given to PlanMaker
   std::span<const float> q;                      // row r at q[r * q_stride], heads x head_dim, not
   std::ptrdiff_t q_stride = 0;                   // rotated: rotation per entry happens here
   const kernels::RotaryTable* rotary = nullptr;  // rows as plan->query_positions

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <future>
 #include <iterator>
@@ -194,14 +193,14 @@ void Engine::post(std::function<void()> work) {
 }
 
 void Engine::drain_mailbox() {
-  std::deque<std::function<void()>> letters;
   {
     const std::lock_guard lock(mutex_);
-    letters.swap(mailbox_);
+    letters_.swap(mailbox_);
   }
-  for (const auto& letter : letters) {
+  for (const auto& letter : letters_) {
     letter();
   }
+  letters_.clear();
 }
 
 void Engine::run() {

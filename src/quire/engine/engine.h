@@ -10,7 +10,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -202,11 +201,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<RequestId> touched_;   // requests of the step that have something to deliver
   std::vector<RequestId> finished_;  // of those, the ones that end with it
   EngineStats counters_;
+  std::vector<std::function<void()>> letters_;  // taken from the mailbox, worked off
   std::uint64_t next_request_ = 1;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable work_arrived_;
-  std::deque<std::function<void()>> mailbox_;
+  std::vector<std::function<void()>> mailbox_;
   bool closing_ = false;
   bool posted_ = false;  // something that stats_ does not show yet
   EngineStats stats_;

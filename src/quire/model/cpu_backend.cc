@@ -111,6 +111,7 @@ struct CpuBackend final : DecoderBackend {
   kernels::PackedRows packed;               // the input of the matrix product in hand
   kernels::RotaryTable key_rotary;          // rows as batch.positions
   std::vector<WindowPlan> plans;            // one per distinct window
+  attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
 
@@ -150,8 +151,8 @@ struct CpuBackend final : DecoderBackend {
 void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens) {
   key_rotary.fill(context, config.rotary, batch.positions);
   for (WindowPlan& window : plans) {
-    window.plan = attention::make_plan(attention_shape(), batch.entries, block_tokens,
-                                       window.window_tokens, context.pool->threads());
+    plan_maker.make(attention_shape(), batch.entries, block_tokens, window.window_tokens,
+                    context.pool->threads(), window.plan);
     window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
   }
 }

@@ -1,0 +1,165 @@
+// A decode step of the model allocates nothing once a step like it has been computed: counted by an
+// operator new of this program. The rows share a prefix, as chunks do.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/packed_weights.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/model/decoder.h"
+#include "quire/model/forward_batch.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+#include "runner.h"
+
+namespace {
+std::atomic<std::int64_t> allocations = 0;
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) {  // NOLINT: it is the allocator
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}  // NOLINT
+
+namespace quire::model {
+namespace {
+
+constexpr std::int32_t kBlockTokens = 16;
+constexpr std::int32_t kPrefixBlocks = 40;  // 640 tokens: three pieces of attention
+constexpr std::int32_t kOwnBlocks = 4;
+
+// `rows` sequences behind one shared prefix; each has computed `num_own` tokens of its own.
+class Batch {
+ public:
+  Batch(Decoder& decoder, std::int32_t rows)
+      : decoder_(decoder),
+        store_(kv_store::PagedStore::create(
+                   decoder.config().kv_geometry(tensor::DType::kBFloat16, kBlockTokens),
+                   kPrefixBlocks + rows * kOwnBlocks)
+                   .value()),
+        rows_(rows) {
+    for (int layer = 0; layer < decoder.config().layers; ++layer) {
+      views_.push_back(store_.view(layer));
+    }
+    for (std::int32_t block = 0; block < kPrefixBlocks + rows * kOwnBlocks; ++block) {
+      blocks_.push_back(block);
+    }
+    fill_prefix();
+  }
+
+  // One more token of each; what the forward pass allocated.
+  std::int64_t step() {
+    ids_.clear();
+    positions_.clear();
+    slots_.clear();
+    entry_rows_.clear();
+    logit_rows_.clear();
+    entries_.clear();
+    for (std::int32_t row = 0; row < rows_; ++row) {
+      ids_.push_back(1 + row);
+      positions_.push_back(prefix_tokens() + own_);
+      slots_.push_back(
+          {kPrefixBlocks + row * kOwnBlocks + own_ / kBlockTokens, own_ % kBlockTokens});
+      logit_rows_.push_back(row);
+      entry_rows_.push_back({row, prefix_tokens() + own_, prefix_tokens()});
+    }
+    for (std::int32_t row = 0; row < rows_; ++row) {
+      entry_rows_.push_back({row, own_, own_ + 1});
+    }
+    ++own_;
+    const std::span<const attention::EntryRow> all = entry_rows_;
+    const std::span<const std::int32_t> blocks = blocks_;
+    entries_.push_back({.blocks = blocks.first(kPrefixBlocks),
+                        .num_tokens = prefix_tokens(),
+                        .rows = all.first(static_cast<std::size_t>(rows_))});
+    for (std::int32_t row = 0; row < rows_; ++row) {
+      const auto first = static_cast<std::size_t>(kPrefixBlocks + row * kOwnBlocks);
+      entries_.push_back({.blocks = blocks.subspan(first, kOwnBlocks),
+                          .num_tokens = own_,
+                          .rows = all.subspan(static_cast<std::size_t>(rows_ + row), 1)});
+    }
+    return forward();
+  }
+
+ private:
+  static std::int32_t prefix_tokens() { return kPrefixBlocks * kBlockTokens; }
+
+  std::int64_t forward() {
+    const std::int64_t before = allocations;
+    const auto logits = decoder_.forward({.token_ids = ids_,
+                                          .positions = positions_,
+                                          .slots = slots_,
+                                          .entries = entries_,
+                                          .logit_rows = logit_rows_},
+                                         views_);
+    const std::int64_t after = allocations;
+    EXPECT_TRUE(logits.ok());
+    return after - before;
+  }
+
+  void fill_prefix() {
+    for (std::int32_t token = 0; token < prefix_tokens(); ++token) {
+      ids_.push_back(2 + token % 7);
+      positions_.push_back(token);
+      slots_.push_back({token / kBlockTokens, token % kBlockTokens});
+      entry_rows_.push_back({token, token, token + 1});
+    }
+    entries_.push_back({.blocks = blocks_, .num_tokens = prefix_tokens(), .rows = entry_rows_});
+    logit_rows_.push_back(prefix_tokens() - 1);
+    forward();
+  }
+
+  Decoder& decoder_;
+  kv_store::PagedStore store_;
+  std::int32_t rows_;
+  std::int32_t own_ = 0;
+  std::vector<tensor::PagedKVView> views_;
+  std::vector<std::int32_t> blocks_;
+  std::vector<TokenId> ids_;
+  std::vector<std::int32_t> positions_;
+  std::vector<tensor::KVSlot> slots_;
+  std::vector<attention::EntryRow> entry_rows_;
+  std::vector<attention::Entry> entries_;
+  std::vector<std::int32_t> logit_rows_;
+};
+
+class StepAllocations : public ::testing::TestWithParam<kernels::WeightFormat> {};
+
+TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
+  const std::filesystem::path folder = std::string(QUIRE_SOURCE_DIR) + "/models/cardfile/model";
+  auto decoder = testing::load_decoder(folder, device::best_isa(), GetParam());
+  ASSERT_TRUE(decoder.ok()) << decoder.error().message;
+  for (const std::int32_t rows : {1, 3, 16}) {
+    Batch batch(*decoder, rows);
+    EXPECT_GT(batch.step() + batch.step(), 0) << "the first step grows buffers: is it counted?";
+    for (int step = 2; step < kOwnBlocks * kBlockTokens; ++step) {
+      ASSERT_EQ(batch.step(), 0) << rows << " rows, step " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, StepAllocations,
+    ::testing::Values(kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16,
+                      kernels::WeightFormat::kQ8g32, kernels::WeightFormat::kQ4g32),
+    [](const auto& info) { return std::string(kernels::format_name(info.param)); });
+
+}  // namespace
+}  // namespace quire::model
