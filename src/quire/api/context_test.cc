@@ -277,7 +277,8 @@ TEST(Context, RefusalsNameTheThingAndChangeNothing) {
   EXPECT_THAT(context.add("").error().message, HasSubstr("empty"));
   EXPECT_THAT(context.infer("Who?", {.top_p = 2}).error().message, HasSubstr("top_p"));
   EXPECT_EQ(context.items().size(), 1);
-  EXPECT_EQ(context.infer("Who?", greedy(5), [] { return true; }).error().code,
+  const SamplingParams endless{.temperature = 0, .max_tokens = 1500, .ignore_eos = true};
+  EXPECT_EQ(context.infer("Who?", endless, [] { return true; }).error().code,
             ErrorCode::kCancelled);
   EXPECT_EQ(context.items().size(), 1);
   ContextManager exact = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
@@ -363,7 +364,8 @@ TEST(Context, AnAnswerThatNobodyTakesOrThatHasNotBegunLeavesNothing) {
         .on_text = [](std::string_view) { return Status(ErrorCode::kIo, "the reader has gone"); },
         .stop = {}};
     EXPECT_EQ(context.infer("Who?", greedy(6), {}, refuses).error().code, ErrorCode::kIo);
-    const auto interrupted = context.infer("Who?", greedy(1500), [] { return true; });
+    const SamplingParams endless{.temperature = 0, .max_tokens = 1500, .ignore_eos = true};
+    const auto interrupted = context.infer("Who?", endless, [] { return true; });
     EXPECT_EQ(interrupted.error().code, ErrorCode::kCancelled);
     EXPECT_EQ(context.items().size(), 1);
     EXPECT_TRUE(context.infer("Who?", greedy(6)).ok());
