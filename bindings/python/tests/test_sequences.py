@@ -77,19 +77,19 @@ def test_a_stream_is_the_same_and_the_sequence_grows_by_it(llm):
     with llm.sequence(some_ids(40)) as seq, seq.fork() as other:
         whole = other.generate(SEEDED)
         with seq.stream(SEEDED) as stream:
-            with pytest.raises(ValueError, match="busy"):
-                seq.append([20])
             deltas = list(stream)
         assert "".join(delta.text for delta in deltas) == whole.text == stream.output.text
         assert [i for delta in deltas for i in delta.token_ids] == whole.token_ids
         assert seq.tokens == other.tokens
 
 
-def test_a_stream_closed_before_its_end_leaves_the_sequence(llm):
+def test_a_stream_makes_the_sequence_busy_and_closed_before_its_end_leaves_it(llm):
     ids = some_ids(40)
     with llm.sequence(ids) as seq:
         with seq.stream({"max_tokens": 1900, "ignore_eos": True}) as stream:
             next(stream)
+            with pytest.raises(ValueError, match="busy"):
+                seq.append([20])
         assert seq.tokens == ids
         seq.append([20])
         assert np.array_equal(seq.logits(), cold_logits(llm, [*ids, 20]))

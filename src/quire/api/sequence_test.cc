@@ -99,7 +99,8 @@ TEST(Sequence, AStreamClosedBeforeItsEndLeavesTheSequence) {
   Sequence sequence = llm.sequence(some_ids(40, 6)).value();
   const Ids before = sequence.tokens();
   {
-    Stream stream = sequence.stream(greedy(2000)).value();
+    const SamplingParams endless{.temperature = 0, .max_tokens = 2000, .ignore_eos = true};
+    Stream stream = sequence.stream(endless).value();
     EXPECT_THAT(sequence.append(Ids{20}).error().message, HasSubstr("busy"));
     EXPECT_TRUE(stream.next().ok());
   }
