@@ -42,8 +42,8 @@ namespace quire::model {
 namespace {
 
 constexpr std::int32_t kBlockTokens = 16;
-constexpr std::int32_t kPrefixBlocks = 40;  // 640 tokens: three pieces of attention
-constexpr std::int32_t kOwnBlocks = 4;
+constexpr std::int32_t kPrefixBlocks = 20;  // 320 tokens: two pieces of attention
+constexpr std::int32_t kOwnBlocks = 2;
 
 // `rows` sequences behind one shared prefix; each has computed `num_own` tokens of its own.
 class Batch {
