@@ -24,6 +24,24 @@ class Folder(unittest.TestCase):
         return path
 
 
+class ShownTest(Folder):
+    def shown(self, *lines):
+        log = check.Log.__new__(check.Log)
+        log.path = self.write("stage.log", "\n".join(lines))
+        return log.tail()
+
+    def test_the_line_that_says_why_is_shown_and_not_the_program_s_head(self):
+        head = ["1/4 Test #14: api ....***Failed 135.89 sec", *(f"[       OK ] Api.{i}" for i in range(200))]
+        for why in ("a_test.cc:7: Failure", "WARNING: ThreadSanitizer: data race", "[  FAILED  ] Api.X", "E   assert 1 == 2",
+                    "a.cc:3:1: error: no such name"):
+            self.assertIn(why, self.shown(*head, why, *(f"[       OK ] Api.{i}" for i in range(200))))
+
+    def test_a_program_that_only_crashed_shows_where_ctest_names_it_and_anything_else_the_end(self):
+        ok = [f"[       OK ] Api.{i}" for i in range(200)]
+        self.assertIn("***Exception", self.shown(*ok, "1/4 Test #14: api ....***Exception: SegFault 17 sec", *ok))
+        self.assertTrue(self.shown(*ok, "the last line").endswith("the last line"))
+
+
 class CountTest(Folder):
     def test_cases_that_ran_count_and_skipped_ones_do_not(self):
         cases = [{"result": "COMPLETED"}, {"result": "COMPLETED", "failures": [{}]}, {"result": "SKIPPED"}, {"result": "SUPPRESSED"}]
