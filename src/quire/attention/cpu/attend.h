@@ -44,6 +44,7 @@ void attend(const AttentionTask& t) {
       continue;
     }
     PieceView view = view_piece<E>(t, piece, rows);
+    look_ahead(t, piece, view);
     P::scores(t, view, b);
     softmax_tile<V, E>(t, rows, view, b);
     piece_values<V, P>(t, piece, rows, view, b);

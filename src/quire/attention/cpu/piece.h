@@ -169,10 +169,11 @@ void gather_piece(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   gather_all_values<E>(t, piece, seen, view);
 }
 
-// Units of K of the piece that is read next, where they lie as they are asked for: in one stretch.
+// What is asked for with each unit of V. Only units that are blocks of their own lie in one
+// stretch, as they are asked for.
 inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
-  const int num_blocks = piece + 1 < t.last_piece ? t.num_blocks : 0;
-  const NextPiece next = num_blocks > 0 ? NextPiece{t.kv, t.blocks, num_blocks, piece + 1} : t.next;
+  const NextPiece next =
+      piece + 1 < t.last_piece ? NextPiece{t.kv, t.blocks, t.num_blocks, piece + 1} : t.next;
   for (int i = 0; i < view.units; ++i) {
     view.after_v[i] = view.v[i];
     const int block = next.piece * kPieceUnits + i;
@@ -194,7 +195,6 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
   }
   if (t.block_tokens % kUnitTokens != 0) {
     gather_piece<E>(t, piece, rows, view);
-    look_ahead(t, piece, view);
     return view;
   }
   view.k_stride = t.block_tokens;
@@ -205,7 +205,6 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
     view.k[i] = reinterpret_cast<const Word*>(block) + slot;
     view.v[i] = reinterpret_cast<const Word*>(block + t.v_offset) + slot / E::kPack * t.padded_dim;
   }
-  look_ahead(t, piece, view);
   return view;
 }
 

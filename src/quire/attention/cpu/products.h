@@ -22,7 +22,9 @@ struct VectorProducts {
   static constexpr int kTallRows = 16;
   static constexpr int kFewRows = 4;
   static constexpr int kFewRegisters = 4;
-  static constexpr int kMostFewRows = V::kLanes == 16 ? kTileRows : 0;
+  // Up to so many rows of values are taken as few: all, where words need no widening, because a row
+  // of V is then read in whole stretches of four lines.
+  static constexpr int kMostFewRows = kShapes ? kFewRows : V::kLanes == 16 ? kTileRows : 0;
 
   template <int R, int N>
   struct Sums {
@@ -149,8 +151,7 @@ struct VectorProducts {
       if (kShapes && left > kRows) {
         value_rows<kTallRows, 1>(t, view, b, row, out);
         row += kTallRows;
-      } else if (left <= (kShapes ? kFewRows : kMostFewRows) &&
-                 t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
+      } else if (left <= kMostFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
         value_rows<kFewRows, kFewRegisters>(t, view, b, row, out);
         row += kFewRows;
       } else {

@@ -116,74 +116,64 @@ void add_row(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x)
   }
 }
 
-// R rows x N registers of columns.
-template <class V, class F, int R, int N>
+// R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other. Asks
+// for each row of weights `Ask` bytes before it is needed.
+template <class V, class F, int R, int N, int Turns, int Ask>
 void dense_tile(const DenseTile& t) {
-  typename V::F acc[R][N];
+  typename V::F acc[Turns][R][N];
+#pragma GCC unroll 2
+  for (int turn = 0; turn < Turns; ++turn) {
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      acc[r][n] = t.resume ? V::load(t.out + r * t.out_stride + n * V::kLanes) : V::zero();
+      for (int n = 0; n < N; ++n) {
+        acc[turn][r][n] =
+            t.resume ? V::load(t.out + r * t.out_stride + turn * 16 + n * V::kLanes) : V::zero();
+      }
     }
   }
   const std::byte* w = t.w;
   const std::byte* x = t.x;
   for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * F::kDepthParts * 4) {
-    for (int i = 0; i < F::kDepthParts / F::kParts; i += 2) {
-      t.ahead->ask();
 #pragma GCC unroll 2
-      for (int row = i; row < i + 2; ++row) {
-        add_row<V, F, kPrefetchBytes>(acc, w + row * F::kRowBytes, x + row * F::kParts * 4);
+    for (int turn = 0; turn < Turns; ++turn) {
+      for (int i = 0; i < F::kDepthParts / F::kParts; i += 2) {
+        if (t.ahead != nullptr) {
+          t.ahead->ask();
+        }
+#pragma GCC unroll 2
+        for (int row = i; row < i + 2; ++row) {
+          add_row<V, F, Ask>(acc[turn], w + turn * F::kTileBytes + row * F::kRowBytes,
+                             x + row * F::kParts * 4);
+        }
       }
     }
   }
+#pragma GCC unroll 2
+  for (int turn = 0; turn < Turns; ++turn) {
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      V::store(t.out + r * t.out_stride + n * V::kLanes, acc[r][n]);
+      for (int n = 0; n < N; ++n) {
+        V::store(t.out + r * t.out_stride + turn * 16 + n * V::kLanes, acc[turn][r][n]);
+      }
     }
   }
 }
 
-// R rows of a task that has so few x one panel.
-template <class V, class F, int R>
+// One panel x the rows of a task that has at most kDenseStreamRows.
+template <class V, class F>
 void dense_stream(const MatmulTask& t, const std::byte* w, float* out) {
   constexpr int kRegisters = 32 / V::kLanes / F::kTurns;
-  constexpr int kTurnColumns = 32 / F::kTurns;
-  typename V::F acc[F::kTurns][R][kRegisters];
-#pragma GCC unroll 2
-  for (int turn = 0; turn < F::kTurns; ++turn) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < kRegisters; ++n) {
-        acc[turn][r][n] = V::zero();
-      }
-    }
-  }
-  const std::byte* x = t.values;
-  for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += R * F::kDepthParts * 4) {
-#pragma GCC unroll 2
-    for (int turn = 0; turn < F::kTurns; ++turn) {
-#pragma GCC unroll 4
-      for (int i = 0; i < F::kDepthParts / F::kParts; ++i) {
-        add_row<V, F, V::kStreamAhead>(acc[turn], w + turn * F::kTileBytes + i * F::kRowBytes,
-                                       x + i * F::kParts * 4);
-      }
-    }
-  }
-#pragma GCC unroll 2
-  for (int turn = 0; turn < F::kTurns; ++turn) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < kRegisters; ++n) {
-        V::store(out + r * t.out_stride + turn * kTurnColumns + n * V::kLanes, acc[turn][r][n]);
-      }
-    }
-  }
+  with_row_count<V::kDenseStreamRows>(t.rows, [&](auto rows) {
+    dense_tile<V, F, rows.kValue, kRegisters, F::kTurns, V::kStreamAhead>(
+        {.w = w,
+         .x = t.values,
+         .block_rows = t.rows,
+         .steps = t.steps,
+         .out = out,
+         .out_stride = t.out_stride});
+  });
 }
 
 // Steps [first, first + count) of the depth.
@@ -208,14 +198,15 @@ void dense_block(const MatmulTask& t, const std::byte* w, StepRange range, const
     const std::byte* tile_w = w + column_offset<F>(c);
     for (int r = 0; r < block.rows; r += MaxRows) {
       with_row_count<MaxRows>(block.rows - r, [&](auto rows) {
-        dense_tile<V, F, rows.kValue, N>({.w = tile_w,
-                                          .x = block.values + r * F::kDepthParts * 4,
-                                          .block_rows = block.rows,
-                                          .steps = range.count,
-                                          .resume = range.first > 0,
-                                          .out = block.out + r * t.out_stride + c,
-                                          .out_stride = t.out_stride,
-                                          .ahead = &ahead});
+        dense_tile<V, F, rows.kValue, N, 1, kPrefetchBytes>(
+            {.w = tile_w,
+             .x = block.values + r * F::kDepthParts * 4,
+             .block_rows = block.rows,
+             .steps = range.count,
+             .resume = range.first > 0,
+             .out = block.out + r * t.out_stride + c,
+             .out_stride = t.out_stride,
+             .ahead = &ahead});
       });
     }
   }
@@ -245,16 +236,13 @@ template <class V, class F>
 void matmul_dense(const MatmulTask& t) {
   if (t.rows <= V::kDenseStreamRows) {
     for (int panel = 0; panel < t.panels; ++panel) {
-      with_row_count<V::kDenseStreamRows>(t.rows, [&](auto rows) {
-        dense_stream<V, F, rows.kValue>(t,
-                                        t.weights + static_cast<std::size_t>(panel) * t.panel_bytes,
-                                        t.out + static_cast<std::ptrdiff_t>(panel) * 32);
-      });
+      dense_stream<V, F>(t, t.weights + static_cast<std::size_t>(panel) * t.panel_bytes,
+                         t.out + static_cast<std::ptrdiff_t>(panel) * 32);
     }
     return;
   }
   constexpr int kBlockSteps = 128 * 1024 / F::kStepBytes;
-  const int passes = (t.rows + V::kDenseRows - 1) / V::kDenseRows;
+  const int passes = tiles_of_panel<V, V::kDenseRows, V::kDenseRegisters>(t.rows);
   for (int s = 0; s < t.steps; s += kBlockSteps) {
     const StepRange range = {s, min_int(kBlockSteps, t.steps - s)};
     for (int panel = 0; panel < t.panels; ++panel) {

@@ -19,6 +19,12 @@ inline std::int32_t word_at(const void* p) {
   return x;
 }
 
+// Register tiles of R rows x N registers that cover `rows` x the 32 columns of a panel.
+template <class V, int R, int N>
+constexpr int tiles_of_panel(int rows) {
+  return (rows + R - 1) / R * (32 / (N * V::kLanes));
+}
+
 // Memory that will be read soon, asked for into the second-level cache in the order of its
 // addresses (which is how memory is fastest), some lines at a time while something else is
 // computed.

@@ -234,18 +234,14 @@ inline QuantTile from_row(QuantTile tile, int row) {
   return tile;
 }
 
-// One panel x rows that are few, each line of the panel read once for kQuantStreamRows of them.
+// One panel x the rows of a task that has at most kQuantStreamRows.
 template <class V, class Q>
 void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
-  constexpr int kRegisters = 16 / V::kLanes;
-  QuantTile block = block_operands(t, 0, 0, t.steps);
-  block.w = w;
-  block.out = out;
-  for (int r = 0; r < t.rows; r += V::kQuantStreamRows) {
-    with_row_count<V::kQuantStreamRows>(t.rows - r, [&](auto rows) {
-      quant_tile<V, rows.kValue, kRegisters, 2, Q>(from_row(block, r));
-    });
-  }
+  QuantTile tile = block_operands(t, 0, 0, t.steps);
+  tile.w = w;
+  tile.out = out;
+  with_row_count<V::kQuantStreamRows>(
+      t.rows, [&](auto rows) { quant_tile<V, rows.kValue, 16 / V::kLanes, 2, Q>(tile); });
 }
 
 // `count` steps of a panel as Unpacked<Q>.
@@ -294,8 +290,7 @@ void unpacked_block(QuantTile block, float* out) {
 template <class V, class Q>
 void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
   const std::byte* end = t.weights + static_cast<std::size_t>(t.panels) * t.panel_bytes;
-  const int passes =
-      (t.rows + V::kQuantRows - 1) / V::kQuantRows * (32 / (V::kQuantRegisters * V::kLanes));
+  const int passes = tiles_of_panel<V, V::kQuantRows, V::kQuantRegisters>(t.rows);
   for (int s = 0; s < t.steps; s += kUnpackSteps) {
     const int count = min_int(kUnpackSteps, t.steps - s);
     const std::byte* steps = w + static_cast<std::ptrdiff_t>(s) * Q::kStepBytes;
