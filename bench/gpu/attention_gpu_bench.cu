@@ -221,7 +221,7 @@ class Runner {
                      .blocks = send(plan.blocks),
                      .num_few = static_cast<std::int32_t>(plan.few.size()),
                      .num_many = static_cast<std::int32_t>(plan.many.size()),
-                     .widest_few = plan.widest_few,
+                     .wide = plan.widest_few > 8,
                      .num_rows = rows,
                      .part_values = room<float>(parts * kDim),
                      .part_stats = room<float2>(parts)},

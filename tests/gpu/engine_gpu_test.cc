@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +103,46 @@ TEST(Gpu, ABatchGivesWhatEachPromptGivesAlone) {
   const auto outputs = gpu.generate_batch(prompts, {&kGreedy, 1}).value();
   for (std::size_t i = 0; i < alone.size(); ++i) {
     EXPECT_EQ(outputs[i].token_ids, alone[i]) << i;
+  }
+}
+
+// The first steps of a shape are launched kernel by kernel, the third as a graph: this many tokens
+// pass through shapes several times.
+TEST(Gpu, ManyStepsInBatchesOfAnySizeGiveWhatEachPromptGivesAlone) {
+  LLM gpu = open("cuda");
+  const SamplingParams longer = {.temperature = 0, .max_tokens = 70, .ignore_eos = true};
+  std::vector<Prompt> prompts;
+  std::vector<Ids> alone;
+  for (std::uint32_t i = 0; i < 7; ++i) {
+    const Ids prompt = some_ids(20 + 31 * i, 40 + i);
+    alone.push_back(gpu.generate(prompt, longer).value().token_ids);
+    prompts.emplace_back(prompt);
+  }
+  for (const std::size_t count : {2u, 3u, 5u, 7u}) {
+    const auto outputs = gpu.generate_batch(std::span(prompts).first(count), {&longer, 1}).value();
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(outputs[i].token_ids, alone[i]) << i << " of " << count;
+    }
+  }
+}
+
+TEST(Gpu, SampledTokensAreThoseOfTheCpusSamplerOverTheSameLogits) {
+  LLM llm = open("cuda");
+  const Ids prompt = some_ids(60, 5);
+  for (const SamplingParams& params :
+       {SamplingParams{.temperature = 1, .max_tokens = 40, .ignore_eos = true, .seed = 3},
+        SamplingParams{
+            .temperature = 0.8, .top_p = 0.9, .max_tokens = 40, .ignore_eos = true, .seed = 4},
+        SamplingParams{.temperature = 1.5,
+                       .top_k = 20,
+                       .min_p = 0.05,
+                       .max_tokens = 40,
+                       .ignore_eos = true,
+                       .seed = 5}}) {
+    SamplingParams on_the_host = params;
+    on_the_host.logprobs = 1;  // which a device does not compute
+    EXPECT_EQ(llm.generate(prompt, params).value().token_ids,
+              llm.generate(prompt, on_the_host).value().token_ids);
   }
 }
 

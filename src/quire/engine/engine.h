@@ -26,6 +26,7 @@
 #include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_store.h"
@@ -171,6 +172,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
       std::span<const sched::ScheduledRun> runs) const;
   [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
   [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run) const;
+  void offer_choices(std::span<const sched::ScheduledRun> runs);
   void sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits);
   void settle(const sched::ScheduledRun& run, std::size_t index);
   void deliver_all();
@@ -195,6 +197,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   BatchBuilder builder_;
+  std::vector<kernels::Choice> choices_;                                // [logit rows of the step]
   std::vector<LogitRows> wanted_logits_;                                // [runs of the step]
   std::vector<sampling::Sampler> samplers_;                             // [threads]
   std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of the step]

@@ -20,11 +20,14 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/tier_service.h"
+#include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling/sampler.h"
 #include "quire/sched/scheduler.h"
+#include "quire/types.h"
 
 // NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.
 namespace quire::engine {
@@ -143,6 +146,10 @@ Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
   if (!awaited.empty()) {
     batch.before_layer = &before_layer;
   }
+  if (views_.front().on_device) {
+    offer_choices(runs);
+    batch.choices = choices_;
+  }
   const auto start = Clock::now();
   QUIRE_TRY(const std::span<float> logits, bundle_.decoder->forward(batch, views_));
   const auto forwarded = Clock::now();
@@ -188,9 +195,26 @@ Status Engine::check_arrived(const sched::ScheduledRun& run) const {
   return {};
 }
 
+// One for each row of logits, so that a device can choose tokens where the logits are.
+void Engine::offer_choices(std::span<const sched::ScheduledRun> runs) {
+  choices_.clear();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto count = static_cast<std::size_t>(builder_.logit_ranges()[i].count);
+    if (runs[i].samples) {
+      const ActiveRequest& active = active_.at(runs[i].request.value);
+      choices_.push_back(
+          sampling::plain_choice(active.sample_context()).value_or(kernels::Choice()));
+    } else {
+      choices_.resize(choices_.size() + count);
+    }
+  }
+}
+
 void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits) {
+  const std::span<const TokenId> chosen = bundle_.decoder->last_chosen();
   const auto vocab = static_cast<std::size_t>(model_config().vocab_size);
   sampled_.assign(runs.size(), std::nullopt);
+  std::size_t left = 0;
   const auto rows_of = [&](std::size_t i) {
     const LogitRange range = builder_.logit_ranges()[i];
     return logits.subspan(static_cast<std::size_t>(range.first) * vocab,
@@ -201,10 +225,21 @@ void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> 
     if (active.kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
       active.add_logits(rows_of(i), static_cast<std::int64_t>(vocab));
     }
+    if (runs[i].samples) {
+      const auto row = static_cast<std::size_t>(builder_.logit_ranges()[i].first);
+      if (!chosen.empty() && chosen[row] >= 0) {
+        sampled_[i] = sampling::SampledToken{.id = chosen[row], .logprobs = {}};
+      } else {
+        ++left;
+      }
+    }
+  }
+  if (left == 0) {
+    return;
   }
   pool_.run(static_cast<int>(runs.size()), [&](int item, int thread) {
     const auto i = static_cast<std::size_t>(item);
-    if (runs[i].samples) {
+    if (runs[i].samples && !sampled_[i]) {
       sampled_[i] = samplers_[static_cast<std::size_t>(thread)].sample(
           rows_of(i), active_.at(runs[i].request.value).sample_context());
     }

@@ -90,6 +90,7 @@ struct CpuBackend final : DecoderBackend {
 
   Result<std::span<float>> forward(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                    ForwardProbe* probe) override;
+  [[nodiscard]] std::span<const TokenId> last_chosen() const override { return {}; }
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
 

@@ -136,6 +136,8 @@ Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
   return impl_->backend->forward(batch, kv, probe);
 }
 
+std::span<const TokenId> Decoder::last_chosen() const { return impl_->backend->last_chosen(); }
+
 Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
                               const weights::Checkpoint& checkpoint, const LoadOptions& options) {
   return Impl::make(context, config, [&](LoadReport& report) {

@@ -74,6 +74,11 @@ class Decoder {
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);
 
+  // Of the last forward's rows of logits the token that was chosen for each by its Choice, or -1:
+  // then, and only then, its logits are there. Empty when none was: the CPU leaves it to its
+  // caller.
+  [[nodiscard]] std::span<const TokenId> last_chosen() const;
+
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;
   [[nodiscard]] ForwardTiming last_timing() const;

@@ -12,6 +12,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
 
 namespace quire::model {
 
@@ -27,6 +28,8 @@ class DecoderBackend {
   [[nodiscard]] virtual Result<std::span<float>> forward(const ForwardBatch& batch,
                                                          std::span<const tensor::PagedKVView> kv,
                                                          ForwardProbe* probe) = 0;
+  // As Decoder::last_chosen.
+  [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
   [[nodiscard]] virtual ForwardTiming last_timing() const = 0;
   [[nodiscard]] virtual attention::PlanCounters last_counters() const = 0;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/attention/entry.h"
+#include "quire/kernels/choice.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -19,6 +20,8 @@ struct ForwardBatch {
   std::span<const attention::Entry> entries;  // who attends to what; every row in at least one
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
+  // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen).
+  std::span<const kernels::Choice> choices;
   // Called with each layer before its KV is read, and may wait for it; null when all is there.
   const std::function<void(int layer)>* before_layer = nullptr;
 };

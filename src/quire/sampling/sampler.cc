@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/kernels/choice.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sampling/philox.h"
@@ -84,6 +86,22 @@ std::size_t pick(std::span<const float> weights, double min_weight, double unifo
 }
 
 }  // namespace
+
+std::optional<kernels::Choice> plain_choice(const SampleContext& context) {
+  const SamplingParams& params = *context.params;
+  if (params.logprobs || !params.logit_bias.empty() || params.repetition_penalty != 1 ||
+      params.presence_penalty != 0 || params.frequency_penalty != 0 ||
+      context.index < params.min_tokens) {
+    return std::nullopt;
+  }
+  return kernels::Choice{
+      .temperature = params.temperature,
+      .top_p = params.top_p,
+      .min_p = params.min_p,
+      .uniform = uniform_at(context.seed, static_cast<std::uint64_t>(context.index)),
+      .top_k = params.top_k,
+      .wanted = 1};
+}
 
 Status Sampler::check(std::span<const float> logits, const SampleContext& context) {
   bool bad = logits.empty();

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "quire/kernels/choice.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sampling/philox.h"
@@ -24,6 +26,10 @@ struct SampleContext {
   std::span<const TokenId> output;
   std::span<const TokenId> end_ids;  // EOS and stop ids: forbidden before min_tokens
 };
+
+// The choice where it is one of the unchanged logits and nothing but the token is wanted: no bias,
+// no penalty, no forbidden end, no log probabilities. Else nothing.
+[[nodiscard]] std::optional<kernels::Choice> plain_choice(const SampleContext& context);
 
 struct SampledToken {
   TokenId id = -1;

@@ -39,7 +39,7 @@ struct DeviceWork {
   const DevicePlan::Parts* parts = nullptr;
   const std::int32_t* blocks = nullptr;
   std::int32_t num_few = 0, num_many = 0;
-  std::int32_t widest_few = 0;   // columns of an item
+  bool wide = false;             // an item of few has more than 8 columns
   std::int32_t num_rows = 0;     // of the batch
   float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum

@@ -131,7 +131,7 @@ class Attention : public device::cuda::test::GpuTest {
                  .blocks = blocks.data(),
                  .num_few = static_cast<std::int32_t>(plan.few.size()),
                  .num_many = static_cast<std::int32_t>(plan.many.size()),
-                 .widest_few = plan.widest_few,
+                 .wide = plan.widest_few > 8,
                  .num_rows = rows,
                  .part_values = values.data(),
                  .part_stats = reinterpret_cast<float2*>(stats.data())},

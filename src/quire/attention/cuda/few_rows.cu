@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const DevicePlan::Item item = args.work.few[index];
   const int group = args.heads / args.kv_heads;
-  if (N == 1 ? item.num_rows * group > 8 : item.num_rows * group <= 8) {
-    return;  // the other instance's
+  if (item.num_rows == 0 || (item.num_rows * group > 8) != (N > 1)) {
+    return;  // empty, or the other instance's
   }
   const RunAddress run = {args.kv.data + kv_head * args.kv.head_stride,
                           args.work.blocks + item.first_block,
@@ -251,7 +251,7 @@ template <int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const dim3 grid((args.work.num_few + kWarps - 1) / kWarps, args.kv_heads);
   few_rows<D, 1><<<grid, kWarps * 32, 0, stream>>>(args);
-  if (args.work.widest_few > 8) {
+  if (args.work.wide) {
     few_rows<D, 2><<<grid, kWarps * 32, 0, stream>>>(args);
   }
   return cudaGetLastError();

@@ -303,6 +303,9 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
   const int kv_head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const DevicePlan::Item item = args.work.many[blockIdx.x];
+  if (item.num_rows == 0) {
+    return;
+  }
   WarpColumns<D> columns;
   columns.start(args, item, kv_head, warp * 16, lane / 4, lane % 4);
   const int tiles_to_do = (item.last_token - item.first_token + kTokens<D> - 1) / kTokens<D>;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/gemv.h"
+#include "quire/kernels/cuda/launch.cuh"
 
 namespace quire::kernels::cuda {
 namespace {
@@ -46,27 +47,37 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
     const std::int64_t output = min(warp * kRows + row, params.outputs - 1);
     weights[row] = reinterpret_cast<const uint4*>(params.weights + output * params.inputs);
   }
-  int piece = lane;
-  for (; piece + (kAtOnce - 1) * 32 < pieces; piece += 32 * kAtOnce) {
-    uint4 w[kRows][kAtOnce];
+  uint4 w[kRows][kAtOnce];
+  const auto ask = [&](int first) {
+    const bool all_there = first + (kAtOnce - 1) * 32 < pieces;
+    if (all_there) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+      for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        w[row][i] = __ldcs(weights[row] + piece + i * 32);
+        for (int row = 0; row < kRows; ++row) {
+          w[row][i] = __ldcs(weights[row] + first + i * 32);
+        }
       }
     }
+    return all_there;
+  };
+  // The first weights are asked for before the kernel that makes x is done.
+  int piece = lane;
+  bool asked = ask(piece);
+  begin_kernel();
+  for (; asked; asked = ask(piece)) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const uint4 values = __ldg(x + piece + i * 32);
+      const uint4 values = x[piece + i * 32];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         add_products(sum[row], w[row][i], values);
       }
     }
+    piece += 32 * kAtOnce;
   }
   for (; piece < pieces; piece += 32) {
-    const uint4 values = __ldg(x + piece);
+    const uint4 values = x[piece];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       add_products(sum[row], __ldcs(weights[row] + piece), values);
@@ -86,22 +97,17 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
 }
 
 template <int kRows>
-void launch(const GemvParams& params, cudaStream_t stream) {
+cudaError_t launch(const GemvParams& params, cudaStream_t stream) {
   constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // of a block
   const auto blocks = static_cast<unsigned>((params.outputs + kOutputs - 1) / kOutputs);
-  gemv_kernel<kRows><<<blocks, kThreads, 0, stream>>>(params);
+  return launch_early(gemv_kernel<kRows>, {blocks, kThreads}, stream, params);
 }
 
 }  // namespace
 
 cudaError_t gemv(const GemvParams& params, cudaStream_t stream) {
   // Where outputs are few, more warps keep more of the memory busy.
-  if (params.outputs <= kFewOutputs) {
-    launch<1>(params, stream);
-  } else {
-    launch<2>(params, stream);
-  }
-  return cudaGetLastError();
+  return params.outputs <= kFewOutputs ? launch<1>(params, stream) : launch<2>(params, stream);
 }
 
 }  // namespace quire::kernels::cuda

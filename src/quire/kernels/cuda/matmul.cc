@@ -4,27 +4,38 @@
 #include <cublas_api.h>
 #include <library_types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <random>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
+#include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/cublas_lt.h"
 #include "quire/kernels/cuda/gemv.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // as NVIDIA advises for Hopper
 constexpr std::int64_t kManyRows = 512;   // for which the row-invariant algorithm is chosen
+constexpr std::int64_t kFewRows = 256;    // up to which others are tried that give the same bits
+constexpr std::int64_t kTrialRows = 8;    // whose bits are compared
+constexpr int kTrials = 16;               // algorithms
+constexpr int kTimedRuns = 5;             // of each
 constexpr std::size_t kMostPlans = 1024;  // some hundreds of bytes each
 
 // A descriptor of cuBLASLt and how it goes.
@@ -54,7 +65,14 @@ struct MatMul::Impl {
   Result<Owned<cublasLtMatrixLayout_t>> layout(cudaDataType type, std::int64_t rows,
                                                std::int64_t columns);
   Result<Plan> make_plan(const Product& call);
-  Result<cublasLtMatmulAlgo_t> choose(const Product& call);
+  Result<std::vector<cublasLtMatmulAlgo_t>> candidates(const Product& call, std::int64_t rows,
+                                                       int count);
+  Status multiply(const Product& call, const Plan& plan);
+
+  // For row-invariant products of few rows.
+  Result<std::vector<float>> bits_of(const Product& trial, const Plan& plan);
+  Result<float> milliseconds_of(const Product& trial, const Plan& plan);
+  Status take_fastest_equal(const Product& call, Plan& plan);
 };
 
 Status MatMul::Impl::set_up() {
@@ -94,31 +112,116 @@ Result<Owned<cublasLtMatrixLayout_t>> MatMul::Impl::layout(cudaDataType type, st
   return Owned<cublasLtMatrixLayout_t>(made, lt->layout_destroy);
 }
 
-Result<cublasLtMatmulAlgo_t> MatMul::Impl::choose(const Product& call) {
-  const std::int64_t rows = row_invariant ? kManyRows : call.rows;
+// Algorithms for products of this shape with `rows` rows, the one that is thought best first.
+Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product& call,
+                                                                   std::int64_t rows, int count) {
   QUIRE_TRY(const auto weights, layout(CUDA_R_16BF, call.inputs, call.outputs));
   QUIRE_TRY(const auto x, layout(CUDA_R_16BF, call.inputs, rows));
   QUIRE_TRY(const auto out, layout(CUDA_R_32F, call.outputs, rows));
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
+  int there = 0;
   QUIRE_TRY_STATUS(
       to_status(lt->get_heuristic(handle.get(), product.get(), weights.get(), x.get(), out.get(),
-                                  out.get(), preference.get(), 1, &found, &count),
+                                  out.get(), preference.get(), count, found.data(), &there),
                 "cublasLtMatmulAlgoGetHeuristic"));
-  if (count == 0) {
+  if (there == 0) {
     return {ErrorCode::kDevice,
             base::str_cat("cuBLASLt has no algorithm for a product of ", rows, " rows, ",
                           call.inputs, " inputs and ", call.outputs, " outputs")};
   }
-  return found.algo;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  algorithms.reserve(found.size());
+  for (int i = 0; i < there; ++i) {
+    algorithms.push_back(found[static_cast<std::size_t>(i)].algo);
+  }
+  return algorithms;
 }
 
 Result<MatMul::Impl::Plan> MatMul::Impl::make_plan(const Product& call) {
   QUIRE_TRY(auto weights, layout(CUDA_R_16BF, call.inputs, call.outputs));
   QUIRE_TRY(auto x, layout(CUDA_R_16BF, call.inputs, call.rows));
   QUIRE_TRY(auto out, layout(CUDA_R_32F, call.outputs, call.rows));
-  QUIRE_TRY(const cublasLtMatmulAlgo_t algorithm, choose(call));
-  return Plan{std::move(weights), std::move(x), std::move(out), algorithm};
+  QUIRE_TRY(const auto algorithms, candidates(call, row_invariant ? kManyRows : call.rows, 1));
+  Plan plan{std::move(weights), std::move(x), std::move(out), algorithms.front()};
+  if (row_invariant && call.rows <= kFewRows) {
+    QUIRE_TRY_STATUS(take_fastest_equal(call, plan));
+  }
+  return plan;
+}
+
+Status MatMul::Impl::multiply(const Product& call, const Plan& plan) {
+  const float one = 1, beta = call.accumulate ? 1 : 0;
+  return to_status(lt->matmul(handle.get(), product.get(), &one, call.weights, plan.weights.get(),
+                              call.x, plan.x.get(), &beta, call.out, plan.out.get(), call.out,
+                              plan.out.get(), &plan.algorithm, workspace.data(), kWorkspaceBytes,
+                              device->compute_stream().get()),
+                   "cublasLtMatmul");
+}
+
+// Results of the first rows.
+Result<std::vector<float>> MatMul::Impl::bits_of(const Product& trial, const Plan& plan) {
+  constexpr unsigned char kSomeFloat = 0x3f;  // 0x3f3f3f3f is 0.747
+  CUstream_st* const stream = device->compute_stream().get();
+  const auto size = static_cast<std::size_t>(std::min(trial.rows, kTrialRows) * trial.outputs);
+  QUIRE_TRY_STATUS(device::cuda::fill_async(trial.out, kSomeFloat, size * sizeof(float), stream));
+  QUIRE_TRY_STATUS(multiply(trial, plan));
+  std::vector<float> bits(size);
+  QUIRE_TRY_STATUS(device::cuda::copy_async(bits.data(), trial.out, size * sizeof(float), stream));
+  QUIRE_TRY_STATUS(device->compute_stream().synchronize());
+  return bits;
+}
+
+Result<float> MatMul::Impl::milliseconds_of(const Product& trial, const Plan& plan) {
+  const device::cuda::Stream& stream = device->compute_stream();
+  QUIRE_TRY(const auto start, device::cuda::Event::create(true));
+  QUIRE_TRY(const auto end, device::cuda::Event::create(true));
+  QUIRE_TRY_STATUS(stream.record(start));
+  for (int i = 0; i < kTimedRuns; ++i) {
+    QUIRE_TRY_STATUS(multiply(trial, plan));
+  }
+  QUIRE_TRY_STATUS(stream.record(end));
+  QUIRE_TRY_STATUS(end.synchronize());
+  return end.milliseconds_since(start);
+}
+
+// The algorithm for many rows has tiles that leave most of the device idle when rows are few.
+// Others differ in their tiles alone and sum in the same order; which do shows when all of some
+// thousand sums of random numbers have the same bits. The fastest of those is taken.
+Status MatMul::Impl::take_fastest_equal(const Product& call, Plan& plan) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(call.rows * call.inputs));
+  for (std::uint16_t& value : values) {
+    value = tensor::float_to_bf16(uniform(random));
+  }
+  auto& pool = device->device_pool();
+  QUIRE_TRY(const auto x, device::cuda::DeviceBuffer<std::uint16_t>::make(pool, values.size()));
+  QUIRE_TRY(const auto out, device::cuda::DeviceBuffer<float>::make(
+                                pool, static_cast<std::size_t>(call.rows * call.outputs)));
+  QUIRE_TRY_STATUS(device::cuda::copy_async(x.data(), values.data(),
+                                            values.size() * sizeof(std::uint16_t),
+                                            device->compute_stream().get()));
+  Product trial = call;
+  trial.x = x.data();
+  trial.out = out.data();
+  QUIRE_TRY(const std::vector<float> want, bits_of(trial, plan));
+  QUIRE_TRY(float best, milliseconds_of(trial, plan));
+  QUIRE_TRY(const auto algorithms, candidates(call, call.rows, kTrials));
+  cublasLtMatmulAlgo_t fastest = plan.algorithm;
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+    plan.algorithm = algorithm;
+    const auto got = bits_of(trial, plan);
+    if (!got.ok() || std::memcmp(got->data(), want.data(), want.size() * sizeof(float)) != 0) {
+      continue;
+    }
+    QUIRE_TRY(const float time, milliseconds_of(trial, plan));
+    if (time < best) {
+      best = time;
+      fastest = algorithm;
+    }
+  }
+  plan.algorithm = fastest;
+  return {};
 }
 
 Result<MatMul> MatMul::create(device::cuda::DeviceContext& device, bool row_invariant) {
@@ -159,14 +262,7 @@ Status MatMul::run(const Product& call) {
     }
     plan = impl_->plans.emplace(shape, std::move(made)).first;
   }
-  const float one = 1, beta = call.accumulate ? 1 : 0;
-  const Impl::Plan& how = plan->second;
-  return to_status(
-      impl_->lt->matmul(impl_->handle.get(), impl_->product.get(), &one, call.weights,
-                        how.weights.get(), call.x, how.x.get(), &beta, call.out, how.out.get(),
-                        call.out, how.out.get(), &how.algorithm, impl_->workspace.data(),
-                        kWorkspaceBytes, impl_->device->compute_stream().get()),
-      "cublasLtMatmul");
+  return impl_->multiply(call, plan->second);
 }
 
 }  // namespace quire::kernels::cuda

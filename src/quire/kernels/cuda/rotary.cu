@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rotary.h"
 
 namespace quire::kernels::cuda {
@@ -17,6 +18,7 @@ __device__ __forceinline__ Bf16 to_bf16(float x) {
 __global__ void fill_kernel(const double* inverse_frequencies, double scale,
                             const std::int32_t* positions, std::int64_t count,
                             const RotaryTable table) {
+  begin_kernel();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count * table.half) {
     return;
@@ -47,9 +49,13 @@ __device__ __forceinline__ float rotated(const float* head, int dim, const Rotar
 __global__ void __launch_bounds__(kThreads)
     append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
                   const KVLayer to) {
+  begin_kernel();
   const std::int64_t token = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
   const tensor::KVSlot slot = slots[token];
+  if (slot.block < 0) {
+    return;
+  }
   const float* k = from.qkv + token * from.stride + std::int64_t{from.heads + head} * from.head_dim;
   const float* v = k + std::int64_t{from.kv_heads} * from.head_dim;
   Bf16* out =
@@ -64,6 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 // A block to a head of a query.
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(const QKVRows from, const RotaryTable table, const QueryRows queries) {
+  begin_kernel();
   const std::int64_t query = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
   const float* q = from.qkv + queries.rows[query] * from.stride + head * from.head_dim;
@@ -82,9 +89,9 @@ cudaError_t fill_rotary(const double* inverse_frequencies, double scale,
   if (all == 0) {
     return cudaSuccess;
   }
-  fill_kernel<<<static_cast<unsigned>((all + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      inverse_frequencies, scale, positions, count, table);
-  return cudaGetLastError();
+  const auto blocks = static_cast<unsigned>((all + kThreads - 1) / kThreads);
+  return launch_early(fill_kernel, {blocks, kThreads}, stream, inverse_frequencies, scale,
+                      positions, count, table);
 }
 
 cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tensor::KVSlot* slots,
@@ -92,9 +99,8 @@ cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tenso
   if (count == 0) {
     return cudaSuccess;
   }
-  append_kernel<<<dim3(static_cast<unsigned>(count), static_cast<unsigned>(from.kv_heads)),
-                  kThreads, 0, stream>>>(from, table, slots, to);
-  return cudaGetLastError();
+  const dim3 blocks(static_cast<unsigned>(count), static_cast<unsigned>(from.kv_heads));
+  return launch_early(append_kernel, {blocks, kThreads}, stream, from, table, slots, to);
 }
 
 cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const QueryRows& to,
@@ -103,8 +109,7 @@ cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const 
     return cudaSuccess;
   }
   const dim3 grid(static_cast<unsigned>(to.count), static_cast<unsigned>(from.heads));
-  queries_kernel<<<grid, kThreads, 0, stream>>>(from, table, to);
-  return cudaGetLastError();
+  return launch_early(queries_kernel, {grid, kThreads}, stream, from, table, to);
 }
 
 }  // namespace quire::kernels::cuda

@@ -39,7 +39,8 @@ struct KVLayer {
 };
 
 // Stores K, rotated by row t of `table`, and V of rows t in [0, count) at slots[t]; what is behind
-// head_dim becomes zero. Slots are distinct and inside the cache: checked by the caller.
+// head_dim becomes zero. Slots are distinct and inside the cache: checked by the caller. A row
+// whose slot has block -1 is not stored.
 [[nodiscard]] cudaError_t append_kv(const QKVRows& from, const RotaryTable& table,
                                     const tensor::KVSlot* slots, std::int64_t count,
                                     const KVLayer& to, cudaStream_t stream);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rows.h"
 
 namespace quire::kernels::cuda {
@@ -46,6 +47,7 @@ __device__ float block_sum(float x) {
 
 __global__ void embed_kernel(const Bf16* table, const std::int32_t* ids, std::int32_t width,
                              float* out) {
+  begin_kernel();
   const Bf16* from = table + std::int64_t{ids[blockIdx.x]} * width;
   float* to = out + std::int64_t{blockIdx.x} * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
@@ -54,6 +56,7 @@ __global__ void embed_kernel(const Bf16* table, const std::int32_t* ids, std::in
 }
 
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const NormParams params) {
+  begin_kernel();
   const float* x = params.x + std::int64_t{blockIdx.x} * params.width;
   Bf16* out = params.out + std::int64_t{blockIdx.x} * params.width;
   float squares = 0;
@@ -69,6 +72,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const NormParams
 
 // A warp to a head.
 __global__ void __launch_bounds__(kThreads) rms_norm_heads_kernel(const HeadNormParams params) {
+  begin_kernel();
   const std::int64_t index =
       std::int64_t{blockIdx.x} * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
   if (index >= params.rows * params.heads) {
@@ -89,6 +93,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_heads_kernel(const HeadNorm
 }
 
 __global__ void add_bias_kernel(float* x, const float* bias, std::int32_t width) {
+  begin_kernel();
   float* row = x + std::int64_t{blockIdx.x} * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
     row[i] += bias[i];
@@ -96,6 +101,7 @@ __global__ void add_bias_kernel(float* x, const float* bias, std::int32_t width)
 }
 
 __global__ void silu_mul_kernel(const float* gate_up, std::int32_t width, Bf16* out) {
+  begin_kernel();
   const float* row = gate_up + std::int64_t{blockIdx.x} * 2 * width;
   Bf16* to = out + std::int64_t{blockIdx.x} * width;
   const int step = static_cast<int>(gridDim.y) * kThreads;
@@ -107,6 +113,7 @@ __global__ void silu_mul_kernel(const float* gate_up, std::int32_t width, Bf16* 
 
 __global__ void gather_rows_kernel(const float* x, const std::int32_t* rows, std::int32_t width,
                                    float* out) {
+  begin_kernel();
   const float* from = x + std::int64_t{rows[blockIdx.x]} * width;
   float* to = out + std::int64_t{blockIdx.x} * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
@@ -123,16 +130,14 @@ cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows,
   if (rows == 0) {
     return cudaSuccess;
   }
-  embed_kernel<<<blocks(rows), kThreads, 0, stream>>>(table, ids, width, out);
-  return cudaGetLastError();
+  return launch_early(embed_kernel, {blocks(rows), kThreads}, stream, table, ids, width, out);
 }
 
 cudaError_t rms_norm(const NormParams& params, cudaStream_t stream) {
   if (params.rows == 0) {
     return cudaSuccess;
   }
-  rms_norm_kernel<<<blocks(params.rows), kNormThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_early(rms_norm_kernel, {blocks(params.rows), kNormThreads}, stream, params);
 }
 
 cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream) {
@@ -141,8 +146,8 @@ cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream) {
   }
   constexpr std::int64_t kWarps = kThreads / 32;
   const std::int64_t heads = params.rows * params.heads;
-  rms_norm_heads_kernel<<<blocks((heads + kWarps - 1) / kWarps), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_early(rms_norm_heads_kernel, {blocks((heads + kWarps - 1) / kWarps), kThreads},
+                      stream, params);
 }
 
 cudaError_t add_bias(float* x, const float* bias, std::int64_t rows, std::int32_t width,
@@ -150,8 +155,7 @@ cudaError_t add_bias(float* x, const float* bias, std::int64_t rows, std::int32_
   if (rows == 0) {
     return cudaSuccess;
   }
-  add_bias_kernel<<<blocks(rows), kThreads, 0, stream>>>(x, bias, width);
-  return cudaGetLastError();
+  return launch_early(add_bias_kernel, {blocks(rows), kThreads}, stream, x, bias, width);
 }
 
 cudaError_t silu_mul(const float* gate_up, std::int64_t rows, std::int32_t width, Bf16* out,
@@ -160,8 +164,8 @@ cudaError_t silu_mul(const float* gate_up, std::int64_t rows, std::int32_t width
     return cudaSuccess;
   }
   const unsigned columns = std::min(16u, static_cast<unsigned>((width + kThreads - 1) / kThreads));
-  silu_mul_kernel<<<dim3(blocks(rows), columns), kThreads, 0, stream>>>(gate_up, width, out);
-  return cudaGetLastError();
+  return launch_early(silu_mul_kernel, {dim3(blocks(rows), columns), kThreads}, stream, gate_up,
+                      width, out);
 }
 
 cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,
@@ -169,8 +173,7 @@ cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t c
   if (count == 0) {
     return cudaSuccess;
   }
-  gather_rows_kernel<<<blocks(count), kThreads, 0, stream>>>(x, rows, width, out);
-  return cudaGetLastError();
+  return launch_early(gather_rows_kernel, {blocks(count), kThreads}, stream, x, rows, width, out);
 }
 
 }  // namespace quire::kernels::cuda

@@ -1,13 +1,17 @@
 // The decoder's passes on a GPU. A step's arrays go up in one copy, its kernels are queued one
-// after the other, and the host waits once, for the logits.
+// after the other, and the host waits once, for the tokens or the logits. The kernels of small
+// steps, which decode, are recorded as graphs, one for each shape of a step.
 #include <vector_types.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,12 +30,14 @@
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/graph.h"
 #include "quire/kernels/cuda/matmul.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_weights.h"
-#include "quire/model/cuda/step_upload.h"
+#include "quire/model/cuda/step.h"
+#include "quire/model/cuda/step_result.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
@@ -47,11 +53,13 @@ using attention::DevicePlan;
 using attention::cuda::AttentionArgs;
 using cuda::DeviceLayer;
 using cuda::DeviceMatrix;
-using cuda::StepUpload;
+using cuda::Step;
+using cuda::StepShape;
 using cuda::Uploaded;
 using cuda::WindowStep;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
+using device::cuda::Graph;
 using device::cuda::PinnedBuffer;
 using device::cuda::to_status;
 using kernels::cuda::Bf16;
@@ -60,6 +68,8 @@ using tensor::PagedKVView;
 constexpr int kWarpsPerMultiprocessor = 12;
 constexpr std::ptrdiff_t kElement = sizeof(Bf16);
 constexpr std::int32_t kDeterministicRange = 8 * attention::kPieceTokens;
+constexpr std::size_t kMostGraphRows = 256;
+constexpr std::size_t kMostGraphs = 64;
 
 // What a probe wants of one entry.
 struct EntryMass {
@@ -75,16 +85,11 @@ class CudaBackend final : public DecoderBackend {
               kernels::cuda::MatMul matmul, bool deterministic)
       : device_(device),
         config_(config),
-        deterministic_(deterministic),
         weights_(std::move(weights)),
         matmul_(std::move(matmul)),
-        upload_(device) {
-    for (const std::int32_t window : config.window_tokens) {
-      if (std::ranges::find(windows_, window, &WindowStep::window_tokens) == windows_.end()) {
-        windows_.emplace_back().window_tokens = window;
-      }
-    }
-  }
+        step_(device, config, device.properties().multiprocessors * kWarpsPerMultiprocessor,
+              deterministic ? kDeterministicRange : 0),
+        result_(device, config.vocab_size) {}
 
   [[nodiscard]] Status set_up() {
     const std::vector<double>& frequencies = config_.rotary.inverse_frequencies;
@@ -96,8 +101,9 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const PagedKVView> kv,
                                                  ForwardProbe* probe) override;
+  [[nodiscard]] std::span<const TokenId> last_chosen() const override { return result_.chosen(); }
   [[nodiscard]] ForwardTiming last_timing() const override { return {}; }
-  [[nodiscard]] attention::PlanCounters last_counters() const override;
+  [[nodiscard]] attention::PlanCounters last_counters() const override { return step_.counters(); }
 
  private:
   // One layer of a step.
@@ -108,34 +114,27 @@ class CudaBackend final : public DecoderBackend {
   };
 
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
-  [[nodiscard]] attention::AttentionShape shape() const {
-    return {.heads = config_.heads, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
-  }
   [[nodiscard]] float scale_log2() const {
     return static_cast<float>(std::numbers::log2e / std::sqrt(double(config_.head_dim)));
   }
   [[nodiscard]] std::int64_t qkv_width() const {
     return std::int64_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
   }
-  [[nodiscard]] WindowStep& window_of(std::size_t layer) {
-    return *std::ranges::find(windows_, config_.window_tokens[layer], &WindowStep::window_tokens);
-  }
-
   template <class T>
   [[nodiscard]] Status reserve(DeviceBuffer<T>& buffer, std::size_t size) {
     if (buffer.size() >= size && buffer.data() != nullptr) {
       return {};
     }
+    graphs_.clear();  // they know the address
     buffer = {};
     QUIRE_TRY(buffer, DeviceBuffer<T>::make(device_.device_pool(), std::max<std::size_t>(size, 1)));
     return {};
   }
 
-  [[nodiscard]] Status prepare(const ForwardBatch& batch, const PagedKVView& view);
-  [[nodiscard]] Status reserve_rows(std::size_t rows, std::size_t logit_rows,
-                                    const PagedKVView& view);
-  [[nodiscard]] Status fill_rotary(Uploaded<std::int32_t> positions, std::size_t count,
-                                   DeviceBuffer<float>& cosines, DeviceBuffer<float>& sines);
+  [[nodiscard]] Status reserve_all(const PagedKVView& view);
+  [[nodiscard]] Status fill_rotary(Uploaded<std::int32_t> positions, std::int64_t count,
+                                   const DeviceBuffer<float>& cosines,
+                                   const DeviceBuffer<float>& sines);
   [[nodiscard]] kernels::cuda::RotaryTable table(const DeviceBuffer<float>& cosines,
                                                  const DeviceBuffer<float>& sines) const {
     return {cosines.data(), sines.data(), config_.rotary.rotary_dim() / 2};
@@ -156,20 +155,21 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Status weigh(const ForwardBatch& batch, const LayerCall& call);
   [[nodiscard]] Status end_mass(ForwardProbe& probe);
   [[nodiscard]] Status read_values(std::int64_t rows, ForwardProbe& probe);
-  [[nodiscard]] Result<std::span<float>> logits_of(const ForwardBatch& batch);
+  [[nodiscard]] Status queue_logits();
+  [[nodiscard]] Result<bool> queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                                   ForwardProbe* probe);
+  [[nodiscard]] Status run_small(const ForwardBatch& batch, std::span<const PagedKVView> kv);
 
   DeviceContext& device_;
   const ModelConfig& config_;
-  const bool deterministic_;
   const cuda::DeviceWeights weights_;
   kernels::cuda::MatMul matmul_;
-  StepUpload upload_;
-  std::vector<WindowStep> windows_;  // one per distinct window
+  Step step_;
+  cuda::StepResult result_;
+  // By shape; nothing yet after the first step of a shape, which is launched kernel by kernel.
+  std::map<StepShape, std::optional<Graph>> graphs_;
   DeviceBuffer<double> frequencies_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
-  Uploaded<TokenId> ids_;
-  Uploaded<std::int32_t> positions_, logit_rows_;
-  Uploaded<tensor::KVSlot> slots_;
   DeviceBuffer<float> key_cosines_, key_sines_;  // [T, half]
   DeviceBuffer<float> residual_;                 // [T, H]
   DeviceBuffer<float> kept_;                     // [S, H]
@@ -181,74 +181,40 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<float> lse_;      // [T, heads], for a probe
   DeviceBuffer<float> gate_up_;  // [T, 2 I]
   DeviceBuffer<Bf16> gated_;     // [T, I]
-  DeviceBuffer<float> logits_;   // [S, V]
-  PinnedBuffer<float> on_host_;  // [S, V]
   std::vector<EntryMass> masses_;
   DeviceBuffer<double> mass_;  // of all entries that a probe asks for
-  Uploaded<std::int32_t> query_ends_;
 };
 
-Status CudaBackend::fill_rotary(Uploaded<std::int32_t> positions, std::size_t count,
-                                DeviceBuffer<float>& cosines, DeviceBuffer<float>& sines) {
-  const auto half = static_cast<std::size_t>(config_.rotary.rotary_dim()) / 2;
-  QUIRE_TRY_STATUS(reserve(cosines, count * half));
-  QUIRE_TRY_STATUS(reserve(sines, count * half));
+Status CudaBackend::fill_rotary(Uploaded<std::int32_t> positions, std::int64_t count,
+                                const DeviceBuffer<float>& cosines,
+                                const DeviceBuffer<float>& sines) {
   return to_status(
-      kernels::cuda::fill_rotary(frequencies_.data(), config_.rotary.scale, upload_.get(positions),
-                                 static_cast<std::int64_t>(count), table(cosines, sines), stream()),
+      kernels::cuda::fill_rotary(frequencies_.data(), config_.rotary.scale, step_.get(positions),
+                                 count, table(cosines, sines), stream()),
       "fill_rotary");
 }
 
-// Plans, tables and room: everything that does not depend on the layer.
-Status CudaBackend::prepare(const ForwardBatch& batch, const PagedKVView& view) {
-  upload_.clear();
-  ids_ = upload_.add(batch.token_ids);
-  positions_ = upload_.add(batch.positions);
-  slots_ = upload_.add(batch.slots);
-  logit_rows_ = upload_.add(batch.logit_rows);
-  std::vector<std::int32_t> ends;
-  for (const attention::Entry& entry : batch.entries) {
-    for (const attention::EntryRow& row : entry.rows) {
-      ends.push_back(std::min(row.visible_end, entry.num_tokens));
-    }
-  }
-  query_ends_ = upload_.add(std::span<const std::int32_t>(ends));
-  for (WindowStep& window : windows_) {
-    window.plan = attention::make_device_plan(
-        shape(), batch.entries, static_cast<std::int32_t>(batch.token_ids.size()),
-        {.block_tokens = view.block_tokens,
-         .window_tokens = window.window_tokens,
-         .workers = device_.properties().multiprocessors * kWarpsPerMultiprocessor,
-         .range_tokens = deterministic_ ? kDeterministicRange : 0});
-    const auto add = [&](const auto& values) { return upload_.add(std::span(values)); };
-    window.few = add(std::as_const(window.plan.few));
-    window.many = add(std::as_const(window.plan.many));
-    window.rows = add(std::as_const(window.plan.rows));
-    window.parts = add(std::as_const(window.plan.parts));
-    window.blocks = add(std::as_const(window.plan.blocks));
-    window.query_rows = add(std::as_const(window.plan.query_rows));
-    window.query_positions = add(std::as_const(window.plan.query_positions));
-  }
-  QUIRE_TRY_STATUS(upload_.send());
-  QUIRE_TRY_STATUS(fill_rotary(positions_, batch.positions.size(), key_cosines_, key_sines_));
-  for (WindowStep& window : windows_) {
-    QUIRE_TRY_STATUS(fill_rotary(window.query_positions, window.plan.query_positions.size(),
-                                 window.cosines, window.sines));
-  }
-  return reserve_rows(batch.token_ids.size(), batch.logit_rows.size(), view);
-}
-
-Status CudaBackend::reserve_rows(std::size_t rows, std::size_t logit_rows,
-                                 const PagedKVView& view) {
+// Room for a step of this shape.
+Status CudaBackend::reserve_all(const PagedKVView& view) {
+  const auto rows = static_cast<std::size_t>(step_.shape().rows);
+  const auto logit_rows = static_cast<std::size_t>(step_.shape().logit_rows);
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const auto inner = static_cast<std::size_t>(config_.intermediate_size);
   const auto heads = static_cast<std::size_t>(config_.heads);
   const auto stored = static_cast<std::size_t>(view.head_dim);
+  const auto half = static_cast<std::size_t>(config_.rotary.rotary_dim()) / 2;
   std::size_t parts = 0, queries = 0;
-  for (const WindowStep& window : windows_) {
+  for (WindowStep& window : step_.windows()) {
     parts = std::max(parts, static_cast<std::size_t>(window.plan.num_parts));
-    queries = std::max(queries, window.plan.query_rows.size());
+    queries = std::max(queries, static_cast<std::size_t>(window.shape.queries));
+    QUIRE_TRY_STATUS(
+        reserve(window.cosines, static_cast<std::size_t>(window.shape.queries) * half));
+    QUIRE_TRY_STATUS(reserve(window.sines, static_cast<std::size_t>(window.shape.queries) * half));
   }
+  // Parts grow with the length of what is read; a step seldom needs more than the one before.
+  parts = std::bit_ceil(std::max<std::size_t>(parts, 1));
+  QUIRE_TRY_STATUS(reserve(key_cosines_, rows * half));
+  QUIRE_TRY_STATUS(reserve(key_sines_, rows * half));
   QUIRE_TRY_STATUS(reserve(residual_, rows * hidden));
   QUIRE_TRY_STATUS(reserve(kept_, logit_rows * hidden));
   QUIRE_TRY_STATUS(reserve(normed_, rows * hidden));
@@ -260,7 +226,11 @@ Status CudaBackend::reserve_rows(std::size_t rows, std::size_t logit_rows,
   QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
   QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
-  return reserve(logits_, logit_rows * static_cast<std::size_t>(config_.vocab_size));
+  QUIRE_TRY(const bool moved, result_.reserve(step_.shape().logit_rows));
+  if (moved) {
+    graphs_.clear();
+  }
+  return {};
 }
 
 // x [rows, H] -> normed_
@@ -315,20 +285,19 @@ Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
 
 Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
   const PagedKVView& view = call.view;
-  return to_status(
-      kernels::cuda::append_kv({.qkv = qkv_.data(),
-                                .stride = qkv_width(),
-                                .heads = config_.heads,
-                                .kv_heads = config_.kv_heads,
-                                .head_dim = config_.head_dim},
-                               table(key_cosines_, key_sines_), upload_.get(slots_), rows,
-                               {.data = reinterpret_cast<Bf16*>(view.data),
-                                .head_stride = view.head_stride / kElement,
-                                .block_stride = view.block_stride / kElement,
-                                .v_offset = view.v_offset / kElement,
-                                .stored_dim = view.head_dim},
-                               stream()),
-      "append_kv");
+  return to_status(kernels::cuda::append_kv({.qkv = qkv_.data(),
+                                             .stride = qkv_width(),
+                                             .heads = config_.heads,
+                                             .kv_heads = config_.kv_heads,
+                                             .head_dim = config_.head_dim},
+                                            table(key_cosines_, key_sines_), step_.slots(), rows,
+                                            {.data = reinterpret_cast<Bf16*>(view.data),
+                                             .head_stride = view.head_stride / kElement,
+                                             .block_stride = view.block_stride / kElement,
+                                             .v_offset = view.v_offset / kElement,
+                                             .stored_dim = view.head_dim},
+                                            stream()),
+                   "append_kv");
 }
 
 AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) const {
@@ -341,15 +310,15 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                  .block_tokens = view.block_tokens,
                  .block_shift = attention::cuda::block_shift(view.block_tokens),
                  .head_dim = view.head_dim},
-          .work = {.few = upload_.get(window.few),
-                   .many = upload_.get(window.many),
-                   .rows = upload_.get(window.rows),
-                   .parts = upload_.get(window.parts),
-                   .blocks = upload_.get(window.blocks),
-                   .num_few = static_cast<std::int32_t>(window.plan.few.size()),
-                   .num_many = static_cast<std::int32_t>(window.plan.many.size()),
-                   .widest_few = window.plan.widest_few,
-                   .num_rows = static_cast<std::int32_t>(window.plan.parts.size()),
+          .work = {.few = step_.get(window.few),
+                   .many = step_.get(window.many),
+                   .rows = step_.get(window.rows),
+                   .parts = step_.get(window.parts),
+                   .blocks = step_.get(window.blocks),
+                   .num_few = window.shape.few,
+                   .num_many = window.shape.many,
+                   .wide = window.shape.wide,
+                   .num_rows = step_.shape().rows,
                    .part_values = part_values_.data(),
                    .part_stats = reinterpret_cast<float2*>(part_stats_.data())},
           .q = queries_.data(),
@@ -364,18 +333,17 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
 // qkv_ and the cache -> attended_
 Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
   const WindowStep& window = call.window;
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries(
-                                 {.qkv = qkv_.data(),
-                                  .stride = qkv_width(),
-                                  .heads = config_.heads,
-                                  .kv_heads = config_.kv_heads,
-                                  .head_dim = config_.head_dim},
-                                 table(window.cosines, window.sines),
-                                 {.rows = upload_.get(window.query_rows),
-                                  .count = static_cast<std::int64_t>(window.plan.query_rows.size()),
-                                  .stored_dim = call.view.head_dim,
-                                  .out = queries_.data()},
-                                 stream()),
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries({.qkv = qkv_.data(),
+                                                            .stride = qkv_width(),
+                                                            .heads = config_.heads,
+                                                            .kv_heads = config_.kv_heads,
+                                                            .head_dim = config_.head_dim},
+                                                           table(window.cosines, window.sines),
+                                                           {.rows = step_.get(window.query_rows),
+                                                            .count = window.shape.queries,
+                                                            .stored_dim = call.view.head_dim,
+                                                            .out = queries_.data()},
+                                                           stream()),
                              "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
   QUIRE_TRY_STATUS(to_status(attention::cuda::launch_few_rows(args, stream()), "few_rows"));
@@ -424,8 +392,8 @@ Status CudaBackend::weigh(const ForwardBatch& batch, const LayerCall& call) {
                        .first_token = entry.first_token,
                        .num_tokens = entry.num_tokens,
                        .q = queries_.data() + wanted.first_query * width,
-                       .query_rows = upload_.get(call.window.query_rows) + wanted.first_query,
-                       .query_ends = upload_.get(query_ends_) + wanted.first_query,
+                       .query_rows = step_.get(call.window.query_rows) + wanted.first_query,
+                       .query_ends = step_.query_ends() + wanted.first_query,
                        .num_queries = static_cast<std::int32_t>(entry.rows.size()),
                        .heads = config_.heads,
                        .kv_heads = config_.kv_heads,
@@ -471,30 +439,23 @@ Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
   return {};
 }
 
-// kept_ [S, H] -> logits on the host. The step's only wait.
-Result<std::span<float>> CudaBackend::logits_of(const ForwardBatch& batch) {
-  const auto rows = static_cast<std::int64_t>(batch.logit_rows.size());
-  const std::size_t size = batch.logit_rows.size() * static_cast<std::size_t>(config_.vocab_size);
-  if (rows > 0) {
-    QUIRE_TRY_STATUS(norm(kept_.data(), weights_.final_norm, rows));
-    QUIRE_TRY_STATUS(linear(weights_.head, normed_.data(), rows, logits_.data(), false));
-    if (on_host_.size() < size) {
-      on_host_ = {};
-      QUIRE_TRY(on_host_, PinnedBuffer<float>::make(device_.pinned_pool(), size));
-    }
-    QUIRE_TRY_STATUS(
-        device::cuda::copy_async(on_host_.data(), logits_.data(), size * sizeof(float), stream()));
+// kept_ [S, H] -> result_
+Status CudaBackend::queue_logits() {
+  const std::int64_t rows = step_.shape().logit_rows;
+  if (rows == 0) {
+    return {};
   }
-  QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
-  return std::span(on_host_.data(), size);
+  QUIRE_TRY_STATUS(norm(kept_.data(), weights_.final_norm, rows));
+  QUIRE_TRY_STATUS(linear(weights_.head, normed_.data(), rows, result_.logits(), false));
+  return step_.shape().chooses ? result_.choose(step_) : Status();
 }
 
 // residual_ through one layer; of the last one only its attention. False when the probe ends the
 // pass.
 Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t index,
                                      const PagedKVView& view, ForwardProbe* probe) {
-  const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
-  const LayerCall call{weights_.layers[index], view, window_of(index)};
+  const std::int64_t rows = step_.shape().rows;
+  const LayerCall call{weights_.layers[index], view, step_.window_of(index)};
   QUIRE_TRY_STATUS(project(call.weights, rows));
   if (probe != nullptr && std::cmp_equal(index, probe->values_layer)) {
     QUIRE_TRY_STATUS(read_values(rows, *probe));
@@ -518,49 +479,87 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
   return true;
 }
 
-Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
-                                              std::span<const PagedKVView> kv,
-                                              ForwardProbe* probe) {
-  QUIRE_CHECK(kv.front().on_device, "a GPU computes on KV in its own memory");
-  QUIRE_TRY_STATUS(device_.make_current());
-  const auto rows = static_cast<std::int64_t>(batch.token_ids.size());
-  QUIRE_TRY_STATUS(prepare(batch, kv.front()));
-  const bool weighs = probe != nullptr && !probe->mass.empty();
-  if (weighs) {
-    QUIRE_TRY_STATUS(begin_mass(batch, *probe));
+// All kernels of a step whose arrays are on their way. False when the probe ends the pass.
+Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                                ForwardProbe* probe) {
+  const std::int64_t rows = step_.shape().rows, kept = step_.shape().logit_rows;
+  QUIRE_TRY_STATUS(fill_rotary(step_.positions(), rows, key_cosines_, key_sines_));
+  for (const WindowStep& window : step_.windows()) {
+    QUIRE_TRY_STATUS(
+        fill_rotary(window.query_positions, window.shape.queries, window.cosines, window.sines));
   }
   const DeviceMatrix& table = config_.tied_embeddings ? weights_.head : weights_.embedding;
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed(table.weights.data(), upload_.get(ids_), rows,
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed(table.weights.data(), step_.ids(), rows,
                                                   config_.hidden_size, residual_.data(), stream()),
                              "embed"));
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv[i], probe));
     if (!goes_on) {
-      return std::span<float>();
+      return false;
     }
   }
   // All KV is stored: from here on only the rows of logits matter.
-  const auto kept = static_cast<std::int64_t>(batch.logit_rows.size());
   QUIRE_TRY_STATUS(
-      to_status(kernels::cuda::gather_rows(residual_.data(), upload_.get(logit_rows_), kept,
+      to_status(kernels::cuda::gather_rows(residual_.data(), step_.logit_rows(), kept,
                                            config_.hidden_size, kept_.data(), stream()),
                 "gather_rows"));
   QUIRE_TRY_STATUS(kept == 0 ? Status() : mlp(weights_.layers.back(), kept_.data(), kept));
+  QUIRE_TRY_STATUS(queue_logits());
+  return true;
+}
+
+// A step of few rows: kernel by kernel the first time that its shape is seen, recorded the second
+// time, launched as a graph from then on.
+Status CudaBackend::run_small(const ForwardBatch& batch, std::span<const PagedKVView> kv) {
+  const auto queue_all = [&]() -> Status {
+    QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
+    return {};
+  };
+  const auto known = graphs_.find(step_.shape());
+  if (known == graphs_.end()) {
+    if (graphs_.size() == kMostGraphs) {
+      graphs_.clear();  // those in use are recorded again
+    }
+    QUIRE_TRY_STATUS(queue_all());
+    graphs_.emplace(step_.shape(), std::nullopt);
+    return {};
+  }
+  std::optional<Graph>& graph = known->second;
+  if (!graph) {
+    Result<Graph> recorded = Graph::capture(device_.compute_stream(), queue_all);
+    if (!recorded.ok()) {
+      return queue_all();  // what cannot be recorded now is launched kernel by kernel
+    }
+    graph.emplace(std::move(recorded).value());
+  }
+  return graph->launch(device_.compute_stream());
+}
+
+Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
+                                              std::span<const PagedKVView> kv,
+                                              ForwardProbe* probe) {
+  QUIRE_CHECK(kv.front().on_device, "a GPU computes on KV in its own memory");
+  QUIRE_TRY_STATUS(device_.make_current());
+  const bool small =
+      probe == nullptr && batch.before_layer == nullptr && batch.token_ids.size() <= kMostGraphRows;
+  QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
+  QUIRE_TRY_STATUS(reserve_all(kv.front()));
+  if (small) {
+    QUIRE_TRY_STATUS(run_small(batch, kv));
+    return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
+  }
+  const bool weighs = probe != nullptr && !probe->mass.empty();
+  if (weighs) {
+    QUIRE_TRY_STATUS(begin_mass(batch, *probe));
+  }
+  QUIRE_TRY(const bool all_passed, queue(batch, kv, probe));
+  if (!all_passed) {
+    return std::span<float>();
+  }
   if (weighs) {
     QUIRE_TRY_STATUS(end_mass(*probe));
   }
-  return logits_of(batch);
-}
-
-attention::PlanCounters CudaBackend::last_counters() const {
-  attention::PlanCounters sum;
-  for (const std::int32_t tokens : config_.window_tokens) {
-    const auto window = std::ranges::find(windows_, tokens, &WindowStep::window_tokens);
-    sum.entries += window->plan.counters.entries;
-    sum.rows += window->plan.counters.rows;
-    sum.blocks_read += window->plan.counters.blocks_read;
-  }
-  return sum;
+  return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
 }
 
 Status check_supported(const ModelConfig& config) {

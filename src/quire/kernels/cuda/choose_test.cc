@@ -1,0 +1,198 @@
+// Oracle: the rule of include/quire/sampling.h in double precision, by sorting the row.
+#include "quire/kernels/cuda/choose.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "quire/device/cuda/gpu_test_util.h"
+#include "quire/kernels/choice.h"
+
+namespace quire::kernels::cuda {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr double kBorder = 1e-5;  // how close to a border the oracle leaves it open who is chosen
+
+using Rows = std::vector<std::vector<float>>;
+
+// Tokens that the choice leaves, with exp((logit - peak) / temperature).
+std::vector<std::pair<std::int32_t, double>> left_by(const std::vector<float>& logits,
+                                                     const Choice& choice) {
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x > y || (x == y && a < b);
+  });
+  if (choice.top_k > 0 && static_cast<std::size_t>(choice.top_k) < ids.size()) {
+    ids.resize(static_cast<std::size_t>(choice.top_k));
+  }
+  const double peak = logits[static_cast<std::size_t>(ids.front())];
+  std::vector<std::pair<std::int32_t, double>> left;
+  double sum = 0;
+  for (const std::int32_t id : ids) {
+    left.emplace_back(id,
+                      std::exp((logits[static_cast<std::size_t>(id)] - peak) / choice.temperature));
+    sum += left.back().second;
+  }
+  double reached = 0;
+  std::size_t kept = 0;
+  while (kept < left.size() && (kept == 0 || reached < choice.top_p * sum)) {
+    reached += left[kept++].second;
+  }
+  left.resize(choice.top_p < 1 ? kept : left.size());
+  std::erase_if(left, [&](const auto& token) { return token.second < choice.min_p; });
+  std::sort(left.begin(), left.end());
+  return left;
+}
+
+// Whether `id` is where the running sum exceeds the uniform number's share.
+bool is_right(const std::vector<float>& logits, const Choice& choice, std::int32_t id) {
+  const auto left = left_by(logits, choice);
+  double all = 0;
+  for (const auto& token : left) {
+    all += token.second;
+  }
+  double before = 0;
+  for (const auto& [candidate, weight] : left) {
+    if (candidate == id) {
+      return weight > 0 && choice.uniform >= before / all - kBorder &&
+             choice.uniform <= (before + weight) / all + kBorder;
+    }
+    before += weight;
+  }
+  return false;
+}
+
+class Choose : public device::cuda::test::GpuTest {
+ protected:
+  std::vector<std::int32_t> run(const Rows& rows, const std::vector<Choice>& choices) {
+    std::vector<float> all;
+    for (const std::vector<float>& row : rows) {
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    const auto logits = upload(all);
+    const auto how = upload(choices);
+    const auto chosen = upload(std::vector<std::int32_t>(rows.size(), -7));
+    EXPECT_EQ(choose({.logits = logits.data(),
+                      .choices = how.data(),
+                      .rows = static_cast<std::int64_t>(rows.size()),
+                      .vocab = static_cast<std::int32_t>(rows.front().size()),
+                      .chosen = chosen.data()},
+                     stream()),
+              cudaSuccess);
+    return download(chosen, rows.size());
+  }
+};
+
+std::vector<float> random_row(std::size_t vocab, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> row(vocab);
+  for (float& logit : row) {
+    logit = normal(random);
+  }
+  return row;
+}
+
+TEST_F(Choose, GreedyTakesTheGreatestLogitAndOfEqualOnesTheFirst) {
+  std::mt19937 random(1);
+  for (const std::size_t vocab : {1u, 31u, 1024u, 5000u, 128256u}) {
+    Rows rows = {random_row(vocab, random), std::vector<float>(vocab, -2.5f),
+                 random_row(vocab, random)};
+    rows[2].back() = rows[2].front() = 100;
+    const auto greatest = std::max_element(rows[0].begin(), rows[0].end()) - rows[0].begin();
+    const std::vector<std::int32_t> want = {static_cast<std::int32_t>(greatest), 0, 0};
+    EXPECT_EQ(run(rows, std::vector<Choice>(3, {.temperature = 0, .wanted = 1})), want) << vocab;
+  }
+}
+
+TEST_F(Choose, DrawsTheTokenAtWhichTheRunningSumExceedsTheUniformNumber) {
+  std::mt19937 random(2);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  for (const std::size_t vocab : {5u, 1000u, 32003u, 128256u}) {
+    Rows rows;
+    std::vector<Choice> choices;
+    for (const double temperature : {0.3, 1.0, 4.0}) {
+      for (const std::int32_t top_k : {0, 1, 40, 5000}) {
+        for (const double top_p : {1.0, 0.9, 0.05}) {
+          for (const double min_p : {0.0, 0.1}) {
+            rows.push_back(random_row(vocab, random));
+            choices.push_back({.temperature = temperature,
+                               .top_p = top_p,
+                               .min_p = min_p,
+                               .uniform = uniform(random),
+                               .top_k = top_k,
+                               .wanted = 1});
+          }
+        }
+      }
+    }
+    const auto chosen = run(rows, choices);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_TRUE(is_right(rows[i], choices[i], chosen[i]))
+          << "vocab " << vocab << ", choice " << i << ": " << chosen[i];
+    }
+  }
+}
+
+TEST_F(Choose, EqualLogitsAreLeftInTheOrderOfTheirIds) {
+  const std::vector<float> equal(3000, 1.25f);
+  Rows rows;
+  std::vector<Choice> choices;
+  std::vector<std::int32_t> want;
+  for (const double uniform : {0.0, 0.3, 0.999}) {
+    rows.insert(rows.end(), 3, equal);
+    choices.push_back({.temperature = 1, .uniform = uniform, .top_k = 10, .wanted = 1});
+    want.push_back(static_cast<std::int32_t>(uniform * 10));
+    choices.push_back({.temperature = 2, .top_p = 0.5, .uniform = uniform, .wanted = 1});
+    want.push_back(static_cast<std::int32_t>(uniform * 1500));
+    choices.push_back({.temperature = 1, .min_p = 1, .uniform = uniform, .wanted = 1});
+    want.push_back(static_cast<std::int32_t>(uniform * 3000));
+  }
+  EXPECT_EQ(run(rows, choices), want);
+}
+
+TEST_F(Choose, ForbiddenTokensAreNeverChosen) {
+  std::vector<float> row(2000, -kInfinity);
+  row[1500] = -1;
+  row[1999] = -1;
+  Rows rows(4, row);
+  const std::vector<std::int32_t> want = {1500, 1999, 1500, 1999};
+  EXPECT_EQ(
+      run(rows, {{.temperature = 1, .uniform = 0, .wanted = 1},
+                 {.temperature = 1, .uniform = 0.9999999, .wanted = 1},
+                 {.temperature = 0, .wanted = 1},
+                 {.temperature = 1, .top_p = 0.99, .uniform = 0.75, .top_k = 50, .wanted = 1}}),
+      want);
+}
+
+TEST_F(Choose, RowsWithoutATokenToChooseSaySo) {
+  Rows rows(5, std::vector<float>(777, 0.5f));
+  rows[0][776] = std::numeric_limits<float>::quiet_NaN();
+  rows[1][3] = kInfinity;
+  rows[2].assign(777, -kInfinity);
+  const Choice drawn = {.temperature = 1, .uniform = 0.5, .wanted = 1};
+  const std::vector<std::int32_t> want = {kNotChosen, kNotChosen, kNotChosen, kNotChosen, 388};
+  EXPECT_EQ(run(rows, {drawn, drawn, drawn, {.temperature = 1}, drawn}), want);
+}
+
+TEST_F(Choose, ARowsTokenDoesNotDependOnTheOtherRows) {
+  std::mt19937 random(3);
+  const auto row = random_row(50257, random);
+  const Choice choice = {.temperature = 1, .top_p = 0.95, .uniform = 0.42, .wanted = 1};
+  const std::int32_t alone = run({row}, {choice}).front();
+  EXPECT_EQ(run(Rows(40, row), std::vector<Choice>(40, choice)),
+            std::vector<std::int32_t>(40, alone));
+}
+
+}  // namespace
+}  // namespace quire::kernels::cuda

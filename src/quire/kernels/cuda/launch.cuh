@@ -1,0 +1,56 @@
+// Programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and
+// Synchronization"): a kernel's blocks may start while the kernel before it in the stream still
+// runs, so that starting one costs no gap. Every kernel launched so calls await_previous() before
+// it reads or writes what another kernel touches. Before Hopper these are plain launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace quire::kernels::cuda {
+
+// Blocks of the next kernel may start.
+__device__ __forceinline__ void allow_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until all kernels before this one are done and their memory can be seen.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// For a kernel that has nothing to do before what came before is done.
+__device__ __forceinline__ void begin_kernel() {
+  allow_next();
+  await_previous();
+}
+
+struct LaunchSize {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared_bytes = 0;
+};
+
+template <class... Params, class... Args>
+cudaError_t launch_early(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
+                         Args&&... args) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = size.blocks;
+  config.blockDim = size.threads;
+  config.dynamicSmemBytes = size.shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
+}
+
+}  // namespace quire::kernels::cuda

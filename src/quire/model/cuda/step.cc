@@ -1,0 +1,163 @@
+#include "quire/model/cuda/step.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "quire/attention/device_plan.h"
+#include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
+#include "quire/kernels/choice.h"
+#include "quire/model/config.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+
+namespace quire::model::cuda {
+namespace {
+
+using attention::DevicePlan;
+using device::cuda::DeviceBuffer;
+using device::cuda::PinnedBuffer;
+
+// A row that nobody asked for has nowhere to store its KV.
+constexpr tensor::KVSlot kNoSlot = {.block = -1, .offset = 0};
+
+// 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
+std::size_t rounded_up(std::size_t count) {
+  std::size_t power = 1;
+  while (power < count) {
+    power *= 2;
+  }
+  return power > 2 && power / 4 * 3 >= count ? power / 4 * 3 : power;
+}
+
+}  // namespace
+
+std::size_t Upload::make_room(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 16;
+  const std::size_t offset = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
+  bytes_.resize(offset + bytes);
+  return offset;
+}
+
+Status Upload::send() {
+  const std::size_t size = std::max<std::size_t>(bytes_.size(), 1);
+  if (on_device_.size() < size) {
+    on_device_ = {};
+    pinned_ = {};
+    QUIRE_TRY(on_device_, DeviceBuffer<std::byte>::make(device_->device_pool(), 2 * size));
+    QUIRE_TRY(pinned_, PinnedBuffer<std::byte>::make(device_->pinned_pool(), 2 * size));
+  }
+  std::ranges::copy(bytes_, pinned_.data());
+  return device::cuda::copy_async(on_device_.data(), pinned_.data(), bytes_.size(),
+                                  device_->compute_stream().get());
+}
+
+Step::Step(device::cuda::DeviceContext& device, const ModelConfig& config, int workers,
+           std::int32_t range_tokens)
+    : config_(config),
+      attention_{.heads = config.heads, .kv_heads = config.kv_heads, .head_dim = config.head_dim},
+      workers_(workers),
+      range_tokens_(range_tokens),
+      upload_(device) {
+  for (const std::int32_t window : config.window_tokens) {
+    if (std::ranges::find(windows_, window, &WindowStep::window_tokens) == windows_.end()) {
+      windows_.emplace_back().window_tokens = window;
+    }
+  }
+}
+
+WindowStep& Step::window_of(std::size_t layer) {
+  return *std::ranges::find(windows_, config_.window_tokens[layer], &WindowStep::window_tokens);
+}
+
+std::int32_t Step::room_of(std::size_t count) const {
+  return static_cast<std::int32_t>(rounded_ && count > 0 ? rounded_up(count) : count);
+}
+
+void Step::plan(WindowStep& window, const ForwardBatch& batch, std::int32_t block_tokens) {
+  window.plan = attention::make_device_plan(attention_, batch.entries,
+                                            static_cast<std::int32_t>(batch.token_ids.size()),
+                                            {.block_tokens = block_tokens,
+                                             .window_tokens = window.window_tokens,
+                                             .workers = workers_,
+                                             .range_tokens = range_tokens_});
+  const DevicePlan& made = window.plan;
+  window.shape = {.few = room_of(made.few.size()),
+                  .many = room_of(made.many.size()),
+                  .item_rows = room_of(made.rows.size()),
+                  .blocks = room_of(made.blocks.size()),
+                  .queries = room_of(made.query_rows.size()),
+                  .wide = made.widest_few > 8};
+}
+
+void Step::add_arrays(WindowStep& window) {
+  const auto add = [&](const auto& values, std::int32_t room) {
+    using T = typename std::remove_cvref_t<decltype(values)>::value_type;
+    return upload_.add(std::span<const T>(values), static_cast<std::size_t>(room), T());
+  };
+  const DevicePlan& made = window.plan;
+  window.few = add(made.few, window.shape.few);
+  window.many = add(made.many, window.shape.many);
+  window.rows = add(made.rows, window.shape.item_rows);
+  window.parts = add(made.parts, shape_.rows);
+  window.blocks = add(made.blocks, window.shape.blocks);
+  window.query_rows = add(made.query_rows, window.shape.queries);
+  window.query_positions = add(made.query_positions, window.shape.queries);
+}
+
+Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view, bool rounded) {
+  rounded_ = rounded;
+  shape_.rows = room_of(batch.token_ids.size());
+  shape_.logit_rows = room_of(batch.logit_rows.size());
+  shape_.chooses = std::ranges::any_of(
+      batch.choices, [](const kernels::Choice& choice) { return choice.wanted != 0; });
+  shape_.windows.clear();
+  upload_.clear();
+  const auto rows = static_cast<std::size_t>(shape_.rows);
+  const auto logit_rows = static_cast<std::size_t>(shape_.logit_rows);
+  ids_ = upload_.add(batch.token_ids, rows, TokenId{0});
+  positions_ = upload_.add(batch.positions, rows, std::int32_t{0});
+  slots_ = upload_.add(batch.slots, rows, kNoSlot);
+  logit_rows_ = upload_.add(batch.logit_rows, logit_rows, std::int32_t{0});
+  choices_ = upload_.add(shape_.chooses ? batch.choices : std::span<const kernels::Choice>(),
+                         shape_.chooses ? logit_rows : 0, kernels::Choice());
+  std::vector<std::int32_t> ends;
+  for (const attention::Entry& entry : batch.entries) {
+    for (const attention::EntryRow& row : entry.rows) {
+      ends.push_back(std::min(row.visible_end, entry.num_tokens));
+    }
+  }
+  query_ends_ = upload_.add(std::span<const std::int32_t>(ends),
+                            static_cast<std::size_t>(room_of(ends.size())), std::int32_t{0});
+  for (WindowStep& window : windows_) {
+    plan(window, batch, view.block_tokens);
+    add_arrays(window);
+    shape_.windows.push_back(window.shape);
+  }
+  QUIRE_TRY_STATUS(upload_.send());
+  shape_.kv = view.data;
+  shape_.arrays = upload_.base();
+  return {};
+}
+
+attention::PlanCounters Step::counters() const {
+  attention::PlanCounters sum;
+  for (const std::int32_t tokens : config_.window_tokens) {
+    const auto window = std::ranges::find(windows_, tokens, &WindowStep::window_tokens);
+    sum.entries += window->plan.counters.entries;
+    sum.rows += window->plan.counters.rows;
+    sum.blocks_read += window->plan.counters.blocks_read;
+  }
+  return sum;
+}
+
+}  // namespace quire::model::cuda

@@ -1,0 +1,88 @@
+#include "quire/model/cuda/step_result.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/kernels/cuda/choose.h"
+#include "quire/model/cuda/step.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::model::cuda {
+
+using device::cuda::DeviceBuffer;
+using device::cuda::PinnedBuffer;
+
+Result<bool> StepResult::reserve(std::int32_t rows) {
+  const std::size_t wanted = std::max<std::size_t>(static_cast<std::size_t>(rows), 1);
+  if (chosen_.size() >= wanted && logits_.size() >= wanted * vocab_) {
+    return false;
+  }
+  chosen_ = {};
+  logits_ = {};
+  QUIRE_TRY(chosen_, DeviceBuffer<TokenId>::make(device_->device_pool(), wanted));
+  QUIRE_TRY(logits_, DeviceBuffer<float>::make(device_->device_pool(), wanted * vocab_));
+  return true;
+}
+
+Status StepResult::choose(const Step& step) {
+  return device::cuda::to_status(kernels::cuda::choose({.logits = logits_.data(),
+                                                        .choices = step.choices(),
+                                                        .rows = step.shape().logit_rows,
+                                                        .vocab = static_cast<std::int32_t>(vocab_),
+                                                        .chosen = chosen_.data()},
+                                                       device_->compute_stream().get()),
+                                 "choose");
+}
+
+Status StepResult::copy_logits(std::size_t first, std::size_t count) {
+  return device::cuda::copy_async(logits_on_host_.data() + first * vocab_,
+                                  logits_.data() + first * vocab_, count * vocab_ * sizeof(float),
+                                  device_->compute_stream().get());
+}
+
+Status StepResult::fetch_chosen(std::size_t rows) {
+  if (chosen_on_host_.size() < rows) {
+    chosen_on_host_ = {};
+    QUIRE_TRY(chosen_on_host_, PinnedBuffer<TokenId>::make(device_->pinned_pool(), rows));
+  }
+  QUIRE_TRY_STATUS(device::cuda::copy_async(chosen_on_host_.data(), chosen_.data(),
+                                            rows * sizeof(TokenId),
+                                            device_->compute_stream().get()));
+  QUIRE_TRY_STATUS(device_->compute_stream().synchronize());
+  last_chosen_ = std::span(chosen_on_host_.data(), rows);
+  return {};
+}
+
+// A row without a token has nothing to choose, or is chosen by the caller: both need its logits.
+Status StepResult::copy_missing() {
+  for (std::size_t row = 0; row < last_chosen_.size(); ++row) {
+    if (last_chosen_[row] < 0) {
+      QUIRE_TRY_STATUS(copy_logits(row, 1));
+    }
+  }
+  return {};
+}
+
+Result<std::span<float>> StepResult::fetch(std::size_t rows, bool chooses) {
+  last_chosen_ = {};
+  if (logits_on_host_.size() < rows * vocab_) {
+    logits_on_host_ = {};
+    QUIRE_TRY(logits_on_host_, PinnedBuffer<float>::make(device_->pinned_pool(), rows * vocab_));
+  }
+  if (chooses) {
+    QUIRE_TRY_STATUS(fetch_chosen(rows));
+    QUIRE_TRY_STATUS(copy_missing());
+  } else {
+    QUIRE_TRY_STATUS(copy_logits(0, rows));
+  }
+  QUIRE_TRY_STATUS(device_->compute_stream().synchronize());
+  return std::span(logits_on_host_.data(), rows * vocab_);
+}
+
+}  // namespace quire::model::cuda
