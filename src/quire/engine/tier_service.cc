@@ -20,7 +20,6 @@
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
-#include "quire/device/aligned_buffer.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
@@ -187,7 +186,7 @@ Result<HostRef> TierService::to_host(const HeldRef& segment) const {
   const auto block_bytes = static_cast<std::size_t>(pool().geometry().block_bytes());
   auto host = std::make_shared<HostSegment>();
   host->tokens = segment->tokens;
-  host->bytes = device::AlignedBuffer<std::byte>(segment->blocks.size() * block_bytes);
+  host->bytes = pool().host_buffer(segment->blocks.size() * block_bytes);
   if (host->bytes.size() == 0) {
     return {ErrorCode::kOutOfBlocks, "the machine has no memory left for a copy of the KV"};
   }
@@ -233,8 +232,7 @@ Result<TierService::Readable> TierService::readable(
 
 // Shelves in host memory for KV on its way to or from the device.
 Result<kv_store::PagedStore> TierService::staging(std::int64_t blocks) const {
-  return kv_store::PagedStore::create(pool().geometry(),
-                                      static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
+  return pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
 }
 
 // `read` fills blocks of the shelves that it is given; what it has filled ends in `to`.

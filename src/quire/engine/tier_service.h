@@ -19,7 +19,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
-#include "quire/device/aligned_buffer.h"
+#include "quire/device/host_buffer.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/reload_pace.h"
@@ -41,7 +41,7 @@ class Engine;
 // A held segment in host memory: [layer][kv_head][block] of head blocks.
 struct HostSegment {
   std::vector<TokenId> tokens;
-  device::AlignedBuffer<std::byte> bytes;
+  device::HostBuffer bytes;
 };
 using HostRef = std::shared_ptr<const HostSegment>;
 

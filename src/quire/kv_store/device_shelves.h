@@ -12,6 +12,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/accelerator.h"
+#include "quire/device/host_buffer.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -30,6 +31,9 @@ class DeviceShelves {
   virtual ~DeviceShelves() = default;
   [[nodiscard]] virtual std::byte* data() const = 0;  // on the device
   [[nodiscard]] virtual Status copy(const SlotCopy& copy) = 0;
+  // Host memory that read and write move fastest; pageable when no more can be pinned, and of size
+  // 0 when the system refuses that too.
+  [[nodiscard]] virtual device::HostBuffer host_buffer(std::size_t bytes) const = 0;
   // Head blocks [layer][head][block] of `blocks`.
   [[nodiscard]] virtual Status read(std::span<const BlockId> blocks,
                                     std::span<std::byte> to) const = 0;

@@ -14,7 +14,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
-#include "quire/device/aligned_buffer.h"
+#include "quire/device/host_buffer.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_shelves.h"
 #include "quire/result.h"
@@ -147,6 +147,20 @@ Status check_geometry(const tensor::KVGeometry& geometry) {
 }
 
 Result<PagedStore> PagedStore::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
+  const PagedStore none;
+  return create_in(geometry, num_blocks, none);
+}
+
+Result<PagedStore> PagedStore::create_beside(std::int32_t num_blocks) const {
+  return create_in(geometry_, num_blocks, *this);
+}
+
+device::HostBuffer PagedStore::host_buffer(std::size_t bytes) const {
+  return device_ != nullptr ? device_->host_buffer(bytes) : device::HostBuffer(bytes);
+}
+
+Result<PagedStore> PagedStore::create_in(const tensor::KVGeometry& geometry,
+                                         std::int32_t num_blocks, const PagedStore& beside) {
   QUIRE_TRY_STATUS(check_geometry(geometry));
   QUIRE_TRY_STATUS(check_positive("num_blocks", num_blocks));
   const std::int64_t limit = machine_bytes();
@@ -158,7 +172,7 @@ Result<PagedStore> PagedStore::create(const tensor::KVGeometry& geometry, std::i
   PagedStore store;
   store.geometry_ = geometry;
   store.num_blocks_ = num_blocks;
-  store.bytes_ = device::AlignedBuffer<std::byte>(static_cast<std::size_t>(bytes));
+  store.bytes_ = beside.host_buffer(static_cast<std::size_t>(bytes));
   if (store.bytes_.size() == 0) {
     return too_large(geometry, num_blocks, bytes, limit);
   }

@@ -12,7 +12,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/accelerator.h"
-#include "quire/device/aligned_buffer.h"
+#include "quire/device/host_buffer.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_shelves.h"
 #include "quire/result.h"
@@ -33,6 +33,12 @@ class PagedStore {
   [[nodiscard]] static Result<PagedStore> create_on(device::Accelerator& accelerator,
                                                     const tensor::KVGeometry& geometry,
                                                     std::int32_t num_blocks);
+
+  // Shelves of the same geometry in host memory, for KV on its way from or to these. Errors of
+  // create().
+  [[nodiscard]] Result<PagedStore> create_beside(std::int32_t num_blocks) const;
+  // Host memory for read_blocks and write_blocks of these; size() == 0 when the system refuses.
+  [[nodiscard]] device::HostBuffer host_buffer(std::size_t bytes) const;
 
   // The bytes of one layer. Valid while the store lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
@@ -79,12 +85,16 @@ class PagedStore {
   [[nodiscard]] bool on_device() const { return device_ != nullptr; }
 
  private:
+  // In host memory that moves fast to and from `beside`.
+  [[nodiscard]] static Result<PagedStore> create_in(const tensor::KVGeometry& geometry,
+                                                    std::int32_t num_blocks,
+                                                    const PagedStore& beside);
   [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first,
                                         std::int32_t count) const;
   PagedStore() = default;
   tensor::KVGeometry geometry_;
   std::int32_t num_blocks_ = 0;
-  device::AlignedBuffer<std::byte> bytes_;  // empty with device_
+  device::HostBuffer bytes_;  // empty with device_
   std::unique_ptr<DeviceShelves> device_;
 };
 

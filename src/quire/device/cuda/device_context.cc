@@ -5,13 +5,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "quire/device/caching_pool.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_guard.h"
 #include "quire/device/cuda/memory.h"
+#include "quire/device/cuda/graph.h"
 #include "quire/device/cuda/stream.h"
 #include "quire/device/device_properties.h"
 #include "quire/result.h"
@@ -41,7 +44,7 @@ DeviceContext::DeviceContext(DeviceProperties properties, Stream compute, Stream
     : properties_(std::move(properties)),
       device_pool_(std::make_unique<CachingPool>(make_device_memory(properties_.ordinal),
                                                  options.device_budget)),
-      pinned_pool_(std::make_unique<CachingPool>(make_pinned_memory(), options.pinned_budget)),
+      pinned_pool_(std::make_shared<CachingPool>(make_pinned_memory(), options.pinned_budget)),
       compute_(std::move(compute)),
       copy_(std::move(copy)) {}
 
@@ -59,6 +62,18 @@ Result<std::unique_ptr<DeviceContext>> DeviceContext::create(int ordinal,
 
 Status DeviceContext::make_current() const {
   return to_status(cudaSetDevice(properties_.ordinal), "cudaSetDevice");
+}
+
+Status DeviceContext::order_after_compute(const Stream& stream) {
+  QUIRE_TRY(const Event now, Event::create());
+  const std::lock_guard lock(recording_);
+  QUIRE_TRY_STATUS(compute_.record(now));
+  return stream.wait(now);
+}
+
+Result<Graph> DeviceContext::record(const std::function<Status()>& queue) {
+  const std::lock_guard lock(recording_);
+  return Graph::capture(compute_, queue);
 }
 
 Result<DriverMemory> DeviceContext::driver_memory() const {

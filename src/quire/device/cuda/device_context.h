@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 
 #include "quire/device/caching_pool.h"
+#include "quire/device/cuda/graph.h"
 #include "quire/device/cuda/stream.h"
 #include "quire/device/device_properties.h"
 #include "quire/device/memory_source.h"
@@ -42,6 +45,13 @@ class DeviceContext {
   [[nodiscard]] Stream& copy_stream() { return copy_; }
   [[nodiscard]] CachingPool& device_pool() { return *device_pool_; }
   [[nodiscard]] CachingPool& pinned_pool() { return *pinned_pool_; }
+  // For pinned memory that outlives the context.
+  [[nodiscard]] const std::shared_ptr<CachingPool>& shared_pinned_pool() { return pinned_pool_; }
+
+  // What `stream` gets from here on begins after what compute_stream has so far. Any thread.
+  [[nodiscard]] Status order_after_compute(const Stream& stream);
+  // Graph::capture on compute_stream, while order_after_compute keeps off it.
+  [[nodiscard]] Result<Graph> record(const std::function<Status()>& queue);
 
   // What the driver says of the GPU's memory: of all processes, not ours alone.
   [[nodiscard]] Result<DriverMemory> driver_memory() const;
@@ -53,9 +63,10 @@ class DeviceContext {
   DeviceProperties properties_;
   // Before the streams, so that these have ended when memory goes back to the driver.
   std::unique_ptr<CachingPool> device_pool_;
-  std::unique_ptr<CachingPool> pinned_pool_;
+  std::shared_ptr<CachingPool> pinned_pool_;
   Stream compute_;
   Stream copy_;
+  std::mutex recording_;  // held while compute_ records, or is asked where it stands
 };
 
 }  // namespace quire::device::cuda

@@ -29,11 +29,17 @@ using Slot = std::int64_t;
 [[nodiscard]] cudaError_t copy_slots(const KVPool& pool, const Slot* from, const Slot* to,
                                      std::int32_t count, cudaStream_t stream);
 
-// Head blocks as the host stores them, [heads][count], from and to the pool's `blocks`.
-[[nodiscard]] cudaError_t pack_blocks(const KVPool& pool, const std::int32_t* blocks,
-                                      std::int32_t count, Bf16* host_layout, cudaStream_t stream);
-[[nodiscard]] cudaError_t unpack_blocks(const KVPool& pool, const std::int32_t* blocks,
-                                        std::int32_t count, const Bf16* host_layout,
-                                        cudaStream_t stream);
+// Blocks of consecutive heads.
+struct HeadBlocks {
+  std::int32_t first_head = 0, heads = 0;
+  const std::int32_t* blocks = nullptr;  // [count] of the pool
+  std::int32_t count = 0;
+};
+
+// Head blocks as the host stores them, [heads][count], from and to those of the pool.
+[[nodiscard]] cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which,
+                                      Bf16* host_layout, cudaStream_t stream);
+[[nodiscard]] cudaError_t unpack_blocks(const KVPool& pool, const HeadBlocks& which,
+                                        const Bf16* host_layout, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

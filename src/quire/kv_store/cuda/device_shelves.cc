@@ -1,6 +1,7 @@
 #include "quire/kv_store/device_shelves.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/stream.h"
+#include "quire/device/host_buffer.h"
 #include "quire/kernels/cuda/blocks.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/result.h"
@@ -29,18 +31,19 @@ namespace {
 using device::cuda::copy_async;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
-using device::cuda::PinnedBuffer;
+using device::cuda::Event;
 using device::cuda::Stream;
 
-constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
+constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // of a part; at least one head
 
 class CudaShelves final : public DeviceShelves {
  public:
   CudaShelves(DeviceContext& device, const tensor::KVGeometry& geometry, std::int32_t num_blocks,
-              DeviceBuffer<std::byte> bytes)
+              DeviceBuffer<std::byte> bytes, Stream second_stream)
       : device_(device),
         geometry_(geometry),
         bytes_(std::move(bytes)),
+        second_stream_(std::move(second_stream)),
         pool_{.data = reinterpret_cast<kernels::cuda::Bf16*>(bytes_.data()),
               .heads = geometry.layers * geometry.kv_heads,
               .num_blocks = num_blocks,
@@ -75,103 +78,111 @@ class CudaShelves final : public DeviceShelves {
         "copy_slots");
   }
 
+  [[nodiscard]] device::HostBuffer host_buffer(std::size_t bytes) const override {
+    const auto& pool = device_.shared_pinned_pool();
+    auto pinned = pool->allocate(static_cast<std::int64_t>(bytes));
+    return pinned.ok() ? device::HostBuffer(pool, std::move(pinned).value())
+                       : device::HostBuffer(bytes);
+  }
+
   [[nodiscard]] Status read(std::span<const BlockId> blocks,
                             std::span<std::byte> to) const override {
-    return move(blocks,
-                [&](const Piece& piece, const Staging& staging, const Stream& stream) -> Status {
-                  QUIRE_TRY_STATUS(device::cuda::to_status(
-                      kernels::cuda::pack_blocks(pool_, staging.ids.data(), piece.count,
-                                                 staging.kv(), stream.get()),
-                      "pack_blocks"));
-                  QUIRE_TRY_STATUS(copy_async(staging.pinned.data(), staging.device.data(),
-                                              bytes_of(piece), stream.get()));
-                  QUIRE_TRY_STATUS(stream.synchronize());
-                  each_head(piece, blocks.size(),
-                            [&](std::size_t ours, std::size_t theirs, std::size_t size) {
-                              std::copy_n(staging.pinned.data() + ours, size, to.data() + theirs);
-                            });
-                  return Status();
-                });
+    return move(blocks, [&](const Part& part) -> Status {
+      QUIRE_TRY_STATUS(device::cuda::to_status(
+          kernels::cuda::pack_blocks(pool_, part.heads, part.staging, part.stream), "pack_blocks"));
+      return copy_async(to.data() + part.offset, part.staging, part.bytes, part.stream);
+    });
   }
 
   [[nodiscard]] Status write(std::span<const BlockId> blocks,
                              std::span<const std::byte> from) override {
-    return move(blocks,
-                [&](const Piece& piece, const Staging& staging, const Stream& stream) -> Status {
-                  each_head(piece, blocks.size(),
-                            [&](std::size_t ours, std::size_t theirs, std::size_t size) {
-                              std::copy_n(from.data() + theirs, size, staging.pinned.data() + ours);
-                            });
-                  QUIRE_TRY_STATUS(copy_async(staging.device.data(), staging.pinned.data(),
-                                              bytes_of(piece), stream.get()));
-                  QUIRE_TRY_STATUS(device::cuda::to_status(
-                      kernels::cuda::unpack_blocks(pool_, staging.ids.data(), piece.count,
-                                                   staging.kv(), stream.get()),
-                      "unpack_blocks"));
-                  return stream.synchronize();
-                });
+    return move(blocks, [&](const Part& part) -> Status {
+      QUIRE_TRY_STATUS(
+          copy_async(part.staging, from.data() + part.offset, part.bytes, part.stream));
+      return device::cuda::to_status(
+          kernels::cuda::unpack_blocks(pool_, part.heads, part.staging, part.stream),
+          "unpack_blocks");
+    });
   }
 
  private:
-  // Blocks [first, first + count) of a call.
-  struct Piece {
-    std::int32_t first = 0, count = 0;
+  // Some heads of all blocks of a call: consecutive bytes of the host's.
+  struct Part {
+    kernels::cuda::HeadBlocks heads;
+    std::size_t offset = 0, bytes = 0;  // on the host
+    kernels::cuda::Bf16* staging = nullptr;
+    CUstream_st* stream = nullptr;
   };
+
   struct Staging {
+    DeviceBuffer<std::byte> bytes;  // of two parts
     DeviceBuffer<std::int32_t> ids;
-    DeviceBuffer<std::byte> device;
-    PinnedBuffer<std::byte> pinned;
-    [[nodiscard]] kernels::cuda::Bf16* kv() const {
-      return reinterpret_cast<kernels::cuda::Bf16*>(device.data());
-    }
+    std::size_t head_bytes = 0;  // of all blocks
+    std::int32_t heads = 0;      // of a part
   };
 
-  [[nodiscard]] std::size_t bytes_of(const Piece& piece) const {
-    return static_cast<std::size_t>(piece.count * geometry_.block_bytes());
+  [[nodiscard]] Result<Staging> make_staging(std::span<const BlockId> blocks) const {
+    Staging made;
+    made.head_bytes = blocks.size() * static_cast<std::size_t>(geometry_.head_block_bytes());
+    made.heads = static_cast<std::int32_t>(std::clamp<std::size_t>(
+        kStagingBytes / made.head_bytes, 1, static_cast<std::size_t>(pool_.heads)));
+    const std::size_t part_bytes = made.head_bytes * static_cast<std::size_t>(made.heads);
+    auto& memory = device_.device_pool();
+    QUIRE_TRY(made.bytes, DeviceBuffer<std::byte>::make(memory, 2 * part_bytes));
+    QUIRE_TRY(made.ids, DeviceBuffer<std::int32_t>::make(memory, blocks.size()));
+    return made;
   }
 
-  // Calls visit(place in the staging buffer, place in the caller's, bytes) for every head.
-  template <class Visit>
-  void each_head(const Piece& piece, std::size_t all_blocks, Visit visit) const {
-    const auto head_block = static_cast<std::size_t>(geometry_.head_block_bytes());
-    const std::size_t size = static_cast<std::size_t>(piece.count) * head_block;
-    for (std::size_t head = 0; head < static_cast<std::size_t>(pool_.heads); ++head) {
-      visit(head * size, (head * all_blocks + static_cast<std::size_t>(piece.first)) * head_block,
-            size);
+  // Queues `move_part` for all heads of `blocks`, in turns on two streams: one part is on its way
+  // while the layout of the other is changed.
+  template <class MovePart>
+  Status queue_parts(std::span<const BlockId> blocks, const Staging& staging,
+                     MovePart move_part) const {
+    const std::array<const Stream*, 2> streams = {&device_.copy_stream(), &second_stream_};
+    QUIRE_TRY_STATUS(device_.order_after_compute(*streams[0]));
+    QUIRE_TRY_STATUS(
+        copy_async(staging.ids.data(), blocks.data(), blocks.size_bytes(), streams[0]->get()));
+    QUIRE_TRY(const auto begun, Event::create());
+    QUIRE_TRY_STATUS(streams[0]->record(begun));
+    QUIRE_TRY_STATUS(streams[1]->wait(begun));
+    const std::size_t part_bytes = staging.head_bytes * static_cast<std::size_t>(staging.heads);
+    std::size_t turn = 0;
+    for (std::int32_t head = 0; head < pool_.heads; head += staging.heads, turn = 1 - turn) {
+      const std::int32_t heads = std::min(staging.heads, pool_.heads - head);
+      QUIRE_TRY_STATUS(move_part(Part{.heads = {.first_head = head,
+                                                .heads = heads,
+                                                .blocks = staging.ids.data(),
+                                                .count = static_cast<std::int32_t>(blocks.size())},
+                                      .offset = static_cast<std::size_t>(head) * staging.head_bytes,
+                                      .bytes = static_cast<std::size_t>(heads) * staging.head_bytes,
+                                      .staging = reinterpret_cast<kernels::cuda::Bf16*>(
+                                          staging.bytes.data() + turn * part_bytes),
+                                      .stream = streams[turn]->get()}));
     }
+    return {};
   }
 
-  // Runs `move_piece` over `blocks`, as many at a time as the staging buffers hold.
-  template <class Move>
-  Status move(std::span<const BlockId> blocks, Move move_piece) const {
+  template <class MovePart>
+  Status move(std::span<const BlockId> blocks, MovePart move_part) const {
     if (blocks.empty()) {
       return {};
     }
     const std::lock_guard lock(moving_);
     QUIRE_TRY_STATUS(device_.make_current());
-    const auto count = static_cast<std::int32_t>(
-        std::clamp<std::int64_t>(kStagingBytes / geometry_.block_bytes(), 1, std::ssize(blocks)));
-    const auto bytes = static_cast<std::size_t>(count * geometry_.block_bytes());
-    Staging staging;
-    QUIRE_TRY(staging.ids, DeviceBuffer<std::int32_t>::make(device_.device_pool(), blocks.size()));
-    QUIRE_TRY(staging.device, DeviceBuffer<std::byte>::make(device_.device_pool(), bytes));
-    QUIRE_TRY(staging.pinned, PinnedBuffer<std::byte>::make(device_.pinned_pool(), bytes));
-    // Memory of the pools may still be in use by what was computed last.
-    QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
-    const Stream& stream = device_.copy_stream();
-    for (Piece piece{.first = 0}; piece.first < std::ssize(blocks); piece.first += count) {
-      piece.count = std::min(count, static_cast<std::int32_t>(blocks.size()) - piece.first);
-      const auto ids = blocks.subspan(static_cast<std::size_t>(piece.first),
-                                      static_cast<std::size_t>(piece.count));
-      QUIRE_TRY_STATUS(copy_async(staging.ids.data(), ids.data(), ids.size_bytes(), stream.get()));
-      QUIRE_TRY_STATUS(move_piece(piece, staging, stream));
-    }
-    return {};
+    QUIRE_TRY(const Staging staging, make_staging(blocks));
+    const Status queued = queue_parts(blocks, staging, move_part);
+    // Also after an error: the staging may not go while something moves.
+    const Status first_done = device_.copy_stream().synchronize();
+    Status second_done = second_stream_.synchronize();
+    QUIRE_TRY_STATUS(queued);
+    QUIRE_TRY_STATUS(first_done);
+    return second_done;
   }
 
   DeviceContext& device_;
   const tensor::KVGeometry geometry_;
   const DeviceBuffer<std::byte> bytes_;
+  const Stream second_stream_;
   const kernels::cuda::KVPool pool_;
   mutable std::mutex moving_;
 };
@@ -192,8 +203,9 @@ Result<std::unique_ptr<DeviceShelves>> make_device_shelves(device::Accelerator& 
   QUIRE_TRY(auto bytes, DeviceBuffer<std::byte>::make(
                             device.device_pool(),
                             static_cast<std::size_t>(geometry.block_bytes() * num_blocks)));
-  return std::unique_ptr<DeviceShelves>(
-      std::make_unique<CudaShelves>(device, geometry, num_blocks, std::move(bytes)));
+  QUIRE_TRY(auto second, Stream::create());
+  return std::unique_ptr<DeviceShelves>(std::make_unique<CudaShelves>(
+      device, geometry, num_blocks, std::move(bytes), std::move(second)));
 }
 
 }  // namespace quire::kv_store

@@ -526,7 +526,7 @@ Status CudaBackend::run_small(const ForwardBatch& batch, std::span<const PagedKV
   }
   std::optional<Graph>& graph = known->second;
   if (!graph) {
-    Result<Graph> recorded = Graph::capture(device_.compute_stream(), queue_all);
+    Result<Graph> recorded = device_.record(queue_all);
     if (!recorded.ok()) {
       return queue_all();  // what cannot be recorded now is launched kernel by kernel
     }

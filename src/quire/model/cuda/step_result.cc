@@ -62,9 +62,10 @@ Status StepResult::fetch_chosen(std::size_t rows) {
 // A row without a token has nothing to choose, or is chosen by the caller: both need its logits.
 Status StepResult::copy_missing() {
   for (std::size_t row = 0; row < last_chosen_.size(); ++row) {
-    if (last_chosen_[row] < 0) {
-      QUIRE_TRY_STATUS(copy_logits(row, 1));
+    if (last_chosen_[row] >= 0) {
+      continue;
     }
+    QUIRE_TRY_STATUS(copy_logits(row, 1));
   }
   return {};
 }
