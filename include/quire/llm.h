@@ -30,7 +30,8 @@ struct LLMOptions {
   bool deterministic = true;  // a request's bits do not depend on what is computed beside it nor on
                               // what was cached; false: faster on a GPU. The CPU always is
   std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
-                               // GGUF tensors from their own codes) | "float32" | "bfloat16"
+                               // GGUF tensors from their own codes; on a GPU always "bfloat16")
+                               // | "float32" | "bfloat16"
   std::string quantize;        // weights: "" (none) | "q8g32" | "q4g32", done while loading
   std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16"
   std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast

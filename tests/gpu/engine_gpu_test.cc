@@ -288,6 +288,13 @@ TEST(Gpu, ItemsOfAContextMoveToTheHostAndBack) {
   EXPECT_EQ(ask(), before);
 }
 
+TEST(Gpu, WithoutADtypeItComputesInBfloat16) {
+  LLM chosen = open("cuda", "bfloat16"), left_open = open("cuda", "auto");
+  const Ids ids = some_ids(50, 9);
+  EXPECT_EQ(answer(left_open, ids), answer(chosen, ids));
+  EXPECT_EQ(last_logits(left_open, ids), last_logits(chosen, ids));
+}
+
 TEST(Gpu, WhatItCannotDoIsATypedError) {
   EXPECT_EQ(LLM::open(model(), on("cuda:99")).error().code, ErrorCode::kDevice);
   EXPECT_EQ(LLM::open(model(), on("cuda", "float32")).error().code, ErrorCode::kUnsupported);

@@ -1,9 +1,21 @@
 #include "quire/engine/llm_options.h"
 
+#include <string>
+
 #include "quire/engine/engine.h"
 #include "quire/llm.h"
 
 namespace quire::engine {
+
+namespace {
+
+// A GPU computes in bf16 whatever the checkpoint holds, quantised tensors too.
+std::string dtype_of(const LLMOptions& options) {
+  const bool on_cpu = options.device == "cpu";
+  return options.dtype == "auto" && !on_cpu ? "bfloat16" : options.dtype;
+}
+
+}  // namespace
 
 EngineOptions to_engine_options(const LLMOptions& options) {
   return {.device = options.device,
@@ -15,7 +27,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .seed = options.seed,
           .prefix_cache = options.prefix_cache,
           .share_reads = options.share_reads,
-          .model = {.dtype = options.dtype,
+          .model = {.dtype = dtype_of(options),
                     .quantize = options.quantize,
                     .kv_dtype = options.kv_dtype,
                     .seed = options.seed,

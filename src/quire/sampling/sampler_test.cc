@@ -52,6 +52,29 @@ std::vector<float> random_logits(std::size_t size, std::uint32_t seed, float spr
   return out;
 }
 
+TEST(PlainChoice, CarriesWhatDecidesAndTheNumberOfTheRowAndStep) {
+  const Row row{.params = {.temperature = 0.7, .top_p = 0.9, .top_k = 40, .min_p = 0.05},
+                .index = 3};
+  const auto choice = plain_choice(row.context());
+  ASSERT_TRUE(choice.has_value());
+  EXPECT_EQ(choice->temperature, 0.7);
+  EXPECT_EQ(choice->top_p, 0.9);
+  EXPECT_EQ(choice->top_k, 40);
+  EXPECT_EQ(choice->min_p, 0.05);
+  EXPECT_EQ(choice->uniform, uniform_at(row.seed, 3));
+  EXPECT_EQ(choice->wanted, 1);
+}
+
+TEST(PlainChoice, IsNothingWhereLogitsChangeOrMoreThanATokenIsWanted) {
+  for (const SamplingParams& params :
+       {SamplingParams{.repetition_penalty = 1.1}, SamplingParams{.presence_penalty = 0.5},
+        SamplingParams{.frequency_penalty = -0.5}, SamplingParams{.min_tokens = 1},
+        SamplingParams{.logprobs = 0}, SamplingParams{.logit_bias = {{1, 2.0}}}}) {
+    EXPECT_FALSE(plain_choice(Row{.params = params}.context()).has_value());
+  }
+  EXPECT_TRUE(plain_choice(Row{.params = {.min_tokens = 1}, .index = 1}.context()).has_value());
+}
+
 // Oracle: each rule of include/quire/sampling.h as it stands there, in double, with a full sort.
 std::vector<double> naive_logits(const std::vector<float>& logits, const Row& row) {
   const SamplingParams& params = row.params;
