@@ -19,7 +19,8 @@ namespace quire::attention {
 namespace {
 
 // The queries of an entry, rotated for it: [rows, heads, head_dim].
-std::vector<float> rotated_queries(const MassParams& p, std::size_t entry) {
+std::vector<float> rotated_queries(const kernels::Context& context, const MassParams& p,
+                                   std::size_t entry) {
   const std::span<const EntryRow> rows = p.entries[entry].rows;
   const std::size_t head_dim = static_cast<std::size_t>(p.shape.head_dim);
   std::vector<float> queries(rows.size() * static_cast<std::size_t>(p.shape.heads) * head_dim);
@@ -30,7 +31,7 @@ std::vector<float> rotated_queries(const MassParams& p, std::size_t entry) {
           p.q.subspan(static_cast<std::size_t>(rows[i].row * p.q_stride +
                                                std::ptrdiff_t{head} * p.shape.head_dim),
                       head_dim);
-      kernels::rotate_head(*p.rotary,
+      kernels::rotate_head(context, *p.rotary,
                            std::int64_t{p.plan->first_query[entry]} + static_cast<std::int64_t>(i),
                            from, {&*to, head_dim});
     }
@@ -99,7 +100,7 @@ void add_mass(const kernels::Context& context, const MassParams& params,
     }
     QUIRE_CHECK(std::ssize(params.mass[e]) == entry.num_tokens,
                 "a mass for every token of the run");
-    const std::vector<float> queries = rotated_queries(params, e);
+    const std::vector<float> queries = rotated_queries(context, params, e);
     context.pool->run(static_cast<int>(entry.blocks.size()),
                       [&](int block, int) { add_block_mass(params, e, queries, view, block); });
   }

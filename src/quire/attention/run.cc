@@ -41,6 +41,7 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr int kRowsPerFinish = 8;
+constexpr std::ptrdiff_t kChunkBytes = std::ptrdiff_t{kChunkWords} * 4;
 
 // Softmax state of one tile, on the stack of the thread that works on it.
 struct TileState {
@@ -61,12 +62,12 @@ class Call {
  public:
   Call(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
        AttentionScratch::Impl& scratch)
-      : p_(params),
+      : context_(context),
+        p_(params),
         view_(view),
         scratch_(scratch),
         pool_(*context.pool),
         table_(kernels_for(context.table->isa)),
-        round_bf16_(context.table->round_bf16),
         heads_(params.shape.heads),
         head_dim_(params.shape.head_dim),
         padded_dim_(view.head_dim),
@@ -254,31 +255,28 @@ class Call {
     const std::int32_t first_query = p_.plan->first_query[static_cast<std::size_t>(item.entry)];
     const auto dim = static_cast<std::size_t>(head_dim_);
     const int tile_rows = item.rows * item.heads;
+    alignas(64) float x[kMaxHeadDim];
+    std::fill(x + head_dim_, x + padded_dim_, 0.0f);
     for (int r = 0; r < tile_rows; ++r) {
       const int row = r / item.heads, head = item.first_head + r % item.heads;
       const std::ptrdiff_t at =
           entry_row(item, row).row * p_.q_stride + std::ptrdiff_t{head} * head_dim_;
-      alignas(64) float x[kMaxHeadDim] = {};
-      kernels::rotate_head(*p_.rotary, first_query + item.first_row + row,
+      kernels::rotate_head(context_, *p_.rotary, first_query + item.first_row + row,
                            p_.q.subspan(static_cast<std::size_t>(at), dim), {x, dim});
-      if (view_.dtype == tensor::DType::kFloat32 || !table_.bf16_queries) {
-        store_chunks(x, tile_rows, r, tile);
-      } else {
-        alignas(64) std::uint16_t rounded[kMaxHeadDim];
-        round_bf16_(x, padded_dim_, rounded);
-        store_chunks(rounded, tile_rows, r, tile);
-      }
+      store_chunks(x, tile_rows, tile + r * kChunkBytes);
     }
   }
 
-  template <class T>
-  void store_chunks(const T* x, std::ptrdiff_t tile_rows, std::ptrdiff_t row,
-                    std::byte* tile) const {
-    constexpr std::ptrdiff_t kChunkBytes = std::ptrdiff_t{kChunkWords} * 4;
-    const std::ptrdiff_t bytes = padded_dim_ * std::ptrdiff_t{sizeof(T)};
-    for (std::ptrdiff_t at = 0; at < bytes; at += kChunkBytes) {
-      std::memcpy(tile + at * tile_rows + row * kChunkBytes,
-                  reinterpret_cast<const std::byte*>(x) + at, kChunkBytes);
+  // Row x to its chunks, of which the first lies at `to`.
+  void store_chunks(const float* x, std::ptrdiff_t tile_rows, std::byte* to) const {
+    const bool rounds = view_.dtype == tensor::DType::kBFloat16 && table_.bf16_queries;
+    const int chunk_values = rounds ? 2 * kChunkWords : kChunkWords;
+    for (int i = 0; i < padded_dim_; i += chunk_values, to += tile_rows * kChunkBytes) {
+      if (rounds) {
+        context_.table->round_bf16(x + i, chunk_values, reinterpret_cast<std::uint16_t*>(to));
+      } else {
+        std::memcpy(to, x + i, kChunkBytes);
+      }
     }
   }
 
@@ -334,12 +332,12 @@ class Call {
     }
   }
 
+  const kernels::Context& context_;
   const RunParams& p_;
   const tensor::PagedKVView& view_;
   AttentionScratch::Impl& scratch_;
   device::ThreadPool& pool_;
   const KernelTable& table_;
-  void (*round_bf16_)(const float* x, std::int64_t count, std::uint16_t* out);
   int heads_;
   int head_dim_;
   int padded_dim_;

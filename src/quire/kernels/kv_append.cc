@@ -84,7 +84,7 @@ void append_token(const Context& context, const KVAppendParams& params,
     const float* from_k = params.k.data() + token * params.k_stride + first;
     const float* from_v = params.v.data() + token * params.v_stride + first;
     if (params.rotary != nullptr) {
-      rotate_head(*params.rotary, token, {from_k, head_dim}, {k.data(), head_dim});
+      rotate_head(context, *params.rotary, token, {from_k, head_dim}, {k.data(), head_dim});
     } else {
       std::copy_n(from_k, head_dim, k.data());
     }

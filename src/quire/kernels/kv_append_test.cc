@@ -119,7 +119,7 @@ class KVAppendTest : public test::OnEveryIsa {
       for (int head = 0; head < kv_heads; ++head) {
         const auto at =
             static_cast<std::size_t>(t * stride + std::ptrdiff_t{head} * model_head_dim);
-        rotate_head(rotary, t, std::span(k).subspan(at, rotated.size()), rotated);
+        rotate_head(context(), rotary, t, std::span(k).subspan(at, rotated.size()), rotated);
         for (int d = 0; d < stored_dim; ++d) {
           const bool inside = d < model_head_dim;
           const auto i = static_cast<std::size_t>(d);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/parallel.h"
 
 namespace quire::kernels {
@@ -35,21 +36,15 @@ void RotaryTable::fill(const Context& context, const RotaryConfig& config,
                   });
 }
 
-void rotate_head(const RotaryTable& table, std::int64_t row, std::span<const float> head,
-                 std::span<float> out) {
-  const auto half = static_cast<std::size_t>(table.half);
-  const auto at = static_cast<std::size_t>(row) * half;
-  for (std::size_t i = 0; i < half; ++i) {
-    const float first = head[i];
-    const float second = head[half + i];
-    const float cos = table.cos[at + i];
-    const float sin = table.sin[at + i];
-    out[i] = first * cos - second * sin;
-    out[half + i] = second * cos + first * sin;
-  }
-  for (std::size_t i = 2 * half; i < head.size(); ++i) {
-    out[i] = head[i];
-  }
+void rotate_head(const Context& context, const RotaryTable& table, std::int64_t row,
+                 std::span<const float> head, std::span<float> out) {
+  const std::ptrdiff_t at = row * table.half;
+  context.table->rotate({.head = head.data(),
+                         .cos = table.cos.data() + at,
+                         .sin = table.sin.data() + at,
+                         .half = table.half,
+                         .size = static_cast<int>(head.size()),
+                         .out = out.data()});
 }
 
 }  // namespace quire::kernels

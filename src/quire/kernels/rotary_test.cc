@@ -82,7 +82,7 @@ TEST_F(RotaryTest, RotatesPairsHalfAHeadApartAndCopiesTheRest) {
   const std::vector<float> head = test::random_floats(32, 1);
   for (std::int64_t row = 0; row < 3; ++row) {
     std::vector<float> out(32);
-    rotate_head(table, row, head, out);
+    rotate_head(context_, table, row, head, out);
     for (std::size_t i = 0; i < 10; ++i) {
       const double angle = positions[static_cast<std::size_t>(row)] * config.inverse_frequencies[i];
       EXPECT_NEAR(out[i], head[i] * std::cos(angle) - head[i + 10] * std::sin(angle), 1e-6);
@@ -92,8 +92,24 @@ TEST_F(RotaryTest, RotatesPairsHalfAHeadApartAndCopiesTheRest) {
       EXPECT_EQ(out[i], head[i]);
     }
     std::vector<float> in_place = head;
-    rotate_head(table, row, in_place, in_place);
+    rotate_head(context_, table, row, in_place, in_place);
     EXPECT_TRUE(test::same_bits(in_place, out));
+  }
+}
+
+TEST_F(RotaryTest, EveryInstructionSetGivesTheSameBits) {
+  const std::int32_t positions[] = {4711};
+  for (const int rotary_dim : {6, 32, 64, 80, 128}) {
+    RotaryTable table;
+    table.fill(context_, llama(rotary_dim, 10000.0), positions);
+    const std::vector<float> head = test::random_floats(128, 3);
+    std::vector<float> expected(128);
+    rotate_head(context_, table, 0, head, expected);
+    for (const device::Isa isa : device::supported_isas()) {
+      std::vector<float> out(128);
+      rotate_head({&kernels_for(isa), &pool_}, table, 0, head, out);
+      EXPECT_TRUE(test::same_bits(out, expected)) << device::isa_name(isa) << " " << rotary_dim;
+    }
   }
 }
 
@@ -103,11 +119,11 @@ TEST_F(RotaryTest, PositionZeroAndNoFrequenciesChangeNothing) {
   const std::int32_t zero[] = {0};
   RotaryTable table;
   table.fill(context_, llama(64, 10000.0), zero);
-  rotate_head(table, 0, head, out);
+  rotate_head(context_, table, 0, head, out);
   EXPECT_EQ(out, head);
   table.fill(context_, RotaryConfig{}, zero);
   EXPECT_EQ(table.half, 0);
-  rotate_head(table, 0, head, out);
+  rotate_head(context_, table, 0, head, out);
   EXPECT_EQ(out, head);
 }
 

@@ -67,6 +67,17 @@ struct SiluMulTask {
   float* out = nullptr;
 };
 
+// out = one head rotated: pairs (i, i + half) by the angles i; elements from 2 * half on are
+// copied. head and out may be the same.
+struct RotateTask {
+  const float* head = nullptr;  // [size]
+  const float* cos = nullptr;   // [half]
+  const float* sin = nullptr;   // [half]
+  int half = 0;
+  int size = 0;
+  float* out = nullptr;
+};
+
 // Runs the multiply-add of one operand type on registers, for measuring its peak.
 struct PeakTask {
   const std::byte* operands = nullptr;  // kPeakOperandBytes, not zeros (they run too fast)
@@ -91,6 +102,7 @@ struct KernelTable {
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   void (*silu_mul)(const SiluMulTask&) = nullptr;
+  void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;
   // Loads every byte, a multiple of 256, and does nothing with them: the read ceiling.

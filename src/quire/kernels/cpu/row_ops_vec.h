@@ -1,4 +1,4 @@
-// Row operations as templates over a vector trait: norm, gate, rounding.
+// Row operations as templates over a vector trait: norm, gate, rotation, rounding.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
@@ -76,6 +76,28 @@ void silu_mul(const SiluMulTask& t) {
   V::store(gate, gated<V>(V::load(gate), V::load(up)));
   for (std::int64_t j = 0; j < rest; ++j) {
     t.out[i + j] = gate[j];
+  }
+}
+
+// Products are rounded before they are added, also where a vector ends early.
+template <class V>
+void rotate(const RotateTask& t) {
+  const float* second_half = t.head + t.half;
+  float* second_out = t.out + t.half;
+  int i = 0;
+  for (; i + V::kLanes <= t.half; i += V::kLanes) {
+    const typename V::F cos = V::load(t.cos + i), sin = V::load(t.sin + i);
+    const typename V::F first = V::load(t.head + i), second = V::load(second_half + i);
+    V::store(t.out + i, V::sub(V::mul(first, cos), V::mul(second, sin)));
+    V::store(second_out + i, V::add(V::mul(second, cos), V::mul(first, sin)));
+  }
+  for (; i < t.half; ++i) {
+    const float first = t.head[i], second = second_half[i];
+    t.out[i] = first * t.cos[i] - second * t.sin[i];
+    second_out[i] = second * t.cos[i] + first * t.sin[i];
+  }
+  for (i = 2 * t.half; i < t.size; ++i) {
+    t.out[i] = t.head[i];
   }
 }
 

@@ -22,6 +22,7 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
           .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
           .rms_norm = rms_norm_rows<V>,
           .silu_mul = silu_mul<V>,
+          .rotate = rotate<V>,
           .round_bf16 = round_bf16<V>,
           .read = read_bytes<V>,
           .peaks = {{peak_f32<V>, kFlops}, {peak_f32<V>, kFlops}, {peak_int8<V>, 4 * kFlops}}};
