@@ -122,9 +122,9 @@ HeldRef TierService::keep(kv::SegmentId id) {
   return held;
 }
 
-Result<HeldRef> TierService::reserve(std::vector<TokenId> tokens, std::int32_t stored_from) {
-  return engine_.ask<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens), stored_from));
+Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from) {
+  return engine_.ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(tokens, stored_from));
     return keep(id);
   });
 }
@@ -285,8 +285,8 @@ Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& 
 }
 
 Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
-  QUIRE_TRY(auto tokens, tokens_of_run(file, run));
-  QUIRE_TRY(HeldRef held, reserve(std::move(tokens)));
+  QUIRE_TRY(const auto tokens, tokens_of_run(file, run));
+  QUIRE_TRY(HeldRef held, reserve(tokens));
   QUIRE_TRY_STATUS(read_run(file, run, held->blocks));
   return held;
 }
@@ -403,7 +403,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
   QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
   restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
-  const auto made = engine_.ask<bool>([&]() -> Result<bool> {
+  const auto made = engine_.ask_for_blocks<bool>([&]() -> Result<bool> {
     const Status status = make_room(restored);
     return status.ok() ? Result<bool>(true) : status.error();
   });
