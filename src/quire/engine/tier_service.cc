@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -41,6 +42,11 @@
 namespace quire::engine {
 namespace {
 
+// From so many bytes on layers are read by several threads: one core copies and hashes more slowly
+// than memory and disk give.
+constexpr std::int64_t kSharedBytes = std::int64_t{1} << 20;
+constexpr int kMostReaders = 4;
+
 std::vector<BlockId> first_blocks(std::int64_t count) {
   std::vector<BlockId> blocks;
   blocks.reserve(static_cast<std::size_t>(count));
@@ -48,6 +54,28 @@ std::vector<BlockId> first_blocks(std::int64_t count) {
     blocks.push_back({block});
   }
   return blocks;
+}
+
+// All of a part. The readers take layers in turn.
+Status read_layers(const kv_store::KVFile& file, const Arrivals::Part& part,
+                   kv_store::PagedStore& shelves, int readers) {
+  const auto read = [&](int first) {
+    Status status;
+    for (int layer = first; layer < shelves.geometry().layers && status.ok(); layer += readers) {
+      status = file.read_layer(part.run, layer, part.first_block, part.to, shelves);
+    }
+    return status;
+  };
+  std::vector<std::future<Status>> others;
+  for (int first = 1; first < readers; ++first) {
+    others.push_back(std::async(std::launch::async, read, first));
+  }
+  Status status = read(0);
+  for (std::future<Status>& other : others) {
+    const Status also = other.get();
+    status = status.ok() ? also : status;
+  }
+  return status;
 }
 
 Arrivals::Part take_last_block(Arrivals::Part& part) {
@@ -260,9 +288,9 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
 Status TierService::read_part(const kv_store::KVFile& file, const Arrivals::Part& part,
                               kv_store::PagedStore& shelves) {
   const auto start = std::chrono::steady_clock::now();
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(file.read_layer(part.run, layer, part.first_block, part.to, shelves));
-  }
+  const bool large = std::ssize(part.to) * shelves.geometry().block_bytes() >= kSharedBytes;
+  const int readers = large ? std::min(engine_.pool_.threads(), kMostReaders) : 1;
+  QUIRE_TRY_STATUS(read_layers(file, part, shelves, readers));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   pace_.note_read(std::ssize(part.to) * shelves.geometry().block_tokens, taken.count());
   return {};
