@@ -1,16 +1,16 @@
 // What it costs to own the context: forks, marks, and a sequence in a file.
 //
-//   state_bench [MODEL [TOKENS [FOLDER]]]
+//   state_bench [MODEL [TOKENS [FOLDER [forks|files|compression|store]]]]
 //
 // Bars: a fork or a drop of 4k tokens <= 10 us; saving >= 0.8 of the raw write rate and loading
-// cold
-// >= 0.8 of the raw read rate, measured in turn with them; loading from the page cache, and the
-// time to the first token behind it, against the KV still in place; and a run from chunks that are
-// in no store, with one and without: <= 1.01.
+// cold >= 0.8 of the raw read rate, measured in turn with them; loading from the page cache, and
+// the time to the first token behind it, against the KV still in place; and a run from chunks that
+// are in no store, with one and without: <= 1.01. Without the last argument all of it.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +32,7 @@ using Ids = std::vector<TokenId>;
 
 constexpr int kRounds = 7;
 constexpr int kQuickRounds = 1001;
+constexpr std::size_t kStoreRounds = 15;
 constexpr int kSuffix = 32;
 constexpr std::size_t kPiece = std::size_t{4} << 20;  // of raw reads and writes
 
@@ -241,7 +242,7 @@ void bench_compression(LLM& llm, Sequence& sequence, const std::filesystem::path
 void bench_store(const std::string& model, const std::filesystem::path& folder) {
   const std::filesystem::path store = folder / "quire-state-bench-store";
   ChunkedLLM without = must(ChunkedLLM::open(model, {}));
-  std::vector<double> off, through, behind, through_ratios, behind_ratios;
+  std::array<std::vector<double>, 3> seconds;  // without, through, behind
   {
     const auto open = [&](const char* name, bool write_through) {
       return must(ChunkedLLM::open(
@@ -250,34 +251,49 @@ void bench_store(const std::string& model, const std::filesystem::path& folder) 
     std::filesystem::create_directories(store);
     ChunkedLLM at_once = open("through", true);
     ChunkedLLM later = open("behind", false);
-    for (int round = 0; round < 2 * kRounds; ++round) {
-      const TokenId unseen = 1000 * (round + 1);
-      off.push_back(cold_run(without, unseen));
-      through.push_back(cold_run(at_once, unseen));
-      behind.push_back(cold_run(later, unseen));
-      through_ratios.push_back(through.back() / off.back());
-      behind_ratios.push_back(behind.back() / off.back());
+    const std::array<ChunkedLLM*, 3> ways = {&without, &at_once, &later};
+    for (std::size_t round = 0; round < kStoreRounds; ++round) {
+      for (std::size_t turn = 0; turn < ways.size(); ++turn) {  // each goes first as often
+        const std::size_t way = (round + turn) % ways.size();
+        seconds[way].push_back(cold_run(*ways[way], 1000 * static_cast<TokenId>(round + 1)));
+      }
     }
   }
-  std::printf("%-34s %10.2f ms %8.3f times that without one\n", "cold run, written through",
-              median(through) * 1e3, median(through_ratios));
-  std::printf("%-34s %10.2f ms %8.3f times that without one\n", "cold run, written behind",
-              median(behind) * 1e3, median(behind_ratios));
+  const auto print = [&](const char* what, const std::vector<double>& with) {
+    std::vector<double> ratios;
+    for (std::size_t round = 0; round < with.size(); ++round) {
+      ratios.push_back(with[round] / seconds[0][round]);
+    }
+    std::printf("%-34s %10.2f ms %8.3f times that without one\n", what, median(with) * 1e3,
+                median(ratios));
+  };
+  print("cold run, written through", seconds[1]);
+  print("cold run, written behind", seconds[2]);
   std::filesystem::remove_all(store);
 }
 
-void run(const std::string& model, std::size_t tokens, const std::filesystem::path& folder) {
+void run(const std::string& model, std::size_t tokens, const std::filesystem::path& folder,
+         const std::string& part) {
+  const auto wanted = [&](const char* name) { return part.empty() || part == name; };
   // Without a prefix cache, which would bring back what is saved.
   LLM llm =
       must(LLM::open(model, {.kv_budget_bytes = std::int64_t{2} << 30, .prefix_cache = false}));
   std::printf("%s, %zu tokens, medians\n", model.c_str(), tokens);
   {
     Sequence sequence = must(llm.sequence(some_ids(tokens, 5)));
-    bench_forks(sequence);
-    bench_files(llm, sequence, folder);
-    bench_compression(llm, sequence, folder);
+    if (wanted("forks")) {
+      bench_forks(sequence);
+    }
+    if (wanted("files")) {
+      bench_files(llm, sequence, folder);
+    }
+    if (wanted("compression")) {
+      bench_compression(llm, sequence, folder);
+    }
   }
-  bench_store(model, folder);
+  if (wanted("store")) {
+    bench_store(model, folder);
+  }
 }
 
 }  // namespace
@@ -288,6 +304,6 @@ int main(int argc, char** argv) {
   const std::size_t tokens = argc > 2 ? std::stoul(argv[2]) : 4096;
   const std::filesystem::path folder =
       argc > 3 ? std::filesystem::path(argv[3]) : std::filesystem::temp_directory_path();
-  quire::run(model, tokens, folder);
+  quire::run(model, tokens, folder, argc > 4 ? argv[4] : "");
   return 0;
 }

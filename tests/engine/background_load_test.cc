@@ -120,6 +120,15 @@ TEST_F(BackgroundLoad, EverythingEqualsTheSequenceThatWasSaved) {
   }
 }
 
+TEST_F(BackgroundLoad, WaitedForOneThreadAndSeveralReadTheSame) {
+  for (const int threads : {1, 2, 3}) {
+    LLM llm = LLM::open(kModel, {.threads = threads, .prefix_cache = false}).value();
+    Sequence loaded = llm.load_sequence(file()).value();
+    EXPECT_EQ(loaded.logits().value(), logits_) << threads;
+    EXPECT_EQ(loaded.generate(sampled_).value().token_ids, next_) << threads;
+  }
+}
+
 TEST_F(BackgroundLoad, SavingAtOnceGivesTheSameFile) {
   LLM llm = open_demo();
   const Sequence loaded = llm.load_sequence(file(), kAtOnce).value();
@@ -195,6 +204,16 @@ TEST_F(DamagedLoad, WhoeverReadsADamagedBlockIsToldAndNobodyElse) {
       ASSERT_TRUE(plain.ok()) << share << ": " << plain.error().message;
       EXPECT_EQ(plain->logits, logits_);
     }
+    expect_no_block_left(llm);
+  }
+}
+
+TEST_F(DamagedLoad, WaitedForADamagedBlockFailsTheLoadWhicheverThreadHasReadIt) {
+  LLM llm = open_demo();
+  for (const double share : {0.01, 0.2, 0.4, 0.6, 0.8, 0.99}) {
+    const auto loaded = llm.load_sequence(damaged(share));
+    EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt) << share;
+    EXPECT_THAT(loaded.error().message, HasSubstr("checksum")) << share;
     expect_no_block_left(llm);
   }
 }

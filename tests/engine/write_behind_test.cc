@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -15,8 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/llm.h"
@@ -188,6 +193,67 @@ TEST_F(WriteBehindOfFewBlocks, AChunkThatNeedsTheBlocksOfAWriteWaitsForIt) {
   EXPECT_TRUE(llm_.flush_store().ok());
   EXPECT_THAT(saved(), SizeIs(2));
   EXPECT_EQ(llm_.chunk_stats().value().evictions, 1);
+}
+
+TEST_F(WriteBehindOfFewBlocks, LoadingASequenceThatNeedsTheBlocksOfAWriteWaitsForIt) {
+  const Ids ids = some_ids(10 * kBlock, 5);
+  const std::string file = temporary_.path() / "sequence.qkv";
+  ASSERT_TRUE(open().llm().sequence(ids).value().save(file).ok());
+  hold_up();
+  add(llm_, some_ids(10 * kBlock, 1));
+  EXPECT_EQ(llm_.evict_unused_chunks(0).value(), 1);
+  auto loading = std::async(std::launch::async, [&] { return llm_.llm().load_sequence(file, {}); });
+  EXPECT_EQ(loading.wait_for(kMoment), std::future_status::timeout);
+  let_go();
+  const auto loaded = loading.get();
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_EQ(loaded->tokens(), ids);
+}
+
+TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsForIt) {
+  const auto engine = llm_.llm().impl().open_engine().value();
+  const auto bytes =
+      static_cast<std::size_t>(10 * engine->tiers().shelves().geometry().block_bytes());
+  engine::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
+                              .bytes = device::AlignedBuffer<std::byte>(bytes)};
+  std::ranges::fill(segment.bytes.span(), std::byte{0});
+  hold_up();
+  add(llm_, some_ids(10 * kBlock, 1));
+  EXPECT_EQ(llm_.evict_unused_chunks(0).value(), 1);
+  auto reserving =
+      std::async(std::launch::async, [&] { return engine->tiers().from_host(segment); });
+  EXPECT_EQ(reserving.wait_for(kMoment), std::future_status::timeout);
+  let_go();
+  const auto held = reserving.get();
+  ASSERT_TRUE(held.ok()) << held.error().message;
+  EXPECT_EQ((*held)->blocks.size(), 10);
+  EXPECT_EQ(engine->tiers().from_host(segment).error().code, ErrorCode::kOutOfBlocks)
+      << "nothing is left to write";
+}
+
+TEST_F(WriteBehindOfFewBlocks, BlendingThatNeedsTheBlocksOfAWriteWaitsForIt) {
+  const auto pinned = [&](std::size_t tokens, std::uint32_t seed, ChunkType type) {
+    return llm_
+        .register_chunk(
+            {.content = some_ids(tokens, seed), .type = type, .options = {.pinned = true}})
+        .value();
+  };
+  const CompositionSpec spec{.system_chunk_id = pinned(20, 1, ChunkType::kSystemPrompt),
+                             .context_chunk_ids = {pinned(2 * kBlock, 2, ChunkType::kContext)},
+                             .query_chunk_id = pinned(7, 4, ChunkType::kQuery),
+                             .mode = ReuseMode::kBlend,
+                             .blend = {.selector = Selector::kAll}};
+  const Ids before = answer(llm_, spec);
+  EXPECT_TRUE(llm_.llm().clear_prefix_cache().ok());
+  hold_up();
+  add(llm_, some_ids(8 * kBlock, 1));
+  EXPECT_EQ(llm_.evict_unused_chunks(0).value(), 1);
+  const auto beside = llm_.llm().sequence(some_ids(4 * kBlock, 5));
+  ASSERT_TRUE(beside.ok()) << beside.error().message;
+  auto blended = std::async(std::launch::async, [&] { return answer(llm_, spec); });
+  EXPECT_EQ(blended.wait_for(kMoment), std::future_status::timeout);
+  let_go();
+  EXPECT_EQ(blended.get(), before);
 }
 
 TEST_F(WriteBehindOfFewBlocks, ARequestThatFitsNowhereIsRefusedWhenNothingIsLeftToWrite) {

@@ -1,7 +1,7 @@
 // BackgroundWrites: what goes to the disk behind the caller's back, in order, on a thread of its
-// own. The call that puts it returns before it is written. The work is the same and takes a core
-// from whatever computes meanwhile, so a run as a whole is not shorter for it. What is lost when
-// the process is killed is what had not been written yet.
+// own. The call that puts it returns before it is written: nobody waits for the disk, and the work
+// takes a little of a core from whatever computes meanwhile. What is lost when the process is
+// killed is what had not been written yet.
 //
 // Thread rule: any thread.
 #pragma once

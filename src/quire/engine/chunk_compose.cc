@@ -290,25 +290,19 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     QUIRE_TRY_STATUS(engine_.check(*run.params));
   }
   Attempt attempt;
-  Status failure;
-  const auto visit = [&] {
-    failure = advance(runs, attempt);
-    if (!failure.ok() || attempt.pending.empty()) {
+  const auto visit = [&]() -> Result<bool> {
+    const Status done = advance(runs, attempt);
+    if (!done.ok() || attempt.pending.empty()) {
       attempt.in_use.clear();
     }
-    engine_.publish_stats();
+    return done.ok() ? Result<bool>(attempt.pending.empty()) : done.error();
   };
   for (int count = 0; count < kAttempts; ++count) {
-    Status done = engine_.call(visit);
-    if (done.ok()) {
-      done = failure;
-    }
-    if (done.ok() && attempt.pending.empty()) {
+    const auto started = engine_.ask_for_blocks<bool>(visit);  // blending takes some
+    if (started.ok() && *started) {
       return std::move(attempt.channels);
     }
-    if (done.ok()) {
-      done = wait(attempt.pending, interrupted);
-    }
+    const Status done = started.ok() ? wait(attempt.pending, interrupted) : started.error();
     if (!done.ok()) {
       give_up(attempt);
       return done.error();

@@ -26,10 +26,11 @@ Status ChunkService::open_store() {
   if (options_.store.empty()) {
     return {};
   }
+  // What is written is in the pool already: no second copy of it in the page cache.
   const auto open = [&] {
-    return ChunkStore::open(
-        options_.store, setup().model_digest, options_.salt,
-        {.max_bytes = options_.max_store_bytes, .write = {.compress = options_.compress_store}});
+    return ChunkStore::open(options_.store, setup().model_digest, options_.salt,
+                            {.max_bytes = options_.max_store_bytes,
+                             .write = {.compress = options_.compress_store, .direct = true}});
   };
   QUIRE_TRY(store_, open());
   if (!options_.write_through) {

@@ -145,6 +145,19 @@ class Engine : public std::enable_shared_from_this<Engine> {
     }));
     return *std::move(answer);  // NOLINT(bugprone-unchecked-optional-access): call has run it
   }
+  // The same for what needs blocks: asks again while a chunk that is being written holds some.
+  template <class T>
+  [[nodiscard]] Result<T> ask_for_blocks(const std::function<Result<T>()>& question) {
+    for (bool may_get = true;; may_get = await_write()) {
+      Result<T> answer = ask<T>(question);
+      if (answer.ok() || answer.error().code != ErrorCode::kOutOfBlocks || !may_get) {
+        return answer;
+      }
+    }
+  }
+  // Waits for a chunk that is being written behind, which holds its blocks; false when none is. Any
+  // thread; what was held is free for who asks afterwards.
+  [[nodiscard]] bool await_write();
   // As `call`, without waiting; nothing when closed.
   void post(std::function<void()> work);
   void run();

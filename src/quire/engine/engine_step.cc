@@ -39,10 +39,12 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 
 }  // namespace
 
+bool Engine::await_write() { return chunks_->await_write(); }
+
 // Whether blocks have come back since the plan was made: with a chunk that waited for the disk, or
 // with a letter.
 bool Engine::may_get_blocks() {
-  if (chunks_->await_write()) {
+  if (await_write()) {
     return true;
   }
   const std::lock_guard lock(mutex_);

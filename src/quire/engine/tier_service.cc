@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -40,6 +41,11 @@
 namespace quire::engine {
 namespace {
 
+// From so many bytes on layers are read by several threads: one core copies and hashes more slowly
+// than memory and disk give.
+constexpr std::int64_t kSharedBytes = std::int64_t{1} << 20;
+constexpr int kMostReaders = 4;
+
 std::vector<BlockId> first_blocks(std::int64_t count) {
   std::vector<BlockId> blocks;
   blocks.reserve(static_cast<std::size_t>(count));
@@ -47,6 +53,28 @@ std::vector<BlockId> first_blocks(std::int64_t count) {
     blocks.push_back({block});
   }
   return blocks;
+}
+
+// All of a part. The readers take layers in turn.
+Status read_layers(const kv_store::KVFile& file, const Arrivals::Part& part,
+                   kv_store::PagedStore& shelves, int readers) {
+  const auto read = [&](int first) {
+    Status status;
+    for (int layer = first; layer < shelves.geometry().layers && status.ok(); layer += readers) {
+      status = file.read_layer(part.run, layer, part.first_block, part.to, shelves);
+    }
+    return status;
+  };
+  std::vector<std::future<Status>> others;
+  for (int first = 1; first < readers; ++first) {
+    others.push_back(std::async(std::launch::async, read, first));
+  }
+  Status status = read(0);
+  for (std::future<Status>& other : others) {
+    const Status also = other.get();
+    status = status.ok() ? also : status;
+  }
+  return status;
 }
 
 Arrivals::Part take_last_block(Arrivals::Part& part) {
@@ -121,9 +149,9 @@ HeldRef TierService::keep(kv::SegmentId id) {
   return held;
 }
 
-Result<HeldRef> TierService::reserve(std::vector<TokenId> tokens, std::int32_t stored_from) {
-  return engine_.ask<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens), stored_from));
+Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from) {
+  return engine_.ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(tokens, stored_from));
     return keep(id);
   });
 }
@@ -258,9 +286,9 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
 Status TierService::read_part(const kv_store::KVFile& file, const Arrivals::Part& part,
                               kv_store::PagedStore& shelves) {
   const auto start = std::chrono::steady_clock::now();
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(file.read_layer(part.run, layer, part.first_block, part.to, shelves));
-  }
+  const bool large = std::ssize(part.to) * shelves.geometry().block_bytes() >= kSharedBytes;
+  const int readers = large ? std::min(engine_.pool_.threads(), kMostReaders) : 1;
+  QUIRE_TRY_STATUS(read_layers(file, part, shelves, readers));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   pace_.note_read(std::ssize(part.to) * shelves.geometry().block_tokens, taken.count());
   return {};
@@ -283,8 +311,8 @@ Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& 
 }
 
 Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
-  QUIRE_TRY(auto tokens, tokens_of_run(file, run));
-  QUIRE_TRY(HeldRef held, reserve(std::move(tokens)));
+  QUIRE_TRY(const auto tokens, tokens_of_run(file, run));
+  QUIRE_TRY(HeldRef held, reserve(tokens));
   QUIRE_TRY_STATUS(read_run(file, run, held->blocks));
   return held;
 }
@@ -401,7 +429,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
   QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
   restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
-  const auto made = engine_.ask<bool>([&]() -> Result<bool> {
+  const auto made = engine_.ask_for_blocks<bool>([&]() -> Result<bool> {
     const Status status = make_room(restored);
     return status.ok() ? Result<bool>(true) : status.error();
   });

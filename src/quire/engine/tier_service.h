@@ -151,7 +151,8 @@ class TierService {
   [[nodiscard]] Result<StateRef> restore_in_background(kv_store::KVFile file, SavedState rest);
   // Waits until what is in the blocks may be read.
   [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
-  [[nodiscard]] Result<HeldRef> reserve(std::vector<TokenId> tokens, std::int32_t stored_from = 0);
+  [[nodiscard]] Result<HeldRef> reserve(const std::vector<TokenId>& tokens,
+                                        std::int32_t stored_from = 0);
   // kIncompatible for another model's file.
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
                                                            int run) const;

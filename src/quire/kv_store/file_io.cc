@@ -205,6 +205,25 @@ NewFile::~NewFile() {
   }
 }
 
+void NewFile::set_direct(bool direct) const {
+  const int flags = ::fcntl(file_.get(), F_GETFL);
+  ::fcntl(file_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
+
+Status NewFile::write(std::span<iovec> pieces, std::int64_t offset) const {
+  return move_all(pieces, offset, path(), "write", [&](std::span<iovec> rest, std::int64_t at) {
+    const auto write = [&] {
+      return ::pwritev(file_.get(), rest.data(), static_cast<int>(rest.size()), at);
+    };
+    const ssize_t written = write();
+    if (written >= 0 || errno != EINVAL) {
+      return written;
+    }
+    set_direct(false);
+    return write();
+  });
+}
+
 Result<Descriptor> NewFile::reopen() const { return open_file(*folder_, temporary_); }
 
 void NewFile::start_writeback() const {

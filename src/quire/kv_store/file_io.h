@@ -88,6 +88,12 @@ class NewFile {
   ~NewFile();
 
   [[nodiscard]] const Descriptor& descriptor() const { return file_; }
+  // Past the page cache (O_DIRECT) from now on, where the file system can. Without effect
+  // otherwise.
+  void set_direct(bool direct) const;
+  // As write_at. What cannot go past the page cache (not whole pages of file and memory) goes
+  // through it, and so does all that follows.
+  [[nodiscard]] Status write(std::span<iovec> pieces, std::int64_t offset) const;
   // A second descriptor of what was written so far, for reading it back.
   [[nodiscard]] Result<Descriptor> reopen() const;
   // Where it will be, for messages.

@@ -33,6 +33,10 @@ namespace quire::kv_store {
 struct WriteOptions {
   bool sync = true;       // on the disk before the call returns; else whenever the system likes
   bool compress = false;  // byte planes + zstd, head block by head block, where that is smaller
+  // The payload goes from the shelves to the disk past the page cache, where the file system can
+  // (not what is compressed): half of the processor's time, and whoever reads it waits for the
+  // disk.
+  bool direct = false;
 };
 
 // Writes `content` and the KV of its runs; blocks[r] are the blocks of runs[r] on the shelves.

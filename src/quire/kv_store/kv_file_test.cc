@@ -22,6 +22,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
+#include "quire/base/temporary_folder.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_store.h"
@@ -75,6 +76,37 @@ TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
         ASSERT_TRUE(read_run(*file, static_cast<int>(run), targets[run], to).ok());
         EXPECT_EQ(shelf_bytes(to, targets[run]),
                   kv_bytes(from, saved.blocks[run], saved.content.runs[run].tokens.size()));
+      }
+    }
+  }
+}
+
+// In memory and on a disk; head blocks of whole pages, and smaller ones, which no file system
+// takes.
+TEST(KVFile, IsTheSameWhetherItIsWrittenThroughThePageCacheOrPastIt) {
+  KVGeometry pages = small_geometry();
+  pages.head_dim = 64;
+  pages.block_tokens = 16;
+  ASSERT_EQ(pages.head_block_bytes(), 4096);
+  const TemporaryFolder in_memory;
+  const base::TemporaryFolder on_disk(::testing::TempDir());
+  for (const std::filesystem::path& folder : {in_memory.path(), on_disk.path()}) {
+    for (const KVGeometry& geometry : {pages, small_geometry()}) {
+      const PagedStore from = random_shelves(geometry, 200, 1);
+      KVFileContent content = two_runs(geometry).content;
+      const int block_tokens = geometry.block_tokens;
+      content.runs = {run_of(2 * block_tokens + 2), run_of(3 * block_tokens, 900, 90)};
+      const std::vector<std::vector<BlockId>> blocks = {ids({5, 150, 2}), ids({3, 8, 9})};
+      for (const bool compress : {false, true}) {
+        const auto write = [&](const char* name, bool direct) {
+          const Status written =
+              write_kv_file(folder / name, content, from, blocks,
+                            {.sync = direct, .compress = compress, .direct = direct});
+          EXPECT_TRUE(written.ok());
+          return file_bytes_of(folder / name);
+        };
+        EXPECT_EQ(write("past", true), write("through", false)) << folder << compress;
+        EXPECT_TRUE(KVFile::open(folder / "past")->verify().ok());
       }
     }
   }

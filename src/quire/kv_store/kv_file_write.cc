@@ -1,4 +1,3 @@
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -27,7 +26,10 @@ namespace quire::kv_store {
 namespace {
 
 // Head blocks per system call: hashed, then copied by the system while still in the cache.
-constexpr std::size_t kBatch = 64;
+constexpr std::int64_t kBatch = 64;
+// Nothing is copied past the page cache: there few calls are what is cheap.
+constexpr std::int64_t kDirectBytes = std::int64_t{8} << 20;
+constexpr std::size_t kMostPieces = 1024;  // that the system takes at a time
 // Before an fsync: the disk begins to work after so many bytes already.
 constexpr std::int64_t kWritebackBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -63,38 +65,64 @@ Status check_blocks(const KVFileContent& content, const PagedStore& shelves,
 class PayloadWriter {
  public:
   PayloadWriter(const NewFile& file, const PagedStore& shelves, KVFileHeader& header,
-                std::optional<PlaneCodec> codec, bool sync)
+                std::optional<PlaneCodec> codec, const WriteOptions& options)
       : file_(file),
         shelves_(shelves),
         header_(header),
         codec_(std::move(codec)),
-        writeback_bytes_(sync ? kWritebackBytes : kNever),
-        last_block_(static_cast<std::size_t>(shelves.geometry().head_block_bytes())) {}
+        batch_bytes_(options.direct ? kDirectBytes
+                                    : kBatch * shelves.geometry().head_block_bytes()),
+        writeback_bytes_(options.sync && !options.direct ? kWritebackBytes : kNever),
+        batch_(kMostPieces) {
+    file_.set_direct(options.direct && !codec_);
+  }
 
   Status write_run(std::size_t index, const std::vector<BlockId>& blocks) {
     // Up to this run sizes are known, so its place is.
     at_ = header_.pieces[index].offset = place_payload(header_).offsets[index];
     piece_ = 0;
-    const int kv_heads = shelves_.geometry().kv_heads;
-    for (int row = 0; row < shelves_.geometry().layers * kv_heads; ++row) {
-      QUIRE_TRY_STATUS(write_head(index, row / kv_heads, row % kv_heads, blocks));
-    }
-    return {};
-  }
-
- private:
-  Status write_head(std::size_t index, int layer, int head, const std::vector<BlockId>& blocks) {
-    const auto block_tokens = static_cast<std::size_t>(shelves_.geometry().block_tokens);
-    const auto tail = static_cast<int>(header_.content.runs[index].tokens.size() % block_tokens);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      auto block = shelves_.head_blocks(layer, head, blocks[i]);
-      if (tail != 0 && i + 1 == blocks.size()) {
-        shelves_.read_slots(layer, head, blocks[i], tail, last_block_);
-        block = last_block_;
-      }
-      QUIRE_TRY_STATUS(add(header_.pieces[index], block));
+    const tensor::KVGeometry& geometry = shelves_.geometry();
+    const int rows = geometry.layers * geometry.kv_heads;
+    const auto tokens = static_cast<std::int64_t>(header_.content.runs[index].tokens.size());
+    const auto tail = static_cast<int>(tokens % geometry.block_tokens);
+    last_blocks_.resize(tail == 0 ? 0 : page_and(rows * geometry.head_block_bytes()));
+    for (int row = 0; row < rows; ++row) {
+      QUIRE_TRY_STATUS(write_head(header_.pieces[index], row, tail, blocks));
     }
     return flush();
+  }
+
+  // Everything else of the file goes through the page cache.
+  void end() { file_.set_direct(false); }
+
+ private:
+  // Room that begins at a page somewhere.
+  static std::size_t page_and(std::int64_t bytes) {
+    return static_cast<std::size_t>(bytes + kPayloadAlignment);
+  }
+
+  // The filled slots of a row's last block, then zeros. Stays until the run is written.
+  std::span<const std::byte> last_block(int row, BlockId block, int tail) {
+    const auto bytes = static_cast<std::size_t>(shelves_.geometry().head_block_bytes());
+    const auto address = reinterpret_cast<std::uintptr_t>(last_blocks_.data());
+    const auto aligned = round_up_to_page(static_cast<std::int64_t>(address));
+    const auto skipped = static_cast<std::size_t>(aligned) - address;
+    const auto to =
+        std::span(last_blocks_).subspan(skipped + static_cast<std::size_t>(row) * bytes, bytes);
+    const int kv_heads = shelves_.geometry().kv_heads;
+    shelves_.read_slots(row / kv_heads, row % kv_heads, block, tail, to);
+    return to;
+  }
+
+  Status write_head(RunPieces& pieces, int row, int tail, const std::vector<BlockId>& blocks) {
+    const int kv_heads = shelves_.geometry().kv_heads;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const bool cut = tail != 0 && i + 1 == blocks.size();
+      QUIRE_TRY_STATUS(
+          add(pieces, cut ? last_block(row, blocks[i], tail)
+                          : shelves_.head_blocks(row / kv_heads, row % kv_heads, blocks[i])));
+    }
+    return {};
   }
 
   Status add(RunPieces& pieces, std::span<const std::byte> block) {
@@ -107,7 +135,8 @@ class PayloadWriter {
       append_piece(block, batch_, used_);
     }
     ++piece_;
-    return ++waiting_ == kBatch ? flush() : Status();
+    waiting_ += static_cast<std::int64_t>(block.size());
+    return waiting_ >= batch_bytes_ || used_ == batch_.size() ? flush() : Status();
   }
 
   Status flush() {
@@ -119,10 +148,11 @@ class PayloadWriter {
     for (const iovec& piece : pieces) {
       bytes += static_cast<std::int64_t>(piece.iov_len);
     }
-    QUIRE_TRY_STATUS(write_at(file_.descriptor(), pieces, at_, file_.path()));
+    QUIRE_TRY_STATUS(file_.write(pieces, at_));
     at_ += bytes;
     unsynced_ += bytes;
-    used_ = waiting_ = 0;
+    used_ = 0;
+    waiting_ = 0;
     packed_.clear();
     if (unsynced_ >= writeback_bytes_) {
       file_.start_writeback();
@@ -135,13 +165,14 @@ class PayloadWriter {
   const PagedStore& shelves_;
   KVFileHeader& header_;
   std::optional<PlaneCodec> codec_;
+  std::int64_t batch_bytes_;
   std::int64_t writeback_bytes_;
-  std::vector<std::byte> last_block_;  // the filled slots of a run's last block, then zeros
-  std::vector<std::byte> packed_;      // compressed, not written yet
-  std::array<iovec, kBatch> batch_{};
-  std::size_t used_ = 0;     // of batch_
-  std::size_t waiting_ = 0;  // head blocks not written yet
-  std::size_t piece_ = 0;    // next head block of the run
+  std::vector<std::byte> last_blocks_;  // of the run's rows, where they are not filled
+  std::vector<std::byte> packed_;       // compressed, not written yet
+  std::vector<iovec> batch_;
+  std::size_t used_ = 0;      // of batch_
+  std::int64_t waiting_ = 0;  // bytes of head blocks not written yet
+  std::size_t piece_ = 0;     // next head block of the run
   std::int64_t at_ = 0;
   std::int64_t unsynced_ = 0;
 };
@@ -173,10 +204,11 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
                                  static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
   }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
-  PayloadWriter writer(file, shelves, header, std::move(codec), options.sync);
+  PayloadWriter writer(file, shelves, header, std::move(codec), options);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     QUIRE_TRY_STATUS(writer.write_run(i, blocks[i]));
   }
+  writer.end();
   const std::int64_t file_bytes = place_payload(header).file_bytes;
   QUIRE_TRY_STATUS(write_front(FileKind::kKV, encode_header(header), file_bytes, file));
   QUIRE_TRY_STATUS(file.commit(options.sync));
