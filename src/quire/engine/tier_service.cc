@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -55,21 +57,27 @@ std::vector<BlockId> first_blocks(std::int64_t count) {
   return blocks;
 }
 
-// All of a part. The readers take layers in turn.
+// All of a part. The readers take one layer after the other; one of them is the caller, who is
+// alone when the system gives no thread.
 Status read_layers(const kv_store::KVFile& file, const Arrivals::Part& part,
                    kv_store::PagedStore& shelves, int readers) {
-  const auto read = [&](int first) {
+  std::atomic<int> next = 0;
+  const auto read = [&] {
     Status status;
-    for (int layer = first; layer < shelves.geometry().layers && status.ok(); layer += readers) {
+    for (int layer = next++; layer < shelves.geometry().layers && status.ok(); layer = next++) {
       status = file.read_layer(part.run, layer, part.first_block, part.to, shelves);
     }
     return status;
   };
   std::vector<std::future<Status>> others;
-  for (int first = 1; first < readers; ++first) {
-    others.push_back(std::async(std::launch::async, read, first));
+  try {
+    while (std::ssize(others) + 1 < readers) {
+      others.push_back(std::async(std::launch::async, read));
+    }
+  } catch (const std::system_error&) {
+    readers = static_cast<int>(std::ssize(others)) + 1;  // those that there are read all
   }
-  Status status = read(0);
+  Status status = read();
   for (std::future<Status>& other : others) {
     const Status also = other.get();
     status = status.ok() ? also : status;
