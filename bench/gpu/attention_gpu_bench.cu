@@ -178,8 +178,7 @@ class Runner {
     const double us = microseconds(context_, layers, [&](int i) {
       cuda::AttentionArgs each = args;
       each.kv.data += i * layer;
-      must(cuda::launch_few_rows(each, stream()));
-      must(cuda::launch_many_rows(each, stream()));
+      must(cuda::launch_items(each, stream()));
       must(cuda::launch_merge(each, stream()));
     });
     return print(made, us, plan);
@@ -223,6 +222,7 @@ class Runner {
                      .num_many = static_cast<std::int32_t>(plan.many.size()),
                      .widest_few = plan.widest_few,
                      .num_rows = rows,
+                     .num_merged = plan.num_merged,
                      .part_values = room<float>(parts * kDim),
                      .part_stats = room<float2>(parts)},
             .q = send(std::vector<std::uint16_t>(plan.query_rows.size() * kHeads * kDim, 0x3c3c)),

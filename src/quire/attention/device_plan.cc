@@ -20,7 +20,7 @@ namespace {
 constexpr std::int32_t kFewStep = 32;       // shortest range of an item of few columns
 constexpr std::int32_t kManyStep = 256;     // of many
 constexpr std::int64_t kMostParts = 128;    // of one entry for one row
-constexpr std::int64_t kManyWorkers = 264;  // CTAs of the many-column family side by side
+constexpr std::int64_t kManyWorkers = 132;  // CTAs of the many-column family side by side
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -168,15 +168,18 @@ class Planner {
     (is_few(entry) ? plan_.few : plan_.many).push_back(item);
   }
 
-  // Parts got their place within their row; now each row gets its own.
+  // Parts got their place within their row; now each row gets its own, where it has several.
   void place_parts() {
     for (DevicePlan::Parts& parts : plan_.parts) {
-      parts.first = plan_.num_parts;
-      plan_.num_parts += parts.count;
+      const bool whole = parts.count == 1;
+      parts.first = whole ? -1 : plan_.num_parts;
+      plan_.num_parts += whole ? 0 : parts.count;
+      plan_.num_merged += whole ? 0 : 1;
     }
     for (DevicePlan::Row& row : plan_.rows) {
       const auto batch_row = plan_.query_rows[static_cast<std::size_t>(row.query)];
-      row.part += plan_.parts[static_cast<std::size_t>(batch_row)].first;
+      const std::int32_t first = plan_.parts[static_cast<std::size_t>(batch_row)].first;
+      row.part = first < 0 ? ~batch_row : first + row.part;
     }
   }
 

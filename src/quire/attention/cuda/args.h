@@ -41,6 +41,7 @@ struct DeviceWork {
   std::int32_t num_few = 0, num_many = 0;
   std::int32_t widest_few = 0;   // columns of an item
   std::int32_t num_rows = 0;     // of the batch
+  std::int32_t num_merged = 0;   // of them; the others are written by their item
   float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
 };

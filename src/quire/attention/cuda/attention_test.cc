@@ -133,6 +133,7 @@ class Attention : public device::cuda::test::GpuTest {
                  .num_many = static_cast<std::int32_t>(plan.many.size()),
                  .widest_few = plan.widest_few,
                  .num_rows = rows,
+                 .num_merged = plan.num_merged,
                  .part_values = values.data(),
                  .part_stats = reinterpret_cast<float2*>(stats.data())},
         .q = queries.data(),
@@ -142,8 +143,7 @@ class Attention : public device::cuda::test::GpuTest {
         .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(shape.head_dim)),
         .out = out.data(),
         .lse = lse.data()};
-    must(device::cuda::to_status(launch_few_rows(args, stream()), "few"));
-    must(device::cuda::to_status(launch_many_rows(args, stream()), "many"));
+    must(device::cuda::to_status(launch_items(args, stream()), "items"));
     must(device::cuda::to_status(launch_merge(args, stream()), "merge"));
     return {download(out, size * shape.head_dim), download(lse, size)};
   }

@@ -32,9 +32,16 @@ template <class Launch>
   }
 }
 
-[[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
-[[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
+// Items of both families: to parts, and to rows of `out` and `lse` that have but one.
+[[nodiscard]] cudaError_t launch_items(const AttentionArgs& args, cudaStream_t stream);
 // Parts to rows of `out` and `lse`, in order.
 [[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream);
+
+// What launch_items consists of: few columns and many; the latter on Hopper, where head size and
+// block size suit its copy engine.
+[[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
+[[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
+[[nodiscard]] bool hopper_takes(const AttentionArgs& args);
+[[nodiscard]] cudaError_t launch_many_rows_hopper(const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace quire::attention::cuda

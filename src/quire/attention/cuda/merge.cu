@@ -1,6 +1,7 @@
-// Merges the parts of each row and rounds the result. Parts are dealt to kGroups groups like cards;
-// each group is merged in order, then the groups are. Two kernels do that, one with a warp for each
-// group where there are few rows, one with a warp for all; the bits are the same.
+// Merges the parts of each row that has several and rounds the result. Parts are dealt to kGroups
+// groups like cards; each group is merged in order, then the groups are. Two kernels do that, one
+// with a warp for each group where there are few rows, one with a warp for all; the bits are the
+// same.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -87,6 +88,9 @@ __global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs a
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int group = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const DevicePlan::Parts parts = args.work.parts[row];
+  if (parts.first < 0) {
+    return;
+  }
   Sum sum;
   sum.add_group<4>(args, parts, head, group, lane);
 #pragma unroll
@@ -121,6 +125,9 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
     return;
   }
   const DevicePlan::Parts parts = args.work.parts[row];
+  if (parts.first < 0) {
+    return;
+  }
   Sum all;
   for (int i = 0; i < min(kGroups, parts.count); ++i) {
     Sum group;
@@ -134,6 +141,9 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
 
 cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
   constexpr int kFewBlocks = 4096;
+  if (args.work.num_merged == 0) {
+    return cudaSuccess;
+  }
   const auto rows = static_cast<unsigned>(args.work.num_rows);
   const auto heads = static_cast<unsigned>(args.heads);
   if (rows * heads <= kFewBlocks) {

@@ -350,6 +350,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .num_many = static_cast<std::int32_t>(window.plan.many.size()),
                    .widest_few = window.plan.widest_few,
                    .num_rows = static_cast<std::int32_t>(window.plan.parts.size()),
+                   .num_merged = window.plan.num_merged,
                    .part_values = part_values_.data(),
                    .part_stats = reinterpret_cast<float2*>(part_stats_.data())},
           .q = queries_.data(),
@@ -378,8 +379,7 @@ Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
                                  stream()),
                              "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
-  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_few_rows(args, stream()), "few_rows"));
-  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_many_rows(args, stream()), "many_rows"));
+  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_items(args, stream()), "attention"));
   return to_status(attention::cuda::launch_merge(args, stream()), "merge");
 }
 
