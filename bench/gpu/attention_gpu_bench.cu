@@ -168,9 +168,7 @@ class Runner {
     }
     const DevicePlan plan = make_device_plan(
         {.heads = kHeads, .kv_heads = kKvHeads, .head_dim = kDim}, entries, made.rows,
-        {.block_tokens = kBlock,
-         .workers = context_.properties().multiprocessors * 12,
-         .range_tokens = range});
+        cuda::fit_to_device({.block_tokens = kBlock, .range_tokens = range}, kDim));
     cuda::AttentionArgs args = upload(plan, made.rows);
     const std::int64_t layer = std::int64_t{made.blocks} * kKvHeads * kHeadBlock;
     const auto layers = static_cast<int>(std::clamp<std::int64_t>(kPoolBytes / 2 / layer, 1, 32));
@@ -221,6 +219,7 @@ class Runner {
                      .num_few = static_cast<std::int32_t>(plan.few.size()),
                      .num_many = static_cast<std::int32_t>(plan.many.size()),
                      .widest_few = plan.widest_few,
+                     .many_share = plan.many_share,
                      .num_rows = rows,
                      .num_merged = plan.num_merged,
                      .part_values = room<float>(parts * kDim),

@@ -19,9 +19,10 @@
 
 namespace quire::attention {
 
-inline constexpr int kFewColumns = 16;    // (row, head) pairs of one KV head in an item at most
-inline constexpr int kManyColumns = 128;  // the same of the other family
-inline constexpr int kStepTokens = 128;   // that a kernel takes at once at most
+inline constexpr int kFewColumns = 16;  // (row, head) pairs of one KV head in an item at most
+inline constexpr int kFewColumnsOfOneKernel = 32;  // where one kernel computes both families
+inline constexpr int kManyColumns = 128;           // the same of the other family
+inline constexpr int kStepTokens = 128;            // that a kernel takes at once at most
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
@@ -55,17 +56,22 @@ struct DevicePlan {
   std::int32_t num_parts = 0;                 // that take room
   std::int32_t num_merged = 0;                // rows of the batch that are not written by an item
   std::int32_t widest_few = 0;                // columns of an item of few
+  float many_share = 0;                       // of the time that all items take, by estimate
   PlanCounters counters;
 };
 
 struct DevicePlanOptions {
   std::int32_t block_tokens = 32;
   std::int32_t window_tokens = 0;  // 0: none
-  int workers = 1584;              // items that run side by side: warps of the few-column family
-  std::int32_t range_tokens = 0;   // 0: by load; else a multiple of kPieceTokens
+  int few_workers = 1584;          // items of few columns that run side by side
+  int many_workers = 132;          // of many
+  bool one_kernel = false;  // computes both families, in the same way; a worker for one of many
+                            // columns is instead two for few
+  std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens
 };
 
-// Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks).
+// Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks). Items
+// are sorted, the longest first.
 [[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
                                           std::span<const Entry> entries, std::int32_t num_rows,
                                           const DevicePlanOptions& options);

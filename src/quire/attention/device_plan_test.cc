@@ -84,7 +84,8 @@ TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder)
         make_device_plan({.heads = 8, .kv_heads = 2, .head_dim = 64}, scene.entries, scene.num_rows,
                          {.block_tokens = 16,
                           .window_tokens = window,
-                          .workers = 100,
+                          .few_workers = 100,
+                          .one_kernel = seed % 5 == 0,
                           .range_tokens = seed % 2 == 0 ? 0 : 512});
     Coverage coverage = coverage_of(plan);
     std::int32_t query = 0;

@@ -40,6 +40,7 @@ struct DeviceWork {
   const std::int32_t* blocks = nullptr;
   std::int32_t num_few = 0, num_many = 0;
   std::int32_t widest_few = 0;   // columns of an item
+  float many_share = 0;          // as in DevicePlan
   std::int32_t num_rows = 0;     // of the batch
   std::int32_t num_merged = 0;   // of them; the others are written by their item
   float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum

@@ -101,7 +101,10 @@ class Attention : public device::cuda::test::GpuTest {
     const Shape& shape = scene.shape_;
     const DevicePlan plan = make_device_plan(
         {.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim}, entries,
-        rows, {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range});
+        rows,
+        fit_to_device(
+            {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range},
+            scene.stored_));
     const auto kv = upload(scene.kv_), queries = upload(q);
     const auto few = upload(plan.few), many = upload(plan.many);
     const auto plan_rows = upload(plan.rows);
@@ -132,6 +135,7 @@ class Attention : public device::cuda::test::GpuTest {
                  .num_few = static_cast<std::int32_t>(plan.few.size()),
                  .num_many = static_cast<std::int32_t>(plan.many.size()),
                  .widest_few = plan.widest_few,
+                 .many_share = plan.many_share,
                  .num_rows = rows,
                  .num_merged = plan.num_merged,
                  .part_values = values.data(),

@@ -57,6 +57,9 @@ __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
+__device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+}
 // Box of a map of five dimensions -> `to`.
 __device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& map,
                                          const int (&at)[5], const PhaseBarrier& done) {
@@ -65,6 +68,15 @@ __device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& m
       "{%2, %3, %4, %5, %6}], [%7];\n" ::"r"(shared_address(to)),
       "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(done.address())
       : "memory");
+}
+
+// 16 bytes, by the thread itself.
+__device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
 
 // Barrier `id` of 1..15 for `threads` threads of the CTA, whole warps.

@@ -59,4 +59,18 @@ __device__ __forceinline__ uint4 load_16(const std::uint16_t* from) {
   return __ldg(reinterpret_cast<const uint4*>(from));
 }
 
+// A kernel may be launched to begin before the one ahead of it in the stream has ended (Hopper):
+// that one says when there is room, and the later one waits before it reads or writes what they
+// share.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
 }  // namespace quire::attention::cuda

@@ -1,7 +1,7 @@
 // Items of many query columns, (row, head) pairs of one KV head stacked: keys and values go through
 // shared memory, tile after tile, while the next one is fetched, and every warp holds 16 columns
 // (FlashAttention-2, Dao 2023, with paged KV and packed head groups). Hopper has a kernel of its
-// own for common shapes: many_rows_hopper.cu.
+// own for common shapes: items_hopper.cu.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -306,14 +306,6 @@ cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
     return cudaSuccess;
   }
   return launch_for(args.kv.head_dim, [&]<int D>() { return launch<D>(args, stream); });
-}
-
-cudaError_t launch_items(const AttentionArgs& args, cudaStream_t stream) {
-  if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
-    return error;
-  }
-  return hopper_takes(args) ? launch_many_rows_hopper(args, stream)
-                            : launch_many_rows(args, stream);
 }
 
 }  // namespace quire::attention::cuda

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
 
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs a
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int group = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const DevicePlan::Parts parts = args.work.parts[row];
+  await_previous();
   if (parts.first < 0) {
     return;
   }
@@ -122,9 +124,11 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (head >= args.heads) {
+    await_previous();
     return;
   }
   const DevicePlan::Parts parts = args.work.parts[row];
+  await_previous();
   if (parts.first < 0) {
     return;
   }
@@ -146,12 +150,27 @@ cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
   }
   const auto rows = static_cast<unsigned>(args.work.num_rows);
   const auto heads = static_cast<unsigned>(args.heads);
-  if (rows * heads <= kFewBlocks) {
-    merge_wide<<<dim3(rows, heads), kGroups * 32, 0, stream>>>(args);
-  } else {
-    merge_narrow<<<dim3(rows, (heads + kHeads - 1) / kHeads), kHeads * 32, 0, stream>>>(args);
+  // Where the chip can, it is launched while items are still computed.
+  int device = 0, major = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    return error;
   }
-  return cudaGetLastError();
+  if (const cudaError_t error =
+          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+      error != cudaSuccess) {
+    return error;
+  }
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const bool wide = rows * heads <= kFewBlocks;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = wide ? dim3(rows, heads) : dim3(rows, (heads + kHeads - 1) / kHeads);
+  config.blockDim = wide ? kGroups * 32 : kHeads * 32;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, wide ? merge_wide : merge_narrow, args);
 }
 
 }  // namespace quire::attention::cuda

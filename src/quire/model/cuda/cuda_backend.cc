@@ -57,7 +57,6 @@ using device::cuda::to_status;
 using kernels::cuda::Bf16;
 using tensor::PagedKVView;
 
-constexpr int kWarpsPerMultiprocessor = 12;
 constexpr std::ptrdiff_t kElement = sizeof(Bf16);
 constexpr std::int32_t kDeterministicRange = 8 * attention::kPieceTokens;
 
@@ -216,10 +215,10 @@ Status CudaBackend::prepare(const ForwardBatch& batch, const PagedKVView& view) 
   for (WindowStep& window : windows_) {
     window.plan = attention::make_device_plan(
         shape(), batch.entries, static_cast<std::int32_t>(batch.token_ids.size()),
-        {.block_tokens = view.block_tokens,
-         .window_tokens = window.window_tokens,
-         .workers = device_.properties().multiprocessors * kWarpsPerMultiprocessor,
-         .range_tokens = deterministic_ ? kDeterministicRange : 0});
+        attention::cuda::fit_to_device({.block_tokens = view.block_tokens,
+                                        .window_tokens = window.window_tokens,
+                                        .range_tokens = deterministic_ ? kDeterministicRange : 0},
+                                       view.head_dim));
     const auto add = [&](const auto& values) { return upload_.add(std::span(values)); };
     window.few = add(std::as_const(window.plan.few));
     window.many = add(std::as_const(window.plan.many));
@@ -349,6 +348,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .num_few = static_cast<std::int32_t>(window.plan.few.size()),
                    .num_many = static_cast<std::int32_t>(window.plan.many.size()),
                    .widest_few = window.plan.widest_few,
+                   .many_share = window.plan.many_share,
                    .num_rows = static_cast<std::int32_t>(window.plan.parts.size()),
                    .num_merged = window.plan.num_merged,
                    .part_values = part_values_.data(),
