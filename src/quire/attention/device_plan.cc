@@ -19,9 +19,9 @@
 namespace quire::attention {
 namespace {
 
-constexpr std::int32_t kFewStep = 32;     // shortest range of an item of few columns
-constexpr std::int64_t kMostParts = 128;  // of one entry for one row
-constexpr std::int64_t kItemTokens = 96;  // that take as long as what an item costs beside them
+constexpr std::int32_t kFewStep = 32;      // shortest range of an item of few columns
+constexpr std::int64_t kMostParts = 128;   // of one entry for one row
+constexpr std::int64_t kItemTokens = 256;  // that take as long as what an item costs beside them
 // Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kernel computes
 // both families: products for many columns, memory for few (H200, head size 128; their ratio
 // counts).
@@ -187,7 +187,7 @@ class Planner {
     const int middle =
         std::clamp(static_cast<int>(std::lround(plan_.many_share * all)), 1, all - 1);
     double first_end = std::numeric_limits<double>::infinity();
-    for (int some = std::max(1, middle - all / 8); some <= std::min(all - 1, middle + all / 8);
+    for (int some = std::max(1, middle - all / 3); some <= std::min(all - 1, middle + all / 8);
          some += std::max(1, all / 64)) {
       const auto [many_cut, many_end] = many_.best(kStepTokens, some);
       const auto [few_cut, few_end] = few_.best(kStepTokens, std::int64_t{2} * (all - some));

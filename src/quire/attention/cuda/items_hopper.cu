@@ -146,35 +146,86 @@ __device__ Cursor<D> ring_of(const Queue& queue, bool many, int group) {
   return many || queue.alone() ? Cursor<D>(0, kSlots<D>) : Cursor<D>(group * kOwn, kOwn);
 }
 
-// One warp: a lane to each box of a tile.
+// The boxes of a worker's tiles, a lane to each; where the next one lies is fetched ahead, since
+// every load takes as long as a tile when memory is busy.
+class Boxes {
+ public:
+  __device__ Boxes(const AttentionArgs& args, const Queue& queue, int row, int box_tokens)
+      : args_(args), queue_(queue), row_(row), box_tokens_(box_tokens) {
+    if (!queue_.empty()) {
+      next_ = queue_.item();
+      begin_item();
+    }
+  }
+  [[nodiscard]] __device__ bool empty() const { return ended_; }
+  [[nodiscard]] __device__ int slot() const { return slot_; }
+  [[nodiscard]] __device__ int block() const { return block_; }
+  [[nodiscard]] __device__ int kv_head() const { return kv_head_; }
+
+  __device__ void pop() {
+    first_ += kTokens;
+    if (first_ < item_.last_token) {
+      find();
+    } else {
+      begin_item();
+    }
+  }
+
+ private:
+  __device__ void begin_item() {
+    ended_ = queue_.empty();
+    if (ended_) {
+      return;
+    }
+    item_ = next_;
+    first_ = item_.first_token;
+    kv_head_ = queue_.kv_head();
+    queue_.pop();
+    if (!queue_.empty()) {
+      next_ = queue_.item();
+    }
+    find();
+  }
+  // A box without a token that some row sees is read as the nearest one with.
+  __device__ void find() {
+    const int token = min(max(first_ + row_, item_.first_seen & -box_tokens_),
+                          (item_.last_token - 1) & -box_tokens_);
+    const TokenPlace place = place_of(token, args_.kv.block_tokens, args_.kv.block_shift);
+    slot_ = place.slot;
+    block_ = __ldg(args_.work.blocks + item_.first_block + place.block);
+  }
+
+  const AttentionArgs& args_;
+  Queue queue_;
+  const int row_, box_tokens_;
+  bool ended_ = true;
+  DevicePlan::Item item_, next_;
+  int first_ = 0, slot_ = 0, block_ = 0, kv_head_ = 0;
+};
+
+// One warp: keys and values of tile after tile.
 template <int D>
-__device__ void feed(const AttentionArgs& args, const CUtensorMap& map, int box_tokens, Queue queue,
-                     Cursor<D> cursor, Shared<D>& shared) {
+__device__ void feed(const AttentionArgs& args, const CUtensorMap& map, int box_tokens,
+                     const Queue& queue, Cursor<D> cursor, Shared<D>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / box_tokens;
   fetch_map(map);
   const int column = lane / boxes, row = lane % boxes * box_tokens;
-  for (; !queue.empty(); queue.pop()) {
-    const DevicePlan::Item item = queue.item();
-    // A box without a token that some row sees is read as the nearest one with.
-    const int lowest = item.first_seen & -box_tokens, highest = (item.last_token - 1) & -box_tokens;
-    for (int first = item.first_token; first < item.last_token; first += kTokens) {
-      const int token = min(max(first + row, lowest), highest);
-      const TokenPlace place = place_of(token, args.kv.block_tokens, args.kv.block_shift);
-      const int block = __ldg(args.work.blocks + item.first_block + place.block);
+  for (Boxes next(args, queue, row, box_tokens); !next.empty();) {
+    const int slot = next.slot(), block = next.block(), kv_head = next.kv_head();
+    next.pop();
 #pragma unroll
-      for (int what = 0; what < 2; ++what) {  // keys, values
-        PhaseBarrier& full = shared.full[cursor.slot()];
-        shared.free[cursor.slot()].await(cursor.round() + 1);
-        if (lane == 0) {
-          full.arrive_expecting(kTokens * D * 2);
-        }
-        __syncwarp();
-        if (column < D / 64) {
-          copy_box(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, map,
-                   {column * 64, place.slot, what, block, queue.kv_head()}, full);
-        }
-        cursor.advance(1);
+    for (int what = 0; what < 2; ++what) {  // keys, values
+      PhaseBarrier& full = shared.full[cursor.slot()];
+      shared.free[cursor.slot()].await(cursor.round() + 1);
+      if (lane == 0) {
+        full.arrive_expecting(kTokens * D * 2);
       }
+      __syncwarp();
+      if (column < D / 64) {
+        copy_box(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, map,
+                 {column * 64, slot, what, block, kv_head}, full);
+      }
+      cursor.advance(1);
     }
   }
 }
@@ -188,37 +239,51 @@ __device__ void brief(const AttentionArgs& args, Queue queue, bool many, int gro
   const int lane = static_cast<int>(threadIdx.x) % 32, heads = args.heads / args.kv_heads;
   const int buffers = many ? 1 : kQueryBuffers, room = kGroupColumns / buffers;
   const int first_column = many ? group * kGroupColumns : 0;
-  for (; !queue.empty(); queue.pop()) {
-    const int buffer = queue.round() % buffers, first_place = buffer * room;
-    const DevicePlan::Item item = queue.item();
+  const auto row_of = [&](const DevicePlan::Item& item, int at) {
+    const int row = (first_column + at + lane) / heads;
+    return row < item.num_rows ? args.work.rows[item.first_row + row]
+                               : DevicePlan::Row{.part = kNoPart};
+  };
+  // Of the item to come, fetched ahead: item and first rows.
+  DevicePlan::Item next = {};
+  DevicePlan::Row next_row = {};
+  if (!queue.empty()) {
+    next = queue.item();
+    next_row = row_of(next, 0);
+  }
+  while (!queue.empty()) {
+    const int round = queue.round(), buffer = round % buffers, first_place = buffer * room;
+    const DevicePlan::Item item = next;
     const int first_head = queue.kv_head() * heads;
-    shared.queries_free[group][buffer].await(queue.round() / buffers + 1);
+    queue.pop();
+    if (!queue.empty()) {
+      next = queue.item();
+    }
+    shared.queries_free[group][buffer].await(round / buffers + 1);
     if (lane == 0) {
       shared.brief[group][buffer] = {item.first_token, item.first_seen, item.last_token,
                                      first_head};
     }
     for (int at = 0; at < room; at += 32) {
-      const int index = first_column + at + lane, row = index / heads;
-      Brief::Column column = {0, INT_MAX, kNoPart};
-      int query = 0;
-      if (row < item.num_rows) {
-        const DevicePlan::Row seen = args.work.rows[item.first_row + row];
-        column = {seen.visible_begin, seen.visible_end, seen.part};
-        query = seen.query;
-      }
-      shared.columns[group][first_place + at + lane] = column;
+      const DevicePlan::Row row = at == 0 ? next_row : row_of(item, at);
+      const bool there = row.part != kNoPart;
+      shared.columns[group][first_place + at + lane] = {
+          there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX, row.part};
       // What lies beyond the columns of the item is never used.
       const int count = min(32, item.num_rows * heads - first_column - at);
 #pragma unroll 1
       for (int c = 0; c < count; c += kAtOnce) {
         const int mine = c + lane / kPieces, piece = lane % kPieces;
         const int place = first_place + at + mine;
-        const std::int64_t from = __shfl_sync(0xffffffffu, query, mine);
+        const std::int64_t from = __shfl_sync(0xffffffffu, row.query, mine);
         const int head = first_head + (first_column + at + mine) % heads;
         copy_16(shared.queries[group] + piece / 8 * kGroupColumns * 64 + place * 64 +
                     (piece % 8 ^ place % 8) * 8,
                 args.q + (from * args.heads + head) * D + piece * 8);
       }
+    }
+    if (!queue.empty()) {
+      next_row = row_of(next, 0);
     }
     await_copies();
     publish_shared();
