@@ -380,17 +380,20 @@ class Columns {
   static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
 
   [[nodiscard]] __device__ bool many() const { return !kFew || (kMany && many_); }
-  // Warps without columns have nothing to do beside products, in which all warps take part. Of an
-  // item of many columns nearly all have.
-  [[nodiscard]] __device__ bool busy() const { return !kFew || busy_; }
+  // Warps without columns have nothing to do beside products, in which all warps take part. Where
+  // the code is for many columns too, leaving it out would cost those more than it saves.
+  [[nodiscard]] __device__ bool busy() const { return kMany || busy_; }
 
   // One of the lane's columns, in the warpgroup.
   [[nodiscard]] __device__ int index_of(int half) const {
-    return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half;
+    return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half - skipped();
   }
+  // Rows of the products before the first column. Few columns are one warp's; those of the two
+  // warpgroups should not be warps of the same quarter of the multiprocessor.
+  [[nodiscard]] __device__ int skipped() const { return !many() && group_ == 1 ? 16 : 0; }
   [[nodiscard]] __device__ Brief::Column column_of(int half) const {
     const int index = index_of(half);
-    if (!many() && index >= kFewColumnsOfOneKernel) {
+    if (!many() && (index < 0 || index >= kFewColumnsOfOneKernel)) {
       return {0, INT_MAX, kNoPart};
     }
     return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
@@ -426,9 +429,9 @@ class Columns {
 
   // Products of the queries with all tokens of a tile.
   __device__ void issue_scores(float (&score)[kTokens / 8][4]) {
-    // With rows behind it that belong to others where the item has few columns.
-    const std::uint32_t q =
-        shared_address(shared_.queries[group_]) + buffer_ * kFewColumnsOfOneKernel * 128;
+    // Around few columns lie rows that belong to others: what comes of them is not used.
+    const std::uint32_t q = shared_address(shared_.queries[group_]) +
+                            (buffer_ * kFewColumnsOfOneKernel - skipped()) * 128;
     const std::uint32_t keys = shared_address(shared_.slots[keys_.slot()]);
     settle(score);
     begin_products();
