@@ -147,6 +147,32 @@ Case prefill(std::int32_t tokens, double least_teraflops) {
   return made;
 }
 
+constexpr int kFillBlocks = 1024, kFillThreads = 256;
+
+// bf16 numbers in [-1, 1), from a mix of their places (Steele, Lea, Flood 2014, splitmix).
+__device__ __host__ std::uint16_t random_bf16(std::uint32_t place) {
+  std::uint32_t bits = place * 0x9e3779b9u;
+  bits = (bits ^ bits >> 16) * 0x85ebca6bu;
+  bits ^= bits >> 13;
+  const float number = static_cast<float>(bits & 0xffffu) / 32768.0f - 1.0f;
+  return static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, number) >> 16);
+}
+
+__global__ void fill_random(std::uint16_t* data, std::int64_t count) {
+  for (std::int64_t i = blockIdx.x * kFillThreads + threadIdx.x; i < count;
+       i += kFillBlocks * kFillThreads) {
+    data[i] = random_bf16(static_cast<std::uint32_t>(i));
+  }
+}
+
+std::vector<std::uint16_t> random_numbers(std::size_t count) {
+  std::vector<std::uint16_t> numbers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    numbers[i] = random_bf16(static_cast<std::uint32_t>(i));
+  }
+  return numbers;
+}
+
 class Runner {
  public:
   explicit Runner(quire::device::Accelerator& accelerator)
@@ -155,8 +181,9 @@ class Runner {
         pool_(must(DeviceBuffer<std::uint16_t>::make(context_.device_pool(), kPoolBytes / 2))) {
     std::printf("read %.0f GB/s, products %.0f TFLOP/s\n", ceilings_.read_bytes_per_second * 1e-9,
                 ceilings_.flops_per_second * 1e-12);
-    // Small normal numbers everywhere.
-    must(fill_async(pool_.data(), 0x3c, kPoolBytes, stream()));
+    // Constant numbers would take less power, and so less time.
+    fill_random<<<kFillBlocks, kFillThreads, 0, stream()>>>(pool_.data(), kPoolBytes / 2);
+    must(cudaGetLastError());
   }
 
   // One line; whether the bar is met.
@@ -168,9 +195,7 @@ class Runner {
     }
     const DevicePlan plan = make_device_plan(
         {.heads = kHeads, .kv_heads = kKvHeads, .head_dim = kDim}, entries, made.rows,
-        {.block_tokens = kBlock,
-         .workers = context_.properties().multiprocessors * 12,
-         .range_tokens = range});
+        cuda::fit_to_device({.block_tokens = kBlock, .range_tokens = range}, kDim));
     cuda::AttentionArgs args = upload(plan, made.rows);
     const std::int64_t layer = std::int64_t{made.blocks} * kKvHeads * kHeadBlock;
     const auto layers = static_cast<int>(std::clamp<std::int64_t>(kPoolBytes / 2 / layer, 1, 32));
@@ -178,8 +203,7 @@ class Runner {
     const double us = microseconds(context_, layers, [&](int i) {
       cuda::AttentionArgs each = args;
       each.kv.data += i * layer;
-      must(cuda::launch_few_rows(each, stream()));
-      must(cuda::launch_many_rows(each, stream()));
+      must(cuda::launch_items(each, stream()));
       must(cuda::launch_merge(each, stream()));
     });
     return print(made, us, plan);
@@ -219,13 +243,15 @@ class Runner {
                      .rows = send(plan.rows),
                      .parts = send(plan.parts),
                      .blocks = send(plan.blocks),
+                     .crew = send(std::vector{plan.crew}),
                      .num_few = static_cast<std::int32_t>(plan.few.size()),
                      .num_many = static_cast<std::int32_t>(plan.many.size()),
                      .wide = plan.widest_few > 8,
                      .num_rows = rows,
+                     .merges = plan.num_merged > 0,
                      .part_values = room<float>(parts * kDim),
                      .part_stats = room<float2>(parts)},
-            .q = send(std::vector<std::uint16_t>(plan.query_rows.size() * kHeads * kDim, 0x3c3c)),
+            .q = send(random_numbers(plan.query_rows.size() * kHeads * kDim)),
             .heads = kHeads,
             .kv_heads = kKvHeads,
             .head_dim = kDim,

@@ -19,7 +19,7 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
-#include "quire/device/aligned_buffer.h"
+#include "quire/device/host_buffer.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/sqlite.h"
@@ -215,7 +215,7 @@ TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsF
   const auto bytes =
       static_cast<std::size_t>(10 * engine->tiers().shelves().geometry().block_bytes());
   engine::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
-                              .bytes = device::AlignedBuffer<std::byte>(bytes)};
+                              .bytes = device::HostBuffer(bytes)};
   std::ranges::fill(segment.bytes.span(), std::byte{0});
   hold_up();
   add(llm_, some_ids(10 * kBlock, 1));

@@ -1,10 +1,12 @@
 #include "quire/attention/device_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,12 +19,74 @@
 namespace quire::attention {
 namespace {
 
-constexpr std::int32_t kFewStep = 32;       // shortest range of an item of few columns
-constexpr std::int32_t kManyStep = 256;     // of many
-constexpr std::int64_t kMostParts = 128;    // of one entry for one row
-constexpr std::int64_t kManyWorkers = 264;  // CTAs of the many-column family side by side
+constexpr std::int32_t kFewStep = 32;      // shortest range of an item of few columns
+constexpr std::int64_t kMostParts = 128;   // of one entry for one row
+constexpr std::int64_t kItemTokens = 256;  // that take as long as what an item costs beside them
+// Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kernel computes
+// both families: products for many columns, memory for few (H200, head size 128; their ratio
+// counts).
+constexpr double kManyStepUs = 1.6, kFewStepUs = 0.8;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Equal pieces of about `share` tokens, whole steps.
+struct Cut {
+  double share = 1;
+  bool up = false;  // rather one piece more than one less
+  std::int64_t step = 1;
+
+  [[nodiscard]] std::int64_t piece(std::int64_t tokens) const {
+    const double wanted = static_cast<double>(tokens) / share;
+    const auto pieces = static_cast<std::int64_t>(up ? std::ceil(wanted) : std::floor(wanted));
+    return divide_up(divide_up(tokens, std::clamp<std::int64_t>(pieces, 1, kMostParts)), step) *
+           step;
+  }
+};
+
+// Tiles of one family by how many tokens they read.
+class Lengths {
+ public:
+  void add(std::int64_t tokens, std::int64_t count) {
+    counts_[tokens] += count;
+    total_ += tokens * count;
+  }
+  [[nodiscard]] std::int64_t total() const { return total_; }
+
+  // Tokens after which the last of the workers is done, by estimate.
+  [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers) const {
+    std::int64_t items = 0, longest = 0;
+    for (const auto& [tokens, count] : counts_) {
+      const std::int64_t piece = cut.piece(tokens);
+      items += divide_up(tokens, piece) * count;
+      longest = std::max(longest, piece);
+    }
+    const std::int64_t rounds = divide_up(items, workers);
+    const double even = static_cast<double>(total_) / static_cast<double>(workers) +
+                        static_cast<double>(longest) / 2;
+    return std::min(static_cast<double>(rounds * longest), even) +
+           static_cast<double>(rounds * kItemTokens);
+  }
+
+  // What ends first.
+  [[nodiscard]] std::pair<Cut, double> best(std::int64_t step, std::int64_t workers) const {
+    constexpr int kMostRounds = 4;
+    std::pair<Cut, double> best{{}, std::numeric_limits<double>::infinity()};
+    for (int rounds = 1; rounds <= kMostRounds && total_ > 0; ++rounds) {
+      for (const bool up : {false, true}) {
+        const Cut cut{static_cast<double>(total_) / static_cast<double>(workers * rounds), up,
+                      step};
+        if (const double end = estimate(cut, workers); end < best.second) {
+          best = {cut, end};
+        }
+      }
+    }
+    return total_ > 0 ? best : std::pair<Cut, double>{};
+  }
+
+ private:
+  std::map<std::int64_t, std::int64_t> counts_;  // of each length
+  std::int64_t total_ = 0;
+};
 
 class Planner {
  public:
@@ -37,61 +101,45 @@ class Planner {
 
   DevicePlan make() {
     for (const Entry& entry : entries_) {
-      (is_few(entry) ? few_tokens_ : many_tokens_) += work_of(entry);
-      longest_ = std::max<std::int64_t>(longest_, entry.num_tokens);
-    }
-    for (const Entry& entry : entries_) {
       add(entry);
     }
+    choose_cuts();
+    for (const Tile& tile : tiles_) {
+      cut(tile);
+    }
     place_parts();
+    choose_crew();
     // Longest first: what begins last should end soon.
     const auto order = [](const DevicePlan::Item& item) {
       return std::pair(item.first_token - item.last_token, item.first_row);
     };
-    std::sort(plan_.many.begin(), plan_.many.end(),
-              [&](const auto& a, const auto& b) { return order(a) < order(b); });
+    for (auto* items : {&plan_.few, &plan_.many}) {
+      std::sort(items->begin(), items->end(),
+                [&](const auto& a, const auto& b) { return order(a) < order(b); });
+    }
     return std::move(plan_);
   }
 
  private:
   // What rows [first, first + count) of an entry see together.
   struct Tile {
+    const Entry* entry = nullptr;
+    std::int32_t first_block = 0, first_query = 0;  // of the entry
     std::int32_t first = 0, count = 0;
+    bool few = false;
     TokenRange seen;
   };
 
-  // The families differ in the last bits, so with fixed ranges one of them does everything.
-  [[nodiscard]] bool is_few(const Entry& entry) const {
+  // Where the families differ in the last bits and ranges are fixed, one of them does everything.
+  [[nodiscard]] bool is_few(const Entry& entry, std::int64_t rows) const {
+    if (options_.one_kernel) {
+      return rows * group_ <= kFewColumnsOfOneKernel;
+    }
     return options_.range_tokens == 0 && std::ssize(entry.rows) * group_ <= kFewColumns;
   }
 
-  [[nodiscard]] std::int32_t rows_of_tile(const Entry& entry) const {
-    return std::max(1, (is_few(entry) ? kFewColumns : kManyColumns) / group_);
-  }
-
-  // Tokens that tiles of the entry read, over all KV heads.
-  [[nodiscard]] std::int64_t work_of(const Entry& entry) const {
-    std::int64_t tokens = 0;
-    for (const EntryRow& row : entry.rows) {
-      const TokenRange range = visible_tokens(entry, row, options_.window_tokens);
-      tokens += range.end - range.begin;
-    }
-    return divide_up(tokens, rows_of_tile(entry)) * kv_heads_;
-  }
-
-  // Length of the ranges into which a run is cut, from its first token on.
-  [[nodiscard]] std::int32_t range_tokens(bool few) const {
-    if (options_.range_tokens > 0) {
-      return options_.range_tokens;
-    }
-    const std::int64_t step = few ? kFewStep : kManyStep;
-    const std::int64_t share =
-        few ? divide_up(few_tokens_, options_.workers) : divide_up(many_tokens_, kManyWorkers);
-    // A row with many parts waits for their merge.
-    const std::int64_t least = divide_up(longest_, kMostParts);
-    const std::int64_t range = divide_up(std::max({share, least, std::int64_t{1}}), step) * step;
-    return static_cast<std::int32_t>(
-        std::min<std::int64_t>(range, std::numeric_limits<std::int32_t>::max() / 2));
+  [[nodiscard]] std::int64_t step_of(bool few) const {
+    return few && !options_.one_kernel ? kFewStep : kStepTokens;
   }
 
   void add(const Entry& entry) {
@@ -109,22 +157,71 @@ class Planner {
     plan_.blocks.insert(plan_.blocks.end(), entry.blocks.begin(), entry.blocks.end());
     plan_.counters.entries += 1;
     plan_.counters.rows += std::ssize(entry.rows);
-    const bool few = is_few(entry);
-    const std::int32_t range = range_tokens(few), height = rows_of_tile(entry);
     const auto num_rows = static_cast<std::int32_t>(entry.rows.size());
+    const std::int32_t height = std::max(1, kManyColumns / group_);
     for (std::int32_t first = 0; first < num_rows; first += height) {
-      const Tile tile = tile_of(entry, first, std::min(height, num_rows - first));
-      for (std::int32_t begin = tile.seen.begin / range * range; begin < tile.seen.end;
-           begin += range) {
-        const TokenRange cut = {std::max(begin, tile.seen.begin),
-                                std::min(begin + range, tile.seen.end)};
-        add_item(entry, tile, cut, {.first_block = first_block, .first_row = first_query});
+      Tile tile = tile_of(entry, first, std::min(height, num_rows - first));
+      if (tile.seen.begin >= tile.seen.end) {
+        continue;
+      }
+      tile.first_block = first_block;
+      tile.first_query = first_query;
+      (tile.few ? few_ : many_).add(tile.seen.end - tile.seen.begin, kv_heads_);
+      tiles_.push_back(tile);
+    }
+  }
+
+  // How tiles of the families are cut into items, and who computes them.
+  void choose_cuts() {
+    const double many = kManyStepUs * static_cast<double>(many_.total());
+    const double few = kFewStepUs * static_cast<double>(few_.total());
+    many_share_ = many > 0 ? static_cast<float>(many / (many + few)) : 0;
+    if (!options_.one_kernel || many == 0 || few == 0) {
+      const std::int64_t workers =
+          options_.one_kernel ? 2 * options_.many_workers : options_.few_workers;
+      few_cut_ = few_.best(step_of(true), workers).first;
+      many_cut_ = many_.best(step_of(false), options_.many_workers).first;
+      return;
+    }
+    // Shares near the estimated one may suit the numbers of items better.
+    const int all = options_.many_workers;
+    const int middle = std::clamp(static_cast<int>(std::lround(many_share_ * all)), 1, all - 1);
+    double first_end = std::numeric_limits<double>::infinity();
+    for (int some = std::max(1, middle - all / 3); some <= std::min(all - 1, middle + all / 8);
+         some += std::max(1, all / 64)) {
+      const auto [many_cut, many_end] = many_.best(kStepTokens, some);
+      const auto [few_cut, few_end] = few_.best(kStepTokens, std::int64_t{2} * (all - some));
+      // Two items of few run side by side at half the speed each.
+      const double end = std::max(many_end * kManyStepUs, 2 * few_end * kFewStepUs);
+      if (end < first_end) {
+        first_end = end;
+        many_cut_ = many_cut;
+        few_cut_ = few_cut;
+        many_share_ = static_cast<float>(some) / static_cast<float>(all);
       }
     }
   }
 
+  void cut(const Tile& tile) {
+    const std::int64_t step = step_of(tile.few);
+    const std::int64_t length = tile.seen.end - tile.seen.begin;
+    const bool fixed = options_.range_tokens > 0;
+    const auto range =
+        fixed ? options_.range_tokens
+              : static_cast<std::int32_t>((tile.few ? few_cut_ : many_cut_).piece(length));
+    const auto unit = fixed ? range : static_cast<std::int32_t>(step);
+    for (std::int32_t begin = tile.seen.begin / unit * unit; begin < tile.seen.end;
+         begin += range) {
+      add_item(tile, {std::max(begin, tile.seen.begin), std::min(begin + range, tile.seen.end)});
+    }
+  }
+
   [[nodiscard]] Tile tile_of(const Entry& entry, std::int32_t first, std::int32_t count) const {
-    Tile tile{.first = first, .count = count, .seen = {std::numeric_limits<int>::max(), 0}};
+    Tile tile{.entry = &entry,
+              .first = first,
+              .count = count,
+              .few = is_few(entry, count),
+              .seen = {std::numeric_limits<int>::max(), 0}};
     for (const EntryRow& row :
          entry.rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))) {
       const TokenRange range = visible_tokens(entry, row, options_.window_tokens);
@@ -135,10 +232,10 @@ class Planner {
     return tile;
   }
 
-  // `at`: first_block, and in first_row the first query, of the entry.
-  void add_item(const Entry& entry, const Tile& tile, TokenRange cut, const DevicePlan::Item& at) {
-    const std::int32_t step = is_few(entry) ? kFewStep : kStepTokens;
-    DevicePlan::Item item{.first_block = at.first_block,
+  void add_item(const Tile& tile, TokenRange cut) {
+    const Entry& entry = *tile.entry;
+    const auto step = static_cast<std::int32_t>(step_of(tile.few));
+    DevicePlan::Item item{.first_block = tile.first_block,
                           .first_token = cut.begin / step * step,
                           .first_seen = cut.begin,
                           .last_token = cut.end,
@@ -149,7 +246,7 @@ class Planner {
       const TokenRange seen = {std::max(range.begin, cut.begin), std::min(range.end, cut.end)};
       if (seen.begin < seen.end) {
         const auto part = plan_.parts[static_cast<std::size_t>(row.row)].count++;
-        plan_.rows.push_back({.query = at.first_row + i,
+        plan_.rows.push_back({.query = tile.first_query + i,
                               .visible_begin = seen.begin,
                               .visible_end = seen.end,
                               .part = part});
@@ -162,29 +259,54 @@ class Planner {
     const std::int32_t tokens = options_.block_tokens;
     plan_.counters.blocks_read +=
         std::int64_t{kv_heads_} * (divide_up(cut.end, tokens) - cut.begin / tokens);
-    if (is_few(entry)) {
+    if (tile.few) {
       plan_.widest_few = std::max(plan_.widest_few, item.num_rows * group_);
     }
-    (is_few(entry) ? plan_.few : plan_.many).push_back(item);
+    (tile.few ? plan_.few : plan_.many).push_back(item);
   }
 
-  // Parts got their place within their row; now each row gets its own.
+  // Parts got their place within their row; now each row gets its own, where it has several.
   void place_parts() {
     for (DevicePlan::Parts& parts : plan_.parts) {
-      parts.first = plan_.num_parts;
-      plan_.num_parts += parts.count;
+      const bool whole = parts.count == 1;
+      parts.first = whole ? -1 : plan_.num_parts;
+      plan_.num_parts += whole ? 0 : parts.count;
+      plan_.num_merged += whole ? 0 : 1;
     }
     for (DevicePlan::Row& row : plan_.rows) {
       const auto batch_row = plan_.query_rows[static_cast<std::size_t>(row.query)];
-      row.part += plan_.parts[static_cast<std::size_t>(batch_row)].first;
+      const std::int32_t first = plan_.parts[static_cast<std::size_t>(batch_row)].first;
+      row.part = first < 0 ? ~batch_row : first + row.part;
     }
+  }
+
+  // CTAs by what the families cost.
+  void choose_crew() {
+    const auto units = [&](const std::vector<DevicePlan::Item>& items) {
+      return std::ssize(items) * kv_heads_;
+    };
+    const std::int64_t all = options_.many_workers, many = units(plan_.many),
+                       few = units(plan_.few);
+    const std::int64_t wanted = std::lround(many_share_ * static_cast<float>(all));
+    const std::int64_t for_many =
+        few == 0    ? std::min(many, all)
+        : many == 0 ? 0
+                    : std::min(many, std::clamp<std::int64_t>(wanted, 1,
+                                                              std::max<std::int64_t>(all - 1, 1)));
+    plan_.crew = {.few_items = static_cast<std::int32_t>(plan_.few.size()),
+                  .many_items = static_cast<std::int32_t>(plan_.many.size()),
+                  .few_workers = static_cast<std::int32_t>(std::min(few, all - for_many)),
+                  .many_workers = static_cast<std::int32_t>(for_many)};
   }
 
   std::span<const Entry> entries_;
   const DevicePlanOptions options_;
   const std::int32_t group_;
   const std::int32_t kv_heads_;
-  std::int64_t few_tokens_ = 0, many_tokens_ = 0, longest_ = 0;
+  std::vector<Tile> tiles_;
+  Lengths few_, many_;
+  Cut few_cut_, many_cut_;
+  float many_share_ = 0;  // of the time that all items take, by estimate
   DevicePlan plan_;
 };
 

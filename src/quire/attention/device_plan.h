@@ -2,7 +2,8 @@
 // families of kernels share it: items of few query columns, where reading KV is the cost (decode),
 // and items of many, where the arithmetic is (prefill, chunks that many requests use). Each item
 // gives every one of its rows a part, (max, sum, values) over a range of the run's tokens; the
-// parts of a row are merged in the order of its entries and their tokens.
+// parts of a row are merged in the order of its entries and their tokens. A part that is the only
+// one of its row takes no room: the item writes the row.
 //
 // Where the ranges begin decides the last bits of a result. With a fixed `range_tokens` they depend
 // on the run alone, so that a row's bits do not depend on its batch; by default they depend on how
@@ -18,9 +19,10 @@
 
 namespace quire::attention {
 
-inline constexpr int kFewColumns = 16;   // (row, head) pairs of one KV head in an item at most
-inline constexpr int kManyColumns = 64;  // the same of the other family
-inline constexpr int kStepTokens = 64;   // that a kernel takes at once at most
+inline constexpr int kFewColumns = 16;  // (row, head) pairs of one KV head in an item at most
+inline constexpr int kFewColumnsOfOneKernel = 32;  // where one kernel computes both families
+inline constexpr int kManyColumns = 128;           // the same of the other family
+inline constexpr int kStepTokens = 128;            // that a kernel takes at once at most
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
@@ -38,12 +40,17 @@ struct DevicePlan {
     std::int32_t query = 0;          // index into `query_rows`: which rotated query
     std::int32_t visible_begin = 0;  // tokens of the run that it sees
     std::int32_t visible_end = 0;
-    std::int32_t part = 0;
+    std::int32_t part = 0;  // where nothing is to be merged: ~row of the batch, to be written whole
   };
   // Where the parts of one row of the batch lie: [first, first + count).
   struct Parts {
-    std::int32_t first = 0;
+    std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
+  };
+  // Items, and the CTAs that share them where one kernel computes both families. Uploaded as it is.
+  struct Crew {
+    std::int32_t few_items = 0, many_items = 0;
+    std::int32_t few_workers = 0, many_workers = 0;
   };
   std::vector<Item> few, many;
   std::vector<Row> rows;
@@ -51,19 +58,25 @@ struct DevicePlan {
   std::vector<std::int32_t> blocks;           // block ids, run after run
   std::vector<std::int32_t> query_rows;       // [entry rows] row of the batch
   std::vector<std::int32_t> query_positions;  // [entry rows]
-  std::int32_t num_parts = 0;
-  std::int32_t widest_few = 0;  // columns of an item of few
+  std::int32_t num_parts = 0;                 // that take room
+  std::int32_t num_merged = 0;                // rows of the batch that are not written by an item
+  std::int32_t widest_few = 0;                // columns of an item of few
+  Crew crew;
   PlanCounters counters;
 };
 
 struct DevicePlanOptions {
   std::int32_t block_tokens = 32;
   std::int32_t window_tokens = 0;  // 0: none
-  int workers = 1584;              // items that run side by side: warps of the few-column family
-  std::int32_t range_tokens = 0;   // 0: by load; else a multiple of kPieceTokens
+  int few_workers = 1584;          // items of few columns that run side by side
+  int many_workers = 132;          // of many
+  bool one_kernel = false;  // computes both families, in the same way; a worker for one of many
+                            // columns is instead two for few
+  std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens
 };
 
-// Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks).
+// Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks). Items
+// are sorted, the longest first.
 [[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
                                           std::span<const Entry> entries, std::int32_t num_rows,
                                           const DevicePlanOptions& options);

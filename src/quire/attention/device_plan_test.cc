@@ -84,7 +84,8 @@ TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder)
         make_device_plan({.heads = 8, .kv_heads = 2, .head_dim = 64}, scene.entries, scene.num_rows,
                          {.block_tokens = 16,
                           .window_tokens = window,
-                          .workers = 100,
+                          .few_workers = 100,
+                          .one_kernel = seed % 5 == 0,
                           .range_tokens = seed % 2 == 0 ? 0 : 512});
     Coverage coverage = coverage_of(plan);
     std::int32_t query = 0;
@@ -100,19 +101,26 @@ TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder)
       }
     }
     ASSERT_EQ(coverage.times.size(), pairs) << "nothing else";
-    std::int32_t next = 0;
+    std::int32_t next = 0, merged = 0;
     for (std::int32_t row = 0; row < scene.num_rows; ++row) {
       auto& parts = coverage.parts[row];
       std::ranges::sort(parts);
       const DevicePlan::Parts& place = plan.parts[static_cast<std::size_t>(row)];
-      ASSERT_EQ(place.first, next);
       ASSERT_EQ(place.count, std::ssize(parts));
+      if (place.count == 1) {
+        ASSERT_EQ(place.first, -1) << "written whole";
+        ASSERT_EQ(parts[0].first, ~row);
+        continue;
+      }
+      ++merged;
+      ASSERT_EQ(place.first, next);
       for (std::size_t i = 0; i < parts.size(); ++i) {
         ASSERT_EQ(parts[i].first, next++);
         ASSERT_TRUE(i == 0 || parts[i - 1].second <= parts[i].second) << "entries in order";
       }
     }
     ASSERT_EQ(plan.num_parts, next);
+    ASSERT_EQ(plan.num_merged, merged);
   }
 }
 

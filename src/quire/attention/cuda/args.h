@@ -38,9 +38,12 @@ struct DeviceWork {
   const DevicePlan::Row* rows = nullptr;
   const DevicePlan::Parts* parts = nullptr;
   const std::int32_t* blocks = nullptr;
-  std::int32_t num_few = 0, num_many = 0;
-  bool wide = false;             // an item of few has more than 8 columns
-  std::int32_t num_rows = 0;     // of the batch
+  const DevicePlan::Crew* crew =
+      nullptr;  // what of the numbers below the kernel of Hopper believes
+  std::int32_t num_few = 0, num_many = 0;  // what is beyond the plan's has no rows
+  bool wide = false;                       // an item of few has more than 8 columns
+  std::int32_t num_rows = 0;               // of the batch
+  bool merges = true;                      // of a row; else all are written by their item
   float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
 };

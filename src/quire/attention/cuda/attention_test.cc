@@ -94,6 +94,8 @@ struct Result {
   std::vector<float> lse;
 };
 
+constexpr std::size_t kPadding = 3;  // items
+
 class Attention : public device::cuda::test::GpuTest {
  protected:
   Result run(const Scene& scene, std::span<const Entry> entries, int rows,
@@ -101,9 +103,18 @@ class Attention : public device::cuda::test::GpuTest {
     const Shape& shape = scene.shape_;
     const DevicePlan plan = make_device_plan(
         {.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim}, entries,
-        rows, {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range});
+        rows,
+        fit_to_device(
+            {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range},
+            scene.stored_));
     const auto kv = upload(scene.kv_), queries = upload(q);
-    const auto few = upload(plan.few), many = upload(plan.many);
+    // What is beyond a plan's items has no rows and does nothing.
+    const auto padded = [&](std::vector<DevicePlan::Item> items) {
+      items.resize(items.size() + kPadding);
+      return upload(items);
+    };
+    const auto few = padded(plan.few), many = padded(plan.many);
+    const auto crew = upload(std::vector{plan.crew});
     const auto plan_rows = upload(plan.rows);
     const auto parts = upload(plan.parts);
     const auto blocks = upload(plan.blocks);
@@ -129,10 +140,12 @@ class Attention : public device::cuda::test::GpuTest {
                  .rows = plan_rows.data(),
                  .parts = parts.data(),
                  .blocks = blocks.data(),
-                 .num_few = static_cast<std::int32_t>(plan.few.size()),
-                 .num_many = static_cast<std::int32_t>(plan.many.size()),
+                 .crew = crew.data(),
+                 .num_few = static_cast<std::int32_t>(plan.few.size() + kPadding),
+                 .num_many = static_cast<std::int32_t>(plan.many.size() + kPadding),
                  .wide = plan.widest_few > 8,
                  .num_rows = rows,
+                 .merges = plan.num_merged > 0,
                  .part_values = values.data(),
                  .part_stats = reinterpret_cast<float2*>(stats.data())},
         .q = queries.data(),
@@ -142,8 +155,7 @@ class Attention : public device::cuda::test::GpuTest {
         .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(shape.head_dim)),
         .out = out.data(),
         .lse = lse.data()};
-    must(device::cuda::to_status(launch_few_rows(args, stream()), "few"));
-    must(device::cuda::to_status(launch_many_rows(args, stream()), "many"));
+    must(device::cuda::to_status(launch_items(args, stream()), "items"));
     must(device::cuda::to_status(launch_merge(args, stream()), "merge"));
     return {download(out, size * shape.head_dim), download(lse, size)};
   }

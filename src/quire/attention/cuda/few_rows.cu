@@ -12,6 +12,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/parts.cuh"
 #include "quire/attention/device_plan.h"
 
 namespace quire::attention::cuda {
@@ -94,8 +95,8 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
 // A column of an item: a head of a row, and what it sees.
 struct Column {
   int begin = 0, end = 0;  // tokens
-  int part = -1;           // -1: there is no such column
-  int head = 0;            // inside the group
+  int part = kNoPart;
+  int head = 0;  // inside the group
 };
 
 __device__ __forceinline__ Column column_of(const AttentionArgs& args, const DevicePlan::Item& item,
@@ -229,19 +230,18 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
     for (int c = 0; c < 2; ++c) {
       const float total = sum_over_tokens(sum[n][c]);
       const Column& column = mine[n][c];
-      if (column.part < 0) {
+      if (column.part == kNoPart) {
         continue;
       }
-      const std::int64_t at =
-          std::int64_t{column.part} * args.heads + kv_head * group + column.head;
+      const PartWriter writer(args, column.part, kv_head * group + column.head, largest[n][c],
+                              total);
       if (g == 0) {
-        args.work.part_stats[at] = {largest[n][c], total};
+        writer.put_stats();
       }
-      float* to = args.work.part_values + at * D + g * 4;
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
-        *reinterpret_cast<float4*>(to + d * 32) = {out[n][d][0][c], out[n][d][0][2 + c],
-                                                   out[n][d][1][c], out[n][d][1][2 + c]};
+        writer.put<4>(g * 4 + d * 32,
+                      {out[n][d][0][c], out[n][d][0][2 + c], out[n][d][1][c], out[n][d][1][2 + c]});
       }
     }
   }

@@ -1,7 +1,7 @@
 // Items of many query columns, (row, head) pairs of one KV head stacked: keys and values go through
 // shared memory, tile after tile, while the next one is fetched, and every warp holds 16 columns
-// (FlashAttention-2, Dao 2023, with paged KV and packed head groups). On Hopper the four warps
-// multiply together where the head size allows it.
+// (FlashAttention-2, Dao 2023, with paged KV and packed head groups). Hopper has a kernel of its
+// own for common shapes: items_hopper.cu.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -9,19 +9,20 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
-#include "quire/attention/cuda/wgmma.cuh"
+#include "quire/attention/cuda/parts.cuh"
 #include "quire/attention/device_plan.h"
 
 namespace quire::attention::cuda {
 namespace {
 
-constexpr int kWarps = kManyColumns / 16;
+constexpr int kColumns = 64;  // of a CTA: an item is the work of kManyColumns / kColumns
+constexpr int kWarps = kColumns / 16;
 constexpr int kThreads = kWarps * 32;
 constexpr float kNothing = -1e30f;
 
 // `Tokens` rows of D elements in shared memory, in columns of 64 elements (one of D, where D is no
 // multiple of 64). Pieces of 16 bytes change places inside a row, so that eight rows at one piece
-// lie in different banks; of whole columns in the way that wgmma reads.
+// lie in different banks.
 template <int D, int Tokens>
 struct Rows {
   static constexpr bool kWhole = D % 64 == 0;
@@ -60,10 +61,6 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const st
 template <int D>
 constexpr int kTokens = D <= 128 ? 64 : 32;
 
-// Head sizes whose tiles wgmma takes.
-template <int D>
-constexpr bool kByWarpgroup = QUIRE_WGMMA != 0 && (D == 64 || D == 128);
-
 template <int D>
 struct Tile {
   std::uint16_t keys[kTokens<D> * D];
@@ -91,7 +88,7 @@ struct Tile {
 // What one of a lane's two columns has seen so far.
 struct Column {
   int begin = 0, end = 0;  // tokens that it sees
-  int part = -1;           // -1: there is no such column
+  int part = kNoPart;
   int head = 0;
   float largest = kNothing, sum = 0;
 };
@@ -138,24 +135,6 @@ struct WarpColumns {
 
   // Products of the queries with all tokens of the tile.
   __device__ void weigh(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4], int lane) const {
-    if constexpr (kByWarpgroup<D>) {
-#if QUIRE_WGMMA
-      begin_products();
-#pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
-        const std::uint32_t at = shared_address(tile.keys + k / 4 * kTokens<D> * 64) + k % 4 * 32;
-        multiply<0>(score, a, describe(at, 16, 1024), k > 0);
-      }
-      await_products();
-#endif
-    } else {
-      weigh_by_warp(tile, score, lane);
-    }
-  }
-
-  __device__ void weigh_by_warp(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4],
-                                int lane) const {
 #pragma unroll
     for (auto& tokens : score) {
       tokens[0] = tokens[1] = tokens[2] = tokens[3] = 0;
@@ -235,28 +214,6 @@ struct WarpColumns {
 
   __device__ void add_values(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
                              int lane) {
-    if constexpr (kByWarpgroup<D>) {
-#if QUIRE_WGMMA
-      Left a[kTokens<D> / 16];
-#pragma unroll
-      for (int k = 0; k < kTokens<D> / 16; ++k) {
-        a[k] = left_of(weight, k);
-      }
-      begin_products();
-#pragma unroll
-      for (int k = 0; k < kTokens<D> / 16; ++k) {
-        const std::uint32_t at = shared_address(tile.values) + k * 16 * 128;
-        multiply<1>(out, a[k], describe(at, kTokens<D> * 128, 1024), 1);
-      }
-      await_products();
-#endif
-    } else {
-      add_by_warp(tile, weight, lane);
-    }
-  }
-
-  __device__ void add_by_warp(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
-                              int lane) {
 #pragma unroll
     for (int k = 0; k < kTokens<D> / 16; ++k) {
       const Left a = left_of(weight, k);
@@ -278,17 +235,16 @@ struct WarpColumns {
       float sum = mine.sum;
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (mine.part < 0) {
+      if (mine.part == kNoPart) {
         continue;
       }
-      const std::int64_t at = std::int64_t{mine.part} * args.heads + mine.head;
+      const PartWriter writer(args, mine.part, mine.head, mine.largest, sum);
       if (t == 0) {
-        args.work.part_stats[at] = {mine.largest, sum};
+        writer.put_stats();
       }
-      float* to = args.work.part_values + at * D + 2 * t;
 #pragma unroll
       for (int d = 0; d < D / 8; ++d) {
-        *reinterpret_cast<float2*>(to + d * 8) = {out[d][2 * half], out[d][2 * half + 1]};
+        writer.put<2>(d * 8 + 2 * t, {out[d][2 * half], out[d][2 * half + 1]});
       }
     }
   }
@@ -302,12 +258,14 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
   auto* tiles = reinterpret_cast<Tile<D>*>(shared);  // two
   const int kv_head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const DevicePlan::Item item = args.work.many[blockIdx.x];
-  if (item.num_rows == 0) {
+  constexpr int kShares = kManyColumns / kColumns;
+  const DevicePlan::Item item = args.work.many[blockIdx.x / kShares];
+  const int first_column = static_cast<int>(blockIdx.x % kShares) * kColumns;
+  if (first_column >= item.num_rows * (args.heads / args.kv_heads)) {
     return;
   }
   WarpColumns<D> columns;
-  columns.start(args, item, kv_head, warp * 16, lane / 4, lane % 4);
+  columns.start(args, item, kv_head, first_column + warp * 16, lane / 4, lane % 4);
   const int tiles_to_do = (item.last_token - item.first_token + kTokens<D> - 1) / kTokens<D>;
   tiles[0].fetch(args, item, kv_head, item.first_token);
   for (int i = 0; i < tiles_to_do; ++i) {
@@ -318,9 +276,6 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
     } else {
       await_copies<0>();
     }
-#if QUIRE_WGMMA
-    publish_shared();
-#endif
     __syncthreads();
     float score[kTokens<D> / 8][4];
     columns.weigh(tiles[i % 2], score, lane);
@@ -339,7 +294,8 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
       error != cudaSuccess) {
     return error;
   }
-  many_rows<D><<<dim3(args.work.num_many, args.kv_heads), kThreads, kBytes, stream>>>(args);
+  const dim3 grid(args.work.num_many * (kManyColumns / kColumns), args.kv_heads);
+  many_rows<D><<<grid, kThreads, kBytes, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -1,6 +1,7 @@
-// Merges the parts of each row and rounds the result. Parts are dealt to kGroups groups like cards;
-// each group is merged in order, then the groups are. Two kernels do that, one with a warp for each
-// group where there are few rows, one with a warp for all; the bits are the same.
+// Merges the parts of each row that has several and rounds the result. Parts are dealt to kGroups
+// groups like cards; each group is merged in order, then the groups are. Two kernels do that, one
+// with a warp for each group where there are few rows, one with a warp for all; the bits are the
+// same.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -9,8 +10,13 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
+#include "quire/kernels/cuda/launch.cuh"
 
 namespace quire::attention::cuda {
+
+using kernels::cuda::await_previous;
+using kernels::cuda::launch_early;
+
 namespace {
 
 constexpr int kGroups = 8;
@@ -87,6 +93,10 @@ __global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs a
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int group = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const DevicePlan::Parts parts = args.work.parts[row];
+  await_previous();
+  if (parts.first < 0) {
+    return;
+  }
   Sum sum;
   sum.add_group<4>(args, parts, head, group, lane);
 #pragma unroll
@@ -118,9 +128,14 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (head >= args.heads) {
+    await_previous();
     return;
   }
   const DevicePlan::Parts parts = args.work.parts[row];
+  await_previous();
+  if (parts.first < 0) {
+    return;
+  }
   Sum all;
   for (int i = 0; i < min(kGroups, parts.count); ++i) {
     Sum group;
@@ -134,14 +149,16 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
 
 cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
   constexpr int kFewBlocks = 4096;
+  if (!args.work.merges) {
+    return cudaSuccess;
+  }
   const auto rows = static_cast<unsigned>(args.work.num_rows);
   const auto heads = static_cast<unsigned>(args.heads);
   if (rows * heads <= kFewBlocks) {
-    merge_wide<<<dim3(rows, heads), kGroups * 32, 0, stream>>>(args);
-  } else {
-    merge_narrow<<<dim3(rows, (heads + kHeads - 1) / kHeads), kHeads * 32, 0, stream>>>(args);
+    return launch_early(merge_wide, {dim3(rows, heads), kGroups * 32}, stream, args);
   }
-  return cudaGetLastError();
+  const dim3 blocks(rows, (heads + kHeads - 1) / kHeads);
+  return launch_early(merge_narrow, {blocks, kHeads * 32}, stream, args);
 }
 
 }  // namespace quire::attention::cuda

@@ -37,6 +37,14 @@ struct LaunchSize {
   std::size_t shared_bytes = 0;
 };
 
+// Whether the current device can.
+inline bool starts_early() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= 9;
+}
+
 template <class... Params, class... Args>
 cudaError_t launch_early(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
                          Args&&... args) {
@@ -49,7 +57,7 @@ cudaError_t launch_early(void (*kernel)(Params...), const LaunchSize& size, cuda
   config.dynamicSmemBytes = size.shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = 1;
+  config.numAttrs = starts_early() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
 }
 

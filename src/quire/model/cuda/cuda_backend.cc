@@ -65,7 +65,6 @@ using device::cuda::to_status;
 using kernels::cuda::Bf16;
 using tensor::PagedKVView;
 
-constexpr int kWarpsPerMultiprocessor = 12;
 constexpr std::ptrdiff_t kElement = sizeof(Bf16);
 constexpr std::int32_t kDeterministicRange = 8 * attention::kPieceTokens;
 constexpr std::size_t kMostGraphRows = 256;
@@ -87,8 +86,7 @@ class CudaBackend final : public DecoderBackend {
         config_(config),
         weights_(std::move(weights)),
         matmul_(std::move(matmul)),
-        step_(device, config, device.properties().multiprocessors * kWarpsPerMultiprocessor,
-              deterministic ? kDeterministicRange : 0),
+        step_(device, config, deterministic ? kDeterministicRange : 0),
         result_(device, config.vocab_size) {}
 
   [[nodiscard]] Status set_up() {
@@ -315,10 +313,12 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .rows = step_.get(window.rows),
                    .parts = step_.get(window.parts),
                    .blocks = step_.get(window.blocks),
+                   .crew = step_.get(window.crew),
                    .num_few = window.shape.few,
                    .num_many = window.shape.many,
                    .wide = window.shape.wide,
                    .num_rows = step_.shape().rows,
+                   .merges = window.shape.merges,
                    .part_values = part_values_.data(),
                    .part_stats = reinterpret_cast<float2*>(part_stats_.data())},
           .q = queries_.data(),
@@ -346,8 +346,7 @@ Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
                                                            stream()),
                              "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
-  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_few_rows(args, stream()), "few_rows"));
-  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_many_rows(args, stream()), "many_rows"));
+  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_items(args, stream()), "attention"));
   return to_status(attention::cuda::launch_merge(args, stream()), "merge");
 }
 

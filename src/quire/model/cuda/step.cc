@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
@@ -61,11 +62,10 @@ Status Upload::send() {
                                   device_->compute_stream().get());
 }
 
-Step::Step(device::cuda::DeviceContext& device, const ModelConfig& config, int workers,
+Step::Step(device::cuda::DeviceContext& device, const ModelConfig& config,
            std::int32_t range_tokens)
     : config_(config),
       attention_{.heads = config.heads, .kv_heads = config.kv_heads, .head_dim = config.head_dim},
-      workers_(workers),
       range_tokens_(range_tokens),
       upload_(device) {
   for (const std::int32_t window : config.window_tokens) {
@@ -83,20 +83,21 @@ std::int32_t Step::room_of(std::size_t count) const {
   return static_cast<std::int32_t>(rounded_ && count > 0 ? rounded_up(count) : count);
 }
 
-void Step::plan(WindowStep& window, const ForwardBatch& batch, std::int32_t block_tokens) {
-  window.plan = attention::make_device_plan(attention_, batch.entries,
-                                            static_cast<std::int32_t>(batch.token_ids.size()),
-                                            {.block_tokens = block_tokens,
-                                             .window_tokens = window.window_tokens,
-                                             .workers = workers_,
-                                             .range_tokens = range_tokens_});
+void Step::plan(WindowStep& window, const ForwardBatch& batch, const tensor::PagedKVView& view) {
+  window.plan = attention::make_device_plan(
+      attention_, batch.entries, static_cast<std::int32_t>(batch.token_ids.size()),
+      attention::cuda::fit_to_device({.block_tokens = view.block_tokens,
+                                      .window_tokens = window.window_tokens,
+                                      .range_tokens = range_tokens_},
+                                     view.head_dim));
   const DevicePlan& made = window.plan;
   window.shape = {.few = room_of(made.few.size()),
                   .many = room_of(made.many.size()),
                   .item_rows = room_of(made.rows.size()),
                   .blocks = room_of(made.blocks.size()),
                   .queries = room_of(made.query_rows.size()),
-                  .wide = made.widest_few > 8};
+                  .wide = made.widest_few > 8,
+                  .merges = made.num_merged > 0};
 }
 
 void Step::add_arrays(WindowStep& window) {
@@ -105,6 +106,7 @@ void Step::add_arrays(WindowStep& window) {
     return upload_.add(std::span<const T>(values), static_cast<std::size_t>(room), T());
   };
   const DevicePlan& made = window.plan;
+  window.crew = upload_.add(std::span(&made.crew, 1), 1, DevicePlan::Crew());
   window.few = add(made.few, window.shape.few);
   window.many = add(made.many, window.shape.many);
   window.rows = add(made.rows, window.shape.item_rows);
@@ -139,7 +141,7 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
   query_ends_ = upload_.add(std::span<const std::int32_t>(ends),
                             static_cast<std::size_t>(room_of(ends.size())), std::int32_t{0});
   for (WindowStep& window : windows_) {
-    plan(window, batch, view.block_tokens);
+    plan(window, batch, view);
     add_arrays(window);
     shape_.windows.push_back(window.shape);
   }

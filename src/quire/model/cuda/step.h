@@ -35,7 +35,8 @@ struct WindowShape {
   std::int32_t item_rows = 0;
   std::int32_t blocks = 0;
   std::int32_t queries = 0;
-  bool wide = false;  // an item of few has more than 8 columns
+  bool wide = false;    // an item of few has more than 8 columns
+  bool merges = false;  // a row has several parts, or none
   auto operator<=>(const WindowShape&) const = default;
 };
 
@@ -54,6 +55,7 @@ struct WindowStep {
   std::int32_t window_tokens = 0;
   attention::DevicePlan plan;
   WindowShape shape;
+  Uploaded<attention::DevicePlan::Crew> crew;
   Uploaded<attention::DevicePlan::Item> few, many;
   Uploaded<attention::DevicePlan::Row> rows;
   Uploaded<attention::DevicePlan::Parts> parts;
@@ -98,9 +100,8 @@ class Upload {
 
 class Step {
  public:
-  // `workers`, `range_tokens`: as in attention::DevicePlanOptions. `config` outlives the step.
-  Step(device::cuda::DeviceContext& device, const ModelConfig& config, int workers,
-       std::int32_t range_tokens);
+  // `range_tokens`: as in attention::DevicePlanOptions. `config` outlives the step.
+  Step(device::cuda::DeviceContext& device, const ModelConfig& config, std::int32_t range_tokens);
 
   // Plans the batch and queues the copy of its arrays on the compute stream. With `rounded` the
   // numbers of its shape are rounded up, so that few shapes serve many batches; the elements that
@@ -128,13 +129,12 @@ class Step {
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 
  private:
-  void plan(WindowStep& window, const ForwardBatch& batch, std::int32_t block_tokens);
+  void plan(WindowStep& window, const ForwardBatch& batch, const tensor::PagedKVView& view);
   void add_arrays(WindowStep& window);
   [[nodiscard]] std::int32_t room_of(std::size_t count) const;
 
   const ModelConfig& config_;
   const attention::AttentionShape attention_;
-  const int workers_;
   const std::int32_t range_tokens_;
   bool rounded_ = false;
   Upload upload_;

@@ -1,0 +1,103 @@
+// Hopper's copy engine (TMA), the barriers that it completes on, and barriers of a part of a CTA
+// (PTX ISA: cp.async.bulk.tensor, mbarrier, barrier.cta). Only for sm_90a: includers ask
+// QUIRE_WGMMA.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "quire/attention/cuda/wgmma.cuh"
+
+#if QUIRE_WGMMA
+
+namespace quire::attention::cuda {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// A barrier in shared memory. Its phases have numbers 0, 1, ...; waiting takes their parity, and a
+// wait for the phase before the first one ends at once.
+class PhaseBarrier {
+ public:
+  // By one thread, before anybody uses it: publish_barriers() and a barrier of the CTA follow.
+  __device__ void start(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address()), "r"(arrivals));
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address()) : "memory");
+  }
+  // Arrives; the phase also waits for `bytes` of the copy engine.
+  __device__ void arrive_expecting(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+  __device__ void await(int phase) const {
+    std::uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{.reg .pred p;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;}\n"
+          : "=r"(done)
+          : "r"(address()), "r"(phase & 1)
+          : "memory");
+    }
+  }
+  [[nodiscard]] __device__ std::uint32_t address() const { return shared_address(&state_); }
+
+ private:
+  std::uint64_t state_;
+};
+
+// Makes started barriers visible to the copy engine.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+
+__device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+}
+// Box of a map of five dimensions -> `to`.
+__device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& map,
+                                         const int (&at)[5], const PhaseBarrier& done) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3, %4, %5, %6}], [%7];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(done.address())
+      : "memory");
+}
+
+// 16 bytes, by the thread itself.
+__device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_all;\n" ::: "memory");
+}
+
+// Barrier `id` of 1..15 for `threads` threads of the CTA, whole warps.
+__device__ __forceinline__ void meet(int id, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+// Counts as meeting without waiting.
+__device__ __forceinline__ void pass(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Registers per thread of a warpgroup from here on.
+template <int kRegisters>
+__device__ __forceinline__ void keep_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+}  // namespace quire::attention::cuda
+
+#endif

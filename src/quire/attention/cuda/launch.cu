@@ -1,0 +1,36 @@
+// Which kernels compute the items of a plan, and what the planner should know of them.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention::cuda {
+
+DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim) {
+  constexpr int kFewPerMultiprocessor = 12, kManyPerMultiprocessor = 2;  // warps; CTAs
+  int device = 0, multiprocessors = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess) {
+    return options;  // launching will tell
+  }
+  options.one_kernel = hopper_takes(head_dim, options.block_tokens);
+  options.few_workers = multiprocessors * kFewPerMultiprocessor;
+  options.many_workers = multiprocessors * (options.one_kernel ? 1 : kManyPerMultiprocessor);
+  return options;
+}
+
+cudaError_t launch_items(const AttentionArgs& args, cudaStream_t stream) {
+  if (hopper_takes(args.kv.head_dim, args.kv.block_tokens)) {
+    return launch_items_hopper(args, stream);
+  }
+  if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
+    return error;
+  }
+  return launch_many_rows(args, stream);
+}
+
+}  // namespace quire::attention::cuda

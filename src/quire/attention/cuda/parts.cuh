@@ -1,0 +1,89 @@
+// Where a kernel leaves what it computed for one column, a head of a row: in its part, or, where no
+// other item sees anything of the row, in the output.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/fragments.cuh"
+
+namespace quire::attention::cuda {
+
+// DevicePlan::Row::part of a column that is not there.
+inline constexpr int kNoPart = INT_MIN;
+
+class PartWriter {
+ public:
+  // `part` as in DevicePlan::Row, not kNoPart; `sum` of 2^(score - largest).
+  __device__ PartWriter(const AttentionArgs& args, int part, int head, float largest, float sum)
+      : args_(args),
+        whole_(part < 0),
+        at_(std::int64_t{part < 0 ? ~part : part} * args.heads + head),
+        scale_(part < 0 ? (sum == 0 ? 0.0f : 1 / sum) : 1.0f),
+        largest_(largest),
+        sum_(sum) {}
+
+  // What merging needs, or the lse. By one lane of those that share the column.
+  __device__ void put_stats() const {
+    if (!whole_) {
+      args_.work.part_stats[at_] = {largest_, sum_};
+    } else if (args_.lse != nullptr) {
+      constexpr float kLn2 = 0.693147180559945f;
+      args_.lse[at_] = sum_ == 0 ? -INFINITY : (largest_ + log2f(sum_)) * kLn2;
+    }
+  }
+
+  // N = 2, 4 or 8 neighbouring dimensions from `dim`, a multiple of N, on.
+  template <int N>
+  __device__ void put(int dim, const float (&value)[N]) const {
+    if (whole_) {
+      put_whole(dim, value);
+      return;
+    }
+    float* to = args_.work.part_values + at_ * args_.kv.head_dim + dim;
+#pragma unroll
+    for (int i = 0; i < N; i += N < 4 ? 2 : 4) {
+      if constexpr (N < 4) {
+        *reinterpret_cast<float2*>(to + i) = {value[i], value[i + 1]};
+      } else {
+        *reinterpret_cast<float4*>(to + i) = {value[i], value[i + 1], value[i + 2], value[i + 3]};
+      }
+    }
+  }
+
+ private:
+  template <int N>
+  struct alignas(2 * N) Words {
+    std::uint32_t word[N / 2];
+  };
+
+  template <int N>
+  __device__ void put_whole(int dim, const float (&value)[N]) const {
+    std::uint16_t* to = args_.out + at_ * args_.head_dim + dim;
+    Words<N> words;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      words.word[i] = pack_bf16(value[2 * i] * scale_, value[2 * i + 1] * scale_);
+    }
+    if (args_.head_dim % N == 0) {
+      if (dim < args_.head_dim) {
+        *reinterpret_cast<Words<N>*>(to) = words;
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (dim + i < args_.head_dim) {
+        to[i] = static_cast<std::uint16_t>(words.word[i / 2] >> i % 2 * 16);
+      }
+    }
+  }
+
+  const AttentionArgs& args_;
+  const bool whole_;
+  const std::int64_t at_;
+  const float scale_, largest_, sum_;
+};
+
+}  // namespace quire::attention::cuda
