@@ -185,7 +185,8 @@ class Planner {
     }
     // Shares near the estimated one may suit the numbers of items better.
     const int all = options_.many_workers;
-    const int middle = std::clamp(static_cast<int>(std::lround(many_share_ * all)), 1, all - 1);
+    const int middle = std::clamp(
+        static_cast<int>(std::lround(many_share_ * static_cast<float>(all))), 1, all - 1);
     double first_end = std::numeric_limits<double>::infinity();
     for (int some = std::max(1, middle - all / 3); some <= std::min(all - 1, middle + all / 8);
          some += std::max(1, all / 64)) {
