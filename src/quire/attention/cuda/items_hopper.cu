@@ -283,10 +283,7 @@ __device__ void brief(const AttentionArgs& args, Queue queue, bool many, int gro
     }
     await_copies();
     publish_shared();
-    __syncwarp();
-    if (lane == 0) {
-      shared.queries_full[group][buffer].arrive();
-    }
+    shared.queries_full[group][buffer].arrive();
   }
 }
 
@@ -649,7 +646,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       shared.free[slot].start(many ? kGroups * kGroupWarps : kGroupWarps);
     }
     for (int i = 0; i < kGroups * kQueryBuffers; ++i) {
-      shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(1);
+      shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
       shared.queries_free[i / kQueryBuffers][i % kQueryBuffers].start(kGroupWarps);
     }
     publish_barriers();
