@@ -359,7 +359,7 @@ class Columns {
       }
       keys_.advance(2);
     }
-    release(shared_.queries_free[group_][buffer_]);
+    shared_.queries_free[group_][buffer_].arrive();
     await_values(first - kTokens);
     issue_values(weight);
     await_products<0>();
@@ -647,12 +647,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < kGroups * kQueryBuffers; ++i) {
       shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
-      shared.queries_free[i / kQueryBuffers][i % kQueryBuffers].start(kGroupWarps);
+      shared.queries_free[i / kQueryBuffers][i % kQueryBuffers].start(kGroupThreads);
     }
     publish_barriers();
   }
   __syncthreads();
-  kernels::cuda::allow_next();
+  kernels::cuda::begin_kernel();
   if (group == kGroups) {
     keep_registers<56>();
     const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
@@ -741,8 +741,8 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
       error != cudaSuccess) {
     return error;
   }
-  kernel<<<ctas, kThreads, kSharedBytes<D>, stream>>>(args, map, box_of(args.kv.block_tokens));
-  return cudaGetLastError();
+  return kernels::cuda::launch_early(kernel, {ctas, kThreads, kSharedBytes<D>}, stream, args, map,
+                                     box_of(args.kv.block_tokens));
 }
 
 template <int D>

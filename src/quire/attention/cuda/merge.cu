@@ -14,7 +14,7 @@
 
 namespace quire::attention::cuda {
 
-using kernels::cuda::await_previous;
+using kernels::cuda::begin_kernel;
 using kernels::cuda::launch_early;
 
 namespace {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kGroups * 32) merge_wide(const AttentionArgs a
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int group = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const DevicePlan::Parts parts = args.work.parts[row];
-  await_previous();
+  begin_kernel();
   if (parts.first < 0) {
     return;
   }
@@ -128,11 +128,11 @@ __global__ void __launch_bounds__(kHeads * 32) merge_narrow(const AttentionArgs 
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (head >= args.heads) {
-    await_previous();
+    begin_kernel();
     return;
   }
   const DevicePlan::Parts parts = args.work.parts[row];
-  await_previous();
+  begin_kernel();
   if (parts.first < 0) {
     return;
   }

@@ -48,16 +48,20 @@ inline bool starts_early() {
 template <class... Params, class... Args>
 cudaError_t launch_early(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
                          Args&&... args) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  // Attention wants most of a multiprocessor's memory as shared memory. A kernel that wants another
+  // division waits until the one before has left, so all take the same.
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = size.blocks;
   config.blockDim = size.threads;
   config.dynamicSmemBytes = size.shared_bytes;
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = starts_early() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = starts_early() ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
 }
 

@@ -28,6 +28,10 @@ using attention::DevicePlan;
 using device::cuda::DeviceBuffer;
 using device::cuda::PinnedBuffer;
 
+// Room that costs nothing, so that a sequence does not change the shape of its steps while it is
+// short.
+constexpr std::size_t kLeastItems = 32, kLeastItemRows = 128, kLeastBlocks = 256;
+
 // A row that nobody asked for has nowhere to store its KV.
 constexpr tensor::KVSlot kNoSlot = {.block = -1, .offset = 0};
 
@@ -79,8 +83,9 @@ WindowStep& Step::window_of(std::size_t layer) {
   return *std::ranges::find(windows_, config_.window_tokens[layer], &WindowStep::window_tokens);
 }
 
-std::int32_t Step::room_of(std::size_t count) const {
-  return static_cast<std::int32_t>(rounded_ && count > 0 ? rounded_up(count) : count);
+std::int32_t Step::room_of(std::size_t count, std::size_t least) const {
+  const bool pads = rounded_ && count > 0;
+  return static_cast<std::int32_t>(pads ? rounded_up(std::max(count, least)) : count);
 }
 
 void Step::plan(WindowStep& window, const ForwardBatch& batch, const tensor::PagedKVView& view) {
@@ -91,10 +96,10 @@ void Step::plan(WindowStep& window, const ForwardBatch& batch, const tensor::Pag
                                       .range_tokens = range_tokens_},
                                      view.head_dim));
   const DevicePlan& made = window.plan;
-  window.shape = {.few = room_of(made.few.size()),
-                  .many = room_of(made.many.size()),
-                  .item_rows = room_of(made.rows.size()),
-                  .blocks = room_of(made.blocks.size()),
+  window.shape = {.few = room_of(made.few.size(), kLeastItems),
+                  .many = room_of(made.many.size(), kLeastItems),
+                  .item_rows = room_of(made.rows.size(), kLeastItemRows),
+                  .blocks = room_of(made.blocks.size(), kLeastBlocks),
                   .queries = room_of(made.query_rows.size()),
                   .wide = made.widest_few > 8,
                   .merges = made.num_merged > 0};

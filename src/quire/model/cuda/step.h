@@ -131,7 +131,7 @@ class Step {
  private:
   void plan(WindowStep& window, const ForwardBatch& batch, const tensor::PagedKVView& view);
   void add_arrays(WindowStep& window);
-  [[nodiscard]] std::int32_t room_of(std::size_t count) const;
+  [[nodiscard]] std::int32_t room_of(std::size_t count, std::size_t least = 1) const;
 
   const ModelConfig& config_;
   const attention::AttentionShape attention_;
