@@ -87,12 +87,15 @@ void Copy::grow(const Ids& generated) {
   sampled += std::ssize(generated);
 }
 
-Oracle::Oracle(const std::string& model, std::int32_t block_tokens)
+Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks)
     : llm_(ChunkedLLM::open(model, {.block_tokens = block_tokens,
                                     .kv_budget_bytes = std::int64_t{64} << 20,
                                     .threads = 1,
                                     .prefix_cache = false})
                .value()) {
+  if (!with_chunks) {
+    return;
+  }
   const auto add = [&](ChunkContent content) {
     std::string id = llm_.register_chunk(content).value();
     chunks_.push_back({.content = std::move(content), .id = std::move(id)});

@@ -42,7 +42,7 @@ class Oracle {
  public:
   static constexpr std::size_t kSystems = 2, kContexts = 5, kQueries = 3, kSamplings = 3;
 
-  Oracle(const std::string& model, std::int32_t block_tokens);
+  Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks = true);
 
   [[nodiscard]] static SamplingParams params(std::size_t sampling, std::int64_t max_tokens);
 

@@ -39,8 +39,11 @@ class World {
  public:
   World(const Scenario& scenario, Oracle& oracle, Disk& disk, Counts& counts, std::uint32_t seed)
       : site_(scenario, oracle, disk, seed), counts_(counts) {
-    for (auto&& some : {sequences_.operations(), chunks_.operations(), contexts_.operations()}) {
-      operations_.insert(operations_.end(), some.begin(), some.end());
+    operations_ = sequences_.operations();
+    if (!scenario.sequences_only) {
+      for (auto&& some : {chunks_.operations(), contexts_.operations()}) {
+        operations_.insert(operations_.end(), some.begin(), some.end());
+      }
     }
     operations_.push_back({"drop everything", 1, [this] {
                              drop_everything();
@@ -102,7 +105,7 @@ class World {
 void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
   const TemporaryFolder folder;
   Disk disk{.folder = folder.path(), .files = {}, .chunks = {}, .items = {}};
-  Oracle oracle(scenario.model, scenario.block_tokens);
+  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only);
   for (int life = 0; life < 2; ++life) {
     World world(scenario, oracle, disk, counts, seed + static_cast<std::uint32_t>(life));
     for (int i = 0; i < scenario.steps; ++i) {
@@ -132,13 +135,24 @@ TEST(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
        .block_tokens = 1,
        .blocks = 220,
        .context = ReuseMode::kExact,
-       .steps = 15},
+       .steps = 10},
       {.model = folder + "qwen2",
        .block_tokens = 32,
        .blocks = 20,
        .context = ReuseMode::kExact,
-       .steps = 15},
-      {.model = folder + "llama_mha", .stores = true, .steps = 10}};
+       .steps = 10},
+      {.model = folder + "llama_mha", .stores = true, .steps = 10},
+      {.model = folder + "mistral_window",
+       .context = ReuseMode::kExact,
+       .sequences_only = true,
+       .steps = 5},
+      {.model = folder + "qwen2_window",
+       .block_tokens = 3,
+       .blocks = 90,
+       .max_batch_tokens = 9,
+       .context = ReuseMode::kExact,
+       .sequences_only = true,
+       .steps = 5}};
   Counts counts;
   for (std::size_t i = 0; i < scenarios.size(); ++i) {
     Scenario scenario = scenarios[i];

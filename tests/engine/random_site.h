@@ -33,6 +33,7 @@ struct Scenario {
   bool prefix_cache = true;
   bool stores = false;  // of chunks and of items
   ReuseMode context = ReuseMode::kAnchored;
+  bool sequences_only = false;  // chunks have no meaning for a sliding window
   int steps = 0;
 };
 
@@ -123,7 +124,9 @@ class BlockSet {
   explicit BlockSet(std::int64_t num_blocks) : held_(static_cast<std::size_t>(num_blocks)) {}
   void add(std::span<const std::int32_t> blocks) {
     for (const std::int32_t block : blocks) {
-      held_.at(static_cast<std::size_t>(block)) = true;
+      if (block >= 0) {  // else the window has left it behind
+        held_.at(static_cast<std::size_t>(block)) = true;
+      }
     }
   }
   [[nodiscard]] std::int64_t size() const { return std::ranges::count(held_, true); }

@@ -154,6 +154,28 @@ TEST(Sequence, RolledBackNeverHappened) {
   EXPECT_THAT(sequence.rollback_to(1).error().message, HasSubstr("has 0"));
 }
 
+// What a window of 16 has freed is computed again; the sampler stands where it stood.
+TEST(Sequence, RolledBackBehindItsWindowItGoesOnAsBefore) {
+  LLM llm = LLM::open(QUIRE_SOURCE_DIR "/tests/golden/model/mistral_window",
+                      {.block_tokens = 8, .threads = 1, .prefix_cache = false})
+                .value();
+  Ids prompt = some_ids(13, 1);
+  for (TokenId& id : prompt) {
+    id = 20 + id % 100;
+  }
+  const SamplingParams params = {
+      .temperature = 0.8, .max_tokens = 20, .ignore_eos = true, .seed = 5};
+  Sequence sequence = llm.sequence(prompt).value();
+  const Ids generated = sequence.generate(params).value().token_ids;
+  for (const std::int64_t taken_back : {3, 12}) {
+    ASSERT_TRUE(sequence.rollback_to(std::ssize(sequence.tokens()) - taken_back).ok());
+    SamplingParams rest = params;
+    rest.max_tokens = static_cast<std::int32_t>(taken_back);
+    EXPECT_EQ(sequence.generate(rest).value().token_ids,
+              Ids(generated.end() - taken_back, generated.end()));
+  }
+}
+
 TEST(Sequence, AnEditEqualsComputingTheEditedIdsAnew) {
   LLM llm = open_demo();
   const Ids ids = some_ids(90, 11);

@@ -199,7 +199,9 @@ Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
   if (!ledger.is_plain(state.sequence)) {
     return cut.error();
   }
-  return draft_plain(tokens);  // the window has freed what is needed
+  Draft anew = draft_plain(tokens);  // the window has freed what is needed
+  anew.sampled = draft.sampled;
+  return anew;
 }
 
 // Where the segments of a run stand when its first token is used at `position`.
