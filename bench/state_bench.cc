@@ -77,7 +77,7 @@ void write_raw(const std::string& path, const std::vector<std::byte>& bytes) {
     const std::size_t count = std::min(kPiece, bytes.size() - at);
     check_system(::write(file, bytes.data() + at, count) == static_cast<ssize_t>(count), "write");
   }
-  check_system(::fsync(file) == 0, "fsync");
+  check_system(file >= 0 && ::fsync(file) == 0, "fsync");
   ::close(file);
 }
 
@@ -261,6 +261,7 @@ void bench_store(const std::string& model, const std::filesystem::path& folder) 
   }
   const auto print = [&](const char* what, const std::vector<double>& with) {
     std::vector<double> ratios;
+    ratios.reserve(with.size());
     for (std::size_t round = 0; round < with.size(); ++round) {
       ratios.push_back(with[round] / seconds[0][round]);
     }

@@ -28,6 +28,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
 
 namespace quire::model {
 namespace {
