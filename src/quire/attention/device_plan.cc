@@ -108,7 +108,9 @@ class Planner {
       cut(tile);
     }
     place_parts();
-    choose_crew();
+    if (options_.one_kernel) {
+      choose_crew();
+    }
     // Longest first: what begins last should end soon.
     const auto order = [](const DevicePlan::Item& item) {
       return std::pair(item.first_token - item.last_token, item.first_row);
@@ -321,6 +323,8 @@ DevicePlan make_device_plan(const AttentionShape& shape, std::span<const Entry> 
   QUIRE_CHECK(options.block_tokens >= 1 && options.block_tokens <= kPieceTokens,
               "block_tokens outside 1..256");
   QUIRE_CHECK(options.range_tokens % kPieceTokens == 0, "ranges are whole pieces");
+  QUIRE_CHECK(options.few_workers >= 1 && options.many_workers >= (options.one_kernel ? 2 : 1),
+              "a worker for each family");
   return Planner(shape, entries, num_rows, options).make();
 }
 

@@ -47,7 +47,8 @@ struct DevicePlan {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
-  // Items, and the CTAs that share them where one kernel computes both families. Uploaded as it is.
+  // Where one kernel computes both families: items, and the CTAs that share them. Uploaded as it
+  // is.
   struct Crew {
     std::int32_t few_items = 0, many_items = 0;
     std::int32_t few_workers = 0, many_workers = 0;

@@ -76,6 +76,24 @@ Coverage coverage_of(const DevicePlan& plan) {
   return coverage;
 }
 
+// A family without CTAs would leave its rows as they were.
+TEST(DevicePlan, WhereOneKernelComputesBothFamiliesEachThatHasItemsHasCtasAndAllFitTheDevice) {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    const Scene scene = random_scene(seed);
+    for (const int workers : {2, 3, 132}) {
+      const auto plan = make_device_plan(
+          {.heads = 8, .kv_heads = 2, .head_dim = 64}, scene.entries, scene.num_rows,
+          {.block_tokens = 16, .many_workers = workers, .one_kernel = true});
+      const DevicePlan::Crew& crew = plan.crew;
+      ASSERT_EQ(crew.few_items, std::ssize(plan.few));
+      ASSERT_EQ(crew.many_items, std::ssize(plan.many));
+      ASSERT_EQ(crew.few_workers > 0, !plan.few.empty());
+      ASSERT_EQ(crew.many_workers > 0, !plan.many.empty());
+      ASSERT_LE(crew.few_workers + crew.many_workers, workers);
+    }
+  }
+}
+
 TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     const Scene scene = random_scene(seed);

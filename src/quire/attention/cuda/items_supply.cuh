@@ -1,0 +1,278 @@
+// What the CTAs of items_hopper.cu share, and the warps that serve its warpgroups: which items are
+// a CTA's, their tiles of keys and values by the copy engine, and their queries.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/copy_engine.cuh"
+#include "quire/attention/cuda/fragments.cuh"
+#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/wgmma.cuh"
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention::cuda {
+
+inline constexpr int kTokens = kStepTokens;  // of a tile
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kGroups = 2;
+inline constexpr int kGroupColumns = kManyColumns / kGroups;
+// Of items of few columns the queries of two have room.
+inline constexpr int kQueryBuffers = kGroupColumns / kFewColumnsOfOneKernel;
+
+// Tiles of keys or values in shared memory.
+template <int D>
+constexpr int kSlots = D == 64 ? 12 : 6;
+
+// Of Shared<D>, which only device code knows.
+template <int D>
+constexpr int kSharedBytes = 2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
+                             kGroups * (kQueryBuffers * (2 * 8 + 16) + 12 * kGroupColumns);
+
+#if QUIRE_WGMMA
+
+inline constexpr int kGroupWarps = kGroupThreads / 32;
+
+// What a warpgroup is told about an item.
+struct Brief {
+  struct Column {
+    int begin, end;  // tokens that it sees
+    int part;
+  };
+  int first_token, first_seen, last_token;
+  int first_head;  // of the KV head
+};
+
+// Rows of D elements in columns of 64 elements, each [rows][64], 16-byte pieces swapped by row % 8.
+template <int D>
+struct Shared {
+  std::uint16_t queries[kGroups][kGroupColumns * D];
+  std::uint16_t slots[kSlots<D>][kTokens * D];
+  PhaseBarrier full[kSlots<D>], free[kSlots<D>];
+  PhaseBarrier queries_full[kGroups][kQueryBuffers], queries_free[kGroups][kQueryBuffers];
+  Brief brief[kGroups][kQueryBuffers];
+  Brief::Column columns[kGroups][kGroupColumns];
+};
+
+// The items of a worker, a CTA or a warpgroup of one: one of each round, from alternating ends of
+// the round, since the items are sorted by length.
+class Queue {
+ public:
+  __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, int group) {
+    const int cta = static_cast<int>(blockIdx.x);
+    const bool many = cta < crew.many_workers;
+    kv_heads_ = args.kv_heads;
+    items_ = many ? args.work.many : args.work.few;
+    units_ = (many ? crew.many_items : crew.few_items) * kv_heads_;
+    worker_ = many ? cta : group * crew.few_workers + cta - crew.many_workers;
+    workers_ = many ? crew.many_workers : kGroups * crew.few_workers;
+  }
+  [[nodiscard]] __device__ bool empty() const { return unit() >= units_; }
+  __device__ void pop() { ++round_; }
+  [[nodiscard]] __device__ int round() const { return round_; }
+  [[nodiscard]] __device__ int rounds() const {
+    const int whole = units_ / workers_, left = units_ - whole * workers_;
+    return whole + ((whole % 2 == 0 ? worker_ : workers_ - 1 - worker_) < left ? 1 : 0);
+  }
+  [[nodiscard]] __device__ const DevicePlan::Item& item() const {
+    return items_[unit() / kv_heads_];
+  }
+  [[nodiscard]] __device__ int kv_head() const { return unit() % kv_heads_; }
+  // The CTA's other warpgroup has no items of its own.
+  [[nodiscard]] __device__ bool alone() const { return units_ <= (workers_ + 1) / 2; }
+
+ private:
+  [[nodiscard]] __device__ int unit() const {
+    return round_ * workers_ + (round_ % 2 == 0 ? worker_ : workers_ - 1 - worker_);
+  }
+
+  const DevicePlan::Item* items_;
+  int units_, worker_, workers_, kv_heads_;
+  int round_ = 0;
+};
+
+// A place in a ring of slots in which keys and values alternate.
+template <int D>
+class Cursor {
+ public:
+  __device__ Cursor(int first, int size) : size_(size), end_(first + size), slot_(first) {}
+  [[nodiscard]] __device__ int slot() const { return slot_; }
+  [[nodiscard]] __device__ int round() const { return round_; }
+  [[nodiscard]] __device__ int slot_before() const {
+    return slot_ == end_ - size_ ? end_ - 1 : slot_ - 1;
+  }
+  [[nodiscard]] __device__ int round_before() const {
+    return slot_ == end_ - size_ ? round_ - 1 : round_;
+  }
+  __device__ void advance(int steps) {
+    slot_ += steps;
+    if (slot_ >= end_) {
+      slot_ -= size_;
+      ++round_;
+    }
+  }
+
+ private:
+  int size_, end_, slot_, round_ = 0;
+};
+
+// The slots of a warpgroup: all where it shares its tiles with the other, or has the CTA to itself.
+template <int D>
+__device__ Cursor<D> ring_of(const Queue& queue, bool many, int group) {
+  constexpr int kOwn = kSlots<D> / kGroups;
+  return many || queue.alone() ? Cursor<D>(0, kSlots<D>) : Cursor<D>(group * kOwn, kOwn);
+}
+
+// The boxes of a worker's tiles, a lane to each; where the next one lies is fetched ahead, since
+// every load takes as long as a tile when memory is busy.
+class Boxes {
+ public:
+  __device__ Boxes(const AttentionArgs& args, const Queue& queue, int row, int box_tokens)
+      : args_(args), queue_(queue), row_(row), box_tokens_(box_tokens) {
+    if (!queue_.empty()) {
+      next_ = queue_.item();
+      begin_item();
+    }
+  }
+  [[nodiscard]] __device__ bool empty() const { return ended_; }
+  [[nodiscard]] __device__ int slot() const { return slot_; }
+  [[nodiscard]] __device__ int block() const { return block_; }
+  [[nodiscard]] __device__ int kv_head() const { return kv_head_; }
+
+  __device__ void pop() {
+    first_ += kTokens;
+    if (first_ < item_.last_token) {
+      find();
+    } else {
+      begin_item();
+    }
+  }
+
+ private:
+  __device__ void begin_item() {
+    ended_ = queue_.empty();
+    if (ended_) {
+      return;
+    }
+    item_ = next_;
+    first_ = item_.first_token;
+    kv_head_ = queue_.kv_head();
+    queue_.pop();
+    if (!queue_.empty()) {
+      next_ = queue_.item();
+    }
+    find();
+  }
+  // A box without a token that some row sees is read as the nearest one with.
+  __device__ void find() {
+    const int token = min(max(first_ + row_, item_.first_seen & -box_tokens_),
+                          (item_.last_token - 1) & -box_tokens_);
+    const TokenPlace place = place_of(token, args_.kv.block_tokens, args_.kv.block_shift);
+    slot_ = place.slot;
+    block_ = __ldg(args_.work.blocks + item_.first_block + place.block);
+  }
+
+  const AttentionArgs& args_;
+  Queue queue_;
+  const int row_, box_tokens_;
+  bool ended_ = true;
+  DevicePlan::Item item_, next_;
+  int first_ = 0, slot_ = 0, block_ = 0, kv_head_ = 0;
+};
+
+// One warp: keys and values of tile after tile.
+template <int D>
+__device__ void feed(const AttentionArgs& args, const CUtensorMap& map, int box_tokens,
+                     const Queue& queue, Cursor<D> cursor, Shared<D>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / box_tokens;
+  fetch_map(map);
+  const int column = lane / boxes, row = lane % boxes * box_tokens;
+  for (Boxes next(args, queue, row, box_tokens); !next.empty();) {
+    const int slot = next.slot(), block = next.block(), kv_head = next.kv_head();
+    next.pop();
+#pragma unroll
+    for (int what = 0; what < 2; ++what) {  // keys, values
+      PhaseBarrier& full = shared.full[cursor.slot()];
+      shared.free[cursor.slot()].await(cursor.round() + 1);
+      if (lane == 0) {
+        full.arrive_expecting(kTokens * D * 2);
+      }
+      __syncwarp();
+      if (column < D / 64) {
+        copy_box(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, map,
+                 {column * 64, slot, what, block, kv_head}, full);
+      }
+      cursor.advance(1);
+    }
+  }
+}
+
+// One warp: the queries of each item, and what there is to know. Items of many columns have one
+// buffer, filled while the item before ends; items of few use two in turn.
+template <int D>
+__device__ void brief(const AttentionArgs& args, Queue queue, bool many, int group,
+                      Shared<D>& shared) {
+  constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
+  const int lane = static_cast<int>(threadIdx.x) % 32, heads = args.heads / args.kv_heads;
+  const int buffers = many ? 1 : kQueryBuffers, room = kGroupColumns / buffers;
+  const int first_column = many ? group * kGroupColumns : 0;
+  const auto row_of = [&](const DevicePlan::Item& item, int at) {
+    const int row = (first_column + at + lane) / heads;
+    return row < item.num_rows ? args.work.rows[item.first_row + row]
+                               : DevicePlan::Row{.part = kNoPart};
+  };
+  // Of the item to come, fetched ahead: item and first rows.
+  DevicePlan::Item next = {};
+  DevicePlan::Row next_row = {};
+  if (!queue.empty()) {
+    next = queue.item();
+    next_row = row_of(next, 0);
+  }
+  while (!queue.empty()) {
+    const int round = queue.round(), buffer = round % buffers, first_place = buffer * room;
+    const DevicePlan::Item item = next;
+    const int first_head = queue.kv_head() * heads;
+    queue.pop();
+    if (!queue.empty()) {
+      next = queue.item();
+    }
+    shared.queries_free[group][buffer].await(round / buffers + 1);
+    if (lane == 0) {
+      shared.brief[group][buffer] = {item.first_token, item.first_seen, item.last_token,
+                                     first_head};
+    }
+    for (int at = 0; at < room; at += 32) {
+      const DevicePlan::Row row = at == 0 ? next_row : row_of(item, at);
+      const bool there = row.part != kNoPart;
+      shared.columns[group][first_place + at + lane] = {
+          there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX, row.part};
+      // What lies beyond the columns of the item is never used.
+      const int count = min(32, item.num_rows * heads - first_column - at);
+#pragma unroll 1
+      for (int c = 0; c < count; c += kAtOnce) {
+        const int mine = c + lane / kPieces, piece = lane % kPieces;
+        const int place = first_place + at + mine;
+        const std::int64_t from = __shfl_sync(0xffffffffu, row.query, mine);
+        const int head = first_head + (first_column + at + mine) % heads;
+        copy_16(shared.queries[group] + piece / 8 * kGroupColumns * 64 + place * 64 +
+                    (piece % 8 ^ place % 8) * 8,
+                args.q + (from * args.heads + head) * D + piece * 8);
+      }
+    }
+    if (!queue.empty()) {
+      next_row = row_of(next, 0);
+    }
+    await_copies();
+    publish_shared();
+    shared.queries_full[group][buffer].arrive();
+  }
+}
+
+#endif  // QUIRE_WGMMA
+
+}  // namespace quire::attention::cuda
