@@ -1,0 +1,18 @@
+#include "quire/engine/llm_options.h"
+
+#include <gtest/gtest.h>
+
+#include "quire/llm.h"
+
+namespace quire::engine {
+namespace {
+
+TEST(LLMOptions, OnlyTheCpuTakesItsDtypeFromTheCheckpoint) {
+  EXPECT_EQ(to_engine_options({}).model.dtype, "auto");
+  EXPECT_EQ(to_engine_options({.device = "cuda"}).model.dtype, "bfloat16");
+  EXPECT_EQ(to_engine_options({.device = "cuda:1"}).model.dtype, "bfloat16");
+  EXPECT_EQ(to_engine_options({.device = "cuda", .dtype = "float32"}).model.dtype, "float32");
+}
+
+}  // namespace
+}  // namespace quire::engine
