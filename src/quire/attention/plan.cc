@@ -61,6 +61,7 @@ class Planner {
         tile_rows_(kTileRows / tile_heads_),
         memory_(memory),
         groups_(memory),
+        last_chain_(memory),
         plan_(plan) {}
 
   void make() {
@@ -279,7 +280,56 @@ class Planner {
         last = &tile.item;
       }
     }
-    add_wave(first_chain, false);
+    if (wait_for_one(std::span(plan_.chains).subspan(first_chain))) {
+      plan_.waves.back().num_chains += static_cast<std::int32_t>(plan_.chains.size() - first_chain);
+    } else {
+      const std::int32_t states = plan_.num_rows * shape_.kv_heads * divide_up(group_, tile_heads_);
+      last_chain_.assign(static_cast<std::size_t>(states), -1);
+      add_wave(first_chain, false);
+    }
+    for (std::size_t i = first_chain; i < plan_.chains.size(); ++i) {
+      for_each_state(plan_.chains[i],
+                     [&](std::size_t state) { last_chain_[state] = static_cast<std::int32_t>(i); });
+    }
+  }
+
+  // Calls fn(state) for every softmax state that the chain updates: of a row and its tile's heads.
+  template <class Fn>
+  void for_each_state(const Plan::Chain& chain, Fn fn) const {
+    const WorkItem& item = plan_.items[static_cast<std::size_t>(chain.first_item)];
+    const std::int32_t tiles = divide_up(group_, tile_heads_);  // of a KV head
+    const std::int32_t tile =
+        item.kv_head * tiles + (item.first_head - item.kv_head * group_) / tile_heads_;
+    for (const EntryRow& row : rows_of(item.entry)
+                                   .subspan(static_cast<std::size_t>(item.first_row),
+                                            static_cast<std::size_t>(item.rows))) {
+      fn(static_cast<std::size_t>(row.row * shape_.kv_heads * tiles + tile));
+    }
+  }
+
+  // If each of `added` updates states of at most one chain of the last wave, it comes after that
+  // one, and they are sorted by it: what requests have of their own fills the time in which the
+  // last of what they share is computed. False, and nothing changed, if one would have to wait for
+  // more.
+  bool wait_for_one(std::span<Plan::Chain> added) const {
+    bool one = !last_chain_.empty();
+    for (std::size_t i = 0; one && i < added.size(); ++i) {
+      for_each_state(added[i], [&](std::size_t state) {
+        const std::int32_t last = last_chain_[state];
+        one = one && (last < 0 || added[i].after < 0 || last == added[i].after);
+        added[i].after = std::max(added[i].after, last);
+      });
+    }
+    if (!one) {
+      for (Plan::Chain& chain : added) {
+        chain.after = -1;
+      }
+      return false;
+    }
+    std::ranges::sort(added, {}, [](const Plan::Chain& chain) {
+      return std::pair(chain.after, chain.first_item);
+    });
+    return true;
   }
 
   // Of entries with the same rows.
@@ -332,6 +382,7 @@ class Planner {
       }
     }
     plan_.num_slots = std::max(plan_.num_slots, slots);
+    last_chain_.clear();
     add_wave(first_chain, true);
   }
 
@@ -358,6 +409,8 @@ class Planner {
   std::int32_t tile_rows_;   // query rows of a tile
   std::pmr::memory_resource* memory_;
   std::pmr::vector<std::pmr::vector<RowGroup>> groups_;  // per entry
+  std::pmr::vector<std::int32_t> last_chain_;  // [states] of the last wave that updates the state,
+                                               // -1: none; empty: no chain may come after another
   Plan& plan_;
 };
 

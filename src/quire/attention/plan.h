@@ -47,19 +47,21 @@ struct Plan {
   struct Chain {
     std::int32_t first_item = 0;
     std::int32_t num_items = 0;
+    std::int32_t after = -1;  // an earlier chain of the wave that updates rows of this one before
+                              // it; -1: none
     friend bool operator==(const Chain&, const Chain&) = default;
   };
-  // Chains of a wave run side by side. Not split: they touch disjoint rows and update the running
-  // state. Split: each is one item that reduces one piece into slots of its own, which are merged
-  // in item order after the wave.
+  // Chains of a wave begin in order and run side by side. Not split: they update the running state,
+  // of disjoint rows but for a chain and the one that it comes after. Split: each is one item that
+  // reduces one piece into slots of its own, which are merged in item order after the wave.
   struct Wave {
     std::int32_t first_chain = 0;
     std::int32_t num_chains = 0;
     bool split = false;
     friend bool operator==(const Wave&, const Wave&) = default;
   };
-  std::vector<WorkItem> items;  // chain after chain
-  std::vector<Chain> chains;    // wave after wave
+  std::vector<WorkItem> items;
+  std::vector<Chain> chains;  // wave after wave
   std::vector<Wave> waves;
   std::int32_t num_slots = 0;                 // piece results needed at the same time
   std::vector<std::int32_t> query_positions;  // one per entry row, entry after entry: rows of the

@@ -126,9 +126,8 @@ TEST(Plan, TilesOverTheSameRowsFormChainsOverTheEntries) {
     entries.push_back({blocks, row.visible_end, {&row, 1}});
   }
   const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
-  ASSERT_EQ(plan.waves.size(), 2u);
-  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 12, false}));  // 4 KV heads x 3 tiles
-  EXPECT_EQ(plan.waves[1], (Plan::Wave{12, 40, false}));
+  ASSERT_EQ(plan.waves.size(), 1u);
+  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 52, false}));  // 4 KV heads x 3 tiles, 40 of one row
   for (std::size_t i = 0; i < 12; ++i) {
     ASSERT_EQ(plan.chains[i].num_items, 3);
     const auto first = static_cast<std::size_t>(plan.chains[i].first_item);
@@ -137,6 +136,35 @@ TEST(Plan, TilesOverTheSameRowsFormChainsOverTheEntries) {
       EXPECT_EQ(plan.items[first + item].first_row, plan.items[first].first_row);
       EXPECT_EQ(plan.items[first + item].first_head, plan.items[first].first_head);
     }
+  }
+}
+
+TEST(Plan, WhatARowHasOfItsOwnWaitsOnlyForTheChainThatItSharesRowsWith) {
+  const auto blocks = ids(16);
+  const auto rows = causal_rows(0, 500, 10);
+  std::vector<Entry> entries = {{blocks, 300, rows}};
+  for (const EntryRow& row : rows) {
+    entries.push_back({blocks, 512, {&row, 1}});
+  }
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
+  ASSERT_EQ(plan.waves.size(), 1u);
+  ASSERT_EQ(plan.chains.size(), 52u);
+  std::int32_t last = -1;
+  for (const Plan::Chain& chain : plan.chains) {
+    EXPECT_GE(chain.after, last) << "what can begin first stands first";
+    last = chain.after;
+    const WorkItem& own = plan.items[static_cast<std::size_t>(chain.first_item)];
+    if (own.entry == 0) {
+      EXPECT_EQ(chain.after, -1);
+      continue;
+    }
+    ASSERT_GE(chain.after, 0);
+    const Plan::Chain& before = plan.chains[static_cast<std::size_t>(chain.after)];
+    const WorkItem& shared = plan.items[static_cast<std::size_t>(before.first_item)];
+    EXPECT_EQ(shared.entry, 0);
+    EXPECT_EQ(shared.kv_head, own.kv_head);
+    EXPECT_LE(shared.first_row, own.entry - 1);
+    EXPECT_LT(own.entry - 1, shared.first_row + shared.rows);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "quire/attention/run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
 #include "quire/device/aligned_buffer.h"
+#include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -30,6 +32,7 @@ struct AttentionScratch::Impl {
   device::AlignedBuffer<float> slot_max, slot_sum;  // [slots]
   device::AlignedBuffer<float> slot_acc;            // [slots, padded_dim]
   device::AlignedBuffer<std::byte> pieces;          // [threads] one piece of K and V each
+  device::AlignedBuffer<std::uint8_t> done;         // [chains] 1 when it is, atomically
 };
 
 AttentionScratch::AttentionScratch() : impl_(std::make_unique<Impl>()) {}
@@ -80,6 +83,7 @@ class Call {
     const std::size_t pairs = num_rows_ * static_cast<std::size_t>(heads_);
     std::fill_n(scratch_.max.data(), pairs, kLowest);
     std::fill_n(scratch_.sum.data(), pairs, 0.0f);
+    std::fill_n(scratch_.done.data(), p_.plan->chains.size(), std::uint8_t{0});
     for (const Plan::Wave& wave : p_.plan->waves) {
       run_wave(wave);
     }
@@ -123,6 +127,7 @@ class Call {
     grow(scratch_.slot_sum, slots);
     grow(scratch_.slot_acc, slots * static_cast<std::size_t>(padded_dim_));
     grow(scratch_.pieces, piece_bytes() * static_cast<std::size_t>(pool_.threads()));
+    grow(scratch_.done, p_.plan->chains.size());
   }
 
   [[nodiscard]] std::size_t piece_bytes() const {
@@ -142,32 +147,51 @@ class Call {
 
   void run_wave(const Plan::Wave& wave) {
     pool_.run(wave.num_chains, [&](int i, int thread) {
-      const std::span<const WorkItem> chain = items_of(wave.first_chain + i, 1);
       // Threads take chains in turn.
       const int later = i + pool_.threads();
-      const WorkItem* next_chain =
+      const WorkItem* next =
           later < wave.num_chains ? items_of(wave.first_chain + later, 1).data() : nullptr;
       if (wave.split) {
-        const WorkItem& item = chain.front();
-        const SoftmaxState slots = slots_of(item);
-        const std::ptrdiff_t rows = std::ptrdiff_t{item.rows} * item.heads;
-        std::fill_n(slots.max, rows, kLowest);
-        std::fill_n(slots.sum, rows, 0.0f);
-        std::fill_n(slots.acc, rows * padded_dim_, 0.0f);
-        attend(item, slots, next_chain, thread);
-        return;
+        run_piece(items_of(wave.first_chain + i, 1).front(), next, thread);
+      } else {
+        run_chain(wave.first_chain + i, next, thread);
       }
-      TileState state;
-      load(chain.front(), state);
-      for (const WorkItem& item : chain) {
-        attend(item, state.view(), &item == &chain.back() ? next_chain : &item + 1, thread);
-      }
-      save(chain.back(), state);
     });
     if (wave.split) {
       const auto items = items_of(wave.first_chain, wave.num_chains);
       pool_.run(p_.shape.kv_heads, [&](int kv_head, int) { merge_slots(items, kv_head); });
     }
+  }
+
+  // One piece into its slots.
+  void run_piece(const WorkItem& item, const WorkItem* next, int thread) const {
+    const SoftmaxState slots = slots_of(item);
+    const std::ptrdiff_t rows = std::ptrdiff_t{item.rows} * item.heads;
+    std::fill_n(slots.max, rows, kLowest);
+    std::fill_n(slots.sum, rows, 0.0f);
+    std::fill_n(slots.acc, rows * padded_dim_, 0.0f);
+    attend(item, slots, next, thread);
+  }
+
+  // Items one after the other into the running state, once the chain before them is done. Chains
+  // begin in order, so that one runs or is done already: no thread waits for itself.
+  void run_chain(std::int32_t chain, const WorkItem* next, int thread) const {
+    const std::int32_t after = p_.plan->chains[static_cast<std::size_t>(chain)].after;
+    if (after >= 0) {
+      device::spin_until([&] { return done(after).load(std::memory_order_acquire) != 0; });
+    }
+    const std::span<const WorkItem> items = items_of(chain, 1);
+    TileState state;
+    load(items.front(), state);
+    for (const WorkItem& item : items) {
+      attend(item, state.view(), &item == &items.back() ? next : &item + 1, thread);
+    }
+    save(items.back(), state);
+    done(chain).store(1, std::memory_order_release);
+  }
+
+  [[nodiscard]] std::atomic_ref<std::uint8_t> done(std::int32_t chain) const {
+    return std::atomic_ref(scratch_.done.data()[chain]);
   }
 
   // Merges in item order, with the kernels' own merge. KV heads share no output.

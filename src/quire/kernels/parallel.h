@@ -17,9 +17,12 @@ template <class Fn>
 void parallel_ranges(const Context& context, std::int64_t items, std::int64_t elements_per_item,
                      Fn&& fn) {
   constexpr std::int64_t kTasksPerThread = 4;
+  const std::int64_t threads = context.pool->threads();
   const std::int64_t wanted = items * elements_per_item / kElementsPerTask;
-  const std::int64_t most = std::min(items, context.pool->threads() * kTasksPerThread);
-  const std::int64_t tasks = std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1));
+  const std::int64_t shares = (wanted + threads - 1) / threads * threads;  // equal ones
+  const std::int64_t most = std::min(items, threads * kTasksPerThread);
+  const std::int64_t tasks =
+      wanted < 2 ? 1 : std::clamp<std::int64_t>(shares, 1, std::max<std::int64_t>(most, 1));
   context.pool->run(static_cast<int>(tasks),
                     [&](int task, int) { fn(items * task / tasks, items * (task + 1) / tasks); });
 }

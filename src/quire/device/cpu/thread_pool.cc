@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "quire/base/check.h"
+#include "quire/device/cpu/spin.h"
 
 namespace quire::device {
 namespace {
@@ -15,18 +16,9 @@ constexpr int kItemsShift = 24;
 constexpr int kEpochShift = 48;
 constexpr std::uint64_t kFieldMask = (std::uint64_t{1} << 24) - 1;
 constexpr int kSpinsBeforeSleep = 4000;  // about 100-200 us
-constexpr int kSpinsBeforeYield = 20000;
 
 std::uint64_t next_of(std::uint64_t ticket) { return ticket & kFieldMask; }
 std::uint64_t items_of(std::uint64_t ticket) { return (ticket >> kItemsShift) & kFieldMask; }
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -69,13 +61,8 @@ void ThreadPool::run_job(Job job, int items) {
                 std::memory_order_release);
   ticket_.notify_all();
   drain(0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != static_cast<std::uint32_t>(items);
-       ++spins) {
-    relax();
-    if (spins > kSpinsBeforeYield) {
-      std::this_thread::yield();
-    }
-  }
+  spin_until(
+      [&] { return done_.load(std::memory_order_acquire) == static_cast<std::uint32_t>(items); });
 }
 
 void ThreadPool::drain(int thread) {
