@@ -300,10 +300,12 @@ class Planner {
     const std::int32_t tiles = divide_up(group_, tile_heads_);  // of a KV head
     const std::int32_t tile =
         item.kv_head * tiles + (item.first_head - item.kv_head * group_) / tile_heads_;
+    const std::int32_t per_row = shape_.kv_heads * tiles;
     for (const EntryRow& row : rows_of(item.entry)
                                    .subspan(static_cast<std::size_t>(item.first_row),
                                             static_cast<std::size_t>(item.rows))) {
-      fn(static_cast<std::size_t>(row.row * shape_.kv_heads * tiles + tile));
+      const auto first = static_cast<std::size_t>(row.row) * static_cast<std::size_t>(per_row);
+      fn(first + static_cast<std::size_t>(tile));
     }
   }
 
