@@ -147,7 +147,8 @@ class QUIRE_API ContextManager {
   };
   [[nodiscard]] Result<Answer> infer(const std::optional<std::string>& text,
                                      const SamplingParams& params = {},
-                                     const Interrupt& interrupted = {}, const Follow& follow = {});
+                                     const Interrupt& interrupted = {}, const Follow& follow = {},
+                                     const RequestOptions& options = {});
 
   // A new item of the texts of several, in this order, which have then seen each other; they are
   // switched off.

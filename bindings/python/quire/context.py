@@ -14,6 +14,7 @@ from .errors import ChunkNotFoundError
 from .llm import LLM, Prompt, _prompt, _set
 from .outputs import GenerationOutput, Record
 from .sequence import Blocks
+from .session import session_name
 from .tokenizer import to_path, to_text
 
 
@@ -190,15 +191,17 @@ class ContextManager:
         sampling_params: SamplingParams | dict[str, Any] | None = None,
         *,
         on_text: Callable[[str], bool | None] | None = None,
+        session: str | None = None,
     ) -> GenerationOutput:
         """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
 
         Turn and answer become active items: `user_id` (None without text) and `output_id` of the output. `on_text` gets
         each piece of text as it comes and must not call the context: when it returns True the answer ends there and is
-        kept as far as it is; when it raises, nothing has changed.
+        kept as far as it is; when it raises, nothing has changed. `session`: whose request it is (see
+        LLM.pause_session); items themselves go by their own retention.
         """
         question = None if text is None else to_text(text)
-        return GenerationOutput(self._handle.infer(question, sampling_params, on_text))
+        return GenerationOutput(self._handle.infer(question, sampling_params, on_text, session_name(session)))
 
     def compose(self, items: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""

@@ -136,11 +136,12 @@ class Listener {
 };
 
 nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
-               const nb::object& params, nb::object on_text) {
+               const nb::object& params, nb::object on_text, const std::string& session) {
   const SamplingParams sampling = to_params(params);
   Listener listener(std::move(on_text));
-  auto answered =
-      without_gil([&] { return context.infer(text, sampling, &interrupted, listener.follow()); });
+  auto answered = without_gil([&] {
+    return context.infer(text, sampling, &interrupted, listener.follow(), {.session = session});
+  });
   listener.rethrow();
   const ContextManager::Answer answer = unwrap(std::move(answered));
   nb::dict dict = to_dict(answer.output);
@@ -200,7 +201,7 @@ void bind_asking(nb::class_<ContextManager>& context) {
              return unwrap(without_gil([&] { return context.active_blocks(&interrupted); }));
            })
       .def("infer", &infer, nb::arg("text").none(), nb::arg("params").none(),
-           nb::arg("on_text").none())
+           nb::arg("on_text").none(), nb::arg("session"))
       .def("compose",
            [](ContextManager& context, const std::vector<std::string>& items,
               const std::string& name) {

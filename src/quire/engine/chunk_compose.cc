@@ -20,6 +20,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/reuse_grade.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
@@ -178,7 +179,7 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
                                              const std::set<Name>& started) {
-  NewRequest request{.kind = run.kind, .streaming = run.streaming};
+  NewRequest request{.kind = run.kind, .session = run.session, .streaming = run.streaming};
   const std::int64_t length = std::ssize(*composition.query.chunk->tokens);
   if (run.kind == RequestKind::kGenerate) {
     // The KV of the last sampled token is never needed, so one more token than positions fits.
@@ -236,12 +237,13 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
       continue;
     }
     const kv::ResolvedComposition& composition = compositions[i];
+    const kv::SessionRef session = engine_.sessions_->named(runs[i].session);
     std::int64_t hits = 0;
     for (const kv::Part& part : composition.parts) {
-      registry_.use(part.chunk->id);
+      registry_.use(part.chunk->id, session);
       hits += part.segment && !started.contains({part.chunk->id, part.key}) ? 1 : 0;
     }
-    registry_.use(composition.query.chunk->id);
+    registry_.use(composition.query.chunk->id, session);
     registry_.count(hits, 0);
   }
   return channels;
@@ -284,10 +286,8 @@ void ChunkService::give_up(Attempt& attempt) {
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
                                                                    const Interrupt& interrupted) {
   for (const Run& run : runs) {
-    if (run.kind != RequestKind::kGenerate) {
-      continue;
-    }
-    QUIRE_TRY_STATUS(engine_.check(*run.params));
+    QUIRE_TRY_STATUS(SessionService::check_user(run.session));
+    QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt;
   const auto visit = [&]() -> Result<bool> {

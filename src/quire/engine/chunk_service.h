@@ -85,7 +85,8 @@ class ChunkService {
     RequestKind kind = RequestKind::kGenerate;
     const SamplingParams* params = nullptr;  // of kGenerate
     bool streaming = false;
-    bool counted = true;  // as uses and hits of its chunks
+    bool counted = true;       // as uses and hits of its chunks
+    std::string session = {};  // whose it is; empty: nobody's
     std::shared_ptr<RequestObserver> observer = nullptr;
   };
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.

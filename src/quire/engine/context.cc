@@ -374,15 +374,16 @@ Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* c
 }
 
 Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
-                                 std::span<const TokenId> tokens, const Interrupt& interrupted) {
+                                 std::span<const TokenId> tokens, const Interrupt& interrupted,
+                                 const std::string& session) {
   if (known == nullptr) {
-    return engine.sequences().open(tokens, interrupted);
+    return engine.sequences().open(tokens, interrupted, session);
   }
   const auto differ = std::ranges::mismatch(known->tokens, tokens);
   const auto common = differ.in1 - known->tokens.begin();
   QUIRE_TRY(const StateRef kept, engine.sequences().cut(known, common));
   return engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
-                                   interrupted);
+                                   interrupted, session);
 }
 
 Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {
