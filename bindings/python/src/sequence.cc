@@ -1,5 +1,6 @@
 #include "quire/sequence.h"
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
