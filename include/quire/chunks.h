@@ -259,10 +259,10 @@ class QUIRE_API ChunkedLLM {
   // Deletes those without use for so long, pinned ones and those in use apart.
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
   [[nodiscard]] Result<ChunkStats> chunk_stats() const;
-  // Waits until all that was registered is in the store; the first failure to write since the last
-  // call. What could not be written is a chunk of this process alone until it is registered again.
-  // Without effect unless ChunkCacheOptions::write_through is off. Closing waits too, and tells of
-  // no failure.
+  // Waits until all that was registered, or computed for a composition, is in the store; the first
+  // failure to write behind a call's back since the last flush. A chunk that could not be written
+  // is one of this process alone until it is registered again. Closing waits too, and tells of no
+  // failure.
   [[nodiscard]] Status flush_store();
 
   // Checks kinds, number and mode, and computes nothing. O(number of chunks); mode kExact looks its

@@ -334,9 +334,9 @@ class ChunkedLLM(LLM):
         return self._chunks.evict_unused_chunks(max_age_seconds)
 
     def flush_store(self) -> None:
-        """Waits until all that was registered is in the store, and raises the first failure to write since the last
-        call. What could not be written is a chunk of this process alone until it is registered again. Without effect
-        unless write_through is off. Closing waits too, and raises nothing."""
+        """Waits until all that was registered, or computed for a composition, is in the store, and raises the first
+        failure to write behind a call's back since the last flush. A chunk that could not be written is one of this
+        process alone until it is registered again. Closing waits too, and raises nothing."""
         self._chunks.flush_store()
 
     def get_chunk_stats(self) -> Fields:

@@ -51,11 +51,12 @@ std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
 
 }  // namespace
 
-std::string ChunkService::why_not_computed(const kv::Chunk& chunk) const {
-  if (!chunk.variants.empty()) {
-    return "computed under another anchor, not yet under this one";
+std::string ChunkService::why_not_computed(const kv::Part& part) const {
+  if (not_read_.contains({part.chunk->id, part.key})) {
+    return engine_.tiers().pace().why_not_read();
   }
-  return not_read_.contains(chunk.id) ? engine_.tiers().pace().why_not_read() : kNotComputedYet;
+  return part.chunk->variants.empty() ? kNotComputedYet
+                                      : "computed under another anchor, not yet under this one";
 }
 
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
@@ -101,15 +102,33 @@ Status ChunkService::check_positions(const kv::ResolvedComposition& composition)
                         limit, "; use fewer or shorter chunks")};
 }
 
-Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs) {
+Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const Run> runs) {
   Compositions compositions;
   for (const Run& run : runs) {
-    adopt_all(chunk_ids(*run.spec));
     QUIRE_TRY(auto composition, kv::resolve(registry_, *run.spec, windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));
     compositions.push_back(std::move(composition));
   }
   return compositions;
+}
+
+// With what there is of them in the store.
+Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses) {
+  for (const Run& run : runs) {
+    QUIRE_TRY_STATUS(adopt_all(chunk_ids(*run.spec)));
+  }
+  QUIRE_TRY(Compositions compositions, resolve_known(runs));
+  Uses held;
+  held.reserve(runs.size());
+  for (const Run& run : runs) {
+    held.push_back(std::make_shared<Use>(registry_, *run.spec));
+  }
+  uses.swap(held);
+  if (store_ == nullptr) {
+    return compositions;
+  }
+  QUIRE_TRY(const bool read, read_variants(compositions));
+  return read ? resolve_known(runs) : std::move(compositions);
 }
 
 // The prefill of a missing part, or first of the BOS token before it. It may be at work already.
@@ -251,20 +270,14 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
 
 // How far a call of submit has come.
 struct ChunkService::Attempt {
-  std::set<Name> started;                    // prefills of this call
-  std::vector<std::shared_ptr<Use>> in_use;  // nothing is evicted between two visits
-  std::vector<Pending> pending;              // to wait for; none: the runs have started
+  std::set<Name> started;        // prefills of this call
+  Uses in_use;                   // nothing is evicted between two visits
+  std::vector<Pending> pending;  // to wait for; none: the runs have started
   std::vector<std::shared_ptr<Channel>> channels;
 };
 
 Status ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
-  QUIRE_TRY(const Compositions compositions, resolve(runs));
-  std::vector<std::shared_ptr<Use>> uses;
-  uses.reserve(runs.size());
-  for (const Run& run : runs) {
-    uses.push_back(std::make_shared<Use>(registry_, *run.spec));
-  }
-  attempt.in_use.swap(uses);
+  QUIRE_TRY(const Compositions compositions, resolve(runs, attempt.in_use));
   QUIRE_TRY(attempt.pending, start_missing(compositions, attempt.started));
   if (attempt.pending.empty()) {
     QUIRE_TRY(attempt.channels, start_runs(runs, compositions, attempt.started));
@@ -300,6 +313,9 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
   for (int count = 0; count < kAttempts; ++count) {
     const auto started = engine_.ask_for_blocks<bool>(visit);  // blending takes some
     if (started.ok() && *started) {
+      if (std::ranges::all_of(runs, &Run::counted)) {
+        save_variants(attempt.started);
+      }
       return std::move(attempt.channels);
     }
     const Status done = started.ok() ? wait(attempt.pending, interrupted) : started.error();
@@ -343,7 +359,7 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
                              .cached = cached,
                              .why_not = cached  ? ""
                                         : exact ? miss
-                                                : why_not_computed(*part.chunk)});
+                                                : why_not_computed(part)});
     const bool first = counted.insert({part.chunk, part.key}).second;
     info.num_blocks += first && !exact ? blocks_for(tokens) : 0;
     info.new_blocks += first && !exact && !cached ? blocks_for(tokens) : 0;
@@ -374,7 +390,8 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
   const Run run{.spec = &spec};
   std::optional<Result<CompositionInfo>> info;
   QUIRE_TRY_STATUS(engine_.call([&] {
-    auto compositions = resolve({&run, 1});
+    Uses uses;
+    auto compositions = resolve({&run, 1}, uses);
     if (compositions.ok()) {
       info = describe(spec, compositions->front());
     } else {
