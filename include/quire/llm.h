@@ -103,11 +103,11 @@ class QUIRE_API Stream {
 class BlockList;
 class Sequence;
 
-// How LLM::load_sequence returns.
+// How LLM::load_sequence and CheckpointManager::load return.
 struct LoadSequenceOptions {
   // True: when all KV is there, every checksum compared. False: at once; the KV is read in the
-  // background, a request waits for each layer when it comes to it, and one that meets a damaged
-  // block fails with kCorrupt, as does every later use of the sequence.
+  // background, a request waits for each layer when it comes to it. A damaged block spoils all that
+  // is loaded of its sequence: requests fail with kCorrupt, as does every later use of it.
   bool wait = true;
 };
 
