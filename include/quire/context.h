@@ -62,6 +62,14 @@ struct ItemRetention {
   std::optional<double> ttl_seconds;  // since its last use. An inactive item then gives up its KV
                                       // in memory with the next use of the context, and the store
                                       // may forget it
+  friend bool operator==(const ItemRetention&, const ItemRetention&) = default;
+};
+
+// What is said of it when an item is added. The rest stays as it is: as above of a new one.
+struct ItemRetentionUpdate {
+  std::optional<bool> pinned;
+  std::optional<std::int32_t> priority;
+  std::optional<double> ttl_seconds;
 };
 
 struct ItemOptions {
@@ -69,7 +77,7 @@ struct ItemOptions {
   std::vector<std::string> tags;
   ItemKind kind = ItemKind::kContext;  // or kSystem
   bool active = true;
-  std::optional<ItemRetention> retention;  // of one that is there already: unchanged without
+  ItemRetentionUpdate retention;
 };
 
 struct ContextItem {

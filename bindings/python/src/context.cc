@@ -85,17 +85,22 @@ ItemRetention to_retention(const Retention& retention) {
   return {.pinned = pinned, .priority = priority, .ttl_seconds = ttl_seconds};
 }
 
+using RetentionUpdate =
+    std::tuple<std::optional<bool>, std::optional<std::int32_t>, std::optional<double>>;
+
 // name, tags
 using Labels = std::pair<std::string, std::vector<std::string>>;
 
 std::string add(ContextManager& context, const Prompt& content, const Labels& labels,
-                const std::string& kind, bool active, const std::optional<Retention>& retention) {
+                const std::string& kind, bool active, const RetentionUpdate& retention) {
   const ItemOptions options{
       .name = labels.first,
       .tags = labels.second,
       .kind = by_name(kind, "kind", &item_kind_name, {ItemKind::kSystem, ItemKind::kContext}),
       .active = active,
-      .retention = retention ? std::optional(to_retention(*retention)) : std::nullopt};
+      .retention = {.pinned = std::get<0>(retention),
+                    .priority = std::get<1>(retention),
+                    .ttl_seconds = std::get<2>(retention)}};
   return unwrap(without_gil([&] { return context.add(content, options, &interrupted); }));
 }
 
@@ -153,7 +158,7 @@ nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
 void bind_items(nb::class_<ContextManager>& context) {
   context
       .def("add", &add, nb::arg("content"), nb::arg("labels"), nb::arg("kind"), nb::arg("active"),
-           nb::arg("retention").none())
+           nb::arg("retention"))
       .def("set_retention",
            [](ContextManager& context, const std::string& item, const Retention& retention) {
              const ItemRetention wanted = to_retention(retention);

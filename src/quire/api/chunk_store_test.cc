@@ -162,6 +162,26 @@ TEST_F(ChunkStore, KvOfEveryWayToComposeIsFoundByTheNextProcess) {
   }
 }
 
+TEST_F(ChunkStore, SavedKvIsReadOnceForABatch) {
+  CompositionSpec way;
+  {
+    ChunkedLLM llm = open();
+    way = register_all(llm);
+    way.computed_in_place = true;
+    answer(llm, way);
+  }
+  ChunkedLLM llm = open();
+  const std::vector<CompositionSpec> twice = {way, way};
+  const SamplingParams params{.temperature = 0, .max_tokens = 1};
+  ASSERT_TRUE(llm.batch_generate_from_chunks(twice, {&params, 1}).ok());
+  std::int64_t bytes = 0;
+  for (const ChunkInfo& chunk : llm.list_chunks().value()) {
+    bytes += chunk.memory_bytes;
+  }
+  EXPECT_EQ(llm.chunk_stats().value().memory_used_bytes, bytes);
+  EXPECT_EQ(stat(llm, "bytes_in_use"), bytes);
+}
+
 TEST_F(ChunkStore, DamagedKvOfAnotherAnchorIsComputedAndSavedAgain) {
   CompositionSpec way;
   Ids before;

@@ -131,7 +131,8 @@ Result<bool> ChunkService::read_variants(const Compositions& compositions) {
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
       const kv::Chunk& chunk = *part.chunk;
-      const bool saved = part.key != registered_key(chunk) &&
+      const bool had = chunk.variants.contains(part.key);  // for an earlier composition
+      const bool saved = !had && part.key != registered_key(chunk) &&
                          !pending_.contains({chunk.id, part.key}) &&
                          store_->has_kv(chunk.id, object_of(chunk, part.key));
       if (saved && reads_next({chunk.id, part.key})) {

@@ -43,6 +43,7 @@ class Engine;
 // For people: "" for models without tokenizer.
 [[nodiscard]] std::string decode(const Engine& engine, std::span<const TokenId> tokens);
 
+[[nodiscard]] ItemRetention updated(ItemRetention retention, const ItemRetentionUpdate& update);
 // kInvalidArgument for a time that is none.
 [[nodiscard]] Status check(const ItemRetention& retention);
 
