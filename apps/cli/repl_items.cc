@@ -43,12 +43,24 @@ Status load(Repl& repl, const Arguments& arguments) {
   return add_text(repl, text, {.name = arguments.name, .tags = {}});
 }
 
+// Items stand in the order in which they were added: a system text has to be there before those
+// that it is to hold for.
+Status check_comes_first(const std::vector<ContextItem>& items) {
+  if (std::ranges::all_of(items, [](const auto& i) { return i.kind == ItemKind::kSystem; })) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          "a system text comes before all other items; /clear forgets those, and /activate ID "
+          "switches an earlier system text on"};
+}
+
 Status system(Repl& repl, const Arguments& arguments) {
   std::error_code unreadable;
   std::string text = arguments.text;
   if (std::filesystem::is_regular_file(text, unreadable)) {
     QUIRE_TRY(text, read_text(text));
   }
+  QUIRE_TRY_STATUS(check_comes_first(repl.context().items()));
   QUIRE_TRY(const std::string id,
             repl.context().add(text, {.name = "", .tags = {}, .kind = ItemKind::kSystem},
                                repl.interrupt()));
@@ -223,7 +235,8 @@ Status clear(Repl& repl, const Arguments& arguments) {
 
 constexpr Command kCommands[] = {
     {"system", "TEXT|FILE", "what the assistant is told first",
-     "TEXT that is the path of a file stands for what is in it. An earlier one is switched off.\n",
+     "TEXT that is the path of a file stands for what is in it. An earlier one is switched off.\n"
+     "It comes before all other items; /clear forgets those.\n",
      system},
     {"add", "[name=NAME] TEXT", "a text that the next questions share",
      "Its KV is computed once. The same text again is the same item. Items are named by id, by\n"

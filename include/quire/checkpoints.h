@@ -86,10 +86,12 @@ class QUIRE_API CheckpointManager {
   // The newest that is whole; kNotFound when there is none. Reads all of it.
   [[nodiscard]] Result<CheckpointInfo> latest() const;
   // All sequences of a checkpoint, or those called as in `only`. `name` empty: of the newest one
-  // that can be loaded. kNotFound naming what is not there, kIncompatible for those of another
-  // model or KV format, kCorrupt for damage.
+  // that can be loaded; without options.wait its KV is not looked at, only what says what it is.
+  // kNotFound naming what is not there, kIncompatible for those of another model or KV format,
+  // kCorrupt for damage.
   [[nodiscard]] Result<std::vector<LoadedSequence>> load(const std::string& name = "",
-                                                         std::span<const std::string> only = {});
+                                                         std::span<const std::string> only = {},
+                                                         const LoadSequenceOptions& options = {});
 
   // False when there was none of this name.
   [[nodiscard]] Result<bool> remove(const std::string& name);

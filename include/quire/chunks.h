@@ -259,10 +259,10 @@ class QUIRE_API ChunkedLLM {
   // Deletes those without use for so long, pinned ones and those in use apart.
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
   [[nodiscard]] Result<ChunkStats> chunk_stats() const;
-  // Waits until all that was registered is in the store; the first failure to write since the last
-  // call. What could not be written is a chunk of this process alone until it is registered again.
-  // Without effect unless ChunkCacheOptions::write_through is off. Closing waits too, and tells of
-  // no failure.
+  // Waits until all that was registered, or computed for a composition, is in the store; the first
+  // failure to write behind a call's back since the last flush. A chunk that could not be written
+  // is one of this process alone until it is registered again. Closing waits too, and tells of no
+  // failure.
   [[nodiscard]] Status flush_store();
 
   // Checks kinds, number and mode, and computes nothing. O(number of chunks); mode kExact looks its
@@ -273,14 +273,17 @@ class QUIRE_API ChunkedLLM {
 
   [[nodiscard]] Result<GenerationOutput> generate_from_chunks(const CompositionSpec& spec,
                                                               const SamplingParams& params = {},
-                                                              const Interrupt& interrupted = {});
-  // One continuous batch. `params`: one, or one per request. Nothing starts if any is refused.
+                                                              const Interrupt& interrupted = {},
+                                                              const RequestOptions& options = {});
+  // One continuous batch. `params`: one, or one per request, and so `options` if it holds any.
+  // Nothing starts if any is refused.
   [[nodiscard]] Result<std::vector<GenerationOutput>> batch_generate_from_chunks(
       std::span<const CompositionSpec> specs, std::span<const SamplingParams> params,
-      const Interrupt& interrupted = {});
+      const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {});
   [[nodiscard]] Result<Stream> stream_from_chunks(const CompositionSpec& spec,
                                                   const SamplingParams& params = {},
-                                                  const Interrupt& interrupted = {});
+                                                  const Interrupt& interrupted = {},
+                                                  const RequestOptions& options = {});
   // Registers the chunks of `prompt` and runs their composition, made as `how` says, whose ids are
   // not looked at. Without `persist_chunks` the call leaves nothing: chunks that it created are
   // deleted, unless somebody else has used them meanwhile, and it counts as no use, hit or miss.
@@ -288,7 +291,8 @@ class QUIRE_API ChunkedLLM {
                                                       const CompositionSpec& how = {},
                                                       const SamplingParams& params = {},
                                                       bool persist_chunks = true,
-                                                      const Interrupt& interrupted = {});
+                                                      const Interrupt& interrupted = {},
+                                                      const RequestOptions& options = {});
   // fp32 [query tokens, vocab_size].
   [[nodiscard]] Result<ForwardOutput> logits_from_chunks(const CompositionSpec& spec,
                                                          const Interrupt& interrupted = {});
@@ -297,7 +301,8 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<BlockList> chunk_blocks(const std::string& chunk_id) const;
   // A sequence behind the composition: its query is the first of the sequence's own tokens.
   [[nodiscard]] Result<Sequence> sequence(const CompositionSpec& spec,
-                                          const Interrupt& interrupted = {});
+                                          const Interrupt& interrupted = {},
+                                          const RequestOptions& options = {});
 
   // For each part of the composition whether its KV is there, and why not. Chunks that have gone
   // are parts too, of unknown length. Changes nothing. Of a plain prompt: llm().explain.

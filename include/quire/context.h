@@ -62,6 +62,14 @@ struct ItemRetention {
   std::optional<double> ttl_seconds;  // since its last use. An inactive item then gives up its KV
                                       // in memory with the next use of the context, and the store
                                       // may forget it
+  friend bool operator==(const ItemRetention&, const ItemRetention&) = default;
+};
+
+// What is said of it when an item is added. The rest stays as it is: as above of a new one.
+struct ItemRetentionUpdate {
+  std::optional<bool> pinned;
+  std::optional<std::int32_t> priority;
+  std::optional<double> ttl_seconds;
 };
 
 struct ItemOptions {
@@ -69,7 +77,7 @@ struct ItemOptions {
   std::vector<std::string> tags;
   ItemKind kind = ItemKind::kContext;  // or kSystem
   bool active = true;
-  std::optional<ItemRetention> retention;  // of one that is there already: unchanged without
+  ItemRetentionUpdate retention;
 };
 
 struct ContextItem {
@@ -147,7 +155,8 @@ class QUIRE_API ContextManager {
   };
   [[nodiscard]] Result<Answer> infer(const std::optional<std::string>& text,
                                      const SamplingParams& params = {},
-                                     const Interrupt& interrupted = {}, const Follow& follow = {});
+                                     const Interrupt& interrupted = {}, const Follow& follow = {},
+                                     const RequestOptions& options = {});
 
   // A new item of the texts of several, in this order, which have then seen each other; they are
   // switched off.

@@ -103,11 +103,11 @@ class QUIRE_API Stream {
 class BlockList;
 class Sequence;
 
-// How LLM::load_sequence returns.
+// How LLM::load_sequence and CheckpointManager::load return.
 struct LoadSequenceOptions {
   // True: when all KV is there, every checksum compared. False: at once; the KV is read in the
-  // background, a request waits for each layer when it comes to it, and one that meets a damaged
-  // block fails with kCorrupt, as does every later use of the sequence.
+  // background, a request waits for each layer when it comes to it. A damaged block spoils all that
+  // is loaded of its sequence: requests fail with kCorrupt, as does every later use of it.
   bool wait = true;
 };
 
@@ -157,22 +157,26 @@ class QUIRE_API LLM {
 
   // Tokens as a value of the caller's; what no cache holds of them is computed. May be empty.
   [[nodiscard]] Result<Sequence> sequence(std::span<const TokenId> token_ids,
-                                          const Interrupt& interrupted = {});
+                                          const Interrupt& interrupted = {},
+                                          const RequestOptions& options = {});
   // The same behind cached tokens, which are shared, not copied. Behind several lists they stand
   // one after the other, and have not seen each other: kApproximate.
   [[nodiscard]] Result<Sequence> sequence(const BlockList& existing,
                                           std::span<const TokenId> new_tokens,
-                                          const Interrupt& interrupted = {});
+                                          const Interrupt& interrupted = {},
+                                          const RequestOptions& options = {});
   // Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
   // Blocks of its own are freed at the end, the existing ones stay as they are.
   [[nodiscard]] Result<GenerationOutput> infer_from_blocks(const BlockList& existing,
                                                            std::span<const TokenId> new_tokens,
                                                            const SamplingParams& params = {},
-                                                           const Interrupt& interrupted = {});
+                                                           const Interrupt& interrupted = {},
+                                                           const RequestOptions& options = {});
   [[nodiscard]] Result<Stream> infer_from_blocks_stream(const BlockList& existing,
                                                         std::span<const TokenId> new_tokens,
                                                         const SamplingParams& params = {},
-                                                        const Interrupt& interrupted = {});
+                                                        const Interrupt& interrupted = {},
+                                                        const RequestOptions& options = {});
   // What Sequence::save wrote, by any process with this model and KV format: the same KV, the same
   // next tokens. Nothing is computed. kIncompatible naming what differs, kCorrupt for a damaged
   // file, kIo.

@@ -72,11 +72,14 @@ class QUIRE_API Sequence {
   // other.
   [[nodiscard]] ReuseGrade grade() const;
 
-  [[nodiscard]] Status append(std::span<const TokenId> tokens, const Interrupt& interrupted = {});
+  [[nodiscard]] Status append(std::span<const TokenId> tokens, const Interrupt& interrupted = {},
+                              const RequestOptions& options = {});
   [[nodiscard]] Result<GenerationOutput> generate(const SamplingParams& params = {},
-                                                  const Interrupt& interrupted = {});
+                                                  const Interrupt& interrupted = {},
+                                                  const RequestOptions& options = {});
   // The sequence has grown when the last delta comes; a stream that is closed before leaves it.
-  [[nodiscard]] Result<Stream> stream(const SamplingParams& params = {});
+  [[nodiscard]] Result<Stream> stream(const SamplingParams& params = {},
+                                      const RequestOptions& options = {});
   // fp32 [vocab_size] of the next token.
   [[nodiscard]] Result<std::vector<float>> logits(const Interrupt& interrupted = {});
 

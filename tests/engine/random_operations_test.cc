@@ -13,6 +13,7 @@
 
 #include "copies_oracle.h"
 #include "quire/api/test_support.h"
+#include "quire/base/sanitized.h"
 #include "quire/chunks.h"
 #include "random_chunks.h"
 #include "random_contexts.h"
@@ -22,17 +23,7 @@
 namespace quire {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSteps = 5'000;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr int kSteps = 5'000;
-#else
-constexpr int kSteps = 100'000;
-#endif
-#else
-constexpr int kSteps = 100'000;
-#endif
+constexpr int kSteps = base::kSanitized ? 5'000 : 100'000;
 
 // One engine with everything that lives in it.
 class World {

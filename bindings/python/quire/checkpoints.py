@@ -106,9 +106,14 @@ class CheckpointManager:
         """The newest that is whole, after all of it was read; ChunkNotFoundError when there is none."""
         return Checkpoint(self._handle.latest())
 
-    def load(self, name: str | None = None, only: Iterable[str] | None = None) -> dict[str, Sequence]:
-        """All sequences of a checkpoint, or those named in `only`; without a name, of the newest that can be loaded."""
-        loaded = self._handle.load("" if name is None else _name(name), _names(only) or [])
+    def load(
+        self, name: str | None = None, only: Iterable[str] | None = None, *, wait: bool = True
+    ) -> dict[str, Sequence]:
+        """All sequences of a checkpoint, or those named in `only`; without a name, of the newest that can be loaded.
+
+        `wait=False` returns at once and reads the KV in the background, as LLM.load_sequence does.
+        """
+        loaded = self._handle.load("" if name is None else _name(name), _names(only) or [], bool(wait))
         return {key: Sequence(handle) for key, handle in loaded.items()}
 
     def remove(self, name: str) -> bool:

@@ -14,6 +14,7 @@ from . import _quire, sequence
 from .errors import ChunkNotFoundError, InvalidCompositionError
 from .llm import LLM, Params, Prompt, _prompt, _set
 from .outputs import Fields, GenerationOutput, Record
+from .session import session_name, session_names
 from .stream import Stream
 from .tokenizer import to_text
 
@@ -333,9 +334,9 @@ class ChunkedLLM(LLM):
         return self._chunks.evict_unused_chunks(max_age_seconds)
 
     def flush_store(self) -> None:
-        """Waits until all that was registered is in the store, and raises the first failure to write since the last
-        call. What could not be written is a chunk of this process alone until it is registered again. Without effect
-        unless write_through is off. Closing waits too, and raises nothing."""
+        """Waits until all that was registered, or computed for a composition, is in the store, and raises the first
+        failure to write behind a call's back since the last flush. A chunk that could not be written is one of this
+        process alone until it is registered again. Closing waits too, and raises nothing."""
         self._chunks.flush_store()
 
     def get_chunk_stats(self) -> Fields:
@@ -392,11 +393,17 @@ class ChunkedLLM(LLM):
         context_chunk_ids: Iterable[str] = (),
         query_chunk_id: str | None = None,
         sampling_params: Params = None,
+        *,
+        session: str | None = None,
         **how: Any,
     ) -> GenerationOutput:
-        """Answers the query behind the contexts; only the query is computed when their KV is there."""
+        """Answers the query behind the contexts; only the query is computed when their KV is there.
+
+        session: whose request it is; what it alone composes goes by what it says (see pause_session)
+        """
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        return GenerationOutput(self._chunks.generate_from_chunks([spec], [sampling_params])[0])
+        fields = self._chunks.generate_from_chunks([spec], [sampling_params], [session_name(session)])
+        return GenerationOutput(fields[0])
 
     def stream_from_chunks(
         self,
@@ -404,21 +411,26 @@ class ChunkedLLM(LLM):
         context_chunk_ids: Iterable[str] = (),
         query_chunk_id: str | None = None,
         sampling_params: Params = None,
+        *,
+        session: str | None = None,
         **how: Any,
     ) -> Stream:
         """Deltas as they come; joined they equal what generate_from_chunks gives."""
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        return Stream(self._chunks.stream_from_chunks(spec, sampling_params))
+        return Stream(self._chunks.stream_from_chunks(spec, sampling_params, session_name(session)))
 
     def batch_generate_from_chunks(
         self,
         requests: Iterable[Mapping[str, Any] | Composition],
         sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
     ) -> list[GenerationOutput]:
-        """One continuous batch. A request is a dict of composing arguments or a Composition; params are one for
-        all, or one for each."""
+        """One continuous batch. A request is a dict of composing arguments or a Composition; params and session are
+        one for all, or one for each."""
         params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
-        outputs = self._chunks.generate_from_chunks([_request(request) for request in requests], params)
+        specs = [_request(request) for request in requests]
+        outputs = self._chunks.generate_from_chunks(specs, params, session_names(session))
         return [GenerationOutput(fields) for fields in outputs]
 
     def logits_from_chunks(
@@ -437,14 +449,20 @@ class ChunkedLLM(LLM):
         return blocks, blocks.num_tokens
 
     def sequence(
-        self, token_ids: Sequence[int] | Composition = (), *, blocks: Any = None, existing_token_count: int | None = None
+        self,
+        token_ids: Sequence[int] | Composition = (),
+        *,
+        blocks: Any = None,
+        existing_token_count: int | None = None,
+        session: str | None = None,
     ) -> sequence.Sequence:
         """As LLM.sequence; or behind a composition, whose query is the first of the sequence's own tokens."""
         if not isinstance(token_ids, Composition):
-            return super().sequence(token_ids, blocks=blocks, existing_token_count=existing_token_count)
+            behind = {"blocks": blocks, "existing_token_count": existing_token_count}
+            return super().sequence(token_ids, session=session, **behind)
         if blocks is not None or existing_token_count is not None:
             raise TypeError("a composition says already what stands before; give no blocks")
-        return sequence.Sequence(self._chunks.sequence(token_ids.spec))
+        return sequence.Sequence(self._chunks.sequence(token_ids.spec, session_name(session)))
 
     def generate(
         self,
@@ -468,13 +486,12 @@ class ChunkedLLM(LLM):
             return super().generate(prompt, sampling_params, session=session)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
-        if session is not None:
-            raise TypeError("session is for plain prompts: the KV of a composition belongs to its chunks")
         spec = _how(**how)
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")
         contexts = [context] if isinstance(context, str) else context
         system = None if system_prompt is None else _prompt(system_prompt)
         prompts = [_prompt(text) for text in contexts]
-        fields = self._chunks.generate((system, prompts, _prompt(query)), spec, sampling_params, persist_chunks)
+        whole = (system, prompts, _prompt(query))
+        fields = self._chunks.generate(whole, spec, sampling_params, persist_chunks, session_name(session))
         return GenerationOutput(fields)

@@ -14,6 +14,7 @@ from .errors import ChunkNotFoundError
 from .llm import LLM, Prompt, _prompt, _set
 from .outputs import GenerationOutput, Record
 from .sequence import Blocks
+from .session import session_name
 from .tokenizer import to_path, to_text
 
 
@@ -52,11 +53,14 @@ def _item(item: Any) -> str:
     raise error
 
 
-def _retention(pinned: bool, priority: int, ttl_seconds: float | None) -> tuple[bool, int, float | None]:
-    number = operator.index(priority)
-    if not -(2**31) <= number < 2**31:
+def _retention(
+    pinned: bool | None, priority: int | None, ttl_seconds: float | None
+) -> tuple[bool | None, int | None, float | None]:
+    """None stays None: unsaid."""
+    number = None if priority is None else operator.index(priority)
+    if number is not None and not -(2**31) <= number < 2**31:
         raise ValueError(f"priority is {number}; give one of 32 bits")
-    return pinned, number, None if ttl_seconds is None else float(ttl_seconds)
+    return None if pinned is None else bool(pinned), number, None if ttl_seconds is None else float(ttl_seconds)
 
 
 def _words(words: Iterable[str], what: str) -> list[str]:
@@ -123,11 +127,11 @@ class ContextManager:
         """Another item, of kind "context" or "system"; its id. Computes its KV when it is active (mode "anchored").
 
         Text goes through the model's chunk format, token ids are taken as they are. An item that is there already is
-        switched on, gets the new tags, and keeps its place. `pinned`, `priority`, `ttl_seconds`: see set_retention.
+        switched on, gets the new tags, and keeps its place. `pinned`, `priority`, `ttl_seconds`: see set_retention; of an
+        item that is there already those change that are given.
         """
         labels = ("" if name is None else to_text(name), _words(tags, "tags"))
-        given = any(value is not None for value in (pinned, priority, ttl_seconds))
-        retention = _retention(bool(pinned), priority or 0, ttl_seconds) if given else None
+        retention = _retention(pinned, priority, ttl_seconds)
         return self._handle.add(_prompt(content), labels, kind, bool(active), retention)
 
     def set_retention(
@@ -190,15 +194,17 @@ class ContextManager:
         sampling_params: SamplingParams | dict[str, Any] | None = None,
         *,
         on_text: Callable[[str], bool | None] | None = None,
+        session: str | None = None,
     ) -> GenerationOutput:
         """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
 
         Turn and answer become active items: `user_id` (None without text) and `output_id` of the output. `on_text` gets
         each piece of text as it comes and must not call the context: when it returns True the answer ends there and is
-        kept as far as it is; when it raises, nothing has changed.
+        kept as far as it is; when it raises, nothing has changed. `session`: whose request it is (see
+        LLM.pause_session); items themselves go by their own retention.
         """
         question = None if text is None else to_text(text)
-        return GenerationOutput(self._handle.infer(question, sampling_params, on_text))
+        return GenerationOutput(self._handle.infer(question, sampling_params, on_text, session_name(session)))
 
     def compose(self, items: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""

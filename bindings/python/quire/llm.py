@@ -11,6 +11,7 @@ from . import _quire, sequence
 from ._quire import SamplingParams
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .sequence import VirtualSequence
+from .session import session_name, session_names
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer, to_ids, to_path, to_text
 
@@ -20,13 +21,6 @@ Prompt = str | Sequence[int]
 
 def _prompt(prompt: Prompt) -> str | list[int]:
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, "prompt")
-
-
-def _session(session: str | None) -> str:
-    """The name of a session; empty: of none, which nobody may ask for by accident."""
-    if session == "":
-        raise ValueError("session must be a name of 1 to 256 bytes, or None")
-    return "" if session is None else to_text(session)
 
 
 def _set(options: _quire.Options, name: str, value: Any, field: str | None = None) -> None:
@@ -110,13 +104,13 @@ class LLM:
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
         params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
-        sessions = [_session(s) for s in (session if isinstance(session, (list, tuple)) else [session])]
-        outputs = [GenerationOutput(fields) for fields in self._handle.generate(prompts, params, sessions)]
+        fields = self._handle.generate(prompts, params, session_names(session))
+        outputs = [GenerationOutput(each) for each in fields]
         return outputs if batch else outputs[0]
 
     def stream(self, prompt: Prompt, sampling_params: Params = None, *, session: str | None = None) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
-        return Stream(self._handle.stream(_prompt(prompt), sampling_params, _session(session)))
+        return Stream(self._handle.stream(_prompt(prompt), sampling_params, session_name(session)))
 
     def chat(
         self,
@@ -163,18 +157,23 @@ class LLM:
         open: one is from the first request or set_retention that names it until it is closed, or until 16,384 others
         were named since.
         """
-        self._handle.pause_session(_session(session), expected_return)
+        self._handle.pause_session(session_name(session), expected_return)
 
     def close_session(self, session: str) -> None:
         """Nobody comes back to it; what it alone has left in the cache goes first. LookupError as above."""
-        self._handle.close_session(_session(session))
+        self._handle.close_session(session_name(session))
 
     def set_retention(self, session: str, *, priority: int = 0, ttl: float | None = None) -> None:
         """How long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
-        self._handle.set_retention(_session(session), priority, ttl)
+        self._handle.set_retention(session_name(session), priority, ttl)
 
     def sequence(
-        self, token_ids: Sequence[int] = (), *, blocks: Any = None, existing_token_count: int | None = None
+        self,
+        token_ids: Sequence[int] = (),
+        *,
+        blocks: Any = None,
+        existing_token_count: int | None = None,
+        session: str | None = None,
     ) -> sequence.Sequence:
         """Tokens as a value of the program's, behind cached ones if `blocks` names any (as `existing_blocks` below).
 
@@ -182,7 +181,7 @@ class LLM:
         """
         ids = sequence.token_ids_of(token_ids, "token_ids")
         handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count))
-        return sequence.Sequence(self._handle.sequence(handle, ids))
+        return sequence.Sequence(self._handle.sequence(handle, ids, session_name(session)))
 
     def load_sequence(self, path: str | os.PathLike[str], wait: bool = True) -> sequence.Sequence:
         """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
@@ -199,6 +198,8 @@ class LLM:
         existing_token_count: int | None = None,
         new_tokens: Sequence[int] | None = None,
         sampling_params: Params = None,
+        *,
+        session: str | None = None,
     ) -> GenerationOutput:
         """Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
 
@@ -206,7 +207,8 @@ class LLM:
             one thing only; they are shared, not copied, and stay as they are
         existing_token_count: how many of their tokens count; None: all
         """
-        return self.infer(VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count))
+        virtual = VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count)
+        return self.infer(virtual, session=session)
 
     def infer_from_blocks_stream(
         self,
@@ -214,20 +216,24 @@ class LLM:
         existing_token_count: int | None = None,
         new_tokens: Sequence[int] | None = None,
         sampling_params: Params = None,
+        *,
+        session: str | None = None,
     ) -> Iterator[dict[str, Any]]:
         """The same as it comes, one dict per token: "token" (text), "token_id", "finish_reason" (None until the last).
 
         Joined texts equal infer_from_blocks' text. Closing or dropping the iterator aborts the request.
         """
-        return self.infer_stream(VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count))
+        virtual = VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count)
+        return self.infer_stream(virtual, session=session)
 
-    def infer(self, virtual: VirtualSequence) -> GenerationOutput:
+    def infer(self, virtual: VirtualSequence, *, session: str | None = None) -> GenerationOutput:
         """Runs a VirtualSequence as infer_from_blocks does."""
-        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(virtual)))
+        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(virtual), session_name(session)))
 
-    def infer_stream(self, virtual: VirtualSequence) -> Iterator[dict[str, Any]]:
+    def infer_stream(self, virtual: VirtualSequence, *, session: str | None = None) -> Iterator[dict[str, Any]]:
         """Runs a VirtualSequence as infer_from_blocks_stream does."""
-        return token_dicts(Stream(self._handle.infer_from_blocks_stream(*self._virtual(virtual))))
+        stream = self._handle.infer_from_blocks_stream(*self._virtual(virtual), session_name(session))
+        return token_dicts(Stream(stream))
 
     def _virtual(self, virtual: VirtualSequence) -> tuple[_quire.Blocks, list[int], Params]:
         if not isinstance(virtual, VirtualSequence):

@@ -14,6 +14,7 @@ from . import _quire
 from ._quire import Mark, SamplingParams
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
+from .session import session_name
 from .stream import Stream
 from .tokenizer import to_ids, to_path
 
@@ -171,16 +172,21 @@ class Sequence:
         """ "exact" while it equals a plain prompt; "approximate" behind chunks that have not seen each other."""
         return self._handle.grade
 
-    def append(self, ids: Any) -> None:
-        self._handle.append(token_ids_of(ids, "ids"))
+    def append(self, ids: Any, *, session: str | None = None) -> None:
+        """`session` here and below: whose request it is (see LLM.pause_session)."""
+        self._handle.append(token_ids_of(ids, "ids"), session_name(session))
 
-    def generate(self, sampling_params: SamplingParams | dict[str, Any] | None = None) -> GenerationOutput:
+    def generate(
+        self, sampling_params: SamplingParams | dict[str, Any] | None = None, *, session: str | None = None
+    ) -> GenerationOutput:
         """Goes on from here; the sequence grows by what comes."""
-        return GenerationOutput(self._handle.generate(sampling_params))
+        return GenerationOutput(self._handle.generate(sampling_params, session_name(session)))
 
-    def stream(self, sampling_params: SamplingParams | dict[str, Any] | None = None) -> Stream:
+    def stream(
+        self, sampling_params: SamplingParams | dict[str, Any] | None = None, *, session: str | None = None
+    ) -> Stream:
         """The same as it comes. The sequence has grown with the last delta; a stream closed before leaves it."""
-        return Stream(self._handle.stream(sampling_params))
+        return Stream(self._handle.stream(sampling_params, session_name(session)))
 
     def logits(self) -> np.ndarray:
         """Of the next token, float32 [vocab_size]."""

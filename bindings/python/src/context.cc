@@ -85,17 +85,22 @@ ItemRetention to_retention(const Retention& retention) {
   return {.pinned = pinned, .priority = priority, .ttl_seconds = ttl_seconds};
 }
 
+using RetentionUpdate =
+    std::tuple<std::optional<bool>, std::optional<std::int32_t>, std::optional<double>>;
+
 // name, tags
 using Labels = std::pair<std::string, std::vector<std::string>>;
 
 std::string add(ContextManager& context, const Prompt& content, const Labels& labels,
-                const std::string& kind, bool active, const std::optional<Retention>& retention) {
+                const std::string& kind, bool active, const RetentionUpdate& retention) {
   const ItemOptions options{
       .name = labels.first,
       .tags = labels.second,
       .kind = by_name(kind, "kind", &item_kind_name, {ItemKind::kSystem, ItemKind::kContext}),
       .active = active,
-      .retention = retention ? std::optional(to_retention(*retention)) : std::nullopt};
+      .retention = {.pinned = std::get<0>(retention),
+                    .priority = std::get<1>(retention),
+                    .ttl_seconds = std::get<2>(retention)}};
   return unwrap(without_gil([&] { return context.add(content, options, &interrupted); }));
 }
 
@@ -136,11 +141,12 @@ class Listener {
 };
 
 nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
-               const nb::object& params, nb::object on_text) {
+               const nb::object& params, nb::object on_text, const std::string& session) {
   const SamplingParams sampling = to_params(params);
   Listener listener(std::move(on_text));
-  auto answered =
-      without_gil([&] { return context.infer(text, sampling, &interrupted, listener.follow()); });
+  auto answered = without_gil([&] {
+    return context.infer(text, sampling, &interrupted, listener.follow(), {.session = session});
+  });
   listener.rethrow();
   const ContextManager::Answer answer = unwrap(std::move(answered));
   nb::dict dict = to_dict(answer.output);
@@ -152,7 +158,7 @@ nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
 void bind_items(nb::class_<ContextManager>& context) {
   context
       .def("add", &add, nb::arg("content"), nb::arg("labels"), nb::arg("kind"), nb::arg("active"),
-           nb::arg("retention").none())
+           nb::arg("retention"))
       .def("set_retention",
            [](ContextManager& context, const std::string& item, const Retention& retention) {
              const ItemRetention wanted = to_retention(retention);
@@ -200,7 +206,7 @@ void bind_asking(nb::class_<ContextManager>& context) {
              return unwrap(without_gil([&] { return context.active_blocks(&interrupted); }));
            })
       .def("infer", &infer, nb::arg("text").none(), nb::arg("params").none(),
-           nb::arg("on_text").none())
+           nb::arg("on_text").none(), nb::arg("session"))
       .def("compose",
            [](ContextManager& context, const std::vector<std::string>& items,
               const std::string& name) {

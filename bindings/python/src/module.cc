@@ -33,11 +33,7 @@ constexpr int kSignalPollMs = 50;
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
                   const std::vector<std::string>& sessions) {
   const auto list = to_params_list(params);
-  std::vector<RequestOptions> options;
-  options.reserve(sessions.size());
-  for (const std::string& session : sessions) {
-    options.push_back({.session = session});
-  }
+  const auto options = to_options(sessions);
   auto outputs =
       without_gil([&] { return llm.generate_batch(prompts, list, &interrupted, options); });
   nb::list result;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "quire/llm.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
 
@@ -153,6 +154,15 @@ std::vector<SamplingParams> to_params_list(const nb::list& objects) {
     params.push_back(to_params(object));
   }
   return params;
+}
+
+std::vector<RequestOptions> to_options(const std::vector<std::string>& sessions) {
+  std::vector<RequestOptions> options;
+  options.reserve(sessions.size());
+  for (const std::string& session : sessions) {
+    options.push_back({.session = session});
+  }
+  return options;
 }
 
 void bind_params(nb::module_& module) {

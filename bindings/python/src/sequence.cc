@@ -1,5 +1,6 @@
 #include "quire/sequence.h"
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
@@ -57,24 +58,26 @@ void bind_values(nb::module_& module) {
 void bind_growing(nb::class_<Sequence>& sequence) {
   sequence
       .def("append",
-           [](Sequence& sequence, const Ids& ids) {
-             unwrap(without_gil([&] { return sequence.append(ids, &interrupted); }));
+           [](Sequence& sequence, const Ids& ids, const std::string& session) {
+             unwrap(without_gil(
+                 [&] { return sequence.append(ids, &interrupted, {.session = session}); }));
            })
       .def(
           "generate",
-          [](Sequence& sequence, const nb::object& params) {
+          [](Sequence& sequence, const nb::object& params, const std::string& session) {
             const SamplingParams sampling = to_params(params);
-            return to_dict(
-                unwrap(without_gil([&] { return sequence.generate(sampling, &interrupted); })));
+            return to_dict(unwrap(without_gil(
+                [&] { return sequence.generate(sampling, &interrupted, {.session = session}); })));
           },
-          nb::arg("params").none())
+          nb::arg("params").none(), nb::arg("session"))
       .def(
           "stream",
-          [](Sequence& sequence, const nb::object& params) {
+          [](Sequence& sequence, const nb::object& params, const std::string& session) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(without_gil([&] { return sequence.stream(sampling); }));
+            return unwrap(
+                without_gil([&] { return sequence.stream(sampling, {.session = session}); }));
           },
-          nb::arg("params").none())
+          nb::arg("params").none(), nb::arg("session"))
       .def("logits", &logits)
       .def("replace", [](Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids,
                          bool exact) {
@@ -127,26 +130,32 @@ void bind_looking(nb::class_<Sequence>& sequence) {
 
 void bind_direct_inference(nb::class_<LLM>& llm) {
   llm.def("sequence",
-          [](LLM& llm, const BlockList& existing, const Ids& ids) {
-            return unwrap(without_gil([&] { return llm.sequence(existing, ids, &interrupted); }));
+          [](LLM& llm, const BlockList& existing, const Ids& ids, const std::string& session) {
+            return unwrap(without_gil(
+                [&] { return llm.sequence(existing, ids, &interrupted, {.session = session}); }));
           })
       .def(
           "infer_from_blocks",
-          [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params) {
+          [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params,
+             const std::string& session) {
             const SamplingParams sampling = to_params(params);
-            return to_dict(unwrap(without_gil(
-                [&] { return llm.infer_from_blocks(existing, ids, sampling, &interrupted); })));
+            return to_dict(unwrap(without_gil([&] {
+              return llm.infer_from_blocks(existing, ids, sampling, &interrupted,
+                                           {.session = session});
+            })));
           },
-          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none())
+          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("session"))
       .def(
           "infer_from_blocks_stream",
-          [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params) {
+          [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params,
+             const std::string& session) {
             const SamplingParams sampling = to_params(params);
             return unwrap(without_gil([&] {
-              return llm.infer_from_blocks_stream(existing, ids, sampling, &interrupted);
+              return llm.infer_from_blocks_stream(existing, ids, sampling, &interrupted,
+                                                  {.session = session});
             }));
           },
-          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none())
+          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("session"))
       .def("load_sequence",
            [](LLM& llm, const nb::bytes& path, bool wait) {
              const std::string file(path.c_str(), path.size());

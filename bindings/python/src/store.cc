@@ -181,8 +181,9 @@ void bind_saving(nb::class_<CheckpointManager>& manager) {
              return saved ? std::optional(describe(*saved)) : std::nullopt;
            })
       .def("load",
-           [](CheckpointManager& manager, const std::string& name, const Names& only) {
-             auto loaded = unwrap(without_gil([&] { return manager.load(name, only); }));
+           [](CheckpointManager& manager, const std::string& name, const Names& only, bool wait) {
+             auto loaded =
+                 unwrap(without_gil([&] { return manager.load(name, only, {.wait = wait}); }));
              nb::dict dict;
              for (LoadedSequence& sequence : loaded) {
                dict[text(sequence.name)] = std::move(sequence.sequence);

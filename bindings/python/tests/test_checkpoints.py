@@ -50,6 +50,14 @@ def test_another_process_goes_on_with_the_same_bits(tmp_path):
     assert run("load") == saved and [len(ids) for _, ids, _, _ in saved] == [64] * 3
 
 
+def test_without_waiting_the_same_tokens_come(llm, manager):
+    with llm.sequence(some_ids(200)) as talk:
+        manager.save({"talk": talk})
+        with manager.load(wait=False)["talk"] as loaded:
+            assert loaded.tokens == talk.tokens
+            assert loaded.generate(SEEDED).token_ids == talk.generate(SEEDED).token_ids
+
+
 def test_chosen_ones_are_saved_and_loaded(llm, manager):
     with llm.sequence(some_ids(40)) as one, llm.sequence(some_ids(70, 1)) as two:
         sequences = {"one": one, "two": two}

@@ -35,6 +35,17 @@ def test_stats_say_what_reading_and_computing_take(tmp_path):
         ctx.clear()
 
 
+def test_adding_again_changes_what_it_says_of_the_retention(llm):
+    ctx = ContextManager(llm)
+    item = ctx.add(CARDS[0], pinned=True, priority=3, ttl_seconds=60)
+    ctx.add(CARDS[0], priority=5)
+    ctx.add(CARDS[0], pinned=False)
+    ctx.add(CARDS[0])
+    known = ctx.show(item)
+    assert (known.pinned, known.priority, known.ttl_seconds) == (False, 5, 60)
+    ctx.clear()
+
+
 def test_retention_says_who_goes_first(llm):
     probe, ids = context_of(llm)
     size = probe.show(ids[1]).memory_bytes

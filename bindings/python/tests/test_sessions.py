@@ -78,12 +78,63 @@ def test_bad_hints_are_named(small):
         small.generate([prompt(i) for i in range(3)], ONE, session=["a", None])
 
 
-def test_a_composition_has_no_session():
-    with quire.ChunkedLLM(MODEL, threads=2) as llm:
-        assert llm.generate(prompt(0), ONE, session="plain").usage.prompt_tokens == 81
-        llm.close_session("plain")
-        with pytest.raises(TypeError, match="session"):
-            llm.generate(query="<q> Who?<a>", session="s")
+def sequence_of(llm, ids, session):
+    with llm.sequence(ids, session=session) as sequence:
+        sequence.append([11], session=session)
+        sequence.generate(ONE, session=session)
+        list(sequence.stream(ONE, session=session))
+
+
+def context_of(llm, ids, session):
+    context = quire.ContextManager(llm, mode="exact")
+    context.add(ids)
+    context.infer(None, ONE, session=session)
+
+
+WAYS = {
+    "sequence": sequence_of,
+    "blocks": lambda llm, ids, session: llm.infer_from_blocks([], 0, ids, ONE, session=session),
+    "blocks, streamed": lambda llm, ids, session: list(llm.infer_from_blocks_stream([], 0, ids, ONE, session=session)),
+    "virtual": lambda llm, ids, session: llm.infer(quire.VirtualSequence(ids, ONE), session=session),
+    "context": context_of,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_session_speaks_for_what_any_request_leaves(small, way):
+    for who in range(3):
+        WAYS[way](small, prompt(who), str(who))
+    assert small.stats()["sessions"] == 3
+    small.close_session("1")
+    for who in (3, 4):
+        small.generate(prompt(who), ONE)
+    assert [hits(small, who) for who in range(3)] == [80, 0, 80]
+    with pytest.raises(ValueError, match="session"):
+        WAYS[way](small, prompt(0), "")
+
+
+def test_compositions_take_a_session():
+    with quire.ChunkedLLM(MODEL, threads=2, max_chunks=3) as llm:
+        stays, goes = (llm.register_chunk(prompt(who), "context") for who in range(2))
+        query = llm.register_chunk([11, 12], "query")
+        alone = {"query_chunk_id": query, "without_system": True, "sampling_params": ONE}
+        unsaid = llm.generate_from_chunks(context_chunk_ids=[stays], **alone)
+        said = llm.generate_from_chunks(context_chunk_ids=[stays], session="stays", **alone)
+        assert said.token_ids == unsaid.token_ids
+        requests = [{k: v for k, v in alone.items() if k != "sampling_params"} | {"context_chunk_ids": [goes]}]
+        llm.batch_generate_from_chunks(requests, ONE, session=["goes"])
+        list(llm.stream_from_chunks(context_chunk_ids=[goes], session="goes", **alone))
+        composition = llm.compose(None, [goes], query, without_system=True)
+        llm.sequence(composition, session="goes").close()
+        with pytest.raises(ValueError, match="2 request options for 1 requests"):
+            llm.batch_generate_from_chunks(requests, ONE, session=["a", "b"])
+        llm.close_session("goes")
+        llm.register_chunk(prompt(2), "context")
+        assert {chunk.chunk_id for chunk in llm.list_chunks()} >= {stays, query}
+        with pytest.raises(quire.ChunkNotFoundError):
+            llm.get_chunk(goes)
+        llm.generate(query=[13], without_system=True, sampling_params=ONE, session="registered")
+        llm.close_session("registered")
 
 
 def test_threads_hint_while_others_compute(small):

@@ -116,9 +116,11 @@ Result<CheckpointInfo> CheckpointManager::latest() const {
 }
 
 Result<std::vector<LoadedSequence>> CheckpointManager::load(const std::string& name,
-                                                            std::span<const std::string> only) {
-  QUIRE_TRY(auto loaded,
-            impl_->run([&](auto& engine) { return impl_->service->load(engine, name, only); }));
+                                                            std::span<const std::string> only,
+                                                            const LoadSequenceOptions& options) {
+  QUIRE_TRY(auto loaded, impl_->run([&](auto& engine) {
+    return impl_->service->load(engine, name, only, options.wait);
+  }));
   std::vector<LoadedSequence> sequences;
   sequences.reserve(loaded.size());
   for (CheckpointService::Named& named : loaded) {

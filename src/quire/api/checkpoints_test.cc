@@ -228,6 +228,60 @@ TEST_F(PublicCheckpoints, DamageLeavesTheLastGoodOne) {
   EXPECT_EQ(stat(other, "blocks_in_use"), 0);
 }
 
+TEST_F(PublicCheckpoints, LoadedInTheBackgroundTheyGoOnWithTheSameBits) {
+  Ids tokens, next;
+  {
+    LLM llm = open_llm();
+    CheckpointManager manager = open(llm);
+    Sequence talk = llm.sequence(some_ids(100, 1)).value();
+    for (const std::uint32_t seed : {2U, 3U, 4U}) {  // pieces of several saves
+      ASSERT_TRUE(manager.save(std::vector<NamedSequence>{{"talk", &talk}}).ok());
+      ASSERT_TRUE(talk.append(some_ids(70, seed)).ok());
+    }
+    ASSERT_TRUE(manager.save(std::vector<NamedSequence>{{"talk", &talk}}).ok());
+    tokens = talk.tokens();
+    next = next_64(talk);
+  }
+  ASSERT_GE(objects().size(), 4);
+  LLM llm = open_llm();
+  CheckpointManager manager = open(llm);
+  auto loaded = manager.load("", {}, {.wait = false}).value();
+  EXPECT_EQ(loaded[0].sequence.tokens(), tokens);
+  EXPECT_EQ(next_64(loaded[0].sequence), next);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 64) << "the last token, and 63 generated ones";
+  loaded.clear();
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_GT(llm.explain(tokens).value()[0].tokens, 200) << "what was read is in the prefix cache";
+}
+
+TEST_F(PublicCheckpoints, LoadedInTheBackgroundADamagedOneFailsWhereItIsUsed) {
+  {
+    LLM llm = open_llm();
+    const Sequence bad = llm.sequence(some_ids(100, 1)).value();
+    CheckpointManager manager = open(llm);
+    ASSERT_TRUE(manager.save(std::vector<NamedSequence>{{"bad", &bad}}, "one").ok());
+    const std::filesystem::path object = objects().front();
+    const Sequence good = llm.sequence(some_ids(90, 2)).value();
+    ASSERT_TRUE(
+        manager.save(std::vector<NamedSequence>{{"bad", &bad}, {"good", &good}}, "two").ok());
+    damage(object);
+  }
+  LLM llm = open_llm();
+  CheckpointManager manager = open(llm);
+  EXPECT_EQ(manager.load("two").error().code, ErrorCode::kCorrupt);
+  auto loaded = manager.load("two", {}, {.wait = false}).value();
+  const auto lost = loaded[0].sequence.generate({.max_tokens = 1});
+  EXPECT_EQ(lost.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(lost.error().message, HasSubstr(".qkv"));
+  EXPECT_TRUE(loaded[1].sequence.generate({.max_tokens = 1}).ok());
+  for (const std::filesystem::path& object : objects()) {
+    std::filesystem::remove(object);
+  }
+  EXPECT_FALSE(manager.load("one", {}, {.wait = false}).ok());
+  loaded.clear();
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0) << "a load that could not begin leaves nothing";
+}
+
 TEST_F(PublicCheckpoints, AnotherModelOrFormatIsRefused) {
   {
     LLM llm = open_llm();

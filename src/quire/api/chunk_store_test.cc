@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <ios>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +22,9 @@
 #include "quire/engine/reload_pace.h"
 #include "quire/engine/tier_service.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sequence.h"
 
 namespace quire {
 namespace {
@@ -75,6 +80,17 @@ class ChunkStore : public testing::Test {
     }
   }
 
+  [[nodiscard]] std::int64_t num_objects() const {
+    std::int64_t count = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
+      count += file.path().extension() == ".qkv" ? 1 : 0;
+    }
+    return count;
+  }
+
+  // What answer() always computes: the query, and its own tokens but for the last.
+  static constexpr double kOwnTokens = 7 + 11;
+
   const TemporaryFolder temporary_;
   const std::filesystem::path folder_ = temporary_.path();
 };
@@ -109,6 +125,129 @@ TEST_F(ChunkStore, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_GT(stat(llm, "tokens_computed"), computed + 45);
   EXPECT_TRUE(llm.explain(spec).value()[1].hit);
+}
+
+// Ways to compose in which contexts need other KV than what they were registered with.
+std::vector<CompositionSpec> other_ways(const CompositionSpec& spec, const std::string& system) {
+  std::vector<CompositionSpec> ways(4, spec);
+  ways[0].system_chunk_id = system;
+  ways[1].computed_in_place = true;
+  ways[2].mode = ReuseMode::kIndependent;
+  ways[3].mode = ReuseMode::kIndependent;
+  ways[3].bos_sink = true;
+  return ways;
+}
+
+TEST_F(ChunkStore, KvOfEveryWayToComposeIsFoundByTheNextProcess) {
+  std::vector<CompositionSpec> ways;
+  std::vector<Ids> before;
+  {
+    ChunkedLLM llm = open();
+    const CompositionSpec spec = register_all(llm);
+    const std::string system =
+        llm.register_chunk({.content = some_ids(24, 8), .type = ChunkType::kSystemPrompt}).value();
+    ways = other_ways(spec, system);
+    for (const CompositionSpec& way : ways) {
+      before.push_back(answer(llm, way));
+    }
+  }
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    ChunkedLLM llm = open();
+    const auto parts = llm.explain(ways[i]).value();
+    EXPECT_TRUE(std::ranges::all_of(std::span(parts).first(parts.size() - 1), &ReusePart::hit))
+        << i;
+    EXPECT_EQ(answer(llm, ways[i]), before[i]) << i;
+    EXPECT_EQ(stat(llm, "tokens_computed"), kOwnTokens) << i;
+    EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0) << i;
+  }
+}
+
+TEST_F(ChunkStore, SavedKvIsReadOnceForABatch) {
+  CompositionSpec way;
+  {
+    ChunkedLLM llm = open();
+    way = register_all(llm);
+    way.computed_in_place = true;
+    answer(llm, way);
+  }
+  ChunkedLLM llm = open();
+  const std::vector<CompositionSpec> twice = {way, way};
+  const SamplingParams params{.temperature = 0, .max_tokens = 1};
+  ASSERT_TRUE(llm.batch_generate_from_chunks(twice, {&params, 1}).ok());
+  std::int64_t bytes = 0;
+  for (const ChunkInfo& chunk : llm.list_chunks().value()) {
+    bytes += chunk.memory_bytes;
+  }
+  EXPECT_EQ(llm.chunk_stats().value().memory_used_bytes, bytes);
+  EXPECT_EQ(stat(llm, "bytes_in_use"), bytes);
+}
+
+TEST_F(ChunkStore, DamagedKvOfAnotherAnchorIsComputedAndSavedAgain) {
+  CompositionSpec way;
+  Ids before;
+  {
+    ChunkedLLM llm = open();
+    way = register_all(llm);
+    way.computed_in_place = true;
+    before = answer(llm, way);
+  }
+  damage_objects();
+  for (const bool damaged : {true, false}) {
+    ChunkedLLM llm = open();
+    (void)register_all(llm);  // what a system chunk lacks is computed when it is registered
+    const double computed = stat(llm, "tokens_computed");
+    EXPECT_EQ(answer(llm, way), before);
+    EXPECT_EQ(stat(llm, "tokens_computed") - computed > kOwnTokens, damaged);
+  }
+}
+
+TEST_F(ChunkStore, DeletingAChunkDeletesAllItsKv) {
+  ChunkedLLM llm = open();
+  CompositionSpec way = register_all(llm);
+  way.computed_in_place = true;
+  answer(llm, way);
+  ASSERT_TRUE(llm.flush_store().ok());
+  ASSERT_EQ(num_objects(), 3 + 1) << "the first context stands where it was registered";
+  for (const std::string& id : way.context_chunk_ids) {
+    ASSERT_TRUE(llm.delete_chunk(id, true).value());
+  }
+  EXPECT_EQ(num_objects(), 1);
+}
+
+TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
+  CompositionSpec way;
+  {
+    ChunkedLLM llm = open();
+    way = register_all(llm);
+    way.computed_in_place = true;
+    answer(llm, way);
+  }
+  {
+    ChunkedLLM llm = open();
+    ASSERT_TRUE(llm.update_chunk(way.context_chunk_ids[1], {.priority = 3}).ok());
+  }
+  ChunkedLLM llm = open();
+  (void)register_all(llm);
+  answer(llm, way);
+  EXPECT_EQ(stat(llm, "tokens_computed"), kOwnTokens);
+}
+
+TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
+  const auto [spec, before] = process_before();
+  ChunkedLLM llm =
+      ChunkedLLM::open(kModel, {.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2},
+                       {.store = folder_ / "store"})
+          .value();
+  std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();
+  const auto refused = llm.generate_from_chunks(spec);
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(llm.chunk_blocks(spec.context_chunk_ids[0]).error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(llm.chunk_stats().value().total_chunks, 1) << "the system chunk's block is the last";
+  other.reset();
+  const double computed = stat(llm, "tokens_computed");
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed + kOwnTokens);
+  EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
 }
 
 TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {

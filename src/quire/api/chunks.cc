@@ -246,24 +246,24 @@ Result<CompositionInfo> ChunkedLLM::preview_composition(const CompositionSpec& s
 
 Result<GenerationOutput> ChunkedLLM::generate_from_chunks(const CompositionSpec& spec,
                                                           const SamplingParams& params,
-                                                          const Interrupt& interrupted) {
-  QUIRE_TRY(auto outputs, batch_generate_from_chunks({&spec, 1}, {&params, 1}, interrupted));
+                                                          const Interrupt& interrupted,
+                                                          const RequestOptions& options) {
+  QUIRE_TRY(auto outputs,
+            batch_generate_from_chunks({&spec, 1}, {&params, 1}, interrupted, {&options, 1}));
   return std::move(outputs.front());
 }
 
 Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
     std::span<const CompositionSpec> specs, std::span<const SamplingParams> params,
-    const Interrupt& interrupted) {
+    const Interrupt& interrupted, std::span<const RequestOptions> options) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  if (params.size() != 1 && params.size() != specs.size()) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat(params.size(), " sampling params for ", specs.size(),
-                          " requests; give one, or one per request")};
-  }
+  QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
   std::vector<ChunkService::Run> runs;
   runs.reserve(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    runs.push_back({.spec = &specs[i], .params = &params[params.size() == 1 ? 0 : i]});
+    runs.push_back({.spec = &specs[i],
+                    .params = &params[params.size() == 1 ? 0 : i],
+                    .session = session_of(options, i)});
   }
   QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
   return await_outputs(*service.engine, channels, interrupted);
@@ -271,9 +271,11 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
 
 Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const SamplingParams& params,
-                                              const Interrupt& interrupted) {
+                                              const Interrupt& interrupted,
+                                              const RequestOptions& options) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  const ChunkService::Run run{.spec = &spec, .params = &params, .streaming = true};
+  const ChunkService::Run run{
+      .spec = &spec, .params = &params, .streaming = true, .session = options.session};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
   stream->engine = service.engine;
@@ -284,12 +286,14 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
 Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const CompositionSpec& how,
                                                   const SamplingParams& params, bool persist_chunks,
-                                                  const Interrupt& interrupted) {
+                                                  const Interrupt& interrupted,
+                                                  const RequestOptions& options) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   std::vector<ChunkService::Registered> registered;
-  auto generation =
-      generate_registered(service, prompt, how, {.params = &params, .counted = persist_chunks},
-                          registered, interrupted);
+  auto generation = generate_registered(
+      service, prompt, how,
+      {.params = &params, .counted = persist_chunks, .session = options.session}, registered,
+      interrupted);
   if (!generation.ok() || !persist_chunks) {
     service->withdraw(registered);
   }
@@ -323,9 +327,10 @@ Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id) const {
   return make_block_list({std::move(run)});
 }
 
-Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted) {
+Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted,
+                                      const RequestOptions& options) {
   QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted));
+  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted, options.session));
   return make_sequence(impl_->llm.shared_impl(), std::move(state));
 }
 

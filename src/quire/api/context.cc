@@ -97,9 +97,10 @@ Result<BlockList> ContextManager::active_blocks(const Interrupt& interrupted) {
 Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
                                                      const Interrupt& interrupted,
-                                                     const Follow& follow) {
+                                                     const Follow& follow,
+                                                     const RequestOptions& options) {
   return impl_->run(
-      [&](auto& context) { return context.infer(text, params, interrupted, follow); });
+      [&](auto& context) { return context.infer(text, params, interrupted, follow, options); });
 }
 
 Result<std::string> ContextManager::compose(std::span<const std::string> items,

@@ -126,8 +126,8 @@ TEST_F(ContextTiers, WithoutAStoreItIsComputedAgain) {
 TEST_F(ContextTiers, LowPrioritiesGoFirstAndPinnedItemsStay) {
   ContextManager context = open({.max_host_bytes = 2 * card_bytes()});
   std::vector<std::string> ids;
-  for (const ItemRetention& retention :
-       {ItemRetention{.pinned = true}, ItemRetention{.priority = 1}, ItemRetention{}}) {
+  for (const ItemRetentionUpdate& retention :
+       {ItemRetentionUpdate{.pinned = true}, {.priority = 1}, {}}) {
     const int number = static_cast<int>(ids.size()) + 1;
     ids.push_back(context.add(card(number), {.retention = retention}).value());
   }
@@ -146,11 +146,10 @@ TEST_F(ContextTiers, LowPrioritiesGoFirstAndPinnedItemsStay) {
 
 TEST_F(ContextTiers, AnInactiveItemWhoseTimeIsOverGivesUpItsKv) {
   ContextManager context = open({});
-  const ItemOptions over{.retention = ItemRetention{.ttl_seconds = 0}};
+  const ItemOptions over{.retention = {.ttl_seconds = 0}};
   const std::string used = context.add(card(1), over).value();
   const std::string idle = context.add(card(2), over).value();
-  const std::string later =
-      context.add(card(3), {.retention = ItemRetention{.ttl_seconds = 1e9}}).value();
+  const std::string later = context.add(card(3), {.retention = {.ttl_seconds = 1e9}}).value();
   ASSERT_TRUE(context.deactivate(idle).ok());
   ASSERT_TRUE(context.deactivate(later).ok());
   ASSERT_TRUE(context.populate().ok());
@@ -161,13 +160,40 @@ TEST_F(ContextTiers, AnInactiveItemWhoseTimeIsOverGivesUpItsKv) {
   EXPECT_EQ(context.show(used).value().retention.ttl_seconds, 0) << "adding again keeps it";
 }
 
+TEST_F(ContextTiers, AddingAgainChangesWhatItSaysOfTheRetentionAndNothingElse) {
+  ContextManager context = open({});
+  const std::string id =
+      context.add(card(1), {.retention = {.pinned = true, .priority = 3, .ttl_seconds = 60}})
+          .value();
+  ASSERT_TRUE(context.add(card(1), {.retention = {.priority = 5}}).ok());
+  EXPECT_EQ(context.show(id).value().retention,
+            (ItemRetention{.pinned = true, .priority = 5, .ttl_seconds = 60}));
+  ASSERT_TRUE(context.add(card(1), {.retention = {.pinned = false}}).ok());
+  EXPECT_EQ(context.show(id).value().retention, (ItemRetention{.priority = 5, .ttl_seconds = 60}));
+  EXPECT_FALSE(context.add(card(1), {.retention = {.ttl_seconds = -1}}).ok());
+}
+
+TEST_F(ContextTiers, RoomIsMadeEvenIfTheStoreCannotBeWritten) {
+  LLM small =
+      LLM::open(kModel, {.kv_budget_bytes = std::int64_t{7} * 32 * 4096, .threads = 2}).value();
+  ContextManager context =
+      ContextManager::open(small, {.store = store(), .max_host_bytes = 1}).value();
+  std::filesystem::remove_all(store() + "/objects");
+  std::ofstream(store() + "/objects") << "no folder";
+  std::vector<std::string> ids;
+  for (const int number : {1, 2, 3, 4}) {
+    ids.push_back(context.add(card(number)).value());
+    ASSERT_TRUE(context.deactivate(ids.back()).ok());
+  }
+  EXPECT_EQ(context.show(ids.front()).value().tier, Tier::kHost);
+  EXPECT_EQ(context.show(ids.back()).value().tier, Tier::kDevice);
+}
+
 TEST_F(ContextTiers, WriteThroughSavesTurnsToo) {
   std::vector<std::string> ids;
   {
     ContextManager context = open({.store = store(), .write_through = true});
-    ids.push_back(
-        context.add(card(1), {.retention = ItemRetention{.pinned = true, .ttl_seconds = 60}})
-            .value());
+    ids.push_back(context.add(card(1), {.retention = {.pinned = true, .ttl_seconds = 60}}).value());
     const auto answer = context.infer("Who?", greedy_).value();
     ids.push_back(answer.user_id);
     ids.push_back(answer.output_id);
@@ -273,7 +299,7 @@ TEST_F(ContextTiers, LimitsAndTimesThatAreNoneAreRefused) {
   ContextManager context = open({});
   for (const double ttl :
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    const ItemRetention retention{.ttl_seconds = ttl};
+    const ItemRetentionUpdate retention{.ttl_seconds = ttl};
     EXPECT_THAT(context.add(card(1), {.retention = retention}).error().message,
                 HasSubstr("ttl_seconds"));
     EXPECT_TRUE(context.items().empty());

@@ -190,28 +190,37 @@ Result<GenerationOutput> LLM::generate(const Prompt& prompt, const SamplingParam
   return std::move(outputs.front());
 }
 
+Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
+                    std::string_view what) {
+  if (params != 1 && params != requests) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(params, " sampling params for ", requests, " ", what,
+                          "s; give one, or one per ", what)};
+  }
+  if (options > 1 && options != requests) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(options, " request options for ", requests, " ", what,
+                          "s; give none, one, or one per ", what)};
+  }
+  return {};
+}
+
+std::string session_of(std::span<const RequestOptions> options, std::size_t index) {
+  return options.empty() ? std::string() : options[options.size() == 1 ? 0 : index].session;
+}
+
 Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
                                                           std::span<const SamplingParams> params,
                                                           const Interrupt& interrupted,
                                                           std::span<const RequestOptions> options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  if (params.size() != 1 && params.size() != prompts.size()) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat(params.size(), " sampling params for ", prompts.size(),
-                          " prompts; give one, or one per prompt")};
-  }
-  if (options.size() > 1 && options.size() != prompts.size()) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat(options.size(), " request options for ", prompts.size(),
-                          " prompts; give none, one, or one per prompt")};
-  }
+  QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<NewRequest> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i]));
-    requests.push_back({.prompt = std::move(ids), .params = params[params.size() == 1 ? 0 : i]});
-    if (!options.empty()) {
-      requests.back().session = options[options.size() == 1 ? 0 : i].session;
-    }
+    requests.push_back({.prompt = std::move(ids),
+                        .params = params[params.size() == 1 ? 0 : i],
+                        .session = session_of(options, i)});
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   return await_outputs(*engine, channels, interrupted);

@@ -2,15 +2,20 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/engine/engine.h"
 #include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
 
 namespace quire {
 
@@ -35,6 +40,13 @@ using Channels = std::span<const std::shared_ptr<engine::Channel>>;
 // Waits until all have ended. When one fails or the caller interrupts, ends those that still run,
 // for nobody will read them, and returns the failure.
 [[nodiscard]] Status await(engine::Engine& engine, Channels channels, const Interrupt& interrupted);
+
+// kInvalidArgument unless a batch has one params, or one per request, and no, one or as many
+// options. `what`: what a request is called.
+[[nodiscard]] Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
+                                  std::string_view what);
+// Whose request number `index` of such a batch is; "": nobody's.
+[[nodiscard]] std::string session_of(std::span<const RequestOptions> options, std::size_t index);
 
 // The outputs of all, once they have ended.
 [[nodiscard]] Result<std::vector<GenerationOutput>> await_outputs(engine::Engine& engine,

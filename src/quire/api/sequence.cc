@@ -48,7 +48,8 @@ Status change(Sequence::Impl& sequence,
 
 // Starts to generate; the sequence takes over the end.
 Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl>& sequence,
-                                            const SamplingParams& params, bool streaming) {
+                                            const SamplingParams& params, bool streaming,
+                                            const RequestOptions& options) {
   QUIRE_TRY(const StateRef state, sequence->begin());
   const auto engine = sequence->llm->open_engine();
   if (!engine.ok()) {
@@ -56,7 +57,7 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl
     return engine.error();
   }
   auto channel = (*engine)->sequences().generate(
-      state, {.params = &params, .streaming = streaming},
+      state, {.params = &params, .streaming = streaming, .session = options.session},
       [sequence](StateRef next) { sequence->end(std::move(next)); });
   if (!channel.ok()) {
     sequence->end(nullptr);
@@ -81,7 +82,8 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
   QUIRE_TRY_STATUS(how.params->validate());
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(const StateRef state,
-            engine->sequences().open(existing.impl().runs, new_tokens, interrupted));
+            engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
+                                     ReuseGrade::kApproximate, how.session));
   auto stream = std::make_unique<Stream::Impl>();
   QUIRE_TRY(stream->channel, engine->sequences().generate(state, how, [](const StateRef&) {}));
   stream->engine = engine;
@@ -224,20 +226,22 @@ ReuseGrade Sequence::grade() const {
   return state == nullptr ? ReuseGrade::kExact : engine::graded(state->grade, state->same_bits);
 }
 
-Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interrupted) {
+Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interrupted,
+                        const RequestOptions& options) {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
-    return service.append(state, tokens, interrupted);
+    return service.append(state, tokens, interrupted, options.session);
   });
 }
 
 Result<GenerationOutput> Sequence::generate(const SamplingParams& params,
-                                            const Interrupt& interrupted) {
-  QUIRE_TRY(const auto stream, start(impl_, params, false));
+                                            const Interrupt& interrupted,
+                                            const RequestOptions& options) {
+  QUIRE_TRY(const auto stream, start(impl_, params, false, options));
   return output_of(*stream, interrupted);
 }
 
-Result<Stream> Sequence::stream(const SamplingParams& params) {
-  QUIRE_TRY(auto stream, start(impl_, params, true));
+Result<Stream> Sequence::stream(const SamplingParams& params, const RequestOptions& options) {
+  QUIRE_TRY(auto stream, start(impl_, params, true, options));
   return Stream(std::move(stream));
 }
 
@@ -350,25 +354,28 @@ Result<Sequence> LLM::load_sequence(const std::string& path, const LoadSequenceO
   return make_sequence(impl_, std::move(state));
 }
 
-Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interrupt& interrupted) {
-  return sequence(BlockList(), token_ids, interrupted);
+Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interrupt& interrupted,
+                               const RequestOptions& options) {
+  return sequence(BlockList(), token_ids, interrupted, options);
 }
 
 Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenId> new_tokens,
-                               const Interrupt& interrupted) {
+                               const Interrupt& interrupted, const RequestOptions& options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_fresh(existing));
-  QUIRE_TRY(StateRef state,
-            engine->sequences().open(existing.impl().runs, new_tokens, interrupted));
+  QUIRE_TRY(StateRef state, engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
+                                                     ReuseGrade::kApproximate, options.session));
   return make_sequence(impl_, std::move(state));
 }
 
 Result<GenerationOutput> LLM::infer_from_blocks(const BlockList& existing,
                                                 std::span<const TokenId> new_tokens,
                                                 const SamplingParams& params,
-                                                const Interrupt& interrupted) {
+                                                const Interrupt& interrupted,
+                                                const RequestOptions& options) {
   QUIRE_TRY(const auto stream, start_behind(*impl_, existing, new_tokens,
                                             {.params = &params,
+                                             .session = options.session,
                                              .source = "blocks",
                                              .cached = reused_tokens(existing, new_tokens)},
                                             interrupted));
@@ -378,10 +385,12 @@ Result<GenerationOutput> LLM::infer_from_blocks(const BlockList& existing,
 Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
                                              std::span<const TokenId> new_tokens,
                                              const SamplingParams& params,
-                                             const Interrupt& interrupted) {
+                                             const Interrupt& interrupted,
+                                             const RequestOptions& options) {
   QUIRE_TRY(auto stream, start_behind(*impl_, existing, new_tokens,
                                       {.params = &params,
                                        .streaming = true,
+                                       .session = options.session,
                                        .source = "blocks",
                                        .cached = reused_tokens(existing, new_tokens)},
                                       interrupted));

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -12,9 +14,12 @@
 #include <vector>
 
 #include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sequence.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -118,6 +123,121 @@ TEST(Sessions, HintsNeverChangeWhatIsComputed) {
     ASSERT_TRUE(
         (turn % 3 == 0 ? llm.close_session(session) : llm.pause_session(session, turn)).ok());
   }
+}
+
+// The same prompt as a request of each kind that may name a session.
+void serve_as(LLM& llm, int way, int who, const std::string& session) {
+  const Ids ids = prompt_of(who);
+  const RequestOptions options{.session = session};
+  if (way == 0) {
+    ASSERT_TRUE(llm.sequence(ids, {}, options).ok());
+  } else if (way == 1) {
+    Sequence sequence = llm.sequence(Ids()).value();
+    ASSERT_TRUE(sequence.append(ids, {}, options).ok());
+  } else if (way == 2) {
+    Sequence sequence = llm.sequence(ids).value();
+    ASSERT_TRUE(sequence.generate(one_token(), {}, options).ok());
+  } else if (way == 3) {
+    ASSERT_TRUE(llm.infer_from_blocks({}, ids, one_token(), {}, options).ok());
+  } else {
+    ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+    ASSERT_TRUE(context.add(ids).ok());
+    ASSERT_TRUE(context.infer(std::nullopt, one_token(), {}, {}, options).ok());
+  }
+}
+
+TEST(Sessions, SpeakForWhatSequencesBlocksAndContextsLeaveInTheCache) {
+  for (int way = 0; way < 5; ++way) {
+    LLM llm = open_small();
+    for (const int who : {1, 2, 3}) {
+      serve_as(llm, way, who, std::to_string(who));
+    }
+    EXPECT_EQ(stat(llm, "sessions"), 3) << way;
+    EXPECT_EQ(stat(llm, "blocks_in_use"), 0) << way;
+    ASSERT_TRUE(llm.close_session("2").ok());
+    serve(llm, 4, "");
+    serve(llm, 5, "");
+    EXPECT_EQ(cached(llm, 1), 80) << way;
+    EXPECT_EQ(cached(llm, 2), 0) << way;
+    EXPECT_EQ(cached(llm, 3), 80) << way;
+    EXPECT_GT(stat(llm, "evictions_closed"), 8) << way;
+  }
+}
+
+TEST(Sessions, ARequestOfASequenceEndsTheExpectation) {
+  LLM llm = open_small();
+  for (const int who : {1, 2, 3}) {
+    serve(llm, who, std::to_string(who));
+    ASSERT_TRUE(llm.pause_session(std::to_string(who), who == 2 ? 5000 : 10).ok());
+  }
+  {
+    Sequence sequence = llm.sequence(prompt_of(2)).value();
+    ASSERT_TRUE(sequence.generate(one_token(), {}, {.session = "2"}).ok());
+  }
+  ASSERT_TRUE(llm.pause_session("2", 10).ok());
+  ASSERT_TRUE(llm.pause_session("1", 9000).ok());
+  serve(llm, 4, "");
+  serve(llm, 5, "");
+  EXPECT_EQ(cached(llm, 1), 0);
+  EXPECT_EQ(cached(llm, 2), 80);
+}
+
+// Room for three chunks: two contexts and the query.
+TEST(Sessions, SpeakForTheChunksThatTheyAloneCompose) {
+  ChunkedLLM llm = ChunkedLLM::open(kModel, {.threads = 2}, {.max_chunks = 3}).value();
+  const auto add = [&](std::uint32_t seed, ChunkType type) {
+    return llm.register_chunk({.content = some_ids(40, seed), .type = type}).value();
+  };
+  const std::string stays = add(1, ChunkType::kContext);
+  const std::string goes = add(2, ChunkType::kContext);
+  const std::string query = add(3, ChunkType::kQuery);
+  const auto ask = [&](const std::string& context, const RequestOptions& options) {
+    const CompositionSpec spec{
+        .without_system = true, .context_chunk_ids = {context}, .query_chunk_id = query};
+    return llm.generate_from_chunks(spec, one_token(), {}, options).value().token_ids;
+  };
+  const Ids unsaid = ask(stays, {});
+  EXPECT_EQ(ask(stays, {.session = "stays"}), unsaid);
+  ask(goes, {.session = "goes"});
+  ASSERT_TRUE(llm.llm().close_session("goes").ok());
+  add(4, ChunkType::kContext);
+  EXPECT_TRUE(llm.get_chunk(stays).ok()) << "used less recently";
+  EXPECT_EQ(llm.get_chunk(goes).error().code, ErrorCode::kNotFound);
+}
+
+TEST(Sessions, BadNamesAreRefusedWhereverTheyStand) {
+  ChunkedLLM chunked = ChunkedLLM::open(kModel, {.threads = 2}).value();
+  LLM& llm = chunked.llm();
+  const RequestOptions bad{.session = std::string(257, 'x')};
+  const Ids ids = prompt_of(1);
+  Sequence sequence = llm.sequence(ids).value();
+  ContextManager context = ContextManager::open(llm).value();
+  ASSERT_TRUE(context.add(ids).ok());
+  const CompositionSpec spec{
+      .without_system = true,
+      .query_chunk_id =
+          chunked.register_chunk({.content = ids, .type = ChunkType::kQuery}).value()};
+  const double computed = stat(llm, "tokens_computed");
+  const std::vector<Error> errors = {
+      llm.sequence(ids, {}, bad).error(),
+      sequence.append(ids, {}, bad).error(),
+      sequence.generate(one_token(), {}, bad).error(),
+      sequence.stream(one_token(), bad).error(),
+      llm.infer_from_blocks({}, ids, one_token(), {}, bad).error(),
+      llm.infer_from_blocks_stream({}, ids, one_token(), {}, bad).error(),
+      context.infer("Who?", one_token(), {}, {}, bad).error(),
+      chunked.generate_from_chunks(spec, one_token(), {}, bad).error(),
+      chunked.stream_from_chunks(spec, one_token(), {}, bad).error(),
+      chunked.sequence(spec, {}, bad).error(),
+      chunked.generate({.query = ids}, {.without_system = true}, one_token(), true, {}, bad)
+          .error()};
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    EXPECT_EQ(errors[i].code, ErrorCode::kInvalidArgument) << i;
+    EXPECT_THAT(errors[i].message, HasSubstr("session")) << i;
+  }
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+  EXPECT_EQ(stat(llm, "sessions"), 0);
+  EXPECT_EQ(sequence.num_tokens(), std::ssize(ids));
 }
 
 TEST(Sessions, UnknownAndClosedSessionsAreNotFound) {

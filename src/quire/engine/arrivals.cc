@@ -27,8 +27,8 @@ Status Arrivals::Load::wait(int layer) {
 }
 
 Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) const {
-  for (const Part& part : parts_) {
-    QUIRE_TRY_STATUS(file_->read_layer(part.run, layer, part.first_block, part.to, shelves));
+  for (const kv_store::KVFilePart& part : parts_) {
+    QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
   }
   return {};
 }
@@ -56,15 +56,15 @@ void Arrivals::stop() {
   }
 }
 
-void Arrivals::start(std::shared_ptr<const kv_store::KVFile> file, std::vector<Part> parts,
+void Arrivals::start(std::vector<kv_store::KVFilePart> parts,
                      std::function<void(const Status&)> done) {
   UnderWay& added = under_way_.emplace_back();
-  for (const Part& part : parts) {
-    for (const BlockId block : part.to) {
+  for (const kv_store::KVFilePart& part : parts) {
+    for (const BlockId block : part.part.to) {
       added.blocks.insert(block.value);
     }
   }
-  added.load = std::make_shared<Load>(std::move(file), std::move(parts));
+  added.load = std::make_shared<Load>(std::move(parts), shelves_.geometry().layers);
   added.done = std::move(done);
   {
     const std::lock_guard lock(mutex_);
@@ -97,7 +97,7 @@ void Arrivals::run() {
 // Whoever has waited for all of a load finds it finished: that letter is sent before the last layer
 // is noted.
 void Arrivals::read(const LoadRef& load) {
-  const int layers = load->file_->content().geometry.layers;
+  const int layers = load->all_layers_;
   Status status;
   for (int layer = 0; layer < layers && status.ok(); ++layer) {
     const bool closing = [this] {

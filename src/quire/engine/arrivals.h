@@ -32,30 +32,23 @@ namespace quire::engine {
 
 class Arrivals {
  public:
-  // Blocks of a run of a file, and where they go.
-  struct Part {
-    int run = 0;
-    std::int32_t first_block = 0;
-    std::vector<BlockId> to;
-  };
-
-  // Some runs of one file.
+  // What is read together: of each layer all parts, then of the next.
   class Load {
    public:
-    Load(std::shared_ptr<const kv_store::KVFile> file, std::vector<Part> parts)
-        : file_(std::move(file)), parts_(std::move(parts)) {}
+    Load(std::vector<kv_store::KVFilePart> parts, int layers)
+        : parts_(std::move(parts)), all_layers_(layers) {}
     // Returns when `layer` and all before it are there, or when the load has failed.
     [[nodiscard]] Status wait(int layer);
     // All layers.
-    [[nodiscard]] Status wait() { return wait(file_->content().geometry.layers - 1); }
+    [[nodiscard]] Status wait() { return wait(all_layers_ - 1); }
 
    private:
     friend class Arrivals;
     [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves) const;
     void note(int layers, Status status);
 
-    const std::shared_ptr<const kv_store::KVFile> file_;
-    const std::vector<Part> parts_;
+    const std::vector<kv_store::KVFilePart> parts_;
+    const int all_layers_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
     int layers_ = 0;  // that are there
@@ -75,8 +68,7 @@ class Arrivals {
 
   // Reads after what was started before. Nobody may free the blocks before `done`, which gets the
   // outcome on the engine's thread.
-  void start(std::shared_ptr<const kv_store::KVFile> file, std::vector<Part> parts,
-             std::function<void(const Status&)> done);
+  void start(std::vector<kv_store::KVFilePart> parts, std::function<void(const Status&)> done);
 
   // Nothing arrives and nothing is bad: the functions below have nothing to say.
   [[nodiscard]] bool idle() const { return under_way_.empty() && bad_.empty(); }

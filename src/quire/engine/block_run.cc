@@ -112,8 +112,8 @@ std::vector<BlockRun> runs_of(const std::weak_ptr<Engine>& engine, const kv::Led
 }  // namespace
 
 Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id) {
-  return engine_.ask<BlockRun>([&]() -> Result<BlockRun> {
-    engine_.chunks_->adopt(chunk_id);
+  return engine_.ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
+    QUIRE_TRY_STATUS(engine_.chunks_->adopt(chunk_id));
     QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id));
     std::vector<BlockRun> runs = runs_of(engine_.weak_from_this(), ledger(), *chunk);
     if (runs.empty()) {

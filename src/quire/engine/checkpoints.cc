@@ -17,7 +17,6 @@
 #include "quire/base/iso_time.h"
 #include "quire/base/str.h"
 #include "quire/checkpoints.h"
-#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/saved_state.h"
@@ -25,11 +24,13 @@
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/store.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -137,8 +138,8 @@ bool CheckpointService::due(std::span<const Named> sequences) const {
   return manager_->due(new_tokens);
 }
 
-Result<StateRef> CheckpointService::load(Engine& engine,
-                                         const kv_store::SavedSequence& saved) const {
+Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSequence& saved,
+                                         bool wait) const {
   const std::string what = base::str_cat("saved sequence ", base::quoted(saved.name));
   QUIRE_TRY(SavedState rest, parse_saved_state(saved.metadata_json, saved.runs.size(), what));
   QUIRE_TRY(const kv_store::LiveSequence live, manager_->tokens_of(saved));
@@ -147,16 +148,21 @@ Result<StateRef> CheckpointService::load(Engine& engine,
   }
   std::vector<kv_store::SavedRun> runs;
   std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
-  return engine.tiers().restore(runs, std::move(rest),
-                                [&](const Arrivals::Part& part, kv_store::PagedStore& shelves) {
-                                  return manager_->read(saved, static_cast<std::size_t>(part.run),
-                                                        part.first_block, part.to, shelves);
-                                });
+  const tensor::KVGeometry& geometry = engine.tiers().shelves().geometry();
+  const auto open =
+      [&](const kv_store::RunPart& part) -> Result<std::vector<kv_store::KVFilePart>> {
+    QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));
+    for (const kv_store::KVFilePart& piece : pieces) {
+      QUIRE_TRY_STATUS(piece.file->check_fits(live.fingerprint, geometry));
+    }
+    return pieces;
+  };
+  return engine.tiers().restore(runs, std::move(rest), open, wait);
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(
-    Engine& engine, const kv_store::Checkpoint& checkpoint,
-    std::span<const std::string> only) const {
+    Engine& engine, const kv_store::Checkpoint& checkpoint, std::span<const std::string> only,
+    bool wait) const {
   for (const std::string& name : only) {
     if (std::ranges::find(checkpoint.sequences, name, &kv_store::SavedSequence::name) ==
         checkpoint.sequences.end()) {
@@ -168,7 +174,7 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
   std::vector<Named> loaded;
   for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
     if (only.empty() || std::ranges::find(only, saved.name) != only.end()) {
-      QUIRE_TRY(StateRef state, load(engine, saved));
+      QUIRE_TRY(StateRef state, load(engine, saved, wait));
       loaded.push_back({.name = saved.name, .state = std::move(state)});
     }
   }
@@ -176,11 +182,11 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load_newest(
-    Engine& engine, std::span<const std::string> only) const {
+    Engine& engine, std::span<const std::string> only, bool wait) const {
   QUIRE_TRY(const std::vector<kv_store::Checkpoint> checkpoints, manager_->list());
   Error last{.code = ErrorCode::kNotFound, .message = "there is no checkpoint to load"};
   for (const kv_store::Checkpoint& checkpoint : checkpoints) {
-    auto loaded = load(engine, checkpoint, only);
+    auto loaded = load(engine, checkpoint, only, wait);
     if (loaded.ok()) {
       return loaded;
     }
@@ -194,13 +200,13 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load_newest(
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(
-    Engine& engine, const std::string& name, std::span<const std::string> only) {
+    Engine& engine, const std::string& name, std::span<const std::string> only, bool wait) {
   std::vector<Named> loaded;
   if (name.empty()) {
-    QUIRE_TRY(loaded, load_newest(engine, only));
+    QUIRE_TRY(loaded, load_newest(engine, only, wait));
   } else {
     QUIRE_TRY(const kv_store::Checkpoint checkpoint, manager_->find(name));
-    QUIRE_TRY(loaded, load(engine, checkpoint, only));
+    QUIRE_TRY(loaded, load(engine, checkpoint, only, wait));
   }
   for (const Named& named : loaded) {
     saved_[named.name] = named.state->tokens;

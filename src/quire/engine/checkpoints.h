@@ -43,8 +43,9 @@ class CheckpointService {
   [[nodiscard]] Result<CheckpointInfo> save(Engine& engine, std::span<const Named> sequences,
                                             const std::string& name);
   [[nodiscard]] bool due(std::span<const Named> sequences) const;
+  // `wait`: as TierService::restore.
   [[nodiscard]] Result<std::vector<Named>> load(Engine& engine, const std::string& name,
-                                                std::span<const std::string> only);
+                                                std::span<const std::string> only, bool wait);
 
   [[nodiscard]] Result<std::vector<CheckpointInfo>> list() const;
   [[nodiscard]] Result<CheckpointInfo> latest() const;
@@ -55,13 +56,14 @@ class CheckpointService {
  private:
   explicit CheckpointService(kv_store::Store store) : store_(std::move(store)) {}
   [[nodiscard]] static Result<kv_store::LiveSequence> describe(Engine& engine, const Named& named);
-  [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved) const;
+  [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved,
+                                      bool wait) const;
   [[nodiscard]] Result<std::vector<Named>> load(Engine& engine,
                                                 const kv_store::Checkpoint& checkpoint,
-                                                std::span<const std::string> only) const;
-
+                                                std::span<const std::string> only, bool wait) const;
   [[nodiscard]] Result<std::vector<Named>> load_newest(Engine& engine,
-                                                       std::span<const std::string> only) const;
+                                                       std::span<const std::string> only,
+                                                       bool wait) const;
 
   kv_store::Store store_;
   std::unique_ptr<kv_store::CheckpointManager> manager_;  // of the store; set by open

@@ -20,6 +20,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/reuse_grade.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
@@ -50,11 +51,12 @@ std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
 
 }  // namespace
 
-std::string ChunkService::why_not_computed(const kv::Chunk& chunk) const {
-  if (!chunk.variants.empty()) {
-    return "computed under another anchor, not yet under this one";
+std::string ChunkService::why_not_computed(const kv::Part& part) const {
+  if (not_read_.contains({part.chunk->id, part.key})) {
+    return engine_.tiers().pace().why_not_read();
   }
-  return not_read_.contains(chunk.id) ? engine_.tiers().pace().why_not_read() : kNotComputedYet;
+  return part.chunk->variants.empty() ? kNotComputedYet
+                                      : "computed under another anchor, not yet under this one";
 }
 
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
@@ -100,15 +102,33 @@ Status ChunkService::check_positions(const kv::ResolvedComposition& composition)
                         limit, "; use fewer or shorter chunks")};
 }
 
-Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs) {
+Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const Run> runs) {
   Compositions compositions;
   for (const Run& run : runs) {
-    adopt_all(chunk_ids(*run.spec));
     QUIRE_TRY(auto composition, kv::resolve(registry_, *run.spec, windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));
     compositions.push_back(std::move(composition));
   }
   return compositions;
+}
+
+// With what there is of them in the store.
+Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses) {
+  for (const Run& run : runs) {
+    QUIRE_TRY_STATUS(adopt_all(chunk_ids(*run.spec)));
+  }
+  QUIRE_TRY(Compositions compositions, resolve_known(runs));
+  Uses held;
+  held.reserve(runs.size());
+  for (const Run& run : runs) {
+    held.push_back(std::make_shared<Use>(registry_, *run.spec));
+  }
+  uses.swap(held);
+  if (store_ == nullptr) {
+    return compositions;
+  }
+  QUIRE_TRY(const bool read, read_variants(compositions));
+  return read ? resolve_known(runs) : std::move(compositions);
 }
 
 // The prefill of a missing part, or first of the BOS token before it. It may be at work already.
@@ -178,7 +198,7 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
                                              const std::set<Name>& started) {
-  NewRequest request{.kind = run.kind, .streaming = run.streaming};
+  NewRequest request{.kind = run.kind, .session = run.session, .streaming = run.streaming};
   const std::int64_t length = std::ssize(*composition.query.chunk->tokens);
   if (run.kind == RequestKind::kGenerate) {
     // The KV of the last sampled token is never needed, so one more token than positions fits.
@@ -236,12 +256,13 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
       continue;
     }
     const kv::ResolvedComposition& composition = compositions[i];
+    const kv::SessionRef session = engine_.sessions_->named(runs[i].session);
     std::int64_t hits = 0;
     for (const kv::Part& part : composition.parts) {
-      registry_.use(part.chunk->id);
+      registry_.use(part.chunk->id, session);
       hits += part.segment && !started.contains({part.chunk->id, part.key}) ? 1 : 0;
     }
-    registry_.use(composition.query.chunk->id);
+    registry_.use(composition.query.chunk->id, session);
     registry_.count(hits, 0);
   }
   return channels;
@@ -249,20 +270,14 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
 
 // How far a call of submit has come.
 struct ChunkService::Attempt {
-  std::set<Name> started;                    // prefills of this call
-  std::vector<std::shared_ptr<Use>> in_use;  // nothing is evicted between two visits
-  std::vector<Pending> pending;              // to wait for; none: the runs have started
+  std::set<Name> started;        // prefills of this call
+  Uses in_use;                   // nothing is evicted between two visits
+  std::vector<Pending> pending;  // to wait for; none: the runs have started
   std::vector<std::shared_ptr<Channel>> channels;
 };
 
 Status ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
-  QUIRE_TRY(const Compositions compositions, resolve(runs));
-  std::vector<std::shared_ptr<Use>> uses;
-  uses.reserve(runs.size());
-  for (const Run& run : runs) {
-    uses.push_back(std::make_shared<Use>(registry_, *run.spec));
-  }
-  attempt.in_use.swap(uses);
+  QUIRE_TRY(const Compositions compositions, resolve(runs, attempt.in_use));
   QUIRE_TRY(attempt.pending, start_missing(compositions, attempt.started));
   if (attempt.pending.empty()) {
     QUIRE_TRY(attempt.channels, start_runs(runs, compositions, attempt.started));
@@ -284,10 +299,8 @@ void ChunkService::give_up(Attempt& attempt) {
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
                                                                    const Interrupt& interrupted) {
   for (const Run& run : runs) {
-    if (run.kind != RequestKind::kGenerate) {
-      continue;
-    }
-    QUIRE_TRY_STATUS(engine_.check(*run.params));
+    QUIRE_TRY_STATUS(SessionService::check_user(run.session));
+    QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt;
   const auto visit = [&]() -> Result<bool> {
@@ -300,6 +313,9 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
   for (int count = 0; count < kAttempts; ++count) {
     const auto started = engine_.ask_for_blocks<bool>(visit);  // blending takes some
     if (started.ok() && *started) {
+      if (std::ranges::all_of(runs, &Run::counted)) {
+        save_variants(attempt.started);
+      }
       return std::move(attempt.channels);
     }
     const Status done = started.ok() ? wait(attempt.pending, interrupted) : started.error();
@@ -343,7 +359,7 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
                              .cached = cached,
                              .why_not = cached  ? ""
                                         : exact ? miss
-                                                : why_not_computed(*part.chunk)});
+                                                : why_not_computed(part)});
     const bool first = counted.insert({part.chunk, part.key}).second;
     info.num_blocks += first && !exact ? blocks_for(tokens) : 0;
     info.new_blocks += first && !exact && !cached ? blocks_for(tokens) : 0;
@@ -374,7 +390,8 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
   const Run run{.spec = &spec};
   std::optional<Result<CompositionInfo>> info;
   QUIRE_TRY_STATUS(engine_.call([&] {
-    auto compositions = resolve({&run, 1});
+    Uses uses;
+    auto compositions = resolve({&run, 1}, uses);
     if (compositions.ok()) {
       info = describe(spec, compositions->front());
     } else {

@@ -2,18 +2,22 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/tier_service.h"
+#include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -21,6 +25,12 @@
 #include "quire/types.h"
 
 namespace quire::engine {
+namespace {
+
+// Of the KV that a chunk is registered with.
+kv::VariantKey registered_key(const kv::NewChunk& chunk) { return {.before = chunk.anchor}; }
+
+}  // namespace
 
 Status ChunkService::open_store() {
   if (options_.store.empty()) {
@@ -33,30 +43,29 @@ Status ChunkService::open_store() {
                              .write = {.compress = options_.compress_store, .direct = true}});
   };
   QUIRE_TRY(store_, open());
-  if (!options_.write_through) {
-    QUIRE_TRY(written_, open());
-  }
+  QUIRE_TRY(written_, open());
   return {};
 }
 
 // Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
-// without effect for one that is there, or whose KV cannot be had: then it is a miss.
-void ChunkService::adopt(const std::string& id) {
+// without effect for one that is there, or whose KV is damaged or another model's: then it is a
+// miss. kOutOfBlocks, kOverflow when there is no room for it.
+Status ChunkService::adopt(const std::string& id) {
   const auto saved = saved_chunk(id);
   if (!saved) {
-    return;
+    return {};
   }
   if (!saved->anchor.empty()) {
     const auto anchor = saved_chunk(saved->anchor);
     if (anchor && anchor->type == ChunkType::kSystemPrompt) {
-      adopt_saved(*anchor);
+      QUIRE_TRY_STATUS(adopt_saved(*anchor));
     }
     const kv::Chunk* known = registry_.find(saved->anchor);
     if (known == nullptr || known->type != ChunkType::kSystemPrompt) {
-      return;
+      return {};
     }
   }
-  adopt_saved(*saved);
+  return adopt_saved(*saved);
 }
 
 // On disk and not in the registry.
@@ -68,39 +77,88 @@ std::optional<kv::Chunk> ChunkService::saved_chunk(const std::string& id) {
   return saved && engine_.check_prompt(*saved->tokens).ok() ? std::move(saved) : std::nullopt;
 }
 
-void ChunkService::adopt_saved(const kv::Chunk& saved) {
-  const std::string& id = saved.id;
-  const kv::VariantKey key = {.before = saved.anchor};
-  if (pending_.contains({id, key})) {
-    return;  // somebody computes it
-  }
-  const bool needs_kv = saved.type != ChunkType::kQuery && !windowed();
+Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   const kv::NewChunk& chunk = saved;
-  const auto begin = [&](bool with_kv) {
-    return registry_.begin(chunk, with_kv ? std::optional(key) : std::nullopt).ok();
-  };
+  const Name name{chunk.id, registered_key(chunk)};
+  if (pending_.contains(name)) {
+    return {};  // somebody computes it
+  }
   // A system chunk is listed with KV or not at all: then it is registered anew. The KV of a context
   // is computed where it is used, if that is the faster way.
-  const bool reads = saved.type == ChunkType::kSystemPrompt || engine_.tiers().pace().reads_next();
-  if (needs_kv && !reads) {
-    not_read_.insert(id);
-  } else if (needs_kv && begin(true)) {
-    const auto segment = load(id, *saved.tokens);
-    registry_.count(segment.ok() ? 1 : 0, -1);  // begin counted a miss
-    if (segment.ok() && registry_.end(id, key, *segment)) {
-      not_read_.erase(id);
-      registry_.publish(id);
-      return;
+  const bool is_system = chunk.type == ChunkType::kSystemPrompt;
+  const bool has_kv = chunk.type != ChunkType::kQuery && !windowed();
+  bool read = false;
+  if (has_kv && (is_system || reads_next(name))) {
+    QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, name.second));
+    registry_.count(0, -1);  // begin counted a miss
+    QUIRE_TRY(read, read_kv(chunk, name.second));
+    registry_.count(read ? 1 : 0, 0);
+  }
+  if (!read && has_kv && is_system) {
+    return {};
+  }
+  if (!read) {
+    QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, std::nullopt));
+  }
+  registry_.publish(chunk.id);
+  return {};
+}
+
+// Whether saved KV is read now; else it is computed, as that is faster.
+bool ChunkService::reads_next(const Name& name) {
+  const bool reads = engine_.tiers().pace().reads_next();
+  if (!reads) {
+    not_read_.insert(name);
+  }
+  return reads;
+}
+
+// Into the room that is set aside for it. False for KV that is damaged or another model's.
+Result<bool> ChunkService::read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key) {
+  const auto segment = load(chunk, key);
+  if (!segment.ok()) {
+    [[maybe_unused]] const bool given_up = registry_.end(chunk.id, key, std::nullopt);
+    return segment.error().code == ErrorCode::kOutOfBlocks ? Result<bool>(segment.error()) : false;
+  }
+  not_read_.erase({chunk.id, key});
+  return registry_.end(chunk.id, key, *segment);
+}
+
+// What the compositions lack of saved KV other than what chunks were registered with; whether some
+// was read. Their chunks are held.
+Result<bool> ChunkService::read_variants(const Compositions& compositions) {
+  bool read = false;
+  for (const kv::ResolvedComposition& composition : compositions) {
+    for (const kv::Part& part : composition.missing()) {
+      const kv::Chunk& chunk = *part.chunk;
+      const bool had = chunk.variants.contains(part.key);  // for an earlier composition
+      const bool saved = !had && part.key != registered_key(chunk) &&
+                         !pending_.contains({chunk.id, part.key}) &&
+                         store_->has_kv(chunk.id, object_of(chunk, part.key));
+      if (saved && reads_next({chunk.id, part.key})) {
+        QUIRE_TRY_STATUS(registry_.begin_variant(chunk.id, part.key));
+        QUIRE_TRY(const bool found, read_kv(chunk, part.key));
+        read = read || found;
+      }
     }
-    [[maybe_unused]] const bool given_up = registry_.end(id, key, std::nullopt);
   }
-  if (saved.type != ChunkType::kSystemPrompt && begin(false)) {
-    registry_.publish(id);
+  return read;
+}
+
+// What the KV of a chunk is called in the store.
+std::string ChunkService::object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const {
+  if (key == registered_key(chunk)) {
+    return chunk.id;
   }
+  std::string before = key.before;
+  if (before == kv::kBosVariant) {
+    before = base::str_cat(kv::kBosVariant, " ", bos_token().value_or(-1));
+  }
+  return kv::variant_id(chunk.id, before, key.gap);
 }
 
 // Registered last: by this process, else by an earlier one.
-std::string ChunkService::last_system() {
+Result<std::string> ChunkService::last_system() {
   std::string id = registry_.last_system();
   if (!id.empty() || store_ == nullptr) {
     return id;
@@ -112,24 +170,35 @@ std::string ChunkService::last_system() {
       last = chunk.created;
     }
   }
-  adopt(id);
+  QUIRE_TRY_STATUS(adopt(id));
   return registry_.last_system();
 }
 
-Result<kv::SegmentId> ChunkService::load(const std::string& id,
-                                         const std::vector<TokenId>& tokens) {
-  QUIRE_TRY(const kv_store::KVFile file, store_->open_kv(id));
+Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::VariantKey& key) {
+  QUIRE_TRY(const kv_store::KVFile file, store_->open_kv(chunk.id, object_of(chunk, key)));
   const auto& runs = file.content().runs;
-  if (runs.size() != 1 || runs.front().tokens != tokens) {
+  if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
   }
   return engine_.tiers().read_segment(file, 0);
 }
 
-void ChunkService::adopt_all(std::span<const std::string> ids) {
+Status ChunkService::adopt_all(std::span<const std::string> ids) {
   for (const std::string& id : ids) {
-    adopt(id);
+    QUIRE_TRY_STATUS(adopt(id));
   }
+  return {};
+}
+
+// Engine thread. The KV of a chunk for who writes it, nullptr when it has none; it stays when the
+// chunk goes.
+Result<HeldRef> ChunkService::hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key) {
+  const auto variant = chunk.variants.find(key);
+  if (variant == chunk.variants.end()) {
+    return HeldRef();
+  }
+  QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
+  return engine_.tiers().keep(alias);
 }
 
 // Writes what a registration has created, or lets it be written. Callers' thread.
@@ -141,11 +210,7 @@ Status ChunkService::save(const std::string& id) {
   bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
   QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
     QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
-    const auto variant = known->variants.find({.before = known->anchor});
-    if (variant != known->variants.end()) {
-      QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
-      held = engine_.tiers().keep(alias);
-    }
+    QUIRE_TRY(held, hold_kv(*known, registered_key(*known)));
     behind =
         !options_.write_through && ledger().blocks_available() > ledger().config().num_blocks / 4;
     const kv::NewChunk& chunk = *known;
@@ -158,6 +223,32 @@ Status ChunkService::save(const std::string& id) {
     return written_->put(chunk, held, engine_.tiers());
   });
   return {};
+}
+
+// Lets KV be written that was computed for a composition: its answer does not wait for the disk.
+// Callers' thread.
+void ChunkService::save_variants(const std::set<Name>& computed) {
+  if (store_ == nullptr) {
+    return;
+  }
+  for (const auto& [id, key] : computed) {
+    HeldRef held;
+    std::string object;
+    [[maybe_unused]] const Status closed = engine_.call([&] {
+      const kv::Chunk* const chunk = registry_.find(id);
+      if (not_read_.erase({id, key}) > 0 || chunk == nullptr) {
+        return;  // saved already, or gone
+      }
+      const auto kv = hold_kv(*chunk, key);
+      held = kv.ok() ? *kv : nullptr;
+      object = object_of(*chunk, key);
+    });
+    if (held != nullptr) {
+      writes_.put(id, [this, id = id, object, held = std::move(held)] {
+        return written_->put_variant(id, object, held, engine_.tiers());
+      });
+    }
+  }
 }
 
 // Those on disk that are not in `known`, as they would be listed.

@@ -205,8 +205,9 @@ Status ChunkService::tokenize(Draft& draft) const {
 // A context goes under the anchor that it names, else under the system chunk registered last.
 Status ChunkService::place_anchor(Draft& draft) {
   if (draft.chunk.type == ChunkType::kContext && !windowed()) {
-    draft.chunk.anchor = draft.content->options.anchor.value_or(last_system());
-    adopt(draft.chunk.anchor);
+    const std::optional<std::string>& asked = draft.content->options.anchor;
+    QUIRE_TRY(draft.chunk.anchor, asked ? Result<std::string>(*asked) : last_system());
+    QUIRE_TRY_STATUS(adopt(draft.chunk.anchor));
   }
   if (draft.chunk.anchor.empty()) {
     return {};
@@ -277,10 +278,13 @@ Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk
   return start(std::move(request), {chunk.id, key}, store);
 }
 
+std::optional<TokenId> ChunkService::bos_token() const {
+  return engine_.text() == nullptr ? std::nullopt : engine_.text()->tokenizer.bos_token_id();
+}
+
 // The KV that stands before contexts computed under a BOS token.
 Result<ChunkService::Pending> ChunkService::start_bos() {
-  const auto bos =
-      engine_.text() == nullptr ? std::nullopt : engine_.text()->tokenizer.bos_token_id();
+  const auto bos = bos_token();
   if (!bos) {
     return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
   }
@@ -369,11 +373,21 @@ Status ChunkService::visit(std::span<Draft> drafts, const std::function<Status(D
   return called.ok() ? failure : called;
 }
 
+// The same once more for all while what is being written holds the blocks that one needs.
+Status ChunkService::visit_with_room(std::span<Draft> drafts,
+                                     const std::function<Status(Draft&)>& visit_one) {
+  Status visited;
+  do {
+    visited = visit(drafts, visit_one);
+  } while (!visited.ok() && visited.error().code == ErrorCode::kOutOfBlocks && await_write());
+  return visited;
+}
+
 // Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
 // here, between visits to the engine thread.
 Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
   const bool share = options_.enable_deduplication;
-  QUIRE_TRY_STATUS(visit(drafts, [&](Draft& draft) {
+  QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) {
     draft.serial = share ? "" : base::str_cat(++serial_);
     return place_anchor(draft);
   }));
@@ -397,14 +411,14 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     }
     QUIRE_TRY_STATUS(tokenize(draft));
   }
+  if (share) {
+    QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) { return adopt(draft.chunk.id); }));
+  }
   std::vector<Pending> pending;
   const Status begun = visit(drafts, [&](Draft& draft) -> Status {
     draft.result.id = draft.chunk.id;
-    if (share) {
-      adopt(draft.chunk.id);
-      if (merge(draft, registry_.find(draft.chunk.id))) {
-        return {};
-      }
+    if (share && merge(draft, registry_.find(draft.chunk.id))) {
+      return {};
     }
     QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
     if (prefill) {
@@ -516,8 +530,8 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
   writes_.wait();
-  return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
-    adopt(id);
+  return engine_.ask_for_blocks<ChunkInfo>([&]() -> Result<ChunkInfo> {
+    QUIRE_TRY_STATUS(adopt(id));
     QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
     const Status saved = store_ == nullptr ? Status() : store_->update(*chunk);
     return saved.ok() ? Result<ChunkInfo>(info_of(*chunk)) : saved.error();

@@ -25,6 +25,7 @@
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/background_writes.h"
+#include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
 #include "quire/kv/chunk_id.h"
@@ -85,7 +86,8 @@ class ChunkService {
     RequestKind kind = RequestKind::kGenerate;
     const SamplingParams* params = nullptr;  // of kGenerate
     bool streaming = false;
-    bool counted = true;  // as uses and hits of its chunks
+    bool counted = true;       // as uses and hits of its chunks
+    std::string session = {};  // whose it is; empty: nobody's
     std::shared_ptr<RequestObserver> observer = nullptr;
   };
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
@@ -103,7 +105,7 @@ class ChunkService {
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
-  void adopt(const std::string& id);
+  [[nodiscard]] Status adopt(const std::string& id);
 
   // Whether some layer of the model forgets what is far away. Any thread.
   [[nodiscard]] bool windowed() const;
@@ -133,6 +135,8 @@ class ChunkService {
   [[nodiscard]] Status tokenize(Draft& draft) const;
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
+  [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
+                                       const std::function<Status(Draft&)>& visit_one);
   [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
   [[nodiscard]] kv::ChunkIdentity identity_of(const Draft& draft) const;
   // Aborts them all; the error of the call that wanted them.
@@ -147,23 +151,32 @@ class ChunkService {
                                       std::function<bool(std::optional<kv::SegmentId>)> store);
   [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Result<Pending> start_bos();
+  [[nodiscard]] std::optional<TokenId> bos_token() const;
   [[nodiscard]] Result<SeqId> compose_behind(const kv::VariantKey& key,
                                              std::span<const TokenId> tokens);
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
 
-  // On disk: chunk_durable.cc. adopt and load: engine thread.
-  void adopt_all(std::span<const std::string> ids);
+  // On disk: chunk_durable.cc. Engine thread but for the two that save.
+  using Compositions = std::vector<kv::ResolvedComposition>;
+  [[nodiscard]] Status adopt_all(std::span<const std::string> ids);
   [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
-  void adopt_saved(const kv::Chunk& saved);
-  [[nodiscard]] std::string last_system();
-  [[nodiscard]] Result<kv::SegmentId> load(const std::string& id,
-                                           const std::vector<TokenId>& tokens);
+  [[nodiscard]] Status adopt_saved(const kv::Chunk& saved);
+  [[nodiscard]] bool reads_next(const Name& name);
+  [[nodiscard]] Result<bool> read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key);
+  [[nodiscard]] Result<bool> read_variants(const Compositions& compositions);
+  [[nodiscard]] std::string object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const;
+  [[nodiscard]] Result<std::string> last_system();
+  [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);
+  [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Status save(const std::string& id);
+  void save_variants(const std::set<Name>& computed);
   [[nodiscard]] std::vector<ChunkInfo> saved_infos(std::span<const ChunkInfo> known) const;
 
   // Engine thread: composing.
-  using Compositions = std::vector<kv::ResolvedComposition>;
-  [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs);
+  using Uses = std::vector<std::shared_ptr<Use>>;
+  // `uses` keep their chunks from being evicted.
+  [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses);
+  [[nodiscard]] Result<Compositions> resolve_known(std::span<const Run> runs);
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
   struct Attempt;
   [[nodiscard]] Status advance(std::span<const Run> runs, Attempt& attempt);
@@ -179,7 +192,7 @@ class ChunkService {
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
                                       const kv::ResolvedComposition& composition,
                                       ComposedPrompt& composed);
-  [[nodiscard]] std::string why_not_computed(const kv::Chunk& chunk) const;
+  [[nodiscard]] std::string why_not_computed(const kv::Part& part) const;
   [[nodiscard]] CompositionInfo describe(const CompositionSpec& spec,
                                          const kv::ResolvedComposition& composition) const;
 
@@ -195,7 +208,7 @@ class ChunkService {
   // Engine thread only.
   kv::ChunkRegistry registry_;
   std::map<Name, Pending> pending_;
-  std::set<std::string> not_read_;    // on disk, but computing is faster
+  std::set<Name> not_read_;           // on disk, but computing is faster
   std::optional<kv::SegmentId> bos_;  // KV of a BOS token alone, once somebody wanted it
   std::uint64_t serial_ = 0;          // of chunks that are not shared
 };

@@ -130,26 +130,52 @@ std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
   return chunk;
 }
 
+Result<kv_store::EntryPart> ChunkStore::write_object(const std::string& object,
+                                                     const HeldRef& segment,
+                                                     const TierService& tiers) {
+  std::vector<std::vector<BlockId>> blocks;
+  kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
+  QUIRE_TRY(const TierService::Readable from, tiers.readable(blocks));
+  QUIRE_TRY([[maybe_unused]] const std::int64_t written,
+            store_.put_object(object, std::move(content), from.shelves(), from.runs));
+  return kv_store::EntryPart{.object = object, .tokens = std::ssize(segment->tokens)};
+}
+
 Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
                        const TierService& tiers) {
   kv_store::Entry entry = entry_of(chunk);
   const std::lock_guard lock(mutex_);
+  if (const auto known = find_entry(chunk.id)) {
+    entry.parts = known->parts;
+  }
+  std::erase_if(entry.parts, [&](const auto& part) { return part.object == chunk.id; });
   if (segment != nullptr) {
-    std::vector<std::vector<BlockId>> blocks;
-    kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
-    QUIRE_TRY(const TierService::Readable from, tiers.readable(blocks));
-    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_.put_object(chunk.id, std::move(content), from.shelves(), from.runs));
-    entry.parts = {{.object = chunk.id, .tokens = std::ssize(segment->tokens)}};
+    QUIRE_TRY(const kv_store::EntryPart part, write_object(chunk.id, segment, tiers));
+    entry.parts.insert(entry.parts.begin(), part);
   }
   QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));
   return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_, to_ms(*chunk.ttl_seconds))
                            : Status();
 }
 
+Status ChunkStore::put_variant(const std::string& id, const std::string& object,
+                               const HeldRef& segment, const TierService& tiers) {
+  const std::lock_guard lock(mutex_);
+  if (!find_entry(id)) {
+    return {};
+  }
+  QUIRE_TRY(const kv_store::EntryPart part, write_object(object, segment, tiers));
+  std::optional<kv_store::Entry> entry = find_entry(id);  // what others have added meanwhile too
+  if (!entry || std::ranges::find(entry->parts, part) != entry->parts.end()) {
+    return {};
+  }
+  entry->parts.push_back(part);
+  return store_.put_entry(*std::move(entry));
+}
+
 Status ChunkStore::update(const kv::NewChunk& chunk) {
   const std::lock_guard lock(mutex_);
-  QUIRE_TRY(const auto known, store_.find(chunk.id, tenant_));
+  const auto known = find_entry(chunk.id);
   if (!known) {
     return {};
   }
@@ -158,18 +184,19 @@ Status ChunkStore::update(const kv::NewChunk& chunk) {
   return store_.put_entry(std::move(entry));
 }
 
-std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
+std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) const {
   if (!kv_store::is_hash(id)) {
     return std::nullopt;
   }
-  const std::lock_guard lock(mutex_);
   const auto found = store_.find(id, tenant_);
-  if (!found.ok()) {
-    return std::nullopt;
-  }
-  const std::optional<kv_store::Entry>& entry = *found;
-  const bool is_chunk = entry && entry->kind == kv_store::EntryKind::kChunk;
-  return is_chunk ? parse(*entry) : std::nullopt;
+  const bool is_chunk = found.ok() && *found && (*found)->kind == kv_store::EntryKind::kChunk;
+  return is_chunk ? *found : std::nullopt;
+}
+
+std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = find_entry(id);
+  return entry ? parse(*entry) : std::nullopt;
 }
 
 std::vector<kv::Chunk> ChunkStore::list() {
@@ -187,10 +214,17 @@ std::vector<kv::Chunk> ChunkStore::list() {
   return chunks;
 }
 
-Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& id) {
+Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& id, const std::string& object) {
   const std::lock_guard lock(mutex_);
   [[maybe_unused]] const Status touched = store_.touch(id, tenant_);
-  return store_.open_object(id);
+  return store_.open_object(object);
+}
+
+bool ChunkStore::has_kv(const std::string& id, const std::string& object) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = find_entry(id);
+  return entry && std::ranges::find(entry->parts, object, &kv_store::EntryPart::object) !=
+                      entry->parts.end();
 }
 
 bool ChunkStore::remove(const std::string& id, bool wipe) {

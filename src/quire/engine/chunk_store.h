@@ -30,17 +30,21 @@ class ChunkStore {
                                                                 std::string tenant,
                                                                 kv_store::StoreOptions options);
 
-  // Writes the chunk, and the KV that it was registered with (nullptr: it has none). Replaces what
-  // is there.
+  // Writes the chunk, and the KV that it was registered with (nullptr: it has none), whose object
+  // is called as the chunk is. Replaces what is there, but for other KV of the chunk.
   [[nodiscard]] Status put(const kv::NewChunk& chunk, const HeldRef& segment,
                            const TierService& tiers);
+  // Writes other KV of a chunk, as `object`. Nothing when the chunk is not there.
+  [[nodiscard]] Status put_variant(const std::string& id, const std::string& object,
+                                   const HeldRef& segment, const TierService& tiers);
   // The same for what may change of it. Nothing when it is not there.
   [[nodiscard]] Status update(const kv::NewChunk& chunk);
   // A damaged or foreign entry is none.
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id);
   [[nodiscard]] std::vector<kv::Chunk> list();
-  // Of one that was found. The caller compares the tokens.
-  [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id);
+  // KV of a chunk, if it has some of this name. The caller compares the tokens.
+  [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id, const std::string& object);
+  [[nodiscard]] bool has_kv(const std::string& id, const std::string& object);
   // Whether it was there. `wipe`: its bytes become zeros first.
   [[nodiscard]] bool remove(const std::string& id, bool wipe = false);
 
@@ -49,6 +53,11 @@ class ChunkStore {
       : store_(std::move(store)), model_(std::move(model)), tenant_(std::move(tenant)) {}
   [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk) const;
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;
+  // With the lock held. write_object: its part of an entry. find_entry: nothing without a chunk.
+  [[nodiscard]] Result<kv_store::EntryPart> write_object(const std::string& object,
+                                                         const HeldRef& segment,
+                                                         const TierService& tiers);
+  [[nodiscard]] std::optional<kv_store::Entry> find_entry(const std::string& id) const;
 
   std::mutex mutex_;
   kv_store::Store store_;

@@ -180,8 +180,9 @@ Status Context::renew(Item& known, const ItemOptions& options) {
   for (const std::string& tag : options.tags) {
     QUIRE_TRY_STATUS(this->tag(known.info.id, tag));
   }
-  if (options.retention) {
-    QUIRE_TRY_STATUS(set_retention(known.info.id, *options.retention));
+  const ItemRetention retention = updated(known.info.retention, options.retention);
+  if (retention != known.info.retention) {
+    QUIRE_TRY_STATUS(set_retention(known.info.id, retention));
   }
   return set_active(known.info.id, options.active || known.info.active);
 }
@@ -192,7 +193,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   if (options.kind != ItemKind::kSystem && options.kind != ItemKind::kContext) {
     return {ErrorCode::kInvalidArgument, "only system and context items are added; ask for turns"};
   }
-  const ItemRetention retention = options.retention.value_or(ItemRetention());
+  const ItemRetention retention = updated({}, options.retention);
   QUIRE_TRY_STATUS(check(retention));
   expire();
   Item item;
@@ -374,15 +375,16 @@ Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* c
 }
 
 Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
-                                 std::span<const TokenId> tokens, const Interrupt& interrupted) {
+                                 std::span<const TokenId> tokens, const Interrupt& interrupted,
+                                 const std::string& session) {
   if (known == nullptr) {
-    return engine.sequences().open(tokens, interrupted);
+    return engine.sequences().open(tokens, interrupted, session);
   }
   const auto differ = std::ranges::mismatch(known->tokens, tokens);
   const auto common = differ.in1 - known->tokens.begin();
   QUIRE_TRY(const StateRef kept, engine.sequences().cut(known, common));
   return engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
-                                   interrupted);
+                                   interrupted, session);
 }
 
 Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {

@@ -43,6 +43,7 @@ class Engine;
 // For people: "" for models without tokenizer.
 [[nodiscard]] std::string decode(const Engine& engine, std::span<const TokenId> tokens);
 
+[[nodiscard]] ItemRetention updated(ItemRetention retention, const ItemRetentionUpdate& update);
 // kInvalidArgument for a time that is none.
 [[nodiscard]] Status check(const ItemRetention& retention);
 
@@ -67,7 +68,8 @@ class Context {
   [[nodiscard]] Result<ContextManager::Answer> infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
                                                      const Interrupt& interrupted,
-                                                     const ContextManager::Follow& follow);
+                                                     const ContextManager::Follow& follow,
+                                                     const RequestOptions& options);
   [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
                                             const std::string& name, const Interrupt& interrupted);
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted);
@@ -124,6 +126,7 @@ class Context {
     SamplingParams params;
     const Interrupt& interrupted;
     const ContextManager::Follow& follow;
+    const std::string& session;
     std::size_t handed_out = 0;  // bytes of text
     bool stopped = false;
   };
@@ -142,8 +145,7 @@ class Context {
                                                          Generated generated);
   [[nodiscard]] Result<Item> prefill_turn(Engine& engine, const Turn& turn,
                                           std::span<Item* const> before,
-                                          std::span<const BlockRun> runs,
-                                          const Interrupt& interrupted);
+                                          std::span<const BlockRun> runs, const Asking& asking);
   [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
                                                               Asking asking);
   [[nodiscard]] Result<ContextManager::Answer> infer_exact(Engine& engine, const Turn& turn,
@@ -151,7 +153,8 @@ class Context {
   // The sequence of `tokens`, from what `known` has of them.
   [[nodiscard]] Result<StateRef> follow(Engine& engine, const StateRef& known,
                                         std::span<const TokenId> tokens,
-                                        const Interrupt& interrupted);
+                                        const Interrupt& interrupted,
+                                        const std::string& session = {});
 
   // The store. write: from where the KV is, device or host memory.
   [[nodiscard]] Status write(Engine& engine, Item& item);

@@ -21,6 +21,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -138,6 +139,7 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
                                         {.params = &bounded,
                                          .streaming = asking.follow.on_text != nullptr,
                                          .sampler_goes_on = false,
+                                         .session = asking.session,
                                          .source = "context",
                                          .cached = cached},
                                         [next](StateRef reached) { *next = std::move(reached); }));
@@ -211,12 +213,14 @@ Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item
 
 // The user's turn, with its KV behind `runs`.
 Result<Item> Context::prefill_turn(Engine& engine, const Turn& turn, std::span<Item* const> before,
-                                   std::span<const BlockRun> runs, const Interrupt& interrupted) {
+                                   std::span<const BlockRun> runs, const Asking& asking) {
   Item user = make_item(engine, ItemKind::kUser, turn.user, before);
   user.info.text = turn.text;
   QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
-    QUIRE_TRY(const StateRef state, engine.sequences().open(runs, turn.user, interrupted));
-    QUIRE_TRY(user.device, engine.tiers().hold(state, interrupted));
+    QUIRE_TRY(const StateRef state,
+              engine.sequences().open(runs, turn.user, asking.interrupted, ReuseGrade::kApproximate,
+                                      asking.session));
+    QUIRE_TRY(user.device, engine.tiers().hold(state, asking.interrupted));
     return {};
   }));
   touch(user);
@@ -235,7 +239,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   }
   std::optional<Item> user;
   if (!turn.user.empty()) {
-    QUIRE_TRY(user, prefill_turn(engine, turn, before, runs, interrupted));
+    QUIRE_TRY(user, prefill_turn(engine, turn, before, runs, asking));
     before.push_back(&*user);
     runs.push_back(TierService::run_of(user->device));
   }
@@ -246,7 +250,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   Item output;
   QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
-              engine.sequences().open(runs, turn.opening, interrupted, grade));
+              engine.sequences().open(runs, turn.opening, interrupted, grade, asking.session));
     QUIRE_TRY(generated, generate(engine, state, cached, asking));
     QUIRE_TRY(output.device,
               engine.tiers().hold(generated.state, asking.stopped ? Interrupt() : interrupted));
@@ -283,7 +287,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::size_t prompt = tokens.size();
   tokens.insert(tokens.end(), turn.opening.begin(), turn.opening.end());
   Generated generated;
-  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, asking.interrupted));
+  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, asking.interrupted, asking.session));
   QUIRE_TRY(generated, generate(engine, state, cached, asking));
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
@@ -296,11 +300,14 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
 Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,
                                               const SamplingParams& params,
                                               const Interrupt& interrupted,
-                                              const ContextManager::Follow& follow) {
+                                              const ContextManager::Follow& follow,
+                                              const RequestOptions& options) {
   QUIRE_TRY(const auto engine, this->engine());
   QUIRE_TRY_STATUS(params.validate());
+  QUIRE_TRY_STATUS(SessionService::check_user(options.session));
   QUIRE_TRY(const Turn turn, make_turn(*engine, text));
-  const Asking asking{.params = params, .interrupted = interrupted, .follow = follow};
+  const Asking asking{
+      .params = params, .interrupted = interrupted, .follow = follow, .session = options.session};
   return options_.mode == ReuseMode::kExact ? infer_exact(*engine, turn, asking)
                                             : infer_anchored(*engine, turn, asking);
 }

@@ -33,6 +33,13 @@ std::int64_t host_bytes(const Item& item) {
 
 }  // namespace
 
+ItemRetention updated(ItemRetention retention, const ItemRetentionUpdate& update) {
+  retention.pinned = update.pinned.value_or(retention.pinned);
+  retention.priority = update.priority.value_or(retention.priority);
+  retention.ttl_seconds = update.ttl_seconds ? update.ttl_seconds : retention.ttl_seconds;
+  return retention;
+}
+
 Status check(const ItemRetention& retention) {
   const double ttl = retention.ttl_seconds.value_or(0);
   if (std::isfinite(ttl) && ttl >= 0) {
@@ -103,6 +110,8 @@ Result<bool> Context::make_room(Engine& engine) {
     return false;
   }
   QUIRE_TRY_STATUS(move_to_host(engine, *first));
+  // What the store does not take stays in host memory: the blocks are free all the same.
+  [[maybe_unused]] const Status shrunk = shrink_host(engine);
   QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
   return true;
 }
@@ -110,10 +119,11 @@ Result<bool> Context::make_room(Engine& engine) {
 Status Context::move_to_host(Engine& engine, Item& item) {
   QUIRE_TRY(item.host, engine.tiers().to_host(item.device));
   item.device = nullptr;
-  return shrink_host(engine);
+  return {};
 }
 
-// What is in host memory beyond the limit goes on to the store, or without one nowhere.
+// What is in host memory beyond the limit goes on to the store, or without one nowhere. Nothing is
+// lost when the store cannot be written.
 Status Context::shrink_host(Engine& engine) {
   std::int64_t bytes = 0;
   for (const auto& item : items_) {
@@ -142,14 +152,16 @@ Status Context::unload(const std::string& name, bool drop) {
   QUIRE_TRY(const auto engine, this->engine());
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "unload"));
+  Status told;  // of a store that cannot be written: the item is in host memory all the same
   if (drop) {
     item->device = nullptr;
     item->host = nullptr;
   } else if (item->device != nullptr) {
     QUIRE_TRY_STATUS(move_to_host(*engine, *item));
+    told = shrink_host(*engine);
   }
   changed();
-  return {};
+  return told;
 }
 
 Status Context::set_retention(const std::string& name, const ItemRetention& retention) {

@@ -275,8 +275,7 @@ Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequ
   for (NewRequest& request : requests) {
     QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
     QUIRE_TRY_STATUS(check(request));
-    QUIRE_TRY_STATUS(request.session.empty() ? Status()
-                                             : SessionService::check_id(request.session));
+    QUIRE_TRY_STATUS(SessionService::check_user(request.session));
     // The KV of the last sampled token is never needed, so one more token than positions fits.
     const std::int64_t room =
         model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
@@ -311,12 +310,16 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
     const RequestId id{next_request_++};
     const std::optional<SeqId> sequence =
         request.composed ? std::optional(request.composed->sequence) : std::nullopt;
+    const kv::SessionRef session = sessions_->named(request.session);
+    if (sequence) {
+      ledger_->assign(*sequence, session);
+    }
     const sched::Request scheduled{.id = id,
                                    .prompt = request.prompt,
                                    .sequence = sequence,
                                    .max_new_tokens = request.params.max_tokens,
                                    .reuse = request.reuse,
-                                   .session = sessions_->named(request.session),
+                                   .session = session,
                                    .all_logits = request.kind == RequestKind::kForwardAll};
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));

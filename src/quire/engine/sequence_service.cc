@@ -22,6 +22,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -109,6 +110,7 @@ Status SequenceService::check(std::int64_t before, std::span<const TokenId> toke
 StateRef SequenceService::keep(const Draft& draft) {
   kv::Ledger& ledger = this->ledger();
   const SeqId id = draft.sequence;
+  ledger.assign(id, {});  // a state is nobody's request
   if (draft.last) {
     ledger.append(id, *draft.last);
   }
@@ -140,8 +142,9 @@ StateRef SequenceService::keep(const Draft& draft) {
   return state;
 }
 
-SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tokens) {
-  Draft draft{.sequence = ledger().open(tokens, true)};
+SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tokens,
+                                                    const std::string& session) {
+  Draft draft{.sequence = ledger().open(tokens, true, engine_.sessions_->named(session))};
   if (!tokens.empty()) {
     draft.last = tokens.back();
     const Status cut = ledger().rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
@@ -153,13 +156,14 @@ SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tok
 // The state's tokens and `tokens`, of which there is at least one. What the prefix cache knows of
 // them beyond the state's own KV is taken from there.
 SequenceService::Draft SequenceService::draft_next(const SequenceState& state,
-                                                   std::span<const TokenId> tokens) {
+                                                   std::span<const TokenId> tokens,
+                                                   const std::string& session) {
   kv::Ledger& ledger = this->ledger();
   if (ledger.is_plain(state.sequence)) {
     std::vector<TokenId> all = state.tokens;
     all.insert(all.end(), tokens.begin(), tokens.end());
     if (ledger.match(all) > ledger.num_computed(state.sequence)) {
-      return draft_plain(all);
+      return draft_plain(all, session);
     }
   }
   const Draft draft{
@@ -272,11 +276,14 @@ Result<std::shared_ptr<Channel>> SequenceService::start(NewRequest request) {
 }
 
 Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& make,
-                                          const Interrupt& interrupted) {
+                                          const Interrupt& interrupted,
+                                          const std::string& session) {
+  QUIRE_TRY_STATUS(SessionService::check_user(session));
   const auto state = std::make_shared<StateRef>();
   const auto begin = [&]() -> Result<std::shared_ptr<Channel>> {
     QUIRE_TRY(const Draft draft, make());
     if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
+      ledger().assign(draft.sequence, engine_.sessions_->named(session));
       *state = keep(draft);
       return std::shared_ptr<Channel>();
     }
@@ -285,7 +292,7 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
       next.sequence = ledger().fork(computed);
       return keep(next);
     };
-    NewRequest request{.kind = RequestKind::kPrefill};
+    NewRequest request{.kind = RequestKind::kPrefill, .session = session};
     request.params.max_tokens = 0;
     request.composed.emplace().sequence = draft.sequence;
     request.observer = std::make_shared<Next>(
@@ -300,16 +307,17 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
 }
 
 Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
-                                       const Interrupt& interrupted) {
+                                       const Interrupt& interrupted, const std::string& session) {
   QUIRE_TRY_STATUS(check(0, tokens));
-  return compute([&] { return draft_plain(tokens); }, interrupted);
+  return compute([&] { return draft_plain(tokens, session); }, interrupted, session);
 }
 
-Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted) {
+Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
+                                       const std::string& session) {
   ChunkService& chunks = *engine_.chunks_;
   QUIRE_TRY(const CompositionInfo info, chunks.preview(spec));
   if (info.mode == ReuseMode::kExact) {
-    return open(info.token_ids(), interrupted);
+    return open(info.token_ids(), interrupted, session);
   }
   const auto state = std::make_shared<StateRef>();
   const auto keep_fork = [this, grade = info.grade](SeqId computed) {
@@ -318,6 +326,7 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
   const ChunkService::Run run{
       .spec = &spec,
       .kind = RequestKind::kPrefill,
+      .session = session,
       .observer = std::make_shared<Next>(
           keep_fork, [state](StateRef computed) { *state = std::move(computed); })};
   QUIRE_TRY(const auto channels, chunks.submit({&run, 1}, interrupted));
@@ -327,12 +336,13 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
 
 Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
                                        std::span<const TokenId> tokens,
-                                       const Interrupt& interrupted, ReuseGrade grade) {
+                                       const Interrupt& interrupted, ReuseGrade grade,
+                                       const std::string& session) {
   std::vector<BlockRun> parts;
   std::ranges::copy_if(runs, std::back_inserter(parts),
                        [](const BlockRun& run) { return run.tokens > 0; });
   if (parts.empty()) {
-    return open(tokens, interrupted);
+    return open(tokens, interrupted, session);
   }
   std::vector<StateRef> states;  // of the parts that are one
   for (BlockRun& part : parts) {
@@ -350,7 +360,7 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
   }
   if (parts.size() == 1 && states.front() != nullptr) {
     QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
-    return append(state, tokens, interrupted);
+    return append(state, tokens, interrupted, session);
   }
   const auto make = [&]() -> Result<Draft> {
     std::vector<TokenId> tail(tokens.begin(), tokens.end());
@@ -366,16 +376,17 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
     draft.grade = grade;
     return draft;
   };
-  return compute(make, interrupted);
+  return compute(make, interrupted, session);
 }
 
 Result<StateRef> SequenceService::append(const StateRef& state, std::span<const TokenId> tokens,
-                                         const Interrupt& interrupted) {
+                                         const Interrupt& interrupted, const std::string& session) {
+  QUIRE_TRY_STATUS(SessionService::check_user(session));
   if (tokens.empty()) {
     return state;
   }
   QUIRE_TRY_STATUS(check(std::ssize(state->tokens), tokens));
-  return compute([&] { return draft_next(*state, tokens); }, interrupted);
+  return compute([&] { return draft_next(*state, tokens, session); }, interrupted, session);
 }
 
 Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length) {
@@ -451,6 +462,7 @@ NewRequest SequenceService::request_for(RequestKind kind, const StateRef& state)
 Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state,
                                                            const Generate& how, Done done) {
   QUIRE_TRY_STATUS(engine_.check(*how.params));
+  QUIRE_TRY_STATUS(SessionService::check_user(how.session));
   if (state->tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
   }
@@ -466,6 +478,7 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
     request.params = *how.params;
     request.params.max_tokens =
         static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
+    request.session = how.session;
     request.streaming = how.streaming;
     request.submitted = how.submitted;
     ComposedPrompt& prompt = *request.composed;

@@ -58,18 +58,22 @@ class SequenceService {
   // `engine` is borrowed and owns the service.
   explicit SequenceService(Engine& engine) : engine_(engine) {}
 
+  // `session`: whose request it is; empty: nobody's.
   // Computes what no cache holds, waiting for it. No tokens: an empty sequence.
-  [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens,
-                                      const Interrupt& interrupted);
-  [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted);
+  [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens, const Interrupt& interrupted,
+                                      const std::string& session = {});
+  [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted,
+                                      const std::string& session = {});
   // Behind the runs, one after the other, and `tokens` behind them. kInvalidComposition naming a
   // run that has gone. `grade`: of what the runs are together; that of one state is its own.
   [[nodiscard]] Result<StateRef> open(std::span<const BlockRun> runs,
                                       std::span<const TokenId> tokens, const Interrupt& interrupted,
-                                      ReuseGrade grade = ReuseGrade::kApproximate);
+                                      ReuseGrade grade = ReuseGrade::kApproximate,
+                                      const std::string& session = {});
 
   [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
-                                        const Interrupt& interrupted);
+                                        const Interrupt& interrupted,
+                                        const std::string& session = {});
   // The first `length` tokens. Computes nothing. kInvalidArgument outside [0, tokens].
   [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
   // Tokens [start, stop) become `tokens`; what stands behind them is computed again. In tokens of
@@ -91,6 +95,7 @@ class SequenceService {
     const SamplingParams* params = nullptr;
     bool streaming = false;
     bool sampler_goes_on = true;         // where the state's last tokens were sampled; false: anew
+    std::string session = {};            // whose request it is; empty: nobody's
     const char* source = "sequence";     // of the reuse, as it is reported
     std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
     Clock::time_point submitted = Clock::now();  // of what the caller waits for
@@ -127,16 +132,18 @@ class SequenceService {
   class Next;
   using Segments = std::vector<kv::SegmentUse>;
 
-  // Makes a draft on the engine thread and computes what it lacks.
+  // Makes a draft on the engine thread and computes what it lacks, for a session.
   [[nodiscard]] Result<StateRef> compute(const std::function<Result<Draft>()>& make,
-                                         const Interrupt& interrupted);
+                                         const Interrupt& interrupted,
+                                         const std::string& session = {});
 
   // Engine thread.
   [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
   [[nodiscard]] std::vector<BlockRun> known_runs() const;
   [[nodiscard]] Status check_end(std::int64_t end) const;
-  [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens);
-  [[nodiscard]] Draft draft_next(const SequenceState& state, std::span<const TokenId> tokens);
+  [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens, const std::string& session = {});
+  [[nodiscard]] Draft draft_next(const SequenceState& state, std::span<const TokenId> tokens,
+                                 const std::string& session);
   [[nodiscard]] Result<Draft> draft_cut(const StateRef& from, std::int64_t length);
   [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
                                            std::vector<TokenId> tail);

@@ -8,6 +8,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
+#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -59,6 +60,7 @@ kv::SessionRef SessionService::named(const std::string& id) {
   }
   if (recent_.size() == kMostSessions) {
     ledger().forget_session(recent_.back().session);
+    engine_.chunks().registry().forget_session(recent_.back().session);
     by_id_.erase(recent_.back().id);
     recent_.pop_back();
   }
@@ -101,6 +103,7 @@ Status SessionService::pause(const std::string& id, std::optional<double> expect
 Status SessionService::close(const std::string& id) {
   return change(id, [&](Place place) {
     ledger().close_session(place->session);
+    engine_.chunks().registry().close_session(place->session);
     by_id_.erase(place->id);
     recent_.erase(place);
   });

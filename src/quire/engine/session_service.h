@@ -37,6 +37,10 @@ class SessionService {
   [[nodiscard]] Status close(const std::string& id);
   [[nodiscard]] Status set_retention(const std::string& id, const SessionRetention& retention);
   [[nodiscard]] static Status check_id(const std::string& id);
+  // Of a request, which may be nobody's: then the id is empty.
+  [[nodiscard]] static Status check_user(const std::string& id) {
+    return id.empty() ? Status() : check_id(id);
+  }
 
   // Engine thread: the session of a request that begins now; nobody for an empty id.
   [[nodiscard]] kv::SessionRef named(const std::string& id);

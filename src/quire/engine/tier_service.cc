@@ -59,7 +59,7 @@ std::vector<BlockId> first_blocks(std::int64_t count) {
 
 // All of a part. The readers take one layer after the other; one of them is the caller, who is
 // alone when the system gives no thread.
-Status read_layers(const kv_store::KVFile& file, const Arrivals::Part& part,
+Status read_layers(const kv_store::KVFile& file, const kv_store::RunPart& part,
                    kv_store::PagedStore& shelves, int readers) {
   std::atomic<int> next = 0;
   const auto read = [&] {
@@ -85,8 +85,8 @@ Status read_layers(const kv_store::KVFile& file, const Arrivals::Part& part,
   return status;
 }
 
-Arrivals::Part take_last_block(Arrivals::Part& part) {
-  Arrivals::Part last = part;
+kv_store::RunPart take_last_block(kv_store::RunPart& part) {
+  kv_store::RunPart last = part;
   last.to = {part.to.back()};
   part.to.pop_back();
   last.first_block += static_cast<std::int32_t>(part.to.size());
@@ -291,7 +291,7 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
   return content;
 }
 
-Status TierService::read_part(const kv_store::KVFile& file, const Arrivals::Part& part,
+Status TierService::read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
                               kv_store::PagedStore& shelves) {
   const auto start = std::chrono::steady_clock::now();
   const bool large = std::ssize(part.to) * shelves.geometry().block_bytes() >= kSharedBytes;
@@ -473,31 +473,47 @@ Status TierService::make_room(Restored& restored) {
 }
 
 Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                      const ReadPart& read_part) {
-  QUIRE_TRY(const Restored restored, prepare(runs, std::move(rest)));
-  Status read;
-  for (const Arrivals::Part& part : restored.parts) {
-    if (read.ok()) {
-      read = fill(part.to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
-        const Arrivals::Part here{
-            .run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}};
-        return read_part(here, shelves);
-      });
-    }
+                                      const OpenPart& open, bool wait) {
+  QUIRE_TRY(Restored restored, prepare(runs, std::move(rest)));
+  // A window gives up blocks while they are still being filled.
+  const bool waits = wait || pool().geometry().forget_after_tokens() != 0 || pool().on_device();
+  auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
+  if (!state.ok()) {
+    engine_.post([this, sequence = restored.sequence] { ledger().close(sequence); });
   }
-  return engine_.ask<StateRef>([&]() -> Result<StateRef> {
-    if (!read.ok()) {
-      ledger().close(restored.sequence);
-      return read.error();
-    }
+  return state;
+}
+
+Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {
+  for (const kv_store::RunPart& part : restored.parts) {
+    QUIRE_TRY_STATUS(fill(
+        part.to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) -> Status {
+          QUIRE_TRY(const auto files, open({.run = part.run,
+                                            .first_block = part.first_block,
+                                            .to = {blocks.begin(), blocks.end()}}));
+          for (const kv_store::KVFilePart& from : files) {
+            QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
+          }
+          return {};
+        }));
+  }
+  return engine_.ask<StateRef>([&] {
     ledger().advance(restored.sequence, restored.missing);
     return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade);
   });
 }
 
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
-Result<StateRef> TierService::restore_in_background(kv_store::KVFile file, SavedState rest) {
-  QUIRE_TRY(Restored restored, prepare(file.content().runs, std::move(rest)));
+Result<StateRef> TierService::restore_in_background(Restored& restored, const OpenPart& open) {
+  std::vector<kv_store::KVFilePart> last, others;
+  // What is appended first copies the last block, in all layers, so that one is read before.
+  if (!restored.parts.empty()) {
+    QUIRE_TRY(last, open(take_last_block(restored.parts.back())));
+  }
+  for (const kv_store::RunPart& part : restored.parts) {
+    QUIRE_TRY(auto files, open(part));
+    std::ranges::move(files, std::back_inserter(others));
+  }
   return engine_.ask<StateRef>([&] {
     ledger().advance_unpublished(restored.sequence, restored.missing);
     const SeqId state = ledger().fork(restored.sequence);
@@ -509,12 +525,10 @@ Result<StateRef> TierService::restore_in_background(kv_store::KVFile file, Saved
       }
       ledger().close(sequence);
     };
-    const auto shared = std::make_shared<const kv_store::KVFile>(std::move(file));
-    // What is appended first copies the last block, in all layers, so that one is read before.
-    if (!restored.parts.empty()) {
-      arrivals_.start(shared, {take_last_block(restored.parts.back())}, [](const Status&) {});
+    if (!last.empty()) {
+      arrivals_.start(std::move(last), [](const Status&) {});
     }
-    arrivals_.start(shared, std::move(restored.parts), done);
+    arrivals_.start(std::move(others), done);
     return engine_.sequences().adopt(state, restored.sampled, restored.grade);
   });
 }
@@ -524,19 +538,17 @@ Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait)
   if (!opened.ok()) {
     return missing_file(std::move(opened).error());
   }
-  kv_store::KVFile file = std::move(opened).value();
-  QUIRE_TRY_STATUS(file.check_fits(model_fingerprint(), pool().geometry()));
-  const kv_store::KVFileContent& content = file.content();
+  const auto file = std::make_shared<const kv_store::KVFile>(std::move(opened).value());
+  QUIRE_TRY_STATUS(file->check_fits(model_fingerprint(), pool().geometry()));
+  const kv_store::KVFileContent& content = file->content();
   QUIRE_TRY(SavedState rest,
             parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
-  // A window gives up blocks while they are still being filled.
-  if (!wait && pool().geometry().forget_after_tokens() == 0 && !pool().on_device()) {
-    return restore_in_background(std::move(file), std::move(rest));
-  }
-  return restore(content.runs, std::move(rest),
-                 [&](const Arrivals::Part& part, kv_store::PagedStore& shelves) {
-                   return read_part(file, part, shelves);
-                 });
+  const auto open = [&file](const kv_store::RunPart& part) {
+    std::vector<kv_store::KVFilePart> parts;
+    parts.push_back({.file = file, .part = part});
+    return Result(std::move(parts));
+  };
+  return restore(content.runs, std::move(rest), open, wait);
 }
 
 }  // namespace quire::engine

@@ -108,19 +108,19 @@ class TierService {
     SavedState rest;
   };
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Back to a state. `read_part` fills blocks of a run, in the caller's thread, on shelves in host
-  // memory; its error is the result. kOverflow for what stands outside of the model's context,
-  // kOutOfBlocks.
-  using ReadPart = std::function<Status(const Arrivals::Part& part, kv_store::PagedStore& shelves)>;
+  // Back to a state. `open` gives what has a part of a run of it. With `wait` all KV is read and
+  // verified when it returns; else it is read in the background, where the shelves allow it, and a
+  // block that turns out to be damaged is the error of the requests that read it. kOverflow for
+  // what stands outside of the model's context, kOutOfBlocks.
+  using OpenPart =
+      std::function<Result<std::vector<kv_store::KVFilePart>>(const kv_store::RunPart& part)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                         const ReadPart& read_part);
+                                         const OpenPart& open, bool wait);
 
   // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
   [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
                             const kv_store::WriteOptions& options);
-  // kIncompatible for a sequence of another model or KV format. With `wait` all of it has been read
-  // and verified; else nothing has, and a block that turns out to be damaged is the error of the
-  // requests that read it.
+  // kIncompatible for a sequence of another model or KV format. `wait`: as above.
   [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path, bool wait);
 
   // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
@@ -142,13 +142,14 @@ class TierService {
     ReuseGrade grade = ReuseGrade::kExact;
     SeqId sequence;
     std::int32_t missing = 0;  // own tokens whose KV is read
-    std::vector<Arrivals::Part> parts;
+    std::vector<kv_store::RunPart> parts;
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest);
   [[nodiscard]] Status reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
-  [[nodiscard]] Result<StateRef> restore_in_background(kv_store::KVFile file, SavedState rest);
+  [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenPart& open);
+  [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
   // Waits until what is in the blocks may be read.
   [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
   [[nodiscard]] Result<HeldRef> reserve(const std::vector<TokenId>& tokens,
@@ -160,7 +161,7 @@ class TierService {
       std::function<Status(std::span<const BlockId> blocks, kv_store::PagedStore& shelves)>;
   [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
   [[nodiscard]] Result<kv_store::PagedStore> staging(std::int64_t blocks) const;
-  [[nodiscard]] Status read_part(const kv_store::KVFile& file, const Arrivals::Part& part,
+  [[nodiscard]] Status read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
                                  kv_store::PagedStore& shelves);
   [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to);
   [[nodiscard]] std::string kernels() const;  // what names them in the identity of KV

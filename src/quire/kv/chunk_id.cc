@@ -29,6 +29,12 @@ std::string chunk_id(const ChunkIdentity& identity, std::span<const TokenId> tok
   return base::to_hex(hasher.finish());
 }
 
+std::string variant_id(std::string_view chunk_id, std::string_view before, std::int32_t gap) {
+  base::FieldHasher hasher;
+  hasher.add("quire chunk variant 1").add(chunk_id).add(before).add(std::to_string(gap));
+  return base::to_hex(hasher.finish());
+}
+
 std::string chunk_text_id(const ChunkIdentity& identity, const ChunkAffixes& around,
                           std::string_view text) {
   base::FieldHasher hasher;

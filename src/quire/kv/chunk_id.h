@@ -2,6 +2,7 @@
 // things. The same in every process (DESIGN 4.3).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,10 @@ struct ChunkIdentity {
 
 // 64 hexadecimal digits. About 1 GB/s.
 [[nodiscard]] std::string chunk_id(const ChunkIdentity& identity, std::span<const TokenId> tokens);
+// The same of the KV that a chunk has `gap` positions behind something else than what it was
+// registered under; `before` says all about that.
+[[nodiscard]] std::string variant_id(std::string_view chunk_id, std::string_view before,
+                                     std::int32_t gap);
 // Names text before it is tokenised; `around` is what surrounds it.
 [[nodiscard]] std::string chunk_text_id(const ChunkIdentity& identity, const ChunkAffixes& around,
                                         std::string_view text);

@@ -145,6 +145,8 @@ const Chunk* ChunkRegistry::find_text(const std::string& text_id, std::string_vi
 void ChunkRegistry::touch(Chunk& chunk) {
   chunk.accessed = config_.now();
   chunk.use = ++last_use_;
+  chunk.used_at = ledger_.now();
+  chunk.closed = false;
   ++chunk.accesses;
 }
 
@@ -167,13 +169,19 @@ void ChunkRegistry::merge(const NewChunk& chunk) {
 }
 
 std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
-  std::vector<const Chunk*> order;
+  using Place = std::tuple<std::int32_t, Standing, std::uint64_t>;
+  std::vector<std::pair<Place, const Chunk*>> places;
   for (const auto& [id, chunk] : chunks_) {
     if (may_go(chunk) && !spared.has(id)) {
-      order.push_back(&chunk);
+      const bool unsaid = chunk.others || chunk.users.empty();
+      const Standing standing =
+          chunk.closed ? Standing() : ledger_.standing(chunk.users, unsaid, chunk.used_at);
+      places.emplace_back(Place(chunk.priority, standing, chunk.use), &chunk);
     }
   }
-  std::ranges::sort(order, {}, [](const Chunk* c) { return std::tuple(c->priority, c->use); });
+  std::ranges::sort(places);
+  std::vector<const Chunk*> order;
+  std::ranges::transform(places, std::back_inserter(order), &decltype(places)::value_type::second);
   return order;
 }
 
@@ -227,6 +235,7 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   Chunk entry{std::move(chunk)};
   entry.created = entry.accessed = config_.now();
   entry.registration = entry.use = ++last_use_;
+  entry.used_at = ledger_.now();
   entry.rank = rank_of(entry.id);
   if (key) {
     entry.pending[*key] = blocks;
@@ -282,10 +291,28 @@ std::string ChunkRegistry::last_system() {
   return systems_.empty() ? std::string() : systems_.back();
 }
 
-void ChunkRegistry::use(std::string_view id) {
+void ChunkRegistry::use(std::string_view id, SessionRef session) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "used a chunk that is not there");
   touch(*chunk);
+  if (session == SessionRef()) {
+    chunk->others = true;
+  } else if (std::ranges::find(chunk->users, session) == chunk->users.end()) {
+    chunk->users.push_back(session);
+  }
+}
+
+void ChunkRegistry::close_session(SessionRef session) {
+  for (auto& [id, chunk] : chunks_) {
+    const bool used = std::erase(chunk.users, session) > 0;
+    chunk.closed = chunk.closed || (used && chunk.users.empty() && !chunk.others);
+  }
+}
+
+void ChunkRegistry::forget_session(SessionRef session) {
+  for (auto& [id, chunk] : chunks_) {
+    chunk.others = std::erase(chunk.users, session) > 0 || chunk.others;
+  }
 }
 
 ChunkRegistry::Hold ChunkRegistry::hold(std::string_view id) {

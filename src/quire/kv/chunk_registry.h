@@ -5,9 +5,10 @@
 // variants, one for each thing that stood before it when it was computed: nothing, a BOS token, or
 // a system chunk. Variants belong to the chunk and go with it.
 //
-// Order of eviction: lower priority first, then least recently used. Registering (again) and
-// composing are uses, reading is not. What a request uses (`hold`), what is being computed and what
-// is pinned is never evicted.
+// Order of eviction: lower priority first, then by what the sessions that composed the chunk say,
+// by the rules of eviction_order.h; without sessions that is least recently used first. Registering
+// (again) and composing are uses, reading is not. What a request uses (`hold`), what is being
+// computed and what is pinned is never evicted.
 //
 // Thread rule: one thread (the engine's) owns it, with its ledger.
 #pragma once
@@ -69,6 +70,10 @@ struct Chunk : NewChunk {
   std::int64_t accesses = 0;
   std::uint64_t registration = 0;              // grows with every registration of any chunk
   std::uint64_t use = 0;                       // grows with every use of any chunk
+  TimePoint used_at;                           // the ledger's time of it
+  std::vector<SessionRef> users;               // open sessions that have composed it
+  bool others = false;                         // somebody without a session has composed it too
+  bool closed = false;                         // all who have composed it since were closed
   std::int32_t holders = 0;                    // requests that use it
   std::map<VariantKey, SegmentId> variants;    // with KV
   std::map<VariantKey, std::int32_t> pending;  // being computed: blocks set aside
@@ -121,8 +126,12 @@ class ChunkRegistry {
   // Registration has ended well: the chunk is listed. No effect on one that is.
   void publish(std::string_view id);
 
-  // Composing is a use. Precondition: known.
-  void use(std::string_view id);
+  // Composing is a use, by a session or by nobody in particular. Precondition: known.
+  void use(std::string_view id, SessionRef session = {});
+  // The session was closed: what it alone has composed goes first. Or it is forgotten, and counts
+  // as somebody without a session.
+  void close_session(SessionRef session);
+  void forget_session(SessionRef session);
   // No eviction until the hold is given to release, once. Precondition: known.
   struct Hold {
     std::string id;

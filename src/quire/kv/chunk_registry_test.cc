@@ -185,6 +185,98 @@ TEST_F(ChunkRegistryTest, LowerPriorityGoesBeforeOlderUse) {
   EXPECT_EQ(names(), "adef");
 }
 
+TEST_F(ChunkRegistryTest, WhatAClosedSessionAloneHasComposedGoesFirst) {
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    add(chunk(name));
+  }
+  const SessionRef closes = ledger.open_session();
+  const SessionRef stays = ledger.open_session();
+  registry.use(id_of('b'), closes);
+  registry.use(id_of('c'), closes);
+  registry.use(id_of('c'), stays);
+  registry.use(id_of('d'), closes);
+  registry.use(id_of('d'));
+  ledger.close_session(closes);
+  registry.close_session(closes);
+  add(chunk('e'));
+  EXPECT_EQ(names(), "acde") << "a is older";
+  ledger.close_session(stays);
+  registry.close_session(stays);
+  add(chunk('f'));
+  EXPECT_EQ(names(), "adef") << "both have gone";
+  add(chunk('g'));
+  EXPECT_EQ(names(), "defg") << "d is somebody's who says nothing";
+}
+
+TEST_F(ChunkRegistryTest, AUseAfterTheEndOfItsSessionCounts) {
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    add(chunk(name));
+  }
+  const SessionRef session = ledger.open_session();
+  registry.use(id_of('d'), session);
+  ledger.close_session(session);
+  registry.close_session(session);
+  registry.merge(chunk('d'));
+  add(chunk('e'));
+  EXPECT_EQ(names(), "bcde");
+}
+
+TEST_F(ChunkRegistryTest, TheChunksOfWhoReturnsLaterGoFirst) {
+  const TimePoint start{std::chrono::seconds(1'000)};
+  ledger.set_time(start);
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    add(chunk(name));
+  }
+  const SessionRef soon = ledger.open_session();
+  const SessionRef late = ledger.open_session();
+  registry.use(id_of('a'), soon);
+  registry.use(id_of('c'), late);
+  ledger.set_retention(soon, {.expected_return = start + std::chrono::seconds(5)});
+  ledger.set_retention(late, {.expected_return = start + std::chrono::hours(5)});
+  add(chunk('e'));
+  EXPECT_EQ(names(), "abde");
+  add(chunk('f'));
+  EXPECT_EQ(names(), "adef") << "nobody said anything of b: least recently used";
+}
+
+TEST_F(ChunkRegistryTest, TheChunksOwnPriorityCountsBeforeItsSessions) {
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    NewChunk low = chunk(name);
+    low.priority = name == 'c' ? -1 : 0;
+    add(std::move(low));
+  }
+  const SessionRef session = ledger.open_session();
+  const SessionRef low = ledger.open_session();
+  ledger.set_retention(session, {.priority = 7});
+  ledger.set_retention(low, {.priority = -7});
+  registry.use(id_of('c'), session);
+  registry.use(id_of('a'), session);
+  registry.use(id_of('d'), low);
+  add(chunk('e'));
+  EXPECT_EQ(names(), "abde");
+  add(chunk('f'));
+  EXPECT_EQ(names(), "abef");
+  add(chunk('g'));
+  EXPECT_EQ(names(), "aefg");
+}
+
+TEST_F(ChunkRegistryTest, AForgottenSessionIsSomebodyWithoutOne) {
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    add(chunk(name));
+  }
+  const SessionRef forgotten = ledger.open_session();
+  const SessionRef closed = ledger.open_session();
+  ledger.set_retention(forgotten, {.priority = -1});
+  registry.use(id_of('d'), forgotten);
+  registry.use(id_of('d'), closed);
+  ledger.forget_session(forgotten);
+  registry.forget_session(forgotten);
+  ledger.close_session(closed);
+  registry.close_session(closed);
+  add(chunk('e'));
+  EXPECT_EQ(names(), "bcde");
+}
+
 TEST_F(ChunkRegistryTest, PinnedHeldAndPendingOnesNeverGo) {
   NewChunk pinned = chunk('a');
   pinned.pinned = true;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <tuple>
 
 #include "quire/base/check.h"
@@ -231,35 +232,71 @@ double EvictionOrder::distance(TimePoint due) const {
   return std::abs(seconds(due) - seconds(now_));
 }
 
+// What the claims on one thing say together: the best counts.
+class EvictionOrder::Claims {
+ public:
+  // `wanted`: by somebody who says nothing.
+  Claims(const EvictionOrder& order, const Rank& unsaid, bool wanted)
+      : order_(order), unsaid_(unsaid), best_(unsaid), wanted_(wanted) {}
+
+  void hear(const Session& claimant) {
+    const TimePoint end = order_.end_of(claimant);
+    if (end <= order_.now_) {
+      last_end_ = std::max(last_end_, end);
+      return;
+    }
+    const Retention& said = claimant.retention;
+    Rank claimed = unsaid_;
+    claimed.priority = said.priority;
+    claimed.due = said.expected_return.value_or(unsaid_.due);
+    claimed.expected = said.expected_return.has_value();
+    const bool better = claimed.priority != best_.priority
+                            ? claimed.priority > best_.priority
+                            : order_.distance(claimed.due) < order_.distance(best_.due);
+    if (!wanted_ || better) {
+      best_ = claimed;
+    }
+    wanted_ = true;
+    first_end_ = std::min(first_end_, end);
+  }
+
+  [[nodiscard]] Rank rank() const {
+    Rank rank = best_;
+    rank.ends = wanted_ ? first_end_ : last_end_;
+    return rank;
+  }
+
+ private:
+  const EvictionOrder& order_;
+  const Rank unsaid_;
+  Rank best_;
+  bool wanted_;
+  TimePoint first_end_ = kNever;
+  TimePoint last_end_ = kClosed;
+};
+
 EvictionOrder::Rank EvictionOrder::rank_now(std::int32_t id) const {
   const Block& ranked = block(id);
-  const Rank unsaid{.due = ranked.last_use - kHeadStart, .released = ranked.released};
-  Rank best = unsaid;
-  bool wanted = ranked.shared || ranked.first_claim < 0;
-  TimePoint first_end = kNever;
-  TimePoint last_end = kClosed;
+  Claims claims(*this, {.due = ranked.last_use - kHeadStart, .released = ranked.released},
+                ranked.shared || ranked.first_claim < 0);
   for (std::int32_t slot = ranked.first_claim; slot >= 0; slot = session(slot).next) {
-    const Retention& said = session(slot).retention;
-    const TimePoint end = end_of(session(slot));
-    if (end <= now_) {
-      last_end = std::max(last_end, end);
-      continue;
-    }
-    Rank claimed = unsaid;
-    claimed.priority = said.priority;
-    claimed.due = said.expected_return.value_or(unsaid.due);
-    claimed.expected = said.expected_return.has_value();
-    const bool better = claimed.priority != best.priority
-                            ? claimed.priority > best.priority
-                            : distance(claimed.due) < distance(best.due);
-    if (!wanted || better) {
-      best = claimed;
-    }
-    wanted = true;
-    first_end = std::min(first_end, end);
+    claims.hear(session(slot));
   }
-  best.ends = wanted ? first_end : last_end;
-  return best;
+  return claims.rank();
+}
+
+Standing EvictionOrder::standing(std::span<const SessionRef> users, bool others,
+                                 TimePoint last_use) const {
+  Claims claims(*this, {.due = last_use - kHeadStart}, others);
+  for (const SessionRef ref : users) {
+    if (contains(ref)) {
+      claims.hear(session(ref.slot));
+    }
+  }
+  const Rank rank = claims.rank();
+  return {.ended = rank.ends <= now_ ? rank.ends : kNever,
+          .priority = rank.priority,
+          .nearness = -distance(rank.due)};
 }
 
 std::int32_t EvictionOrder::candidate() const {

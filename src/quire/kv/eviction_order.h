@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "quire/kv/block_heap.h"
@@ -76,6 +77,11 @@ class EvictionOrder {
   // Precondition: there is a block that may go.
   [[nodiscard]] Choice next();
 
+  // By the same rules something that is no block: `users` have used it (stale ones say nothing),
+  // `others` too without a session, last at `last_use`. O(users).
+  [[nodiscard]] Standing standing(std::span<const SessionRef> users, bool others,
+                                  TimePoint last_use) const;
+
   // kInternal when heaps and claims disagree with blocks and sessions.
   [[nodiscard]] Status check() const;
 
@@ -110,6 +116,7 @@ class EvictionOrder {
     friend bool operator==(const Rank&, const Rank&) = default;
   };
   using Ranks = std::vector<Rank>;
+  class Claims;
   struct EndsFirst {
     const Ranks* ranks;
     bool operator()(std::int32_t a, std::int32_t b) const;

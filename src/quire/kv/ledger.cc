@@ -170,9 +170,18 @@ void Ledger::close(SeqId id) {
   if (found == impl_->sequences.end()) {
     return;
   }
-  const Sequence& sequence = found->second;
-  impl_->shared.order().end(sequence.session(), sequence.last_cached().id.value);
+  assign(id, {});
   impl_->sequences.erase(found);
+}
+
+void Ledger::assign(SeqId id, SessionRef session) {
+  Sequence& sequence = impl_->sequence(id);
+  if (sequence.session() == session) {
+    return;
+  }
+  impl_->shared.order().end(sequence.session(), sequence.last_cached().id.value);
+  impl_->shared.order().begin(session);
+  sequence.assign(session);
 }
 
 bool Ledger::contains(SeqId id) const { return impl_->sequences.contains(id.value); }
@@ -428,6 +437,8 @@ Result<SeqId> Ledger::compose(std::span<const SegmentUse> uses, ComposeTail tail
 
 void Ledger::set_time(TimePoint now) { impl_->shared.order().set_time(now); }
 
+TimePoint Ledger::now() const { return impl_->shared.order().now(); }
+
 SessionRef Ledger::open_session() { return impl_->shared.order().open_session(); }
 
 Retention Ledger::retention(SessionRef session) const {
@@ -441,6 +452,11 @@ void Ledger::set_retention(SessionRef session, const Retention& retention) {
 void Ledger::close_session(SessionRef session) { impl_->shared.order().close_session(session); }
 
 void Ledger::forget_session(SessionRef session) { impl_->shared.order().forget_session(session); }
+
+Standing Ledger::standing(std::span<const SessionRef> users, bool others,
+                          TimePoint last_use) const {
+  return impl_->shared.order().standing(users, others, last_use);
+}
 
 std::int32_t Ledger::clear_cache() { return impl_->shared.clear_cache(); }
 

@@ -138,6 +138,7 @@ class Ledger {
   // Sessions: what their users say decides which cached blocks go first (eviction_order.h). Handles
   // may be stale. Until the clock is set it stands still, and does so between two settings.
   void set_time(TimePoint now);
+  [[nodiscard]] TimePoint now() const;
   [[nodiscard]] SessionRef open_session();
   [[nodiscard]] Retention retention(SessionRef session) const;
   void set_retention(SessionRef session, const Retention& retention);
@@ -145,6 +146,12 @@ class Ledger {
   void close_session(SessionRef session);
   // As if it had never said anything.
   void forget_session(SessionRef session);
+
+  // The sequence is a request of `session` from now on, and no longer of whom it was one of before.
+  void assign(SeqId id, SessionRef session);
+  // As EvictionOrder::standing.
+  [[nodiscard]] Standing standing(std::span<const SessionRef> users, bool others,
+                                  TimePoint last_use) const;
 
   // Forgets every cached block that nobody uses; returns how many became free.
   std::int32_t clear_cache();

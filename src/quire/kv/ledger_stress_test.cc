@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/sanitized.h"
 #include "quire/base/str.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -408,17 +409,7 @@ class Stress {
   std::int64_t num_refusals_ = 0;
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSteps = 100'000;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr int kSteps = 100'000;
-#else
-constexpr int kSteps = 1'000'000;
-#endif
-#else
-constexpr int kSteps = 1'000'000;
-#endif
+constexpr int kSteps = base::kSanitized ? 100'000 : 1'000'000;
 
 TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   constexpr int kConfigs = 33 * 3;

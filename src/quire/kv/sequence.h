@@ -61,6 +61,7 @@ class Sequence {
   [[nodiscard]] bool is_plain() const { return sealed_.empty(); }
   [[nodiscard]] bool adopts() const { return adopts_; }
   [[nodiscard]] SessionRef session() const { return session_; }
+  void assign(SessionRef session) { session_ = session; }
   // The last of its blocks that the prefix index knows; the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 

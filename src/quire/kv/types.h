@@ -42,6 +42,14 @@ struct Retention {
   std::optional<TimePoint> expected_return;  // of its next request, which ends the expectation
 };
 
+// Where something stands in the order of eviction: the smaller one goes first.
+struct Standing {
+  TimePoint ended = TimePoint::min();  // its last user was closed, or the TTL ended; else max()
+  std::int32_t priority = 0;
+  double nearness = 0;  // less than 0: so many seconds from now it is due
+  friend auto operator<=>(const Standing&, const Standing&) = default;
+};
+
 // Identity of a segment in one ledger, never reused.
 struct SegmentId {
   std::uint64_t value = 0;

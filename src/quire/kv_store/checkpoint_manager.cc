@@ -142,14 +142,6 @@ Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> se
 }
 
 // Of the one run that a piece has.
-Status read_layers(const KVFile& file, std::int32_t first_block, std::span<const BlockId> to,
-                   PagedStore& shelves) {
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(file.read_layer(0, layer, first_block, to, shelves));
-  }
-  return {};
-}
-
 Error not_a_piece(const EntryPart& part, const SavedSequence& saved) {
   return {.code = ErrorCode::kCorrupt,
           .message = base::str_cat("object ", part.object, " is no piece of sequence ",
@@ -301,28 +293,48 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
   return sequence;
 }
 
-Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
-                               std::int32_t first_block, std::span<const BlockId> to,
-                               PagedStore& shelves) const {
-  const std::int64_t block_tokens = shelves.geometry().block_tokens;
-  const std::int64_t first = first_block, last = first + std::ssize(to);
+Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence& saved,
+                                                             const RunPart& part,
+                                                             std::int64_t block_tokens) const {
+  const auto run = static_cast<std::size_t>(part.run);
+  const std::int64_t first = part.first_block, last = first + std::ssize(part.to);
+  std::vector<KVFilePart> opened;
   std::int64_t at = 0;  // of a piece, in tokens of the run
   for (std::size_t before = 0; before < run; ++before) {
     at -= saved.runs[before].tokens;
   }
-  for (const EntryPart& part : saved.parts) {
-    const bool in_run = at >= 0 && at < saved.runs[run].tokens;
-    const std::int64_t begin = at / block_tokens;  // blocks that the piece has
-    const std::int64_t end = (at + part.tokens + block_tokens - 1) / block_tokens;
-    const std::int64_t from = std::max(begin, first), until = std::min(end, last);
-    at += part.tokens;
-    if (!in_run || from >= until) {
-      continue;
+  for (const EntryPart& piece : saved.parts) {
+    const std::int64_t start = std::exchange(at, at + piece.tokens);
+    if (start < 0 || start >= saved.runs[run].tokens) {
+      continue;  // of another run
     }
-    QUIRE_TRY(const KVFile file, store_->open_object(part.object));
-    const auto blocks =
-        to.subspan(static_cast<std::size_t>(from - first), static_cast<std::size_t>(until - from));
-    QUIRE_TRY_STATUS(read_layers(file, static_cast<std::int32_t>(from - begin), blocks, shelves));
+    const std::int64_t begin = start / block_tokens;  // blocks that the piece has
+    const std::int64_t end = (at + block_tokens - 1) / block_tokens;
+    const std::int64_t from = std::max(begin, first), until = std::min(end, last);
+    if (from < until) {
+      QUIRE_TRY(KVFile file, store_->open_object(piece.object));
+      const auto to = std::span(part.to).subspan(static_cast<std::size_t>(from - first),
+                                                 static_cast<std::size_t>(until - from));
+      opened.push_back({.file = std::make_shared<const KVFile>(std::move(file)),
+                        .part = {.first_block = static_cast<std::int32_t>(from - begin),
+                                 .to = {to.begin(), to.end()}}});
+    }
+  }
+  return opened;
+}
+
+Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
+                               std::int32_t first_block, std::span<const BlockId> to,
+                               PagedStore& shelves) const {
+  QUIRE_TRY(const auto parts, open_part(saved,
+                                        {.run = static_cast<int>(run),
+                                         .first_block = first_block,
+                                         .to = {to.begin(), to.end()}},
+                                        shelves.geometry().block_tokens));
+  for (const KVFilePart& part : parts) {
+    for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
+      QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
+    }
   }
   return {};
 }

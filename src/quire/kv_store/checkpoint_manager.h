@@ -68,6 +68,10 @@ class CheckpointManager {
   // What a saved sequence is, without blocks: its runs are empty of KV. Reads the headers of its
   // objects. kNotFound and kCorrupt name the object.
   [[nodiscard]] Result<LiveSequence> tokens_of(const SavedSequence& saved) const;
+  // The pieces that have this part of a run of it, open.
+  [[nodiscard]] Result<std::vector<KVFilePart>> open_part(const SavedSequence& saved,
+                                                          const RunPart& part,
+                                                          std::int64_t block_tokens) const;
   // Reads blocks [first_block, first_block + to.size()) of a run of it onto the shelves. What was
   // read before an error may not be used.
   [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,

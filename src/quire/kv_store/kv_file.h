@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -118,6 +119,23 @@ class KVFile {
   KVFileHeader header_;
   std::int64_t file_bytes_ = 0;
   std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
+};
+
+// Blocks [first_block, first_block + to.size()) of a run, and where they go.
+struct RunPart {
+  int run = 0;
+  std::int32_t first_block = 0;
+  std::vector<BlockId> to;
+};
+
+// The same with the file that has them.
+struct KVFilePart {
+  std::shared_ptr<const KVFile> file;
+  RunPart part;
+  // As KVFile::read_layer.
+  [[nodiscard]] Status read_layer(int layer, PagedStore& shelves) const {
+    return file->read_layer(part.run, layer, part.first_block, part.to, shelves);
+  }
 };
 
 }  // namespace quire::kv_store
