@@ -1,6 +1,7 @@
 #include "quire/engine/arrivals.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::engine {
 
@@ -26,11 +28,29 @@ Status Arrivals::Load::wait(int layer) {
   return status_;
 }
 
-Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) const {
+Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) {
   for (const Part& part : parts_) {
-    QUIRE_TRY_STATUS(file_->read_layer(part.run, layer, part.first_block, part.to, shelves));
+    QUIRE_TRY_STATUS(shelves.on_device()
+                         ? read_to_device(part, layer, shelves)
+                         : file_->read_layer(part.run, layer, part.first_block, part.to, shelves));
   }
   return {};
+}
+
+Status Arrivals::Load::read_to_device(const Part& part, int layer, kv_store::PagedStore& shelves) {
+  const tensor::KVGeometry& geometry = shelves.geometry();
+  const std::size_t bytes = part.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
+                            static_cast<std::size_t>(geometry.head_block_bytes());
+  if (staging_.size() < bytes) {
+    staging_ = {};
+    staging_ = shelves.host_buffer(bytes);
+  }
+  if (staging_.size() < bytes) {
+    return {ErrorCode::kOutOfBlocks, "the machine has no memory left to read saved KV into"};
+  }
+  const std::span<std::byte> read = staging_.span().first(bytes);
+  QUIRE_TRY_STATUS(file_->read_layer(part.run, layer, part.first_block, read));
+  return shelves.write_layer(layer, part.to, read);
 }
 
 void Arrivals::Load::note(int layers, Status status) {

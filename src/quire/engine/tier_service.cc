@@ -530,7 +530,7 @@ Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait)
   QUIRE_TRY(SavedState rest,
             parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
   // A window gives up blocks while they are still being filled.
-  if (!wait && pool().geometry().forget_after_tokens() == 0 && !pool().on_device()) {
+  if (!wait && pool().geometry().forget_after_tokens() == 0) {
     return restore_in_background(std::move(file), std::move(rest));
   }
   return restore(content.runs, std::move(rest),
