@@ -72,6 +72,7 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
   void compare_with(LLM& llm) {
     if (on_gpu()) {
       cold_ = llm.forward(ids_, ForwardReuse::kNone).value().logits;
+      ASSERT_TRUE(llm.clear_prefix_cache().ok());
     }
   }
 

@@ -84,27 +84,30 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
   }
 }
 
-// Piece by piece: one is on its way while the next is copied to pinned memory.
-Status WeightUploader::send(std::span<const std::byte> from, std::byte* to) {
+// Copies a piece by way of pinned memory, once what was there before has been read.
+Status WeightUploader::send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer) {
   const Stream& stream = device_.compute_stream();
-  while (!from.empty()) {
-    Buffer& buffer = buffers_[turn_];
-    if (buffer.bytes.data() == nullptr) {  // the driver finds its own way
-      return device::cuda::copy_async(to, from.data(), from.size(), stream.get());
-    }
-    if (buffer.read) {
-      QUIRE_TRY_STATUS(buffer.read->synchronize());
-    } else {
-      QUIRE_TRY(Event read, Event::create());
-      buffer.read = std::move(read);
-    }
+  if (buffer.read) {
+    QUIRE_TRY_STATUS(buffer.read->synchronize());
+  } else {
+    QUIRE_TRY(Event read, Event::create());
+    buffer.read = std::move(read);
+  }
+  std::memcpy(buffer.bytes.data(), from.data(), from.size());
+  QUIRE_TRY_STATUS(device::cuda::copy_async(to, buffer.bytes.data(), from.size(), stream.get()));
+  return stream.record(*buffer.read);
+}
+
+// One piece is on its way while the next is copied to pinned memory.
+Status WeightUploader::send(std::span<const std::byte> from, std::byte* to) {
+  if (std::ranges::any_of(buffers_, [](const Buffer& each) { return each.bytes.size() == 0; })) {
+    return device::cuda::copy_async(to, from.data(), from.size(), device_.compute_stream().get());
+  }
+  for (; !from.empty(); turn_ = 1 - turn_) {
     const std::size_t count = std::min(from.size(), kBufferBytes);
-    std::memcpy(buffer.bytes.data(), from.data(), count);
-    QUIRE_TRY_STATUS(device::cuda::copy_async(to, buffer.bytes.data(), count, stream.get()));
-    QUIRE_TRY_STATUS(stream.record(*buffer.read));
+    QUIRE_TRY_STATUS(send_piece(from.first(count), to, buffers_[turn_]));
     from = from.subspan(count);
     to += count;
-    turn_ = 1 - turn_;
   }
   return {};
 }

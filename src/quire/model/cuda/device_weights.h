@@ -65,6 +65,7 @@ class WeightUploader {
   [[nodiscard]] DeviceMatrix& matrix_of(const WeightId& id);
   [[nodiscard]] DeviceVector& vector_of(const WeightId& id);
   [[nodiscard]] Status send(std::span<const std::byte> from, std::byte* to);
+  [[nodiscard]] Status send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer);
 
   device::cuda::DeviceContext& device_;
   DeviceWeights weights_;
