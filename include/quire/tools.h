@@ -55,7 +55,7 @@ struct BenchRecord {
   double floor_seconds = 0;     // at the read bandwidth and compute peak measured in the same run
   double of_floor = 0;          // floor_seconds / seconds
   double linear_seconds = 0;    // that the matrix kernels alone need for the same work, measured
-  double overhead_seconds = 0;  // per step outside kernels
+  double overhead_seconds = 0;  // per step outside kernels; on a GPU all that the host does
 };
 
 // Loads `model` and measures. `progress` gets a line of text before each measurement.

@@ -38,7 +38,7 @@ std::vector<char> bytes_of(const std::string& path) {
 }
 
 LLM open_demo(bool prefix_cache = true) {
-  return LLM::open(kModel, {.threads = 2, .prefix_cache = prefix_cache}).value();
+  return LLM::open(kModel, here({.threads = 2, .prefix_cache = prefix_cache})).value();
 }
 
 // What is read in the background holds its blocks until it has ended.
@@ -69,10 +69,11 @@ class BackgroundLoad : public testing::Test {
     }
     for (const auto& entry : std::filesystem::directory_iterator(kModel)) {
       if (entry.path().filename() != "config.json") {
-        std::filesystem::create_symlink(entry.path(), model / entry.path().filename());
+        std::filesystem::create_symlink(std::filesystem::absolute(entry.path()),
+                                        model / entry.path().filename());
       }
     }
-    const std::vector<char> bytes = bytes_of(std::string(kModel) + "/config.json");
+    const std::vector<char> bytes = bytes_of(kModel + "/config.json");
     std::string config(bytes.begin(), bytes.end());
     config.replace(config.find("LlamaForCausalLM"), 16, "MistralForCausalLM");
     config.replace(config.find("\"llama\""), 7, "\"mistral\", \"sliding_window\": 512");
@@ -122,7 +123,7 @@ TEST_F(BackgroundLoad, EverythingEqualsTheSequenceThatWasSaved) {
 
 TEST_F(BackgroundLoad, WaitedForOneThreadAndSeveralReadTheSame) {
   for (const int threads : {1, 2, 3}) {
-    LLM llm = LLM::open(kModel, {.threads = threads, .prefix_cache = false}).value();
+    LLM llm = LLM::open(kModel, here({.threads = threads, .prefix_cache = false})).value();
     Sequence loaded = llm.load_sequence(file()).value();
     EXPECT_EQ(loaded.logits().value(), logits_) << threads;
     EXPECT_EQ(loaded.generate(sampled_).value().token_ids, next_) << threads;
@@ -162,7 +163,7 @@ TEST_F(BackgroundLoad, RollingBackIntoABlockThatIsBeingReadCopiesWhatIsRead) {
 }
 
 TEST_F(BackgroundLoad, BehindACompositionTooTheRunsAreRead) {
-  ChunkedLLM chunked = ChunkedLLM::open(kModel, {.threads = 2}).value();
+  ChunkedLLM chunked = ChunkedLLM::open(kModel, here({.threads = 2})).value();
   const CompositionSpec spec{
       .system_chunk_id =
           chunked.register_chunk({.content = some_ids(40, 1), .type = ChunkType::kSystemPrompt})
@@ -233,12 +234,12 @@ TEST_F(DamagedLoad, ACopyOfADamagedBlockIsDamaged) {
 
 // A window would give up blocks while they are being filled.
 TEST_F(BackgroundLoad, AModelWithASlidingWindowReadsEverythingBeforeTheLoadReturns) {
-  LLM llm = LLM::open(windowed_model(), {.threads = 2}).value();
+  LLM llm = LLM::open(windowed_model(), here({.threads = 2})).value();
   const Ids ids = some_ids(305, 4);
   const std::string path = folder_ / "windowed.qkv";
   Sequence sequence = llm.sequence(ids).value();
   ASSERT_TRUE(sequence.save(path).ok());
-  LLM reader = LLM::open(windowed_model(), {.threads = 2}).value();
+  LLM reader = LLM::open(windowed_model(), here({.threads = 2})).value();
   Sequence loaded = reader.load_sequence(path, kAtOnce).value();
   EXPECT_EQ(stat(reader, "tokens_computed"), 0);
   EXPECT_EQ(loaded.tokens(), ids);
@@ -248,14 +249,14 @@ TEST_F(BackgroundLoad, AModelWithASlidingWindowReadsEverythingBeforeTheLoadRetur
             sequence.generate({.temperature = 0, .max_tokens = 300, .ignore_eos = true})->token_ids)
       << "beyond the window";
   std::filesystem::copy_file(path, file(), std::filesystem::copy_options::overwrite_existing);
-  LLM other = LLM::open(windowed_model(), {.threads = 2}).value();
+  LLM other = LLM::open(windowed_model(), here({.threads = 2})).value();
   const auto refused = other.load_sequence(damaged(0.3), kAtOnce);
   ASSERT_FALSE(refused.ok()) << "nothing is left to be found later";
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
 }
 
 TEST_F(BackgroundLoad, AModelWithASlidingWindowRefusesApproximateEditsAndChangesNothing) {
-  LLM llm = LLM::open(windowed_model(), {.threads = 2}).value();
+  LLM llm = LLM::open(windowed_model(), here({.threads = 2})).value();
   Sequence sequence = llm.sequence(some_ids(305, 4)).value();
   const auto logits = sequence.logits().value();
   const Ids other = some_ids(3, 5);

@@ -88,10 +88,10 @@ void Copy::grow(const Ids& generated) {
 }
 
 Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks)
-    : llm_(ChunkedLLM::open(model, {.block_tokens = block_tokens,
-                                    .kv_budget_bytes = std::int64_t{64} << 20,
-                                    .threads = 1,
-                                    .prefix_cache = false})
+    : llm_(ChunkedLLM::open(model, here({.block_tokens = block_tokens,
+                                         .kv_budget_bytes = std::int64_t{64} << 20,
+                                         .threads = 1,
+                                         .prefix_cache = false}))
                .value()) {
   if (!with_chunks) {
     return;

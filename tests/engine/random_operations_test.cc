@@ -108,7 +108,7 @@ void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
 }
 
 TEST(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
-  const std::string folder = QUIRE_SOURCE_DIR "/tests/golden/model/";
+  const std::string folder = source_path("tests/golden/model") + "/";
   // Steps as shares of all.
   const std::vector<Scenario> scenarios = {
       {.model = folder + "llama_gqa", .steps = 20},

@@ -108,11 +108,11 @@ struct Site {
   [[nodiscard]] ChunkedLLM open() const {
     const auto bytes = static_cast<std::int64_t>(stat(oracle.llm(), "block_bytes"));
     return ChunkedLLM::open(scenario.model,
-                            {.block_tokens = scenario.block_tokens,
-                             .kv_budget_bytes = scenario.blocks * bytes,
-                             .max_batch_tokens = scenario.max_batch_tokens,
-                             .threads = 1,
-                             .prefix_cache = scenario.prefix_cache},
+                            here({.block_tokens = scenario.block_tokens,
+                                  .kv_budget_bytes = scenario.blocks * bytes,
+                                  .max_batch_tokens = scenario.max_batch_tokens,
+                                  .threads = 1,
+                                  .prefix_cache = scenario.prefix_cache}),
                             {.store = store("chunks")})
         .value();
   }

@@ -71,7 +71,7 @@ class SavedFiles : public testing::Test {
     return llm_.forward(ids_, ForwardReuse::kNone, ForwardRows::kLast).value().logits;
   }
 
-  LLM llm_ = LLM::open(kModel, {.threads = 2}).value();
+  LLM llm_ = LLM::open(kModel, here({.threads = 2})).value();
   const Ids ids_ = some_ids(70, 3);
   const TemporaryFolder temporary_;
   const std::filesystem::path folder_ = temporary_.path();
@@ -111,7 +111,7 @@ TEST_F(SavedFiles, KvThatIsNotExactNeverGetsIntoThePrefixCache) {
            {"grade", "nobody knows", ReuseGrade::kApproximate}}) {
     rewrite([&key = key, &value = value](base::json::object& metadata) { metadata[key] = value; },
             true);
-    LLM other = LLM::open(kModel, {.threads = 2}).value();
+    LLM other = LLM::open(kModel, here({.threads = 2})).value();
     Sequence loaded = other.load_sequence(file()).value();
     EXPECT_EQ(loaded.grade(), grade);
     EXPECT_EQ(loaded.tokens(), ids_);
@@ -132,7 +132,7 @@ TEST_F(SavedFiles, ChunksWhoseAnchorsLieAreRefusedOrComputedAndNobodyCrashes) {
   const std::string store = folder_ / "store";
   std::string system, first, second, query;
   const auto open = [&] {
-    return ChunkedLLM::open(kModel, {.threads = 2}, {.store = store}).value();
+    return ChunkedLLM::open(kModel, here({.threads = 2}), {.store = store}).value();
   };
   {
     ChunkedLLM llm = open();

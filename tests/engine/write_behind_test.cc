@@ -61,7 +61,7 @@ class WriteBehind : public testing::Test {
  protected:
   [[nodiscard]] ChunkedLLM open(bool write_through = true,
                                 std::int64_t kv_bytes = std::int64_t{1} << 30) const {
-    return ChunkedLLM::open(kModel, {.kv_budget_bytes = kv_bytes, .threads = 2},
+    return ChunkedLLM::open(kModel, here({.kv_budget_bytes = kv_bytes, .threads = 2}),
                             {.chunk_memory_ratio = 1,
                              .store = temporary_.path() / "store",
                              .write_through = write_through})

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,24 +30,18 @@ using testing::HasSubstr;
 
 const SamplingParams kGreedy = {.temperature = 0, .max_tokens = 24, .ignore_eos = true};
 
-// Where the program was built, or below where it runs.
-std::string model() {
-  const std::string here = "models/cardfile/model";
-  return std::filesystem::exists(here) ? here : kModel;
-}
-
 LLMOptions on(const std::string& device, const std::string& dtype = "bfloat16") {
   return {.device = device, .dtype = dtype, .threads = 2};
 }
 
 LLM open(const std::string& device, const std::string& dtype = "bfloat16") {
-  auto llm = LLM::open(model(), on(device, dtype));
+  auto llm = LLM::open(kModel, on(device, dtype));
   EXPECT_TRUE(llm.ok()) << llm.error().message;
   return std::move(llm).value();
 }
 
 ChunkedLLM open_chunked(const std::string& device, const std::string& store = "") {
-  auto llm = ChunkedLLM::open(model(), on(device), {.store = store});
+  auto llm = ChunkedLLM::open(kModel, on(device), {.store = store});
   EXPECT_TRUE(llm.ok()) << llm.error().message;
   return std::move(llm).value();
 }
@@ -138,7 +131,17 @@ TEST(Gpu, SampledTokensAreThoseOfTheCpusSamplerOverTheSameLogits) {
                        .min_p = 0.05,
                        .max_tokens = 40,
                        .ignore_eos = true,
-                       .seed = 5}}) {
+                       .seed = 5},
+        SamplingParams{
+            .temperature = 0, .repetition_penalty = 1.3, .max_tokens = 40, .ignore_eos = true},
+        SamplingParams{.temperature = 1,
+                       .repetition_penalty = 0.8,
+                       .presence_penalty = 0.4,
+                       .frequency_penalty = -0.2,
+                       .max_tokens = 40,
+                       .min_tokens = 30,
+                       .seed = 6,
+                       .logit_bias = {{11, 4.0}, {12, -1e300}}}}) {
     SamplingParams on_the_host = params;
     on_the_host.logprobs = 1;  // which a device does not compute
     EXPECT_EQ(llm.generate(prompt, params).value().token_ids,
@@ -296,18 +299,18 @@ TEST(Gpu, WithoutADtypeItComputesInBfloat16) {
 }
 
 TEST(Gpu, WhatItCannotDoIsATypedError) {
-  EXPECT_EQ(LLM::open(model(), on("cuda:99")).error().code, ErrorCode::kDevice);
-  EXPECT_EQ(LLM::open(model(), on("cuda", "float32")).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(LLM::open(kModel, on("cuda:99")).error().code, ErrorCode::kDevice);
+  EXPECT_EQ(LLM::open(kModel, on("cuda", "float32")).error().code, ErrorCode::kUnsupported);
   LLMOptions large = on("cuda");
   large.kv_budget_bytes = std::int64_t{1} << 39;
-  EXPECT_EQ(LLM::open(model(), large).error().code, ErrorCode::kOutOfBlocks);
-  EXPECT_EQ(LLM::open(model(), {.device = "tpu"}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(LLM::open(kModel, large).error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(LLM::open(kModel, {.device = "tpu"}).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(Gpu, FasterWithoutDeterminismItStillAnswersRight) {
   LLMOptions options = on("cuda");
   options.deterministic = false;
-  LLM gpu = LLM::open(model(), options).value();
+  LLM gpu = LLM::open(kModel, options).value();
   LLM exact = open("cpu", "float32"), cpu = open("cpu");
   const Ids ids = some_ids(900, 3);
   const auto want = last_logits(exact, ids);

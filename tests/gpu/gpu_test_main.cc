@@ -1,12 +1,14 @@
 // main of the programs that test on a GPU: without a usable one they fail, with the reason, instead
-// of passing or skipping.
+// of passing or skipping. Tests that run on any device run on the first GPU.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "quire/device/cuda/device_context.h"
 
 int main(int argc, char** argv) {
+  ::setenv("QUIRE_TEST_DEVICE", "cuda", 1);
   ::testing::InitGoogleTest(&argc, argv);
   if (GTEST_FLAG_GET(list_tests)) {
     return RUN_ALL_TESTS();

@@ -35,7 +35,7 @@ Ids next_64(Sequence& sequence) {
 
 class PublicCheckpoints : public testing::Test {
  protected:
-  static LLM open_llm(const LLMOptions& options = {.threads = 2}) {
+  static LLM open_llm(const LLMOptions& options = here({.threads = 2})) {
     return LLM::open(kModel, options).value();
   }
   CheckpointManager open(const LLM& llm, const CheckpointOptions& options = {}) {
@@ -291,7 +291,7 @@ TEST_F(PublicCheckpoints, AnotherModelOrFormatIsRefused) {
   }
   for (const LLMOptions& options : {LLMOptions{.kv_dtype = "float32", .threads = 2},
                                     {.quantize = "q8g32", .threads = 2},
-                                    {.block_tokens = 64, .threads = 2}}) {
+                                    here({.block_tokens = 64, .threads = 2})}) {
     LLM other = open_llm(options);
     EXPECT_EQ(open(other).load().error().code, ErrorCode::kIncompatible);
     EXPECT_EQ(stat(other, "blocks_in_use"), 0);
@@ -302,7 +302,7 @@ TEST_F(PublicCheckpoints, AnotherModelOrFormatIsRefused) {
 }
 
 TEST_F(PublicCheckpoints, ComposedSequencesKeepTheirGradeAndBits) {
-  ChunkedLLM llm = ChunkedLLM::open(kModel, {.threads = 2}).value();
+  ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2})).value();
   const auto add = [&](const char* text, ChunkType type) {
     return llm.register_chunk({.content = std::string(text), .type = type}).value();
   };

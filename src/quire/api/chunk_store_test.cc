@@ -36,7 +36,8 @@ using testing::StartsWith;
 class ChunkStore : public testing::Test {
  protected:
   [[nodiscard]] ChunkedLLM open(const std::string& salt = "") const {
-    return ChunkedLLM::open(kModel, {.threads = 2}, {.salt = salt, .store = folder_ / "store"})
+    return ChunkedLLM::open(kModel, here({.threads = 2}),
+                            {.salt = salt, .store = folder_ / "store"})
         .value();
   }
 
@@ -252,13 +253,13 @@ TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
 
 TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
   {
-    ChunkedLLM llm =
-        ChunkedLLM::open(kModel, {.threads = 2}, {.store = folder_ / "store", .max_store_bytes = 1})
-            .value();
+    ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}),
+                                      {.store = folder_ / "store", .max_store_bytes = 1})
+                         .value();
     (void)register_all(llm);
   }
   EXPECT_LE(open().list_chunks().value().size(), 1);
-  EXPECT_THAT(ChunkedLLM::open(kModel, {}, {.max_store_bytes = -1}).error().message,
+  EXPECT_THAT(ChunkedLLM::open(kModel, here({}), {.max_store_bytes = -1}).error().message,
               HasSubstr("max_store_bytes"));
 }
 
@@ -372,7 +373,7 @@ TEST_F(ChunkStore, DamagedKvIsComputedAgainAndNeverAWrongToken) {
 
 TEST_F(ChunkStore, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {
   const auto open_behind = [&] {
-    return ChunkedLLM::open(kModel, {.threads = 2},
+    return ChunkedLLM::open(kModel, here({.threads = 2}),
                             {.store = folder_ / "store", .write_through = false})
         .value();
   };
@@ -394,7 +395,7 @@ TEST_F(ChunkStore, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {
 
 TEST_F(ChunkStore, WrittenBehindWhatIsDeletedAtOnceStaysDeleted) {
   {
-    ChunkedLLM llm = ChunkedLLM::open(kModel, {.threads = 2},
+    ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}),
                                       {.store = folder_ / "store", .write_through = false})
                          .value();
     const CompositionSpec spec = register_all(llm);
@@ -415,7 +416,7 @@ TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
   const auto [spec, before] = process_before();
   const std::filesystem::path small = folder_ / "small";
   const auto open_small = [&] {
-    return ChunkedLLM::open(kModel, {.threads = 2}, {.store = small, .compress_store = true})
+    return ChunkedLLM::open(kModel, here({.threads = 2}), {.store = small, .compress_store = true})
         .value();
   };
   {
@@ -430,7 +431,7 @@ TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
 
 TEST_F(ChunkStore, AFolderThatIsNoStoreIsRefused) {
   std::ofstream(folder_ / "store") << "a file";
-  const auto llm = ChunkedLLM::open(kModel, {.threads = 2}, {.store = folder_ / "store"});
+  const auto llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.store = folder_ / "store"});
   EXPECT_FALSE(llm.ok());
   EXPECT_THAT(llm.error().message, HasSubstr("store"));
 }

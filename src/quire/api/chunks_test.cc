@@ -38,7 +38,7 @@ struct Golden {
 Ids ids_of(const base::json::value& list) { return base::json::value_to<Ids>(list); }
 
 std::vector<Golden> read_goldens(std::size_t count) {
-  std::ifstream in(std::string(kModel) + "/golden.jsonl");
+  std::ifstream in(kModel + "/golden.jsonl");
   std::vector<Golden> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
     const auto parsed = base::parse_json(line, "golden.jsonl").value();
@@ -65,7 +65,7 @@ T must(Result<T> result) {
 
 ChunkedLLM open_demo(const ChunkCacheOptions& chunks = {}, LLMOptions options = {}) {
   options.threads = 2;
-  return must(ChunkedLLM::open(kModel, options, chunks));
+  return must(ChunkedLLM::open(kModel, here(options), chunks));
 }
 
 std::map<std::string, double> stats_of(ChunkedLLM& llm) {
@@ -121,18 +121,20 @@ TEST(Chunks, ExactModeIsAPlainPrompt) {
   }
 }
 
+// The last rows of `whole`, as many as `part` has.
+std::vector<float> tail_of(const ForwardOutput& whole, const ForwardOutput& part) {
+  return {whole.logits.end() - std::ssize(part.logits), whole.logits.end()};
+}
+
 TEST(Chunks, OneContextBehindTheSystemChunkIsAFullPrefillUpToRounding) {
-  ChunkedLLM llm = open_demo({}, {.dtype = "float32"});
+  ChunkedLLM llm = open_demo({}, {.dtype = exact_dtype()});
   Golden golden = read_goldens(1).front();
   golden.pieces.erase(golden.pieces.begin() + 2, golden.pieces.end() - 1);
   const CompositionSpec spec = register_pieces(llm, golden);
   const ForwardOutput composed = must(llm.logits_from_chunks(spec));
   const ForwardOutput plain = must(llm.llm().forward(golden.joined(), ForwardReuse::kNone));
   ASSERT_EQ(composed.rows, std::ssize(golden.pieces.back()));
-  const auto* tail = &plain.logits[plain.logits.size() - composed.logits.size()];
-  for (std::size_t i = 0; i < composed.logits.size(); ++i) {
-    ASSERT_NEAR(composed.logits[i], tail[i], 2e-4) << i;
-  }
+  EXPECT_LT(distance(tail_of(plain, composed), composed.logits), rounding());
   EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy(1))).reuse.grade, ReuseGrade::kEqualMath);
 }
 
@@ -248,28 +250,34 @@ TEST(Chunks, AnyOrderIsComputedFromTheSameBlocksAndABatchEqualsSingleCalls) {
   EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
 }
 
+// These, and those that choose by the chunks' KV; a GPU does not look at values.
+std::vector<Selector> looking_and(std::vector<Selector> selectors) {
+  selectors.push_back(Selector::kQueryAttention);
+  if (!on_gpu()) {
+    selectors.push_back(Selector::kValueDeviation);
+  }
+  return selectors;
+}
+
 TEST(Chunks, BlendingNothingIsTheBaseModeAndBlendingAllIsAFullPrefill) {
-  ChunkedLLM llm = open_demo({}, {.dtype = "float32", .block_tokens = 8});
+  ChunkedLLM llm = open_demo({}, {.dtype = exact_dtype(), .block_tokens = 8});
   for (const Golden& golden : read_goldens(3)) {
     CompositionSpec spec = register_pieces(llm, golden);
     const ForwardOutput anchored = must(llm.logits_from_chunks(spec));
     const ForwardOutput plain = must(llm.llm().forward(golden.joined(), ForwardReuse::kNone));
     const double in_use = stats_of(llm)["blocks_in_use"];
     spec.mode = ReuseMode::kBlend;
-    for (const Selector selector : {Selector::kFirst, Selector::kRandom, Selector::kValueDeviation,
-                                    Selector::kQueryAttention, Selector::kNone}) {
+    for (const Selector selector :
+         looking_and({Selector::kFirst, Selector::kRandom, Selector::kNone})) {
       spec.blend = {.selector = selector, .share = 0};
       EXPECT_EQ(must(llm.logits_from_chunks(spec)).logits, anchored.logits)
           << selector_name(selector);
     }
-    for (const Selector selector : {Selector::kFirst, Selector::kRandom, Selector::kValueDeviation,
-                                    Selector::kQueryAttention, Selector::kAll}) {
+    for (const Selector selector :
+         looking_and({Selector::kFirst, Selector::kRandom, Selector::kAll})) {
       spec.blend = {.selector = selector, .share = 1};
       const ForwardOutput all = must(llm.logits_from_chunks(spec));
-      const auto* tail = &plain.logits[plain.logits.size() - all.logits.size()];
-      for (std::size_t i = 0; i < all.logits.size(); ++i) {
-        ASSERT_NEAR(all.logits[i], tail[i], 2e-4) << selector_name(selector) << " " << i;
-      }
+      EXPECT_LT(distance(tail_of(plain, all), all.logits), rounding()) << selector_name(selector);
     }
     EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
     EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy(1))).reuse.recompute_share, 1);
@@ -326,7 +334,7 @@ TEST(Chunks, ThePreviewNamesTheBlocksThatTheRunThenTakes) {
     EXPECT_EQ(blocks_taken(llm, specs[i], info), info.new_blocks) << i;
     EXPECT_EQ(info.memory_bytes, info.num_blocks * stats_of(llm).at("block_bytes")) << i;
   }
-  for (const Selector selector : {Selector::kQueryAttention, Selector::kValueDeviation}) {
+  for (const Selector selector : looking_and({})) {
     const CompositionSpec spec = blended(selector, 0.1);
     const CompositionInfo info = must(llm.preview_composition(spec));
     EXPECT_LE(blocks_taken(llm, spec, info), info.new_blocks);
@@ -401,7 +409,8 @@ TEST(Chunks, SharedReadsChangeNoBitOfPlainPromptsWithACommonBeginning) {
     outputs.push_back(must(llm.llm().generate_batch(prompts, {&params, 1})));
     blocks_read.push_back(stats_of(llm)["attention_blocks_read"] - before);
   }
-  EXPECT_LT(blocks_read[1], 0.6 * blocks_read[0]);
+  // A GPU that keeps bits shares longer ranges than these.
+  EXPECT_LT(blocks_read[1], (on_gpu() ? 1.01 : 0.6) * blocks_read[0]);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     EXPECT_EQ(outputs[0][i].token_ids, outputs[1][i].token_ids) << i;
     EXPECT_EQ(outputs[0][i].logprobs, outputs[1][i].logprobs) << i;
@@ -476,7 +485,7 @@ TEST(Chunks, WithoutDeduplicationEveryRegistrationHasItsOwnBlocks) {
 }
 
 TEST(Chunks, AGenerationWhoseChunksDoNotFitBesideEachOtherIsToldSo) {
-  ChunkedLLM llm = ChunkedLLM::open(kModel, {.threads = 2}, {.max_chunks = 2}).value();
+  ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.max_chunks = 2}).value();
   ChunkedPrompt prompt{.system = Prompt(some_ids(20, 1)), .query = Prompt(some_ids(7, 2))};
   EXPECT_TRUE(llm.generate(prompt, {}, {.max_tokens = 2}).ok());
   prompt.contexts = {Prompt(some_ids(30, 3)), Prompt(some_ids(31, 4))};

@@ -109,9 +109,9 @@ void use(ChunkedLLM& llm, int thread, std::atomic<int>& served) {
 }
 
 TEST(ChunksThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
-  auto opened =
-      ChunkedLLM::open(kModel, {.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2},
-                       {.max_chunks = 32});
+  auto opened = ChunkedLLM::open(
+      kModel, here({.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2}),
+      {.max_chunks = 32});
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   ChunkedLLM llm = std::move(opened).value();
   std::atomic<int> served = 0;
@@ -140,7 +140,7 @@ TEST(ChunksThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
 }
 
 TEST(ChunksThreads, ClosingWhileOthersRegisterAndComposeEndsThemWithClosed) {
-  auto opened = ChunkedLLM::open(kModel, {.threads = 2});
+  auto opened = ChunkedLLM::open(kModel, here({.threads = 2}));
   ASSERT_TRUE(opened.ok());
   ChunkedLLM llm = std::move(opened).value();
   std::vector<std::thread> threads;

@@ -29,7 +29,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-LLM open_demo() { return LLM::open(kModel, {.threads = 2}).value(); }
+LLM open_demo() { return LLM::open(kModel, here({.threads = 2})).value(); }
 
 SamplingParams greedy(std::int32_t max_tokens) {
   return {.temperature = 0, .max_tokens = max_tokens};
@@ -92,7 +92,7 @@ TEST(Context, OfModeExactAnswersAsAPlainPromptOfTheSameIds) {
 
 // A model without a chat template, so that nothing stands between an answer and what goes on there.
 TEST(Context, OfModeExactSamplesBehindAnAnswerAsAPlainPromptDoes) {
-  LLM llm = LLM::open(QUIRE_SOURCE_DIR "/tests/golden/model/llama_gqa", {.threads = 2}).value();
+  LLM llm = LLM::open(source_path("tests/golden/model/llama_gqa"), here({.threads = 2})).value();
   ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
   ASSERT_TRUE(context.add(Ids{20, 31, 42, 53}).ok());
   const SamplingParams params{
@@ -375,7 +375,8 @@ TEST(Context, AnAnswerThatNobodyTakesOrThatHasNotBegunLeavesNothing) {
 
 TEST(Context, TextIsHandedOutOnceThoughRoomIsMadeInTheMidstOfIt) {
   LLM llm =
-      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+      LLM::open(kModel, here({.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}))
+          .value();
   ContextManager context = ContextManager::open(llm).value();
   const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
   for (std::size_t i = 0; i + 3 < blocks; ++i) {
@@ -445,7 +446,8 @@ TEST(Context, OfModeExactHasThePromptsOfTheChatTemplateTurnByTurn) {
 
 TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
   LLM llm =
-      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+      LLM::open(kModel, here({.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}))
+          .value();
   ContextManager context = ContextManager::open(llm).value();
   const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
   ASSERT_GE(blocks, 6);
@@ -463,7 +465,8 @@ TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
 // The item that is computed needs its parent beside it, so moving that one away makes no room.
 TEST(Context, AnInactiveParentForWhichThereIsNoRoomIsARefusalAndNotMovedForEver) {
   LLM llm =
-      LLM::open(kModel, {.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}).value();
+      LLM::open(kModel, here({.kv_budget_bytes = 1 << 20, .threads = 2, .prefix_cache = false}))
+          .value();
   ContextManager context = ContextManager::open(llm).value();
   const auto blocks = static_cast<std::size_t>(stat(llm, "blocks_total"));
   ASSERT_GE(blocks, 6);

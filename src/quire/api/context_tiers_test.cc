@@ -53,7 +53,7 @@ class ContextTiers : public testing::Test {
     return context.show(context.add(card(1)).value()).value().memory_bytes;
   }
 
-  LLM llm_ = LLM::open(kModel, {.threads = 2}).value();
+  LLM llm_ = LLM::open(kModel, here({.threads = 2})).value();
   const TemporaryFolder folder_;
   const SamplingParams greedy_ = {.temperature = 0, .max_tokens = 6};
 };
@@ -199,7 +199,7 @@ TEST_F(ContextTiers, WriteThroughSavesTurnsToo) {
     ids.push_back(answer.output_id);
     EXPECT_EQ(context.stats().saved_items, 3);
   }
-  LLM other = LLM::open(kModel, {.threads = 2}).value();
+  LLM other = LLM::open(kModel, here({.threads = 2})).value();
   ContextManager context = ContextManager::open(other, {.store = store()}).value();
   for (const std::string& id : ids) {
     ASSERT_TRUE(context.restore(id).ok());

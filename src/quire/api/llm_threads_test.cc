@@ -47,7 +47,7 @@ void use(LLM& llm, int thread) {
 
 TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
   auto opened =
-      LLM::open(kModel, {.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2});
+      LLM::open(kModel, here({.block_tokens = 8, .kv_budget_bytes = 512 * 8 * 4096, .threads = 2}));
   ASSERT_TRUE(opened.ok());
   LLM llm = std::move(opened).value();
   std::vector<std::thread> threads;
@@ -65,7 +65,7 @@ TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
 }
 
 TEST(LLMThreads, ClosingWhileOthersWaitEndsThemWithClosed) {
-  auto opened = LLM::open(kModel, {.threads = 2});
+  auto opened = LLM::open(kModel, here({.threads = 2}));
   ASSERT_TRUE(opened.ok());
   LLM llm = std::move(opened).value();
   std::vector<std::thread> threads;

@@ -20,7 +20,7 @@ namespace {
 using testing::HasSubstr;
 
 ChunkedLLM open_exact_arithmetic() {
-  return ChunkedLLM::open(kModel, {.dtype = "float32", .threads = 2}).value();
+  return ChunkedLLM::open(kModel, here({.dtype = exact_dtype(), .threads = 2})).value();
 }
 
 Status edit(Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids) {
@@ -50,7 +50,7 @@ TEST(ApproximateEdit, WhatStandsBehindIsUsedAsItWasComputedAtItsNewPlace) {
           .mode = ReuseMode::kAnchored};
       Sequence composed = llm.sequence(spec).value();
       EXPECT_EQ(composed.tokens(), sequence.tokens());
-      EXPECT_LT(distance(sequence.logits().value(), composed.logits().value()), 1e-5)
+      EXPECT_LT(distance(sequence.logits().value(), composed.logits().value()), rounding())
           << prefix << " + " << added;
     }
   }
@@ -67,15 +67,15 @@ TEST(ApproximateEdit, ReplacingTokensByThemselvesChangesRoundingOnly) {
     ASSERT_TRUE(edit(sequence, start, stop, {ids.begin() + start, ids.begin() + stop}).ok());
     EXPECT_EQ(sequence.tokens(), ids);
     EXPECT_EQ(sequence.grade(), ReuseGrade::kApproximate);
-    EXPECT_LT(distance(sequence.logits().value(), right), 1e-5) << start;
+    EXPECT_LT(distance(sequence.logits().value(), right), rounding()) << start;
     // Edited again, in the middle of what was moved.
     ASSERT_TRUE(edit(sequence, 40, 45, {ids.begin() + 40, ids.begin() + 45}).ok());
-    EXPECT_LT(distance(sequence.logits().value(), right), 1e-5) << start;
+    EXPECT_LT(distance(sequence.logits().value(), right), rounding()) << start;
   }
 }
 
 TEST(ApproximateEdit, ComputesTheNewTokensAloneAndLeavesNoBlock) {
-  LLM llm = LLM::open(kModel, {.threads = 2, .prefix_cache = false}).value();
+  LLM llm = LLM::open(kModel, here({.threads = 2, .prefix_cache = false})).value();
   const auto stat = [&](const std::string& name) {
     for (const auto& [key, value] : llm.stats().value()) {
       if (key == name) {
@@ -96,7 +96,7 @@ TEST(ApproximateEdit, ComputesTheNewTokensAloneAndLeavesNoBlock) {
 }
 
 TEST(ApproximateEdit, AtTheEndItIsExact) {
-  LLM llm = LLM::open(kModel, {.threads = 2}).value();
+  LLM llm = LLM::open(kModel, here({.threads = 2})).value();
   const Ids ids = some_ids(60, 7);
   Sequence sequence = llm.sequence(ids).value();
   ASSERT_TRUE(edit(sequence, 50, 60, some_ids(3, 8)).ok());
@@ -108,12 +108,12 @@ TEST(ApproximateEdit, AtTheEndItIsExact) {
 }
 
 TEST(ApproximateEdit, IsSavedAndLoadedWithItsShiftedKeys) {
-  LLM llm = LLM::open(kModel, {.threads = 2}).value();
+  LLM llm = LLM::open(kModel, here({.threads = 2})).value();
   const std::string file = testing::TempDir() + "/edited.qkv";
   Sequence sequence = llm.sequence(some_ids(120, 9)).value();
   ASSERT_TRUE(edit(sequence, 11, 40, some_ids(5, 10)).ok());
   ASSERT_TRUE(sequence.save(file).ok());
-  LLM other = LLM::open(kModel, {.threads = 2}).value();
+  LLM other = LLM::open(kModel, here({.threads = 2})).value();
   for (const bool wait : {true, false}) {
     Sequence loaded = other.load_sequence(file, {.wait = wait}).value();
     EXPECT_EQ(loaded.tokens(), sequence.tokens());

@@ -25,10 +25,10 @@ using testing::IsEmpty;
 
 LLM open_demo(LLMOptions options = {}) {
   options.threads = 2;
-  return LLM::open(kModel, options).value();
+  return LLM::open(kModel, here(options)).value();
 }
 
-ChunkedLLM open_chunked() { return ChunkedLLM::open(kModel, {.threads = 2}).value(); }
+ChunkedLLM open_chunked() { return ChunkedLLM::open(kModel, here({.threads = 2})).value(); }
 
 SamplingParams greedy(std::int32_t max_tokens) {
   return {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true};
@@ -156,8 +156,8 @@ TEST(Sequence, RolledBackNeverHappened) {
 
 // What a window of 16 has freed is computed again; the sampler stands where it stood.
 TEST(Sequence, RolledBackBehindItsWindowItGoesOnAsBefore) {
-  LLM llm = LLM::open(QUIRE_SOURCE_DIR "/tests/golden/model/mistral_window",
-                      {.block_tokens = 8, .threads = 1, .prefix_cache = false})
+  LLM llm = LLM::open(source_path("tests/golden/model/mistral_window"),
+                      here({.block_tokens = 8, .threads = 1, .prefix_cache = false}))
                 .value();
   Ids prompt = some_ids(13, 1);
   for (TokenId& id : prompt) {
@@ -336,7 +336,7 @@ TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
   const std::string file = folder.path() / "sequence.qkv";
   LLM llm = open_demo();
   ASSERT_TRUE(llm.sequence(some_ids(40, 61)).value().save(file).ok());
-  LLM other = open_demo({.dtype = "float32"});
+  LLM other = LLM::open(kModel, {.dtype = "float32", .threads = 2}).value();
   const auto refused = other.load_sequence(file);
   EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible) << refused.error().message;
   LLM blocks = open_demo({.block_tokens = 16});

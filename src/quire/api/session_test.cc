@@ -33,8 +33,8 @@ SamplingParams one_token() { return {.temperature = 0, .max_tokens = 1}; }
 
 // 41 blocks of 8 tokens: four prompts of below and the open block of one.
 LLM open_small() {
-  auto llm =
-      LLM::open(kModel, {.block_tokens = 8, .kv_budget_bytes = 41 * kBlockBytes, .threads = 2});
+  auto llm = LLM::open(
+      kModel, here({.block_tokens = 8, .kv_budget_bytes = 41 * kBlockBytes, .threads = 2}));
   EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
   return std::move(llm).value();
 }

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,29 @@ namespace quire {
 
 using Ids = std::vector<TokenId>;
 
-inline constexpr char kModel[] = QUIRE_SOURCE_DIR "/models/cardfile/model";
+// Where the tests compute: on the CPU, or on the device that QUIRE_TEST_DEVICE names, as in the
+// programs for a GPU.
+inline std::string test_device() {
+  const char* const device = std::getenv("QUIRE_TEST_DEVICE");
+  return device == nullptr ? "cpu" : device;
+}
+inline bool on_gpu() { return test_device() != "cpu"; }
+inline LLMOptions here(LLMOptions options = {}) {
+  options.device = test_device();
+  return options;
+}
+
+// The most exact arithmetic of that device, and by what share of the largest logit two ways to the
+// same result may differ in it.
+inline std::string exact_dtype() { return on_gpu() ? "bfloat16" : "float32"; }
+inline double rounding() { return on_gpu() ? 0.03 : 1e-5; }
+
+// Of the source tree: below where the test runs, or where it was built.
+inline std::string source_path(const std::string& path) {
+  return std::filesystem::exists(path) ? path : QUIRE_SOURCE_DIR "/" + path;
+}
+
+inline const std::string kModel = source_path("models/cardfile/model");
 
 // Seeded ids of the demo model, without the special ones.
 inline Ids some_ids(std::size_t count, std::uint32_t seed) {

@@ -73,7 +73,7 @@ Result<PoolBlock> CachingPool::allocate(std::int64_t bytes) {
             base::str_cat("cannot allocate ", bytes, " bytes; a size is at least 0")};
   }
   if (bytes > kMaxBytes) {
-    return over_budget(bytes, budget_.bytes);
+    return over_budget(bytes, kMaxBytes);
   }
   PoolBlock block;
   if (bytes == 0) {
@@ -140,6 +140,11 @@ Status CachingPool::shrink_locked(std::int64_t keep_bytes) {
     unused_.erase(largest);
   }
   return {};
+}
+
+void CachingPool::set_budget(const AllocationBudget& budget) {
+  const std::scoped_lock lock(mutex_);
+  budget_ = budget;
 }
 
 PoolStats CachingPool::stats() const {

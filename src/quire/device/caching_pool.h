@@ -79,6 +79,9 @@ class CachingPool {
   // only blocks in use are left.
   [[nodiscard]] Status shrink(std::int64_t keep_bytes);
 
+  // From now on; what is on loan beyond it stays.
+  void set_budget(const AllocationBudget& budget);
+
   [[nodiscard]] PoolStats stats() const;
 
   // What allocate(bytes) takes from the source when nothing fits.
@@ -93,8 +96,8 @@ class CachingPool {
   Result<std::byte*> ask_source(std::int64_t bytes);
 
   std::unique_ptr<MemorySource> source_;
-  const AllocationBudget budget_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards what follows
+  AllocationBudget budget_;
   std::multimap<std::int64_t, std::byte*> unused_;  // by size
   PoolStats stats_;
 };

@@ -149,6 +149,16 @@ TEST_F(CachingPoolTest, BudgetInBytesGivesNeededAndFree) {
 }
 
 // Builds three buffers or none; the k-th allocation fails for each k.
+TEST_F(CachingPoolTest, ANewBudgetCountsFromThenOnAndLeavesLoansAlone) {
+  CachingPool pool = make();
+  const PoolBlock block = pool.allocate(kMiB).value();
+  pool.set_budget({.allocations = 1});
+  EXPECT_EQ(pool.allocate(kMiB).error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(pool.stats().used_bytes, CachingPool::rounded(kMiB));
+  pool.set_budget({});
+  EXPECT_TRUE(pool.allocate(kMiB).ok());
+}
+
 TEST_F(CachingPoolTest, FailureAtEachAllocationLeaksNothing) {
   for (std::int64_t k = 0; k <= 3; ++k) {
     CachingPool pool = make({.allocations = k});

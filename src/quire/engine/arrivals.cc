@@ -1,6 +1,7 @@
 #include "quire/engine/arrivals.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::engine {
 
@@ -26,11 +28,30 @@ Status Arrivals::Load::wait(int layer) {
   return status_;
 }
 
-Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) const {
+Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves) {
   for (const kv_store::KVFilePart& part : parts_) {
-    QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
+    QUIRE_TRY_STATUS(shelves.on_device() ? read_to_device(part, layer, shelves)
+                                         : part.read_layer(layer, shelves));
   }
   return {};
+}
+
+Status Arrivals::Load::read_to_device(const kv_store::KVFilePart& from, int layer,
+                                      kv_store::PagedStore& shelves) {
+  const kv_store::RunPart& part = from.part;
+  const tensor::KVGeometry& geometry = shelves.geometry();
+  const std::size_t bytes = part.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
+                            static_cast<std::size_t>(geometry.head_block_bytes());
+  if (staging_.size() < bytes) {
+    staging_ = {};
+    staging_ = shelves.host_buffer(bytes);
+  }
+  if (staging_.size() < bytes) {
+    return {ErrorCode::kOutOfBlocks, "the machine has no memory left to read saved KV into"};
+  }
+  const std::span<std::byte> read = staging_.span().first(bytes);
+  QUIRE_TRY_STATUS(from.file->read_layer(part.run, layer, part.first_block, read));
+  return shelves.write_layer(layer, part.to, read);
 }
 
 void Arrivals::Load::note(int layers, Status status) {

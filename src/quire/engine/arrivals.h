@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/device/host_buffer.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -44,12 +45,16 @@ class Arrivals {
 
    private:
     friend class Arrivals;
-    [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves) const;
+    [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves);
+    // By way of host memory.
+    [[nodiscard]] Status read_to_device(const kv_store::KVFilePart& from, int layer,
+                                        kv_store::PagedStore& shelves);
     void note(int layers, Status status);
 
     const std::vector<kv_store::KVFilePart> parts_;
     const int all_layers_;
-    std::mutex mutex_;  // guards what follows
+    device::HostBuffer staging_;  // the reading thread's: a layer of the largest part so far
+    std::mutex mutex_;            // guards what follows
     std::condition_variable progress_;
     int layers_ = 0;  // that are there
     Status status_;

@@ -8,7 +8,6 @@
 #include <tuple>
 #include <vector>
 
-#include "quire/attention/tile.h"
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
@@ -125,13 +124,13 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
 // same blocks.
 bool BatchBuilder::share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                std::int32_t block_tokens) const {
-  const std::int32_t end = (piece + 1) * attention::kPieceTokens;
-  if (!share_ || attention::kPieceTokens % block_tokens != 0 ||
+  const std::int32_t end = (piece + 1) * shared_tokens_;
+  if (!share_ || shared_tokens_ % block_tokens != 0 ||
       std::min(open_[a].num_tokens, open_[b].num_tokens) < end ||
       open_[a].start_position != open_[b].start_position) {
     return false;
   }
-  const auto count = static_cast<std::size_t>(attention::kPieceTokens / block_tokens);
+  const auto count = static_cast<std::size_t>(shared_tokens_ / block_tokens);
   const std::size_t first = static_cast<std::size_t>(piece) * count;
   const auto blocks = open_[a].blocks.subspan(first, count);
   return blocks.front().value >= 0 &&
@@ -153,7 +152,7 @@ void BatchBuilder::add_open(std::span<std::size_t> runs, std::int32_t piece,
     runs = runs.last(rest.size());
     if (group.size() == 1) {
       add_entry(open_[lead], open_[lead].num_tokens + open_rows_[lead].count);
-      spans_.back().first_token = piece * attention::kPieceTokens;
+      spans_.back().first_token = piece * shared_tokens_;
       add_rows(open_[lead], open_rows_[lead], true);
       continue;
     }
@@ -161,8 +160,8 @@ void BatchBuilder::add_open(std::span<std::size_t> runs, std::int32_t piece,
     while (std::ranges::all_of(group.subspan(1), shares(end))) {
       ++end;
     }
-    add_entry(open_[lead], end * attention::kPieceTokens);
-    spans_.back().first_token = piece * attention::kPieceTokens;
+    add_entry(open_[lead], end * shared_tokens_);
+    spans_.back().first_token = piece * shared_tokens_;
     for (const std::size_t run : group) {
       add_rows(open_[lead], open_rows_[run], true);
     }

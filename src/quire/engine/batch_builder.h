@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/tile.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
 #include "quire/sched/scheduler.h"
@@ -29,8 +30,10 @@ struct LogitRange {
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
  public:
-  // `share` false: an entry for every use, for comparison.
-  explicit BatchBuilder(bool share = true) : share_(share) {}
+  // `share` false: an entry for every use, for comparison. Open runs share multiples of
+  // `shared_tokens`, itself a multiple of kPieceTokens, so that no row's bits tell who shares.
+  explicit BatchBuilder(bool share = true, std::int32_t shared_tokens = attention::kPieceTokens)
+      : share_(share), shared_tokens_(shared_tokens) {}
 
   // `logit_rows[i]` belongs to run i. The batch borrows from this object and is valid until the
   // next call. Cost: O(rows + blocks of the sequences).
@@ -70,6 +73,7 @@ class BatchBuilder {
   void add_rows(const kv::RunView& view, Rows rows, bool causal);
 
   bool share_;
+  std::int32_t shared_tokens_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
   std::vector<tensor::KVSlot> slots_;

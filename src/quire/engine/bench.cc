@@ -217,7 +217,8 @@ Status Bench::batched_decode(std::int32_t batch) {
     }
     per_step.push_back((total - first) / steps);
     overheads.push_back(((after.step_seconds - before.step_seconds) -
-                         (after.forward_seconds - before.forward_seconds) -
+                         (after.forward_seconds - before.forward_seconds) +
+                         (after.forward_host_seconds - before.forward_host_seconds) -
                          (after.sample_seconds - before.sample_seconds)) /
                         static_cast<double>(after.steps - before.steps));
   }

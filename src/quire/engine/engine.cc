@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/fixed_range.h"
+#include "quire/attention/tile.h"
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
@@ -51,6 +53,12 @@ Error closed_error() {
 
 int thread_count(std::int32_t wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// What requests with a common beginning read together.
+std::int32_t shared_tokens(const EngineOptions& options) {
+  return options.device != "cpu" && options.deterministic ? attention::kFixedRangeTokens
+                                                          : attention::kPieceTokens;
 }
 
 Status check_ids(std::span<const TokenId> ids, std::int32_t vocab_size, std::string_view what) {
@@ -92,7 +100,7 @@ Engine::Engine(const EngineOptions& options, int threads)
     : options_(options),
       pool_(threads),
       context_{.table = &kernels::kernels_for(device::best_isa()), .pool = &pool_},
-      builder_(options.share_reads),
+      builder_(options.share_reads, shared_tokens(options)),
       samplers_(static_cast<std::size_t>(threads)) {}
 
 Engine::~Engine() { close(); }
@@ -116,12 +124,13 @@ Result<kv_store::PagedStore> Engine::make_store(const tensor::KVGeometry& geomet
 }
 
 Status Engine::load(const std::string& model) {
+  BundleOptions bundle = options_.model;
   if (options_.device != "cpu") {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
+    bundle.placement = {accelerator_.get(), options_.deterministic};
   }
-  QUIRE_TRY(bundle_, load_model(context_, model, options_.model));
-  return accelerator_ == nullptr ? Status()
-                                 : bundle_.decoder->move_to(*accelerator_, options_.deterministic);
+  QUIRE_TRY(bundle_, load_model(context_, model, bundle));
+  return {};
 }
 
 Status Engine::set_up(const std::string& model) {

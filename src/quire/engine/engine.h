@@ -71,6 +71,7 @@ struct EngineStats {
   attention::PlanCounters attention;  // of all layers of all steps
   double step_seconds = 0;            // in steps, all together
   double forward_seconds = 0;         // of that, inside the model
+  double forward_host_seconds = 0;    // of that, with a device: without waiting for it
   double sample_seconds = 0;          // of that, choosing tokens
   double load_seconds = 0;
   std::int64_t load_bytes = 0;
@@ -185,7 +186,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
       std::span<const sched::ScheduledRun> runs) const;
   [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
   [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run) const;
-  void offer_choices(std::span<const sched::ScheduledRun> runs);
+  void offer_choices(std::span<const sched::ScheduledRun> runs, model::ForwardBatch& batch);
   void sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits);
   void settle(const sched::ScheduledRun& run, std::size_t index);
   void deliver_all();
@@ -211,6 +212,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   BatchBuilder builder_;
   std::vector<kernels::Choice> choices_;                                // [logit rows of the step]
+  std::vector<kernels::LogitChange> changes_;                           // of their logits
   std::vector<LogitRows> wanted_logits_;                                // [runs of the step]
   std::vector<sampling::Sampler> samplers_;                             // [threads]
   std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of the step]

@@ -149,8 +149,7 @@ Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
     batch.before_layer = &before_layer;
   }
   if (views_.front().on_device) {
-    offer_choices(runs);
-    batch.choices = choices_;
+    offer_choices(runs, batch);
   }
   const auto start = Clock::now();
   QUIRE_TRY(const std::span<float> logits, bundle_.decoder->forward(batch, views_));
@@ -162,6 +161,7 @@ Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
   counters_.attention.rows += read.rows;
   counters_.attention.blocks_read += read.blocks_read;
   counters_.forward_seconds += seconds_between(start, forwarded);
+  counters_.forward_host_seconds += bundle_.decoder->last_timing().host;
   if (awaited.empty()) {
     tiers_->pace().note_computed(std::ssize(batch.token_ids), seconds_between(start, forwarded));
   }
@@ -197,19 +197,31 @@ Status Engine::check_arrived(const sched::ScheduledRun& run) const {
   return {};
 }
 
-// One for each row of logits, so that a device can choose tokens where the logits are.
-void Engine::offer_choices(std::span<const sched::ScheduledRun> runs) {
-  choices_.clear();
+// How each row's token is chosen, and what of its logits changes before, so that a device can do it
+// where the logits are.
+void Engine::offer_choices(std::span<const sched::ScheduledRun> runs, model::ForwardBatch& batch) {
+  choices_.assign(batch.logit_rows.size(), {});
+  changes_.clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto count = static_cast<std::size_t>(builder_.logit_ranges()[i].count);
-    if (runs[i].samples) {
-      const ActiveRequest& active = active_.at(runs[i].request.value);
-      choices_.push_back(
-          sampling::plain_choice(active.sample_context()).value_or(kernels::Choice()));
-    } else {
-      choices_.resize(choices_.size() + count);
+    if (!runs[i].samples) {
+      continue;
+    }
+    const sampling::SampleContext context = active_.at(runs[i].request.value).sample_context();
+    const auto choice = sampling::choice_of(context);
+    const auto changes =
+        samplers_.front().changes(context, static_cast<std::size_t>(model_config().vocab_size));
+    if (!choice || !changes.ok()) {  // Sampler::sample says what is wrong
+      continue;
+    }
+    const std::int32_t row = builder_.logit_ranges()[i].first;
+    choices_[static_cast<std::size_t>(row)] = *choice;
+    for (kernels::LogitChange change : *changes) {
+      change.row = row;
+      changes_.push_back(change);
     }
   }
+  batch.choices = choices_;
+  batch.changes = changes_;
 }
 
 void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits) {

@@ -214,7 +214,8 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
   const Formats formats = choose_formats(options, config.checkpoint_dtype);
-  QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed));
+  QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
+                                                 options.placement));
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text_error = "a preset has no tokenizer; pass token ids";
@@ -287,7 +288,8 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   const model::LoadOptions load{.format = formats.weights,
                                 .keep_codes = options.quantize.empty() && options.dtype == "auto",
                                 .progress = options.progress};
-  QUIRE_TRY(auto decoder, model::Decoder::load(context, source.config, source.checkpoint, load));
+  QUIRE_TRY(auto decoder, model::Decoder::load(context, source.config, source.checkpoint, load,
+                                               options.placement));
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text = std::move(source.text);

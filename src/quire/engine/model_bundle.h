@@ -35,6 +35,7 @@ struct BundleOptions {
   std::string kv_dtype = "auto";
   std::uint64_t seed = 0;  // of random presets
   std::function<void(double)> progress;
+  model::Placement placement;
 };
 
 struct ModelBundle {

@@ -476,7 +476,7 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
                                       const OpenPart& open, bool wait) {
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest)));
   // A window gives up blocks while they are still being filled.
-  const bool waits = wait || pool().geometry().forget_after_tokens() != 0 || pool().on_device();
+  const bool waits = wait || pool().geometry().forget_after_tokens() != 0;
   auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
   if (!state.ok()) {
     engine_.post([this, sequence = restored.sequence] { ledger().close(sequence); });

@@ -1,8 +1,9 @@
-// Choice: what decides a row's token where its logits are taken as they are. Plain, so that it can
-// be sent to a device.
+// Choice: what decides a row's token, and LogitChange: what of its logits is changed before. Plain,
+// so that they can be sent to a device.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace quire::kernels {
 
@@ -15,5 +16,33 @@ struct Choice {
   std::int32_t top_k = 0;   // 0: off
   std::int32_t wanted = 0;  // 0: the row's token is chosen elsewhere
 };
+
+// What happens to one logit of a row, in this order.
+struct LogitChange {
+  std::int32_t row = 0;
+  std::int32_t id = 0;
+  double bias = 0;             // is added
+  double repetition = 1;       // divides a positive logit, multiplies another
+  double penalty = 0;          // is subtracted
+  std::int32_t forbidden = 0;  // 1: -inf
+};
+
+// Values beyond the range of float forbid the token, or make it the most likely one.
+[[nodiscard]] constexpr float to_logit(double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  if (value < -kMax) {
+    return -std::numeric_limits<float>::infinity();
+  }
+  return static_cast<float>(value > kMax ? kMax : value);
+}
+
+// The same bits on the CPU and on a device.
+[[nodiscard]] constexpr float changed_logit(float logit, const LogitChange& change) {
+  const double biased = to_logit(logit + change.bias);
+  const double repeated =
+      to_logit(biased > 0 ? biased / change.repetition : biased * change.repetition);
+  return change.forbidden != 0 ? -std::numeric_limits<float>::infinity()
+                               : to_logit(repeated - change.penalty);
+}
 
 }  // namespace quire::kernels

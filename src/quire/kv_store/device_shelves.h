@@ -26,6 +26,11 @@ struct SlotCopy {
   std::span<const BlockId> to;  // from its first slot on
 };
 
+// Heads of layers, which count as one after the other: layer * kv_heads + head.
+struct HeadRange {
+  std::int32_t first = 0, count = 0;
+};
+
 class DeviceShelves {
  public:
   virtual ~DeviceShelves() = default;
@@ -34,10 +39,10 @@ class DeviceShelves {
   // Host memory that read and write move fastest; pageable when no more can be pinned, and of size
   // 0 when the system refuses that too.
   [[nodiscard]] virtual device::HostBuffer host_buffer(std::size_t bytes) const = 0;
-  // Head blocks [layer][head][block] of `blocks`.
+  // Head blocks [layer][head][block] of `blocks`, all of them or those of some heads.
   [[nodiscard]] virtual Status read(std::span<const BlockId> blocks,
                                     std::span<std::byte> to) const = 0;
-  [[nodiscard]] virtual Status write(std::span<const BlockId> blocks,
+  [[nodiscard]] virtual Status write(HeadRange heads, std::span<const BlockId> blocks,
                                      std::span<const std::byte> from) = 0;
 };
 

@@ -84,6 +84,11 @@ class KVFile {
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<const BlockId> to, PagedStore& shelves) const;
 
+  // The same into memory, as PagedStore::write_layer takes it: [kv_head][block] of head blocks, as
+  // many as `to` has room for. kInvalidArgument when that is not a number of whole blocks.
+  [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
+                                  std::span<std::byte> to) const;
+
   // Asks the system to read a layer of a run from the disk; returns at once. A hint.
   void will_need(int run, int layer) const;
 
@@ -106,13 +111,16 @@ class KVFile {
   [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;
   [[nodiscard]] Status read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
                                    Buffers& buffers) const;
-  // Blocks from `from` on: onto the shelves; all of them into `scratch`, again and again.
-  [[nodiscard]] Status read_head(Place from, std::span<const BlockId> to, PagedStore& shelves,
+  // `count` blocks from `from` on, each to where `target(index)` says; all of them into `scratch`,
+  // again and again.
+  template <class Target>
+  [[nodiscard]] Status read_head(Place from, std::size_t count, const Target& target,
                                  Buffers& buffers) const;
   [[nodiscard]] Status verify_head(Place at, std::span<const std::span<std::byte>> scratch,
                                    Buffers& buffers) const;
-  [[nodiscard]] Status check_request(int run, int layer, std::int32_t first_block,
-                                     std::span<const BlockId> to, const PagedStore& shelves) const;
+  [[nodiscard]] Status check_request(const Place& from, std::size_t blocks) const;
+  [[nodiscard]] Status check_shelves(std::span<const BlockId> to, const PagedStore& shelves) const;
+  [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;
   std::filesystem::path path_;

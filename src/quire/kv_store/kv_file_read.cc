@@ -167,59 +167,85 @@ Status KVFile::read_pieces(const Place& from, std::span<const std::span<std::byt
   return {};
 }
 
-Status KVFile::check_request(int run, int layer, std::int32_t first_block,
-                             std::span<const BlockId> to, const PagedStore& shelves) const {
+Error KVFile::refused(const std::string& why) const {
+  return {.code = ErrorCode::kInvalidArgument,
+          .message = base::str_cat("cannot read from ", path_.string(), ": ", why)};
+}
+
+Status KVFile::check_request(const Place& from, std::size_t blocks) const {
+  if (from.run < 0 || static_cast<std::size_t>(from.run) >= content().runs.size()) {
+    return refused(base::str_cat("run ", from.run, " of ", content().runs.size()));
+  }
+  if (from.layer < 0 || from.layer >= content().geometry.layers) {
+    return refused(base::str_cat("layer ", from.layer, " of ", content().geometry.layers));
+  }
+  const auto room = static_cast<std::int64_t>(num_blocks(from.run)) - from.first_block;
+  if (from.first_block < 0 || room < 0 || blocks > static_cast<std::size_t>(room)) {
+    return refused(base::str_cat(blocks, " blocks from block ", from.first_block,
+                                 " on, the run has ", num_blocks(from.run)));
+  }
+  return {};
+}
+
+Status KVFile::check_shelves(std::span<const BlockId> to, const PagedStore& shelves) const {
   const std::string differs = geometry_difference(content().geometry, shelves.geometry());
   if (!differs.empty()) {
     return {ErrorCode::kIncompatible,
             base::str_cat(path_.string(), " does not fit the shelves: ", differs)};
   }
-  const auto refuse = [&](const std::string& message) {
-    return Status(ErrorCode::kInvalidArgument,
-                  base::str_cat("cannot read from ", path_.string(), ": ", message));
-  };
-  if (run < 0 || static_cast<std::size_t>(run) >= content().runs.size()) {
-    return refuse(base::str_cat("run ", run, " of ", content().runs.size()));
-  }
-  if (layer < 0 || layer >= content().geometry.layers) {
-    return refuse(base::str_cat("layer ", layer, " of ", content().geometry.layers));
-  }
-  const auto room = static_cast<std::int64_t>(num_blocks(run)) - first_block;
-  if (first_block < 0 || room < 0 || to.size() > static_cast<std::size_t>(room)) {
-    return refuse(base::str_cat(to.size(), " blocks from block ", first_block, " on, the run has ",
-                                num_blocks(run)));
-  }
   for (const BlockId id : to) {
     if (id.value < 0 || id.value >= shelves.num_blocks()) {
-      return refuse(
+      return refused(
           base::str_cat("block ", id.value, " of ", shelves.num_blocks(), " on the shelves"));
     }
   }
   return {};
 }
 
-Status KVFile::read_head(Place from, std::span<const BlockId> to, PagedStore& shelves,
+template <class Target>
+Status KVFile::read_head(Place from, std::size_t count, const Target& target,
                          Buffers& buffers) const {
   std::array<std::span<std::byte>, kBatch> batch;
-  while (!to.empty()) {
-    const std::size_t count = std::min(kBatch, to.size());
-    for (std::size_t i = 0; i < count; ++i) {
-      batch[i] = shelves.head_blocks(from.layer, from.head, to[i]);
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t now = std::min(kBatch, count - done);
+    for (std::size_t i = 0; i < now; ++i) {
+      batch[i] = target(done + i);
     }
-    QUIRE_TRY_STATUS(read_pieces(from, std::span(batch).first(count), buffers));
-    from.first_block += static_cast<std::int32_t>(count);
-    to = to.subspan(count);
+    QUIRE_TRY_STATUS(read_pieces(from, std::span(batch).first(now), buffers));
+    from.first_block += static_cast<std::int32_t>(now);
+    done += now;
   }
   return {};
 }
 
 Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::span<const BlockId> to,
                           PagedStore& shelves) const {
-  QUIRE_TRY_STATUS(check_request(run, layer, first_block, to, shelves));
+  Place from{.run = run, .layer = layer, .first_block = first_block};
+  QUIRE_TRY_STATUS(check_shelves(to, shelves));
+  QUIRE_TRY_STATUS(check_request(from, to.size()));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_));
-  for (int head = 0; head < content().geometry.kv_heads; ++head) {
-    const Place from{.run = run, .layer = layer, .head = head, .first_block = first_block};
-    QUIRE_TRY_STATUS(read_head(from, to, shelves, buffers));
+  for (from.head = 0; from.head < content().geometry.kv_heads; ++from.head) {
+    const auto target = [&](std::size_t i) { return shelves.head_blocks(layer, from.head, to[i]); };
+    QUIRE_TRY_STATUS(read_head(from, to.size(), target, buffers));
+  }
+  return {};
+}
+
+Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
+                          std::span<std::byte> to) const {
+  const tensor::KVGeometry& geometry = content().geometry;
+  const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
+  const auto blocks = to.size() / block_bytes / static_cast<std::size_t>(geometry.kv_heads);
+  if (blocks * block_bytes * static_cast<std::size_t>(geometry.kv_heads) != to.size()) {
+    return refused(base::str_cat(to.size(), " bytes are no number of whole blocks"));
+  }
+  Place from{.run = run, .layer = layer, .first_block = first_block};
+  QUIRE_TRY_STATUS(check_request(from, blocks));
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  for (from.head = 0; from.head < geometry.kv_heads; ++from.head) {
+    const auto target = [&](std::size_t i) { return to.subspan(i * block_bytes, block_bytes); };
+    QUIRE_TRY_STATUS(read_head(from, blocks, target, buffers));
+    to = to.subspan(blocks * block_bytes);
   }
   return {};
 }

@@ -186,6 +186,15 @@ TEST(KVFile, ReadsAPartOfARun) {
     ASSERT_TRUE(file->read_layer(0, layer, 13, targets, to).ok());
   }
   EXPECT_EQ(shelf_bytes(to, targets), shelf_bytes(from, sources));
+  // By way of memory.
+  PagedStore again = random_shelves(small_geometry(), 80, 8);
+  std::vector<std::byte> bytes(targets.size() *
+                               static_cast<std::size_t>(again.geometry().block_bytes() / 2));
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(file->read_layer(0, layer, 13, bytes).ok());
+    ASSERT_TRUE(again.write_layer(layer, targets, bytes).ok());
+  }
+  EXPECT_EQ(shelf_bytes(again, targets), shelf_bytes(from, sources));
 }
 
 TEST(KVFile, APayloadAsInMemoryBeginsAtAPage) {
@@ -309,6 +318,11 @@ TEST(KVFile, RefusesToReadWhatIsNotThere) {
   EXPECT_THAT(message(0, 0, 4, {}), HasSubstr("from block 4 on"));
   EXPECT_THAT(message(0, 0, 0, ids({6})), HasSubstr("block 6 of 6"));
   EXPECT_TRUE(file->read_layer(0, 0, 3, {}, shelves).ok());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(shelves.geometry().block_bytes() / 2 + 1));
+  EXPECT_THAT(file->read_layer(0, 0, 0, bytes).error().message, HasSubstr("whole blocks"));
+  bytes.pop_back();
+  EXPECT_TRUE(file->read_layer(0, 0, 0, bytes).ok());
+  EXPECT_THAT(file->read_layer(0, 0, 3, bytes).error().message, HasSubstr("the run has 3"));
 }
 
 TEST(KVFile, RefusesToWriteWhatContradictsItself) {

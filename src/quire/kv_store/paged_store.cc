@@ -119,16 +119,30 @@ void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
   }
 }
 
+// Layers in order.
+struct LayerRange {
+  int first = 0, end = 0;
+};
+
 // `visit` the bytes of one block after the other, head by head, layer by layer.
 template <class Store, class Visit>
-void visit_blocks(Store& store, std::span<const BlockId> blocks, const Visit& visit) {
-  for (int layer = 0; layer < store.geometry().layers; ++layer) {
+void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> blocks,
+                  const Visit& visit) {
+  for (int layer = layers.first; layer < layers.end; ++layer) {
     for (int head = 0; head < store.geometry().kv_heads; ++head) {
       for (const BlockId block : blocks) {
         visit(store.head_blocks(layer, head, block));
       }
     }
   }
+}
+
+void write_layers(PagedStore& store, LayerRange layers, std::span<const BlockId> blocks,
+                  std::span<const std::byte> from) {
+  visit_blocks(store, layers, blocks, [&](std::span<std::byte> to) {
+    std::memcpy(to.data(), from.data(), to.size());
+    from = from.subspan(to.size());
+  });
 }
 
 }  // namespace
@@ -268,7 +282,7 @@ Status PagedStore::read_blocks(std::span<const BlockId> blocks, std::span<std::b
   if (device_ != nullptr) {
     return device_->read(blocks, to);
   }
-  visit_blocks(*this, blocks, [&](std::span<const std::byte> from) {
+  visit_blocks(*this, {.end = geometry_.layers}, blocks, [&](std::span<const std::byte> from) {
     std::memcpy(to.data(), from.data(), from.size());
     to = to.subspan(from.size());
   });
@@ -279,12 +293,22 @@ Status PagedStore::write_blocks(std::span<const BlockId> blocks, std::span<const
   QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry_.block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
-    return device_->write(blocks, from);
+    return device_->write({.count = geometry_.layers * geometry_.kv_heads}, blocks, from);
   }
-  visit_blocks(*this, blocks, [&](std::span<std::byte> to) {
-    std::memcpy(to.data(), from.data(), to.size());
-    from = from.subspan(to.size());
-  });
+  write_layers(*this, {.end = geometry_.layers}, blocks, from);
+  return {};
+}
+
+Status PagedStore::write_layer(int layer, std::span<const BlockId> blocks,
+                               std::span<const std::byte> from) {
+  QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
+  QUIRE_CHECK(std::ssize(from) * geometry_.layers == std::ssize(blocks) * geometry_.block_bytes(),
+              "not the size of a layer of the blocks");
+  if (device_ != nullptr) {
+    return device_->write({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads},
+                          blocks, from);
+  }
+  write_layers(*this, {layer, layer + 1}, blocks, from);
   return {};
 }
 

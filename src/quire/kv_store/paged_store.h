@@ -61,6 +61,9 @@ class PagedStore {
   [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const;
   [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,
                                     std::span<const std::byte> from);
+  // One layer of that: [head][block].
+  [[nodiscard]] Status write_layer(int layer, std::span<const BlockId> blocks,
+                                   std::span<const std::byte> from);
 
   // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
   // (QUIRE_CHECK): the store is in host memory; the layer, head and blocks exist. Valid while the

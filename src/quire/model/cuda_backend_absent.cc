@@ -5,13 +5,12 @@
 #include "quire/device/accelerator.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
-#include "quire/model/decoder_weights.h"
 #include "quire/result.h"
 
 namespace quire::model {
 
-Result<std::unique_ptr<DecoderBackend>> make_cuda_backend(device::Accelerator&, const ModelConfig&,
-                                                          const DecoderWeights&, bool) {
+Result<std::unique_ptr<DeviceUpload>> make_device_upload(device::Accelerator&, const ModelConfig&,
+                                                         bool) {
   return {ErrorCode::kDevice, "this library was built without CUDA"};
 }
 

@@ -1,5 +1,7 @@
 #include "quire/model/decoder.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -13,7 +15,6 @@
 #include "quire/attention/plan.h"
 #include "quire/base/check.h"
 #include "quire/base/sha256.h"
-#include "quire/device/accelerator.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -30,20 +31,65 @@
 namespace quire::model {
 namespace {
 
-// Hashes every weight that visit_weights shows.
-struct Digester {
-  base::FieldHasher& hasher;
+// Of the weights as packed that are hashed at once: what all threads share.
+constexpr std::size_t kHashedBytes = std::size_t{4} << 20;
 
-  Status matrix(const WeightId& /*id*/, const kernels::PackedWeights& weights,
-                std::int64_t /*columns*/, std::int64_t /*depth*/) {
-    hasher.add(kernels::format_name(weights.format()));
-    hasher.add_bytes({weights.data(), weights.size_bytes()});
+// Hashes every weight that visit_weights shows, or that is taken.
+class Digester final : public WeightSink {
+ public:
+  Digester(const kernels::Context& context, base::FieldHasher& hasher)
+      : context_(context), hasher_(hasher) {}
+
+  [[nodiscard]] Status take(const WeightId& /*id*/,
+                            const kernels::PackedWeights& weights) override {
+    const std::span bytes(weights.data(), weights.size_bytes());
+    using Digest = std::array<std::uint8_t, 32>;
+    std::vector<Digest> digests((bytes.size() + kHashedBytes - 1) / kHashedBytes);
+    context_.pool->run(static_cast<int>(digests.size()), [&](int item, int /*thread*/) {
+      const std::size_t first = static_cast<std::size_t>(item) * kHashedBytes;
+      base::FieldHasher piece;
+      piece.add_bytes(bytes.subspan(first, std::min(kHashedBytes, bytes.size() - first)));
+      digests[static_cast<std::size_t>(item)] = piece.finish();
+    });
+    hasher_.add(kernels::format_name(weights.format()));
+    hasher_.add_bytes(std::as_bytes(std::span(digests)));
     return {};
   }
-  Status vector(const WeightId& /*id*/, const std::vector<float>& values, std::int64_t /*size*/) {
-    hasher.add_bytes(std::as_bytes(std::span(values)));
+  [[nodiscard]] Status take(const WeightId& /*id*/, const std::vector<float>& values) override {
+    hasher_.add_bytes(std::as_bytes(std::span(values)));
     return {};
   }
+
+  [[nodiscard]] Status matrix(const WeightId& id, const kernels::PackedWeights& weights,
+                              std::int64_t /*columns*/, std::int64_t /*depth*/) {
+    return take(id, weights);
+  }
+  [[nodiscard]] Status vector(const WeightId& id, const std::vector<float>& values,
+                              std::int64_t /*size*/) {
+    return take(id, values);
+  }
+
+ private:
+  const kernels::Context& context_;
+  base::FieldHasher& hasher_;
+};
+
+// Gives each weight to both.
+class TwoSinks final : public WeightSink {
+ public:
+  TwoSinks(WeightSink& first, WeightSink& second) : first_(first), second_(second) {}
+  [[nodiscard]] Status take(const WeightId& id, const kernels::PackedWeights& weights) override {
+    QUIRE_TRY_STATUS(first_.take(id, weights));
+    return second_.take(id, weights);
+  }
+  [[nodiscard]] Status take(const WeightId& id, const std::vector<float>& values) override {
+    QUIRE_TRY_STATUS(first_.take(id, values));
+    return second_.take(id, values);
+  }
+
+ private:
+  WeightSink& first_;
+  WeightSink& second_;
 };
 
 void add_double(base::FieldHasher& hasher, double value) {
@@ -79,16 +125,19 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 struct Decoder::Impl {
+  kernels::Context context;
   ModelConfig config;
-  DecoderWeights weights;  // empty once they are elsewhere
+  DecoderWeights weights;  // empty on an accelerator
   LoadReport report;
   std::string digest;  // hexadecimal; empty until it is asked for
   std::unique_ptr<DecoderBackend> backend;
 
-  // A decoder of `config` whose weights `fill(report)` gives.
+  // A decoder of `config` whose weights `fill(report, sink)` gives; to the sink when there is one.
   template <class Fill>
   static Result<Decoder> make(const kernels::Context& context, const ModelConfig& config,
-                              Fill&& fill);
+                              const Placement& placement, Fill&& fill);
+  template <class Fill>
+  [[nodiscard]] Status fill_accelerator(const Placement& placement, const Fill& fill);
 };
 
 Decoder::Decoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -97,26 +146,35 @@ Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder::~Decoder() = default;
 
 template <class Fill>
+Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& fill) {
+  QUIRE_TRY(const auto upload,
+            make_device_upload(*placement.accelerator, config, placement.deterministic));
+  base::FieldHasher hasher;
+  add_config(hasher, config);
+  Digester digester(context, hasher);
+  TwoSinks sinks(digester, *upload);
+  QUIRE_TRY([[maybe_unused]] const DecoderWeights nothing_is_left, fill(report, &sinks));
+  digest = base::to_hex(hasher.finish());
+  QUIRE_TRY(backend, upload->finish());
+  return {};
+}
+
+template <class Fill>
 Result<Decoder> Decoder::Impl::make(const kernels::Context& context, const ModelConfig& config,
-                                    Fill&& fill) {
+                                    const Placement& placement, Fill&& fill) {
   QUIRE_TRY_STATUS(config.validate());
   const auto start = std::chrono::steady_clock::now();
   auto impl = std::make_unique<Impl>();
+  impl->context = context;
   impl->config = config;
-  QUIRE_TRY(impl->weights, fill(impl->report));
+  if (placement.accelerator != nullptr) {
+    QUIRE_TRY_STATUS(impl->fill_accelerator(placement, fill));
+  } else {
+    QUIRE_TRY(impl->weights, fill(impl->report, nullptr));
+    impl->backend = make_cpu_backend(context, impl->config, impl->weights);
+  }
   impl->report.seconds = seconds_since(start);
-  impl->backend = make_cpu_backend(context, impl->config, impl->weights);
   return Decoder(std::move(impl));
-}
-
-Status Decoder::move_to(device::Accelerator& accelerator, bool deterministic) {
-  const auto start = std::chrono::steady_clock::now();
-  [[maybe_unused]] const std::string digest = weights_digest();  // while the weights are here
-  QUIRE_TRY(impl_->backend,
-            make_cuda_backend(accelerator, impl_->config, impl_->weights, deterministic));
-  impl_->weights = DecoderWeights();
-  impl_->report.seconds += seconds_since(start);
-  return {};
 }
 
 Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
@@ -139,16 +197,20 @@ Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
 std::span<const TokenId> Decoder::last_chosen() const { return impl_->backend->last_chosen(); }
 
 Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
-                              const weights::Checkpoint& checkpoint, const LoadOptions& options) {
-  return Impl::make(context, config, [&](LoadReport& report) {
-    return load_weights(context, config, checkpoint, options, report);
+                              const weights::Checkpoint& checkpoint, const LoadOptions& options,
+                              const Placement& placement) {
+  return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
+    LoadOptions with_sink = options;
+    with_sink.sink = sink;
+    return load_weights(context, config, checkpoint, with_sink, report);
   });
 }
 
 Result<Decoder> Decoder::random(const kernels::Context& context, const ModelConfig& config,
-                                kernels::WeightFormat format, std::uint64_t seed) {
-  return Impl::make(context, config, [&](LoadReport& report) {
-    return random_weights(context, config, format, seed, report);
+                                kernels::WeightFormat format, std::uint64_t seed,
+                                const Placement& placement) {
+  return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
+    return random_weights(context, config, {.format = format, .sink = sink}, seed, report);
   });
 }
 
@@ -161,7 +223,7 @@ std::string Decoder::weights_digest() const {
   if (impl_->digest.empty()) {
     base::FieldHasher hasher;
     add_config(hasher, impl_->config);
-    Digester digester{hasher};
+    Digester digester(impl_->context, hasher);
     (void)visit_weights(impl_->config, std::as_const(impl_->weights), digester);  // never fails
     impl_->digest = base::to_hex(hasher.finish());
   }

@@ -16,6 +16,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
+#include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -23,11 +24,19 @@
 
 namespace quire::model {
 
+// Where a decoder computes.
+struct Placement {
+  device::Accelerator* accelerator = nullptr;  // outlives the decoder; null: the CPU
+  bool deterministic = true;                   // as make_device_upload
+};
+
 struct LoadOptions {
   kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
   // But those that the checkpoint has quantised are computed from their own codes (loader.h).
   bool keep_codes = false;
   std::function<void(double share)> progress;  // 0..1, from the loading thread
+  // Gets the weights instead of the result.
+  WeightSink* sink = nullptr;
 };
 
 struct LoadReport {
@@ -46,19 +55,19 @@ struct LoadReport {
 class Decoder {
  public:
   // Packs every tensor of the checkpoint. An unknown, missing or wrongly shaped tensor is an error
-  // that names it (loader.h). The checkpoint is not needed afterwards.
+  // that names it (loader.h). The checkpoint is not needed afterwards. To an accelerator weights go
+  // matrix by matrix, so the host has room for the largest and no more; errors of
+  // make_device_upload.
   [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
                                             const ModelConfig& config,
                                             const weights::Checkpoint& checkpoint,
-                                            const LoadOptions& options);
+                                            const LoadOptions& options,
+                                            const Placement& placement = {});
   // Random weights of the config's shape, seeded, for benchmarks.
   [[nodiscard]] static Result<Decoder> random(const kernels::Context& context,
                                               const ModelConfig& config,
-                                              kernels::WeightFormat format, std::uint64_t seed);
-
-  // From now on it runs on `accelerator`, which outlives it; the host's copy of the weights goes.
-  // Errors of make_cuda_backend.
-  [[nodiscard]] Status move_to(device::Accelerator& accelerator, bool deterministic);
+                                              kernels::WeightFormat format, std::uint64_t seed,
+                                              const Placement& placement = {});
 
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
@@ -84,8 +93,9 @@ class Decoder {
   [[nodiscard]] ForwardTiming last_timing() const;
   // Of the last forward, summed over layers.
   [[nodiscard]] attention::PlanCounters last_counters() const;
-  // SHA-256 over config, weight format and weight bytes as packed: part of every KV identity. The
-  // first call reads all weights (about 1.5 s per 2 GB), later ones are free.
+  // SHA-256 over config, weight formats and the SHA-256 of pieces of the weights as packed: part of
+  // every KV identity. The first call reads all weights with all threads of the context (about 1.5
+  // s per 2 GB and thread), later ones are free; on an accelerator it is known from loading.
   [[nodiscard]] std::string weights_digest() const;
 
  private:

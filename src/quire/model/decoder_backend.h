@@ -18,7 +18,8 @@ namespace quire::model {
 
 // Time of one forward by part, for the profiler and bench; seconds.
 struct ForwardTiming {
-  double linear = 0, attention = 0, other = 0;
+  double linear = 0, attention = 0, other = 0;  // on the CPU
+  double host = 0;                              // with a device: of all but waiting for it
 };
 
 class DecoderBackend {
@@ -34,11 +35,17 @@ class DecoderBackend {
   [[nodiscard]] virtual attention::PlanCounters last_counters() const = 0;
 };
 
-// Puts a copy of the weights on `accelerator`, which outlives the backend; `config` does too.
-// `deterministic`: a row's bits do not depend on its batch. kUnsupported naming what there is no
-// kernel for, kOutOfBlocks when the device has no room, kDevice.
-[[nodiscard]] Result<std::unique_ptr<DecoderBackend>> make_cuda_backend(
-    device::Accelerator& accelerator, const ModelConfig& config, const DecoderWeights& weights,
-    bool deterministic);
+// Takes the weights to a device.
+class DeviceUpload : public WeightSink {
+ public:
+  // What computes with them, once all have been taken.
+  [[nodiscard]] virtual Result<std::unique_ptr<DecoderBackend>> finish() = 0;
+};
+
+// To `accelerator`, which outlives the backend; `config` does too. `deterministic`: a row's bits do
+// not depend on its batch. kUnsupported naming what there is no kernel for, here or when it is
+// taken; kOutOfBlocks when the device has no room, kDevice.
+[[nodiscard]] Result<std::unique_ptr<DeviceUpload>> make_device_upload(
+    device::Accelerator& accelerator, const ModelConfig& config, bool deterministic);
 
 }  // namespace quire::model

@@ -54,6 +54,15 @@ struct WeightId {
   bool bias = false;
 };
 
+// Gets each weight as soon as it is there, in the order of visit_weights; whoever gives it lets it
+// go afterwards.
+class WeightSink {
+ public:
+  virtual ~WeightSink() = default;
+  [[nodiscard]] virtual Status take(const WeightId& id, const kernels::PackedWeights& weights) = 0;
+  [[nodiscard]] virtual Status take(const WeightId& id, const std::vector<float>& values) = 0;
+};
+
 // How a matrix is packed when the user asks for `format`. Quantised formats are for the layers and
 // an untied head: the embedding table stays bf16 (it is read a row at a time, so its size costs no
 // time), and a tied head, being that table too, is never below q8g32.

@@ -22,6 +22,9 @@ struct ForwardBatch {
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
   // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen).
   std::span<const kernels::Choice> choices;
+  // What is changed of those rows' logits before, by rows; the rows that the backend leaves to its
+  // caller have none.
+  std::span<const kernels::LogitChange> changes;
   // Called with each layer before its KV is read, and may wait for it; null when all is there.
   const std::function<void(int layer)>* before_layer = nullptr;
 };

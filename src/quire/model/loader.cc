@@ -40,26 +40,48 @@ Status check_memory(const PackedWeights& weights) {
                .needed_bytes = static_cast<std::int64_t>(weights.size_bytes())};
 }
 
-void note_matrix(Part part, const PackedWeights& weights, LoadReport& report) {
-  const auto bytes = static_cast<std::int64_t>(weights.size_bytes());
-  report.packed_bytes += bytes;
-  if (part == Part::kHead) {
-    report.head_bytes += bytes;
-  } else if (part != Part::kEmbedding) {
-    report.layer_bytes += bytes;
-  }
-}
+// Counts what has been packed, and hands it on.
+class Tally {
+ public:
+  Tally(LoadReport& report, WeightSink* sink) : report_(report), sink_(sink) {}
 
-// The layers are done: their main format.
-void note_main_format(const DecoderWeights& weights, LoadReport& report) {
-  std::array<std::size_t, kernels::kWeightFormats> bytes = {};
-  for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-      bytes[static_cast<std::size_t>(linear->weights.format())] += linear->weights.size_bytes();
+  Status matrix(const WeightId& id, PackedWeights& weights) {
+    const auto bytes = static_cast<std::int64_t>(weights.size_bytes());
+    report_.packed_bytes += bytes;
+    if (id.part == Part::kHead) {
+      report_.head_bytes += bytes;
+    } else if (id.part != Part::kEmbedding) {
+      report_.layer_bytes += bytes;
+      layer_bytes_[static_cast<std::size_t>(weights.format())] += bytes;
     }
+    return hand_on(id, weights);
   }
-  report.main_format = static_cast<WeightFormat>(std::ranges::max_element(bytes) - bytes.begin());
-}
+
+  Status vector(const WeightId& id, std::vector<float>& values) {
+    report_.packed_bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
+    return hand_on(id, values);
+  }
+
+  // All are there: the layers' main format.
+  void finish() {
+    report_.main_format =
+        static_cast<WeightFormat>(std::ranges::max_element(layer_bytes_) - layer_bytes_.begin());
+  }
+
+ private:
+  template <class Weights>
+  Status hand_on(const WeightId& id, Weights& weights) {
+    if (sink_ != nullptr) {
+      QUIRE_TRY_STATUS(sink_->take(id, weights));
+      weights = Weights();
+    }
+    return {};
+  }
+
+  LoadReport& report_;
+  WeightSink* sink_;
+  std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_ = {};
+};
 
 // The format that tensors are computed in without being expanded.
 struct OwnFormat {
@@ -96,6 +118,7 @@ class Packer {
         checkpoint_(checkpoint),
         options_(options),
         report_(report),
+        tally_(report, options.sink),
         map_(config, checkpoint) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
@@ -117,18 +140,18 @@ class Packer {
           PackedWeights::pack(context_, own.quantised ? own.format : asked, columns, depth, rows);
     }
     QUIRE_TRY_STATUS(check_memory(weights));
-    note_matrix(id.part, weights, report_);
     finish(parts);
-    return {};
+    return tally_.matrix(id, weights);
   }
 
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     QUIRE_TRY(const auto parts, map_.find(id, size, 0));
     values = read_vectors(parts);
-    report_.packed_bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
     finish(parts);
-    return {};
+    return tally_.vector(id, values);
   }
+
+  void finish() { tally_.finish(); }
 
  private:
   void finish(std::span<const TensorPart> parts) {
@@ -147,6 +170,7 @@ class Packer {
   const weights::Checkpoint& checkpoint_;
   const LoadOptions& options_;
   LoadReport& report_;
+  Tally tally_;
   TensorMap map_;
 };
 
@@ -163,9 +187,13 @@ std::uint64_t split_mix(std::uint64_t& state) {
 // draws cost a few nanoseconds.
 class Randomizer {
  public:
-  Randomizer(const kernels::Context& context, const ModelConfig& config, WeightFormat format,
+  Randomizer(const kernels::Context& context, const ModelConfig& config, const LoadOptions& options,
              std::uint64_t seed, LoadReport& report)
-      : context_(context), config_(config), format_(format), seed_(seed), report_(report) {}
+      : context_(context),
+        config_(config),
+        format_(options.format),
+        seed_(seed),
+        tally_(report, options.sink) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
@@ -180,8 +208,8 @@ class Randomizer {
     };
     const WeightFormat format = weight_format(config_, id.part, format_);
     weights = PackedWeights::pack(context_, format, columns, depth, rows);
-    note_matrix(id.part, weights, report_);
-    return check_memory(weights);
+    QUIRE_TRY_STATUS(check_memory(weights));
+    return tally_.matrix(id, weights);
   }
 
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
@@ -189,9 +217,10 @@ class Randomizer {
     if (id.bias) {
       draw(split_mix(seed_), 0.02f, values);
     }
-    report_.packed_bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
-    return {};
+    return tally_.vector(id, values);
   }
+
+  void finish() { tally_.finish(); }
 
  private:
   static void draw(std::uint64_t state, float deviation, std::span<float> out) {
@@ -210,7 +239,7 @@ class Randomizer {
   const ModelConfig& config_;
   WeightFormat format_;
   std::uint64_t seed_;
-  LoadReport& report_;
+  Tally tally_;
 };
 
 }  // namespace
@@ -250,17 +279,18 @@ Result<DecoderWeights> load_weights(const kernels::Context& context, const Model
   report = {};
   Packer packer(context, config, checkpoint, options, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, packer));
-  note_main_format(weights, report);
+  packer.finish();
   return weights;
 }
 
 Result<DecoderWeights> random_weights(const kernels::Context& context, const ModelConfig& config,
-                                      WeightFormat format, std::uint64_t seed, LoadReport& report) {
+                                      const LoadOptions& options, std::uint64_t seed,
+                                      LoadReport& report) {
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
-  Randomizer randomizer(context, config, format, seed, report);
+  Randomizer randomizer(context, config, options, seed, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, randomizer));
-  note_main_format(weights, report);
+  randomizer.finish();
   return weights;
 }
 

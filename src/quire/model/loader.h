@@ -33,10 +33,11 @@ namespace quire::model {
 [[nodiscard]] std::string computed_as(weights::Encoding encoding);
 
 // Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
-// of one, small biases. The same seed gives the same weights on any machine.
+// of one, small biases. The same seed gives the same weights on any machine. Of the options format
+// and sink count.
 [[nodiscard]] Result<DecoderWeights> random_weights(const kernels::Context& context,
                                                     const ModelConfig& config,
-                                                    kernels::WeightFormat format,
-                                                    std::uint64_t seed, LoadReport& report);
+                                                    const LoadOptions& options, std::uint64_t seed,
+                                                    LoadReport& report);
 
 }  // namespace quire::model

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -224,10 +225,36 @@ TEST_F(LoaderTest, DigestTellsWeightsFormatsAndConfigsApart) {
   EXPECT_NE(digest(other, f32, 1), base);
 }
 
+TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
+  struct Count final : WeightSink {
+    Status take(const WeightId& /*id*/, const kernels::PackedWeights& weights) override {
+      bytes += static_cast<std::int64_t>(weights.size_bytes());
+      return weights.data() != nullptr ? Status() : Status(ErrorCode::kIo, "not there");
+    }
+    Status take(const WeightId& id, const std::vector<float>& values) override {
+      bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
+      return id.part == refused ? Status(ErrorCode::kOutOfBlocks, "full") : Status();
+    }
+    std::int64_t bytes = 0;
+    std::optional<Part> refused;
+  };
+  Count sink;
+  const auto weights = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  EXPECT_EQ(sink.bytes, report_.packed_bytes);
+  EXPECT_EQ(weights->head.data(), nullptr);
+  EXPECT_TRUE(weights->final_norm.empty());
+  EXPECT_EQ(weights->layers.back().down.weights.data(), nullptr);
+  sink.refused = Part::kFinalNorm;
+  const auto refused = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+}
+
 TEST_F(LoaderTest, RandomWeightsHaveTheDeviationThatKeepsActivationsInRange) {
   ModelConfig config = llama_config();
   config.hidden_size = 256;
-  const auto weights = random_weights(context_, config, kernels::WeightFormat::kF32, 7, report_);
+  const auto weights =
+      random_weights(context_, config, {.format = kernels::WeightFormat::kF32}, 7, report_);
   ASSERT_TRUE(weights.ok());
   std::vector<float> row(256);
   double squares = 0;

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -42,6 +41,33 @@ Status check_ids(std::span<const TokenId> ids, std::string_view what, std::size_
     }
   }
   return {};
+}
+
+Status check_ids(const SampleContext& context, std::size_t vocab) {
+  for (const auto& entry : context.params->logit_bias) {
+    QUIRE_TRY_STATUS(check_ids(std::span(&entry.first, 1), "logit_bias", vocab));
+  }
+  QUIRE_TRY_STATUS(check_ids(context.end_ids, "list of stop ids", vocab));
+  if (context.params->repetition_penalty != 1) {
+    QUIRE_TRY_STATUS(check_ids(context.prompt, "prompt", vocab));
+  }
+  return check_ids(context.output, "output", vocab);
+}
+
+Status check_logits(std::span<const float> logits) {
+  if (logits.empty()) {
+    return {ErrorCode::kInvalidArgument, "there are no logits to choose from"};
+  }
+  bool bad = false;
+  for (const float logit : logits) {
+    bad |= !(logit < -kNever);
+  }
+  if (!bad) {
+    return {};
+  }
+  const auto first = std::ranges::find_if(logits, [](float logit) { return !(logit < -kNever); });
+  return {ErrorCode::kInvalidArgument, base::str_cat("logit of token ", first - logits.begin(),
+                                                     " is ", *first, ", no token can be chosen")};
 }
 
 double log_sum_exp(std::span<const float> logits) {
@@ -87,11 +113,9 @@ std::size_t pick(std::span<const float> weights, double min_weight, double unifo
 
 }  // namespace
 
-std::optional<kernels::Choice> plain_choice(const SampleContext& context) {
+std::optional<kernels::Choice> choice_of(const SampleContext& context) {
   const SamplingParams& params = *context.params;
-  if (params.logprobs || !params.logit_bias.empty() || params.repetition_penalty != 1 ||
-      params.presence_penalty != 0 || params.frequency_penalty != 0 ||
-      context.index < params.min_tokens) {
+  if (params.logprobs) {
     return std::nullopt;
   }
   return kernels::Choice{
@@ -103,81 +127,50 @@ std::optional<kernels::Choice> plain_choice(const SampleContext& context) {
       .wanted = 1};
 }
 
-Status Sampler::check(std::span<const float> logits, const SampleContext& context) {
-  bool bad = logits.empty();
-  for (const float logit : logits) {
-    bad |= !(logit < -kNever);
+kernels::LogitChange& Sampler::change_of(TokenId id) {
+  std::int32_t& place = places_[at(id)];
+  if (place == 0) {
+    changes_.push_back({.id = id});
+    place = static_cast<std::int32_t>(changes_.size());
   }
-  if (bad) {
-    const auto first =
-        std::find_if(logits.begin(), logits.end(), [](float logit) { return !(logit < -kNever); });
-    return {ErrorCode::kInvalidArgument,
-            logits.empty() ? std::string("there are no logits to choose from")
-                           : base::str_cat("logit of token ", first - logits.begin(), " is ",
-                                           *first, ", no token can be chosen")};
-  }
-  const std::size_t vocab = logits.size();
+  return changes_[static_cast<std::size_t>(place - 1)];
+}
+
+Result<std::span<const kernels::LogitChange>> Sampler::changes(const SampleContext& context,
+                                                               std::size_t vocab) {
   const SamplingParams& params = *context.params;
-  for (const auto& entry : params.logit_bias) {
-    QUIRE_TRY_STATUS(check_ids(std::span(&entry.first, 1), "logit_bias", vocab));
+  QUIRE_TRY_STATUS(check_ids(context, vocab));
+  changes_.clear();
+  places_.resize(std::max(places_.size(), vocab), 0);
+  for (const auto& [id, bias] : params.logit_bias) {
+    change_of(id).bias += bias;
   }
-  QUIRE_TRY_STATUS(check_ids(context.end_ids, "list of stop ids", vocab));
   if (params.repetition_penalty != 1) {
-    QUIRE_TRY_STATUS(check_ids(context.prompt, "prompt", vocab));
-  }
-  return check_ids(context.output, "output", vocab);
-}
-
-// Values beyond the range of float forbid the token, or make it the most likely one.
-void Sampler::change(std::span<float> logits, TokenId id, double value) {
-  constexpr auto kMax = static_cast<double>(std::numeric_limits<float>::max());
-  originals_.emplace_back(logits[at(id)], id);
-  logits[at(id)] = value < -kMax ? kNever : static_cast<float>(std::min(value, kMax));
-}
-
-void Sampler::penalize_repetition(std::span<float> logits, const SampleContext& context) {
-  const double penalty = context.params->repetition_penalty;
-  for (const auto& ids : {context.prompt, context.output}) {
-    for (const TokenId id : ids) {
-      if (counts_[at(id)]++ == 0) {
-        const double logit = logits[at(id)];
-        change(logits, id, logit > 0 ? logit / penalty : logit * penalty);
+    for (const auto& ids : {context.prompt, context.output}) {
+      for (const TokenId id : ids) {
+        change_of(id).repetition = params.repetition_penalty;
       }
     }
   }
-  for (const auto& ids : {context.prompt, context.output}) {
-    for (const TokenId id : ids) {
-      counts_[at(id)] = 0;
-    }
-  }
-}
-
-void Sampler::adjust(std::span<float> logits, const SampleContext& context) {
-  const SamplingParams& params = *context.params;
-  originals_.clear();
-  counts_.resize(std::max(counts_.size(), logits.size()), 0);
-  for (const auto& [id, bias] : params.logit_bias) {
-    change(logits, id, static_cast<double>(logits[at(id)]) + bias);
-  }
-  if (params.repetition_penalty != 1) {
-    penalize_repetition(logits, context);
-  }
   if (params.presence_penalty != 0 || params.frequency_penalty != 0) {
     for (const TokenId id : context.output) {
-      ++counts_[at(id)];
+      change_of(id).penalty += 1;  // how often it is there
     }
-    for (const TokenId id : context.output) {
-      if (const std::int32_t count = std::exchange(counts_[at(id)], 0); count > 0) {
-        const double penalty = params.presence_penalty + (params.frequency_penalty * count);
-        change(logits, id, static_cast<double>(logits[at(id)]) - penalty);
+    for (kernels::LogitChange& change : changes_) {
+      if (change.penalty > 0) {
+        change.penalty = params.presence_penalty + (params.frequency_penalty * change.penalty);
       }
     }
   }
   if (context.index < params.min_tokens) {
     for (const TokenId id : context.end_ids) {
-      change(logits, id, static_cast<double>(kNever));
+      change_of(id).forbidden = 1;
     }
   }
+  for (const kernels::LogitChange& change : changes_) {
+    places_[at(change.id)] = 0;
+  }
+  return std::span<const kernels::LogitChange>(changes_);
 }
 
 // Leaves the `count` most likely tokens in candidates_, most likely first. One pass keeps those
@@ -296,7 +289,6 @@ void Sampler::add_chosen(std::span<const float> logits, double log_sum, SampledT
   if (std::any_of(token.logprobs.begin(), token.logprobs.end(), is_chosen)) {
     return;
   }
-  // The oldest entry of a token is its logit before all changes.
   const auto original = std::find_if(originals_.begin(), originals_.end(),
                                      [&](const auto& entry) { return entry.second == token.id; });
   const float logit = original == originals_.end() ? logits[at(token.id)] : original->first;
@@ -305,7 +297,8 @@ void Sampler::add_chosen(std::span<const float> logits, double log_sum, SampledT
 
 Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContext& context) {
   const SamplingParams& params = *context.params;
-  QUIRE_TRY_STATUS(check(logits, context));
+  QUIRE_TRY_STATUS(check_logits(logits));
+  QUIRE_TRY(const auto changes, this->changes(context, logits.size()));
   SampledToken token;
   double log_sum = 0;
   if (params.logprobs) {
@@ -318,7 +311,12 @@ Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContex
       }
     }
   }
-  adjust(logits, context);
+  originals_.clear();
+  for (const kernels::LogitChange& change : changes) {
+    float& logit = logits[at(change.id)];
+    originals_.emplace_back(logit, change.id);
+    logit = kernels::changed_logit(logit, change);
+  }
   const auto peak = std::max_element(logits.begin(), logits.end());
   if (*peak == kNever) {
     return {ErrorCode::kInvalidArgument,

@@ -27,9 +27,9 @@ struct SampleContext {
   std::span<const TokenId> end_ids;  // EOS and stop ids: forbidden before min_tokens
 };
 
-// The choice where it is one of the unchanged logits and nothing but the token is wanted: no bias,
-// no penalty, no forbidden end, no log probabilities. Else nothing.
-[[nodiscard]] std::optional<kernels::Choice> plain_choice(const SampleContext& context);
+// The choice, once Sampler::changes are made, where nothing but the token is wanted: no log
+// probabilities. Else nothing.
+[[nodiscard]] std::optional<kernels::Choice> choice_of(const SampleContext& context);
 
 struct SampledToken {
   TokenId id = -1;
@@ -49,13 +49,16 @@ class Sampler {
   // O(n log n) in the n tokens that top-k leaves or that stand at the border of top-p.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
+  // What bias, penalties and min_tokens change of a row of `vocab` logits, an id at most once; rows
+  // are 0. Valid until the next call. kInvalidArgument for an id outside of the vocabulary.
+  // O(prompt and output) with a repetition penalty, O(output) with another.
+  [[nodiscard]] Result<std::span<const kernels::LogitChange>> changes(const SampleContext& context,
+                                                                      std::size_t vocab);
+
  private:
   using Candidate = std::pair<float, TokenId>;  // logit, id
 
-  static Status check(std::span<const float> logits, const SampleContext& context);
-  void adjust(std::span<float> logits, const SampleContext& context);
-  void penalize_repetition(std::span<float> logits, const SampleContext& context);
-  void change(std::span<float> logits, TokenId id, double value);
+  kernels::LogitChange& change_of(TokenId id);
   [[nodiscard]] TokenId draw(std::span<const float> logits, float peak,
                              const SampleContext& context);
   void select_largest(std::span<const float> logits, std::size_t count);
@@ -69,8 +72,9 @@ class Sampler {
   std::vector<float> candidate_weights_;  // of candidates_
   std::vector<float> row_weights_;        // [vocab]
   std::vector<double> bin_weights_;       // sums of row_weights_ by size
-  std::vector<std::int32_t> counts_;      // [vocab], zero between uses
-  std::vector<Candidate> originals_;      // logits that adjust changed, oldest first
+  std::vector<kernels::LogitChange> changes_;
+  std::vector<std::int32_t> places_;  // [vocab] in changes_, from 1 on; zero between uses
+  std::vector<Candidate> originals_;  // logits before the changes
 };
 
 }  // namespace quire::sampling

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/kernels/choice.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sampling/philox.h"
@@ -52,10 +53,10 @@ std::vector<float> random_logits(std::size_t size, std::uint32_t seed, float spr
   return out;
 }
 
-TEST(PlainChoice, CarriesWhatDecidesAndTheNumberOfTheRowAndStep) {
+TEST(ChoiceOf, CarriesWhatDecidesAndTheNumberOfTheRowAndStep) {
   const Row row{.params = {.temperature = 0.7, .top_p = 0.9, .top_k = 40, .min_p = 0.05},
                 .index = 3};
-  const auto choice = plain_choice(row.context());
+  const auto choice = choice_of(row.context());
   ASSERT_TRUE(choice.has_value());
   EXPECT_EQ(choice->temperature, 0.7);
   EXPECT_EQ(choice->top_p, 0.9);
@@ -65,14 +66,35 @@ TEST(PlainChoice, CarriesWhatDecidesAndTheNumberOfTheRowAndStep) {
   EXPECT_EQ(choice->wanted, 1);
 }
 
-TEST(PlainChoice, IsNothingWhereLogitsChangeOrMoreThanATokenIsWanted) {
-  for (const SamplingParams& params :
-       {SamplingParams{.repetition_penalty = 1.1}, SamplingParams{.presence_penalty = 0.5},
-        SamplingParams{.frequency_penalty = -0.5}, SamplingParams{.min_tokens = 1},
-        SamplingParams{.logprobs = 0}, SamplingParams{.logit_bias = {{1, 2.0}}}}) {
-    EXPECT_FALSE(plain_choice(Row{.params = params}.context()).has_value());
+TEST(ChoiceOf, IsNothingWhereMoreThanATokenIsWanted) {
+  EXPECT_FALSE(choice_of(Row{.params = {.logprobs = 0}}.context()).has_value());
+  EXPECT_TRUE(choice_of(Row{.params = {.repetition_penalty = 1.1}}.context()).has_value());
+}
+
+TEST(Changes, HoldEachLogitThatBiasPenaltiesAndMinTokensChangeOnce) {
+  Sampler sampler;
+  const Row row{.params = {.repetition_penalty = 1.25,
+                           .presence_penalty = 0.5,
+                           .frequency_penalty = 0.25,
+                           .min_tokens = 5,
+                           .logit_bias = {{7, 1.5}}},
+                .index = 3,
+                .prompt = {4, 2, 4},
+                .output = {7, 9, 7},
+                .end_ids = {1, 9}};
+  const auto changes = sampler.changes(row.context(), 10).value();
+  std::map<TokenId, kernels::LogitChange> by_id;
+  for (const kernels::LogitChange& change : changes) {
+    EXPECT_TRUE(by_id.emplace(change.id, change).second) << change.id;
   }
-  EXPECT_TRUE(plain_choice(Row{.params = {.min_tokens = 1}, .index = 1}.context()).has_value());
+  EXPECT_EQ(by_id.size(), 5U);
+  EXPECT_EQ(kernels::changed_logit(2, by_id[7]), (2 + 1.5F) / 1.25F - 1.0F);
+  EXPECT_EQ(kernels::changed_logit(-2, by_id[4]), -2.5F);
+  EXPECT_EQ(kernels::changed_logit(-2, by_id[2]), -2.5F);
+  EXPECT_EQ(kernels::changed_logit(3, by_id[9]), -kInf);
+  EXPECT_EQ(kernels::changed_logit(3, by_id[1]), -kInf);
+  EXPECT_TRUE(sampler.changes(Row{}.context(), 10)->empty());
+  EXPECT_EQ(sampler.changes(row.context(), 9).error().code, ErrorCode::kInvalidArgument);
 }
 
 // Oracle: each rule of include/quire/sampling.h as it stands there, in double, with a full sort.

@@ -286,7 +286,28 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const ChooseParams par
   row.pick(border, chosen);
 }
 
+__global__ void change_kernel(const LogitChange* changes, std::int64_t count, float* logits,
+                              std::int32_t vocab) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index < count && changes[index].row >= 0) {
+    const LogitChange change = changes[index];
+    float& logit = logits[std::int64_t{change.row} * vocab + change.id];
+    logit = changed_logit(logit, change);
+  }
+}
+
 }  // namespace
+
+cudaError_t change_logits(const LogitChange* changes, std::int64_t count, float* logits,
+                          std::int32_t vocab, cudaStream_t stream) {
+  constexpr int kChangeThreads = 256;
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  const auto blocks = static_cast<unsigned>((count + kChangeThreads - 1) / kChangeThreads);
+  change_kernel<<<blocks, kChangeThreads, 0, stream>>>(changes, count, logits, vocab);
+  return cudaGetLastError();
+}
 
 cudaError_t choose(const ChooseParams& params, cudaStream_t stream) {
   if (params.rows == 0) {

@@ -24,4 +24,9 @@ struct ChooseParams {
 };
 [[nodiscard]] cudaError_t choose(const ChooseParams& params, cudaStream_t stream);
 
+// changed_logit of each of `changes`, in place; no two are of one logit. What is of row -1 does
+// nothing.
+[[nodiscard]] cudaError_t change_logits(const LogitChange* changes, std::int64_t count,
+                                        float* logits, std::int32_t vocab, cudaStream_t stream);
+
 }  // namespace quire::kernels::cuda

@@ -185,6 +185,31 @@ TEST_F(Choose, RowsWithoutATokenToChooseSaySo) {
   EXPECT_EQ(run(rows, {drawn, drawn, drawn, {.temperature = 1}, drawn}), want);
 }
 
+TEST_F(Choose, ChangedLogitsHaveTheBitsOfTheHosts) {
+  std::mt19937 random(4);
+  constexpr std::int32_t kVocab = 3001;
+  std::vector<float> want = random_row(std::size_t{2} * kVocab, random);
+  want[5] = -kInfinity;
+  const auto logits = upload(want);
+  std::uniform_real_distribution<double> uniform(-2, 2);
+  std::vector<LogitChange> changes = {{.row = -1, .id = 3, .bias = 1}};
+  for (std::int32_t id = 0; id < kVocab; id += 1 + id % 3) {
+    changes.push_back({.row = id % 2,
+                       .id = id,
+                       .bias = id % 5 == 0 ? -1e300 : uniform(random),
+                       .repetition = 2.5 + uniform(random),
+                       .penalty = uniform(random),
+                       .forbidden = id % 7 == 0 ? 1 : 0});
+    float& logit = want[static_cast<std::size_t>(id % 2 * kVocab + id)];
+    logit = changed_logit(logit, changes.back());
+  }
+  const auto to_do = upload(changes);
+  ASSERT_EQ(change_logits(to_do.data(), static_cast<std::int64_t>(changes.size()), logits.data(),
+                          kVocab, stream()),
+            cudaSuccess);
+  EXPECT_EQ(download(logits, want.size()), want);
+}
+
 TEST_F(Choose, ARowsTokenDoesNotDependOnTheOtherRows) {
   std::mt19937 random(3);
   const auto row = random_row(50257, random);

@@ -77,16 +77,18 @@ TEST_F(Products, EqualSumsInDoublePrecision) {
 
 TEST_F(Products, RowInvariantOnesGiveARowTheSameBitsInEveryBatch) {
   MatMul matmul = must(MatMul::create(*context_, true));
-  const Sizes all{700, 256, 1024};
-  const auto x = random_bf16(static_cast<std::size_t>(all.rows * all.inputs), 3);
-  const auto weights = random_bf16(static_cast<std::size_t>(all.outputs * all.inputs), 4);
-  const auto want = run(matmul, all, x, weights, false);
-  for (const std::int64_t rows : {1, 2, 5, 16, 64, 100, 513}) {
-    const std::int64_t first = all.rows - rows;
-    const std::vector<std::uint16_t> part(x.begin() + first * all.inputs, x.end());
-    const auto got = run(matmul, {rows, all.outputs, all.inputs}, part, weights, false);
-    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * all.outputs))
-        << rows << " rows";
+  // Rows, outputs, inputs.
+  for (const Sizes& all : {Sizes{700, 256, 1024}, {700, 160, 80}, {700, 80, 80}}) {
+    const auto x = random_bf16(static_cast<std::size_t>(all.rows * all.inputs), 3);
+    const auto weights = random_bf16(static_cast<std::size_t>(all.outputs * all.inputs), 4);
+    const auto want = run(matmul, all, x, weights, false);
+    for (const std::int64_t rows : {1, 2, 5, 16, 64, 74, 75, 100, 513}) {
+      const std::int64_t first = all.rows - rows;
+      const std::vector<std::uint16_t> part(x.begin() + first * all.inputs, x.end());
+      const auto got = run(matmul, {rows, all.outputs, all.inputs}, part, weights, false);
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * all.outputs))
+          << rows << " rows, " << all.inputs << " inputs, " << all.outputs << " outputs";
+    }
   }
 }
 

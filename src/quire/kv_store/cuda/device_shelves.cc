@@ -87,16 +87,16 @@ class CudaShelves final : public DeviceShelves {
 
   [[nodiscard]] Status read(std::span<const BlockId> blocks,
                             std::span<std::byte> to) const override {
-    return move(blocks, [&](const Part& part) -> Status {
+    return move({.count = pool_.heads}, blocks, [&](const Part& part) -> Status {
       QUIRE_TRY_STATUS(device::cuda::to_status(
           kernels::cuda::pack_blocks(pool_, part.heads, part.staging, part.stream), "pack_blocks"));
       return copy_async(to.data() + part.offset, part.staging, part.bytes, part.stream);
     });
   }
 
-  [[nodiscard]] Status write(std::span<const BlockId> blocks,
+  [[nodiscard]] Status write(HeadRange heads, std::span<const BlockId> blocks,
                              std::span<const std::byte> from) override {
-    return move(blocks, [&](const Part& part) -> Status {
+    return move(heads, blocks, [&](const Part& part) -> Status {
       QUIRE_TRY_STATUS(
           copy_async(part.staging, from.data() + part.offset, part.bytes, part.stream));
       return device::cuda::to_status(
@@ -121,11 +121,12 @@ class CudaShelves final : public DeviceShelves {
     std::int32_t heads = 0;      // of a part
   };
 
-  [[nodiscard]] Result<Staging> make_staging(std::span<const BlockId> blocks) const {
+  [[nodiscard]] Result<Staging> make_staging(HeadRange heads,
+                                             std::span<const BlockId> blocks) const {
     Staging made;
     made.head_bytes = blocks.size() * static_cast<std::size_t>(geometry_.head_block_bytes());
     made.heads = static_cast<std::int32_t>(std::clamp<std::size_t>(
-        kStagingBytes / made.head_bytes, 1, static_cast<std::size_t>(pool_.heads)));
+        kStagingBytes / made.head_bytes, 1, static_cast<std::size_t>(heads.count)));
     const std::size_t part_bytes = made.head_bytes * static_cast<std::size_t>(made.heads);
     auto& memory = device_.device_pool();
     QUIRE_TRY(made.bytes, DeviceBuffer<std::byte>::make(memory, 2 * part_bytes));
@@ -133,10 +134,10 @@ class CudaShelves final : public DeviceShelves {
     return made;
   }
 
-  // Queues `move_part` for all heads of `blocks`, in turns on two streams: one part is on its way
+  // Queues `move_part` for the heads of `blocks`, in turns on two streams: one part is on its way
   // while the layout of the other is changed.
   template <class MovePart>
-  Status queue_parts(std::span<const BlockId> blocks, const Staging& staging,
+  Status queue_parts(HeadRange range, std::span<const BlockId> blocks, const Staging& staging,
                      MovePart move_part) const {
     const std::array<const Stream*, 2> streams = {&device_.copy_stream(), &second_stream_};
     QUIRE_TRY_STATUS(device_.order_after_compute(*streams[0]));
@@ -147,13 +148,13 @@ class CudaShelves final : public DeviceShelves {
     QUIRE_TRY_STATUS(streams[1]->wait(begun));
     const std::size_t part_bytes = staging.head_bytes * static_cast<std::size_t>(staging.heads);
     std::size_t turn = 0;
-    for (std::int32_t head = 0; head < pool_.heads; head += staging.heads, turn = 1 - turn) {
-      const std::int32_t heads = std::min(staging.heads, pool_.heads - head);
-      QUIRE_TRY_STATUS(move_part(Part{.heads = {.first_head = head,
+    for (std::int32_t done = 0; done < range.count; done += staging.heads, turn = 1 - turn) {
+      const std::int32_t heads = std::min(staging.heads, range.count - done);
+      QUIRE_TRY_STATUS(move_part(Part{.heads = {.first_head = range.first + done,
                                                 .heads = heads,
                                                 .blocks = staging.ids.data(),
                                                 .count = static_cast<std::int32_t>(blocks.size())},
-                                      .offset = static_cast<std::size_t>(head) * staging.head_bytes,
+                                      .offset = static_cast<std::size_t>(done) * staging.head_bytes,
                                       .bytes = static_cast<std::size_t>(heads) * staging.head_bytes,
                                       .staging = reinterpret_cast<kernels::cuda::Bf16*>(
                                           staging.bytes.data() + turn * part_bytes),
@@ -163,14 +164,14 @@ class CudaShelves final : public DeviceShelves {
   }
 
   template <class MovePart>
-  Status move(std::span<const BlockId> blocks, MovePart move_part) const {
+  Status move(HeadRange heads, std::span<const BlockId> blocks, MovePart move_part) const {
     if (blocks.empty()) {
       return {};
     }
     const std::lock_guard lock(moving_);
     QUIRE_TRY_STATUS(device_.make_current());
-    QUIRE_TRY(const Staging staging, make_staging(blocks));
-    const Status queued = queue_parts(blocks, staging, move_part);
+    QUIRE_TRY(const Staging staging, make_staging(heads, blocks));
+    const Status queued = queue_parts(heads, blocks, staging, move_part);
     // Also after an error: the staging may not go while something moves.
     const Status first_done = device_.copy_stream().synchronize();
     Status second_done = second_stream_.synchronize();

@@ -1,17 +1,18 @@
 // The decoder's passes on a GPU. A step's arrays go up in one copy, its kernels are queued one
 // after the other, and the host waits once, for the tokens or the logits. The kernels of small
 // steps, which decode, are recorded as graphs, one for each shape of a step.
+#include "quire/model/cuda/cuda_backend.h"
+
 #include <vector_types.h>
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <numbers>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,28 +22,25 @@
 #include "quire/attention/cuda/mass.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
+#include "quire/attention/fixed_range.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
-#include "quire/base/str.h"
-#include "quire/device/accelerator.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/graph.h"
 #include "quire/kernels/cuda/matmul.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_weights.h"
+#include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step.h"
 #include "quire/model/cuda/step_result.h"
 #include "quire/model/decoder_backend.h"
-#include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -59,16 +57,13 @@ using cuda::Uploaded;
 using cuda::WindowStep;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
-using device::cuda::Graph;
 using device::cuda::PinnedBuffer;
 using device::cuda::to_status;
 using kernels::cuda::Bf16;
 using tensor::PagedKVView;
 
 constexpr std::ptrdiff_t kElement = sizeof(Bf16);
-constexpr std::int32_t kDeterministicRange = 8 * attention::kPieceTokens;
 constexpr std::size_t kMostGraphRows = 256;
-constexpr std::size_t kMostGraphs = 64;
 
 // What a probe wants of one entry.
 struct EntryMass {
@@ -86,8 +81,9 @@ class CudaBackend final : public DecoderBackend {
         config_(config),
         weights_(std::move(weights)),
         matmul_(std::move(matmul)),
-        step_(device, config, deterministic ? kDeterministicRange : 0),
-        result_(device, config.vocab_size) {}
+        step_(device, config, deterministic ? attention::kFixedRangeTokens : 0),
+        result_(device, config.vocab_size),
+        recorded_(device) {}
 
   [[nodiscard]] Status set_up() {
     const std::vector<double>& frequencies = config_.rotary.inverse_frequencies;
@@ -100,7 +96,7 @@ class CudaBackend final : public DecoderBackend {
                                                  std::span<const PagedKVView> kv,
                                                  ForwardProbe* probe) override;
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return result_.chosen(); }
-  [[nodiscard]] ForwardTiming last_timing() const override { return {}; }
+  [[nodiscard]] ForwardTiming last_timing() const override { return {.host = host_seconds_}; }
   [[nodiscard]] attention::PlanCounters last_counters() const override { return step_.counters(); }
 
  private:
@@ -123,7 +119,7 @@ class CudaBackend final : public DecoderBackend {
     if (buffer.size() >= size && buffer.data() != nullptr) {
       return {};
     }
-    graphs_.clear();  // they know the address
+    recorded_.forget();
     buffer = {};
     QUIRE_TRY(buffer, DeviceBuffer<T>::make(device_.device_pool(), std::max<std::size_t>(size, 1)));
     return {};
@@ -156,7 +152,8 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Status queue_logits();
   [[nodiscard]] Result<bool> queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                    ForwardProbe* probe);
-  [[nodiscard]] Status run_small(const ForwardBatch& batch, std::span<const PagedKVView> kv);
+  [[nodiscard]] Result<std::span<float>> run(const ForwardBatch& batch,
+                                             std::span<const PagedKVView> kv, ForwardProbe* probe);
 
   DeviceContext& device_;
   const ModelConfig& config_;
@@ -164,8 +161,7 @@ class CudaBackend final : public DecoderBackend {
   kernels::cuda::MatMul matmul_;
   Step step_;
   cuda::StepResult result_;
-  // By shape; nothing yet after the first step of a shape, which is launched kernel by kernel.
-  std::map<StepShape, std::optional<Graph>> graphs_;
+  cuda::RecordedSteps recorded_;
   DeviceBuffer<double> frequencies_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
   DeviceBuffer<float> key_cosines_, key_sines_;  // [T, half]
@@ -179,6 +175,7 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<float> lse_;      // [T, heads], for a probe
   DeviceBuffer<float> gate_up_;  // [T, 2 I]
   DeviceBuffer<Bf16> gated_;     // [T, I]
+  double host_seconds_ = 0;      // of the last forward, without waiting
   std::vector<EntryMass> masses_;
   DeviceBuffer<double> mass_;  // of all entries that a probe asks for
 };
@@ -226,7 +223,7 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
   QUIRE_TRY(const bool moved, result_.reserve(step_.shape().logit_rows));
   if (moved) {
-    graphs_.clear();
+    recorded_.forget();
   }
   return {};
 }
@@ -507,44 +504,33 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
   return true;
 }
 
-// A step of few rows: kernel by kernel the first time that its shape is seen, recorded the second
-// time, launched as a graph from then on.
-Status CudaBackend::run_small(const ForwardBatch& batch, std::span<const PagedKVView> kv) {
-  const auto queue_all = [&]() -> Status {
-    QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
-    return {};
-  };
-  const auto known = graphs_.find(step_.shape());
-  if (known == graphs_.end()) {
-    if (graphs_.size() == kMostGraphs) {
-      graphs_.clear();  // those in use are recorded again
-    }
-    QUIRE_TRY_STATUS(queue_all());
-    graphs_.emplace(step_.shape(), std::nullopt);
-    return {};
-  }
-  std::optional<Graph>& graph = known->second;
-  if (!graph) {
-    Result<Graph> recorded = device_.record(queue_all);
-    if (!recorded.ok()) {
-      return queue_all();  // what cannot be recorded now is launched kernel by kernel
-    }
-    graph.emplace(std::move(recorded).value());
-  }
-  return graph->launch(device_.compute_stream());
-}
-
 Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               std::span<const PagedKVView> kv,
                                               ForwardProbe* probe) {
   QUIRE_CHECK(kv.front().on_device, "a GPU computes on KV in its own memory");
   QUIRE_TRY_STATUS(device_.make_current());
+  const auto start = std::chrono::steady_clock::now();
+  auto logits = run(batch, kv, probe);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  host_seconds_ = taken.count() - result_.waited_seconds();
+  if (!logits.ok()) {
+    // What was queued still reads this step's arrays, which the next one overwrites.
+    [[maybe_unused]] const Status known_already = device_.compute_stream().synchronize();
+  }
+  return logits;
+}
+
+Result<std::span<float>> CudaBackend::run(const ForwardBatch& batch,
+                                          std::span<const PagedKVView> kv, ForwardProbe* probe) {
   const bool small =
       probe == nullptr && batch.before_layer == nullptr && batch.token_ids.size() <= kMostGraphRows;
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
   if (small) {
-    QUIRE_TRY_STATUS(run_small(batch, kv));
+    QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
+      QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
+      return {};
+    }));
     return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
   }
   const bool weighs = probe != nullptr && !probe->mass.empty();
@@ -561,35 +547,14 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
   return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
 }
 
-Status check_supported(const ModelConfig& config) {
-  const int stored = config.kv_geometry(tensor::DType::kBFloat16, 32).stored_head_dim();
-  if (std::ranges::find(attention::cuda::kHeadDims, stored) ==
-      std::end(attention::cuda::kHeadDims)) {
-    return {ErrorCode::kUnsupported, base::str_cat("head_dim ", config.head_dim,
-                                                   " has no kernel for a GPU yet; there are 32, "
-                                                   "64, 96, 128 and 256, and what is below each")};
-  }
-  const int group = config.heads / config.kv_heads;
-  if (group > attention::kManyColumns) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(group, " query heads to a KV head have no kernel for a GPU yet; at most ",
-                          attention::kManyColumns)};
-  }
-  return {};
-}
-
 }  // namespace
 
-Result<std::unique_ptr<DecoderBackend>> make_cuda_backend(device::Accelerator& accelerator,
-                                                          const ModelConfig& config,
-                                                          const DecoderWeights& weights,
-                                                          bool deterministic) {
-  QUIRE_TRY_STATUS(check_supported(config));
-  DeviceContext& device = accelerator.context();
-  QUIRE_TRY_STATUS(device.make_current());
-  QUIRE_TRY(auto uploaded, cuda::upload(device, config, weights));
+Result<std::unique_ptr<DecoderBackend>> cuda::make_backend(DeviceContext& device,
+                                                           const ModelConfig& config,
+                                                           cuda::DeviceWeights weights,
+                                                           bool deterministic) {
   QUIRE_TRY(auto matmul, kernels::cuda::MatMul::create(device, deterministic));
-  auto backend = std::make_unique<CudaBackend>(device, config, std::move(uploaded),
+  auto backend = std::make_unique<CudaBackend>(device, config, std::move(weights),
                                                std::move(matmul), deterministic);
   QUIRE_TRY_STATUS(backend->set_up());
   return std::unique_ptr<DecoderBackend>(std::move(backend));

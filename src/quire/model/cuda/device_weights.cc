@@ -1,15 +1,18 @@
 #include "quire/model/cuda/device_weights.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "quire/base/str.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/weights.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -20,84 +23,126 @@ namespace quire::model::cuda {
 namespace {
 
 using device::cuda::DeviceBuffer;
-using device::cuda::DeviceContext;
+using device::cuda::Event;
+using device::cuda::PinnedBuffer;
+using device::cuda::Stream;
 
-class Uploader {
- public:
-  explicit Uploader(DeviceContext& device) : device_(device) {}
-
-  Status vector(std::span<const float> values, DeviceVector& to) {
-    if (values.empty()) {
-      return {};
-    }
-    QUIRE_TRY(to, DeviceVector::make(device_.device_pool(), values.size()));
-    return device::cuda::copy_async(to.data(), values.data(), values.size_bytes(),
-                                    device_.compute_stream().get());
-  }
-
-  Status matrix(const kernels::PackedWeights& packed, DeviceMatrix& to) {
-    if (packed.data() == nullptr) {
-      return {};
-    }
-    if (packed.format() != kernels::WeightFormat::kBf16) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat("weights of format ", kernels::format_name(packed.format()),
-                            " are not supported on a GPU yet; use dtype=\"bfloat16\" without "
-                            "quantize")};
-    }
-    to.outputs = packed.columns();
-    to.inputs = packed.depth();
-    const auto size = static_cast<std::size_t>(to.outputs * to.inputs);
-    QUIRE_TRY(to.weights, DeviceBuffer<std::uint16_t>::make(device_.device_pool(), size));
-    QUIRE_TRY(const auto staged,
-              DeviceBuffer<std::byte>::make(device_.device_pool(), packed.size_bytes()));
-    CUstream_st* const stream = device_.compute_stream().get();
-    QUIRE_TRY_STATUS(
-        device::cuda::copy_async(staged.data(), packed.data(), packed.size_bytes(), stream));
-    return device::cuda::to_status(
-        kernels::cuda::unpack_weights(staged.data(), to.outputs, to.inputs, to.weights.data(),
-                                      stream),
-        "unpack_weights");
-  }
-
-  Status linear(const LinearWeights& from, DeviceMatrix& to) {
-    QUIRE_TRY_STATUS(matrix(from.weights, to));
-    return vector(from.bias, to.bias);
-  }
-
-  Status layer(const LayerWeights& from, DeviceLayer& to) {
-    QUIRE_TRY_STATUS(vector(from.attention_norm, to.attention_norm));
-    QUIRE_TRY_STATUS(vector(from.mlp_norm, to.mlp_norm));
-    QUIRE_TRY_STATUS(vector(from.q_norm, to.q_norm));
-    QUIRE_TRY_STATUS(vector(from.k_norm, to.k_norm));
-    QUIRE_TRY_STATUS(linear(from.qkv, to.qkv));
-    QUIRE_TRY_STATUS(linear(from.output, to.output));
-    QUIRE_TRY_STATUS(linear(from.gate_up, to.gate_up));
-    return linear(from.down, to.down);
-  }
-
- private:
-  DeviceContext& device_;
-};
+constexpr std::size_t kBufferBytes = std::size_t{16} << 20;
 
 }  // namespace
 
-Result<DeviceWeights> upload(DeviceContext& device, const ModelConfig& config,
-                             const DecoderWeights& weights) {
-  Uploader uploader(device);
-  DeviceWeights made;
-  made.layers.resize(static_cast<std::size_t>(config.layers));
-  for (std::size_t i = 0; i < made.layers.size(); ++i) {
-    QUIRE_TRY_STATUS(uploader.layer(weights.layers[i], made.layers[i]));
+WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config)
+    : device_(device) {
+  weights_.layers.resize(static_cast<std::size_t>(config.layers));
+  for (Buffer& buffer : buffers_) {
+    if (auto pinned = PinnedBuffer<std::byte>::make(device.pinned_pool(), kBufferBytes);
+        pinned.ok()) {
+      buffer.bytes = std::move(pinned).value();
+    }
   }
-  if (!config.tied_embeddings) {
-    QUIRE_TRY_STATUS(uploader.matrix(weights.embedding, made.embedding));
+}
+
+// After an error too the buffers may not go while something is read from them.
+WeightUploader::~WeightUploader() {
+  [[maybe_unused]] const Status known_already = device_.compute_stream().synchronize();
+}
+
+DeviceMatrix& WeightUploader::matrix_of(const WeightId& id) {
+  if (id.part == Part::kEmbedding || id.part == Part::kHead) {
+    return id.part == Part::kHead ? weights_.head : weights_.embedding;
   }
-  QUIRE_TRY_STATUS(uploader.matrix(weights.head, made.head));
-  QUIRE_TRY_STATUS(uploader.vector(weights.final_norm, made.final_norm));
-  QUIRE_TRY_STATUS(device.compute_stream().synchronize());
-  QUIRE_TRY_STATUS(device.device_pool().shrink(0));  // the staging buffers
-  return made;
+  DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(id.layer)];
+  switch (id.part) {
+    case Part::kQkv:
+      return layer.qkv;
+    case Part::kOutput:
+      return layer.output;
+    case Part::kGateUp:
+      return layer.gate_up;
+    default:
+      return layer.down;
+  }
+}
+
+DeviceVector& WeightUploader::vector_of(const WeightId& id) {
+  if (id.bias) {
+    return matrix_of(id).bias;
+  }
+  if (id.part == Part::kFinalNorm) {
+    return weights_.final_norm;
+  }
+  DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(id.layer)];
+  switch (id.part) {
+    case Part::kAttentionNorm:
+      return layer.attention_norm;
+    case Part::kQNorm:
+      return layer.q_norm;
+    case Part::kKNorm:
+      return layer.k_norm;
+    default:
+      return layer.mlp_norm;
+  }
+}
+
+// Copies a piece by way of pinned memory, once what was there before has been read.
+Status WeightUploader::send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer) {
+  const Stream& stream = device_.compute_stream();
+  if (buffer.read) {
+    QUIRE_TRY_STATUS(buffer.read->synchronize());
+  } else {
+    QUIRE_TRY(Event read, Event::create());
+    buffer.read = std::move(read);
+  }
+  std::memcpy(buffer.bytes.data(), from.data(), from.size());
+  QUIRE_TRY_STATUS(device::cuda::copy_async(to, buffer.bytes.data(), from.size(), stream.get()));
+  return stream.record(*buffer.read);
+}
+
+// One piece is on its way while the next is copied to pinned memory.
+Status WeightUploader::send(std::span<const std::byte> from, std::byte* to) {
+  if (std::ranges::any_of(buffers_, [](const Buffer& each) { return each.bytes.size() == 0; })) {
+    return device::cuda::copy_async(to, from.data(), from.size(), device_.compute_stream().get());
+  }
+  for (; !from.empty(); turn_ = 1 - turn_) {
+    const std::size_t count = std::min(from.size(), kBufferBytes);
+    QUIRE_TRY_STATUS(send_piece(from.first(count), to, buffers_[turn_]));
+    from = from.subspan(count);
+    to += count;
+  }
+  return {};
+}
+
+Status WeightUploader::take(const WeightId& id, std::span<const float> values) {
+  DeviceVector& to = vector_of(id);
+  QUIRE_TRY(to, DeviceVector::make(device_.device_pool(), values.size()));
+  return send(std::as_bytes(values), reinterpret_cast<std::byte*>(to.data()));
+}
+
+Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& weights) {
+  if (weights.format() != kernels::WeightFormat::kBf16) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("weights of format ", kernels::format_name(weights.format()),
+                          " are not supported on a GPU yet; use dtype=\"bfloat16\" without "
+                          "quantize")};
+  }
+  DeviceMatrix& to = matrix_of(id);
+  to.outputs = weights.columns();
+  to.inputs = weights.depth();
+  const auto size = static_cast<std::size_t>(to.outputs * to.inputs);
+  QUIRE_TRY(to.weights, DeviceBuffer<std::uint16_t>::make(device_.device_pool(), size));
+  QUIRE_TRY(const auto packed,
+            DeviceBuffer<std::byte>::make(device_.device_pool(), weights.size_bytes()));
+  QUIRE_TRY_STATUS(send({weights.data(), weights.size_bytes()}, packed.data()));
+  return device::cuda::to_status(
+      kernels::cuda::unpack_weights(packed.data(), to.outputs, to.inputs, to.weights.data(),
+                                    device_.compute_stream().get()),
+      "unpack_weights");
+}
+
+Result<DeviceWeights> WeightUploader::finish() {
+  QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
+  QUIRE_TRY_STATUS(device_.device_pool().shrink(0));  // what packed weights were in
+  return std::move(weights_);
 }
 
 }  // namespace quire::model::cuda

@@ -1,11 +1,17 @@
 // The weights of a decoder on a GPU: matrices bf16 [outputs, inputs], vectors fp32.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/stream.h"
+#include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/result.h"
@@ -33,10 +39,38 @@ struct DeviceWeights {
   std::vector<DeviceLayer> layers;
 };
 
-// Copies, and waits for it. kUnsupported for matrices that are not bf16, kOutOfBlocks when the
-// device has no room.
-[[nodiscard]] Result<DeviceWeights> upload(device::cuda::DeviceContext& device,
-                                           const ModelConfig& config,
-                                           const DecoderWeights& weights);
+// Brings packed weights to their places, through pinned memory where there is some.
+class WeightUploader {
+ public:
+  WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config);
+  ~WeightUploader();
+  WeightUploader(const WeightUploader&) = delete;
+  WeightUploader& operator=(const WeightUploader&) = delete;
+
+  // Has read what it is given when it returns. kUnsupported for matrices that are not bf16,
+  // kOutOfBlocks when the device has no room.
+  [[nodiscard]] Status take(const WeightId& id, const kernels::PackedWeights& weights);
+  [[nodiscard]] Status take(const WeightId& id, std::span<const float> values);
+
+  // Waits for all that was taken.
+  [[nodiscard]] Result<DeviceWeights> finish();
+
+ private:
+  // A part of what is copied, and when it has been.
+  struct Buffer {
+    device::cuda::PinnedBuffer<std::byte> bytes;
+    std::optional<device::cuda::Event> read;
+  };
+
+  [[nodiscard]] DeviceMatrix& matrix_of(const WeightId& id);
+  [[nodiscard]] DeviceVector& vector_of(const WeightId& id);
+  [[nodiscard]] Status send(std::span<const std::byte> from, std::byte* to);
+  [[nodiscard]] Status send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer);
+
+  device::cuda::DeviceContext& device_;
+  DeviceWeights weights_;
+  std::array<Buffer, 2> buffers_;
+  std::size_t turn_ = 0;
+};
 
 }  // namespace quire::model::cuda

@@ -31,9 +31,11 @@ using device::cuda::PinnedBuffer;
 // Room that costs nothing, so that a sequence does not change the shape of its steps while it is
 // short.
 constexpr std::size_t kLeastItems = 32, kLeastItemRows = 128, kLeastBlocks = 256;
+constexpr std::size_t kLeastChanges = 1024;
 
 // A row that nobody asked for has nowhere to store its KV.
 constexpr tensor::KVSlot kNoSlot = {.block = -1, .offset = 0};
+constexpr kernels::LogitChange kNoChange = {.row = -1};
 
 // 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
 std::size_t rounded_up(std::size_t count) {
@@ -55,7 +57,7 @@ std::size_t Upload::make_room(std::size_t bytes) {
 
 Status Upload::send() {
   const std::size_t size = std::max<std::size_t>(bytes_.size(), 1);
-  if (on_device_.size() < size) {
+  if (std::min(on_device_.size(), pinned_.size()) < size) {
     on_device_ = {};
     pinned_ = {};
     QUIRE_TRY(on_device_, DeviceBuffer<std::byte>::make(device_->device_pool(), 2 * size));
@@ -137,6 +139,8 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
   logit_rows_ = upload_.add(batch.logit_rows, logit_rows, std::int32_t{0});
   choices_ = upload_.add(shape_.chooses ? batch.choices : std::span<const kernels::Choice>(),
                          shape_.chooses ? logit_rows : 0, kernels::Choice());
+  shape_.changes = room_of(batch.changes.size(), kLeastChanges);
+  changes_ = upload_.add(batch.changes, static_cast<std::size_t>(shape_.changes), kNoChange);
   std::vector<std::int32_t> ends;
   for (const attention::Entry& entry : batch.entries) {
     for (const attention::EntryRow& row : entry.rows) {

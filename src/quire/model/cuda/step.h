@@ -45,7 +45,8 @@ struct StepShape {
   const std::byte* arrays = nullptr;  // on the device
   std::int32_t rows = 0;
   std::int32_t logit_rows = 0;
-  bool chooses = false;  // tokens are chosen on the device
+  bool chooses = false;      // tokens are chosen on the device
+  std::int32_t changes = 0;  // of logits, before
   std::vector<WindowShape> windows;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -125,6 +126,7 @@ class Step {
   [[nodiscard]] const tensor::KVSlot* slots() const { return get(slots_); }
   [[nodiscard]] const std::int32_t* logit_rows() const { return get(logit_rows_); }
   [[nodiscard]] const kernels::Choice* choices() const { return get(choices_); }
+  [[nodiscard]] const kernels::LogitChange* changes() const { return get(changes_); }
   // [entry rows] what each query sees of its entry's run.
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 
@@ -144,6 +146,7 @@ class Step {
   Uploaded<std::int32_t> positions_, logit_rows_, query_ends_;
   Uploaded<tensor::KVSlot> slots_;
   Uploaded<kernels::Choice> choices_;
+  Uploaded<kernels::LogitChange> changes_;
 };
 
 }  // namespace quire::model::cuda

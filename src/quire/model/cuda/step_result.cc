@@ -1,6 +1,7 @@
 #include "quire/model/cuda/step_result.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,6 +32,11 @@ Result<bool> StepResult::reserve(std::int32_t rows) {
 }
 
 Status StepResult::choose(const Step& step) {
+  QUIRE_TRY_STATUS(device::cuda::to_status(
+      kernels::cuda::change_logits(step.changes(), step.shape().changes, logits_.data(),
+                                   static_cast<std::int32_t>(vocab_),
+                                   device_->compute_stream().get()),
+      "change_logits"));
   return device::cuda::to_status(kernels::cuda::choose({.logits = logits_.data(),
                                                         .choices = step.choices(),
                                                         .rows = step.shape().logit_rows,
@@ -46,6 +52,14 @@ Status StepResult::copy_logits(std::size_t first, std::size_t count) {
                                   device_->compute_stream().get());
 }
 
+Status StepResult::wait() {
+  const auto start = std::chrono::steady_clock::now();
+  Status done = device_->compute_stream().synchronize();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+  waited_seconds_ += waited.count();
+  return done;
+}
+
 Status StepResult::fetch_chosen(std::size_t rows) {
   if (chosen_on_host_.size() < rows) {
     chosen_on_host_ = {};
@@ -54,7 +68,7 @@ Status StepResult::fetch_chosen(std::size_t rows) {
   QUIRE_TRY_STATUS(device::cuda::copy_async(chosen_on_host_.data(), chosen_.data(),
                                             rows * sizeof(TokenId),
                                             device_->compute_stream().get()));
-  QUIRE_TRY_STATUS(device_->compute_stream().synchronize());
+  QUIRE_TRY_STATUS(wait());
   last_chosen_ = std::span(chosen_on_host_.data(), rows);
   return {};
 }
@@ -72,6 +86,7 @@ Status StepResult::copy_missing() {
 
 Result<std::span<float>> StepResult::fetch(std::size_t rows, bool chooses) {
   last_chosen_ = {};
+  waited_seconds_ = 0;
   if (logits_on_host_.size() < rows * vocab_) {
     logits_on_host_ = {};
     QUIRE_TRY(logits_on_host_, PinnedBuffer<float>::make(device_->pinned_pool(), rows * vocab_));
@@ -82,7 +97,7 @@ Result<std::span<float>> StepResult::fetch(std::size_t rows, bool chooses) {
   } else {
     QUIRE_TRY_STATUS(copy_logits(0, rows));
   }
-  QUIRE_TRY_STATUS(device_->compute_stream().synchronize());
+  QUIRE_TRY_STATUS(wait());
   return std::span(logits_on_host_.data(), rows * vocab_);
 }
 

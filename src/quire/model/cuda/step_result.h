@@ -32,10 +32,14 @@ class StepResult {
   // [rows, vocab] on the host, valid until the next call.
   [[nodiscard]] Result<std::span<float>> fetch(std::size_t rows, bool chooses);
 
+  // Seconds that the last fetch waited for the device.
+  [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
+
   // Of the last fetch: [rows] tokens, -1 where there is none; empty when none were chosen.
   [[nodiscard]] std::span<const TokenId> chosen() const { return last_chosen_; }
 
  private:
+  [[nodiscard]] Status wait();
   [[nodiscard]] Status fetch_chosen(std::size_t rows);
   [[nodiscard]] Status copy_missing();
   [[nodiscard]] Status copy_logits(std::size_t first, std::size_t count);
@@ -47,6 +51,7 @@ class StepResult {
   device::cuda::PinnedBuffer<float> logits_on_host_;
   device::cuda::PinnedBuffer<TokenId> chosen_on_host_;
   std::span<const TokenId> last_chosen_;
+  double waited_seconds_ = 0;
 };
 
 }  // namespace quire::model::cuda
