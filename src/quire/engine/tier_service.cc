@@ -485,17 +485,20 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
 }
 
 Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {
-  for (const kv_store::RunPart& part : restored.parts) {
-    QUIRE_TRY_STATUS(fill(
-        part.to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) -> Status {
-          QUIRE_TRY(const auto files, open({.run = part.run,
-                                            .first_block = part.first_block,
-                                            .to = {blocks.begin(), blocks.end()}}));
-          for (const kv_store::KVFilePart& from : files) {
-            QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
-          }
-          return {};
-        }));
+  const auto read = [&](const kv_store::RunPart& part, kv_store::PagedStore& shelves) -> Status {
+    QUIRE_TRY(const auto files, open(part));
+    for (const kv_store::KVFilePart& from : files) {
+      QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
+    }
+    return {};
+  };
+  for (kv_store::RunPart part : restored.parts) {
+    const std::vector<BlockId> to = part.to;
+    const auto into = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+      part.to.assign(blocks.begin(), blocks.end());
+      return read(part, shelves);
+    };
+    QUIRE_TRY_STATUS(fill(to, into));
   }
   return engine_.ask<StateRef>([&] {
     ledger().advance(restored.sequence, restored.missing);

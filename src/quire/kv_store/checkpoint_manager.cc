@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -142,6 +143,13 @@ Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> se
 }
 
 // Of the one run that a piece has.
+Status read_layers(const KVFilePart& part, PagedStore& shelves) {
+  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
+    QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
+  }
+  return {};
+}
+
 Error not_a_piece(const EntryPart& part, const SavedSequence& saved) {
   return {.code = ErrorCode::kCorrupt,
           .message = base::str_cat("object ", part.object, " is no piece of sequence ",
@@ -332,9 +340,7 @@ Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
                                          .to = {to.begin(), to.end()}},
                                         shelves.geometry().block_tokens));
   for (const KVFilePart& part : parts) {
-    for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-      QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
-    }
+    QUIRE_TRY_STATUS(read_layers(part, shelves));
   }
   return {};
 }
