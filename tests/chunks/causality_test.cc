@@ -107,8 +107,8 @@ class Causality : public testing::Test {
   }
 
   // With another token of its kind at `token`. Attention merges chunks in the order of their ids,
-  // so that one is taken with which the changed chunk keeps its place among the others; a changed
-  // system chunk changes the ids of all that are anchored to it.
+  // so that one is taken with which the changed chunk keeps its place among the others; but not for
+  // a changed system chunk that contexts are anchored to: it changes all their ids.
   [[nodiscard]] Scene changed(const How& how, std::int32_t token) {
     Scene other = as(how);
     const auto [known, is_new] = changes_.try_emplace({how.mode, token});
@@ -116,7 +116,8 @@ class Causality : public testing::Test {
       const TokenId was = at(other, token);
       const TokenId first = was < kFirstSecret ? 3 : kFirstSecret;
       const TokenId end = was < kFirstSecret ? kFirstSecret : kFirstAsking;
-      const bool any = chunk_of[static_cast<std::size_t>(token)] == 0;
+      const bool any =
+          chunk_of[static_cast<std::size_t>(token)] == 0 && how.mode == ReuseMode::kAnchored;
       const std::vector<std::size_t> order = merge_order(other);
       TokenId& now = at(other, token);
       do {

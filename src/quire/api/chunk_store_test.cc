@@ -236,7 +236,8 @@ TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
 TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
   const auto [spec, before] = process_before();
   ChunkedLLM llm =
-      ChunkedLLM::open(kModel, {.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2},
+      ChunkedLLM::open(kModel,
+                       here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
                        {.store = folder_ / "store"})
           .value();
   std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();

@@ -175,7 +175,8 @@ TEST_F(ContextTiers, AddingAgainChangesWhatItSaysOfTheRetentionAndNothingElse) {
 
 TEST_F(ContextTiers, RoomIsMadeEvenIfTheStoreCannotBeWritten) {
   LLM small =
-      LLM::open(kModel, {.kv_budget_bytes = std::int64_t{7} * 32 * 4096, .threads = 2}).value();
+      LLM::open(kModel, here({.kv_budget_bytes = std::int64_t{7} * 32 * 4096, .threads = 2}))
+          .value();
   ContextManager context =
       ContextManager::open(small, {.store = store(), .max_host_bytes = 1}).value();
   std::filesystem::remove_all(store() + "/objects");

@@ -22,7 +22,6 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/result.h"
-#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -55,17 +54,21 @@ Status ChunkService::adopt(const std::string& id) {
   if (!saved) {
     return {};
   }
-  if (!saved->anchor.empty()) {
-    const auto anchor = saved_chunk(saved->anchor);
-    if (anchor && anchor->type == ChunkType::kSystemPrompt) {
-      QUIRE_TRY_STATUS(adopt_saved(*anchor));
-    }
-    const kv::Chunk* known = registry_.find(saved->anchor);
-    if (known == nullptr || known->type != ChunkType::kSystemPrompt) {
-      return {};
-    }
+  if (saved->anchor.empty()) {
+    return adopt_saved(*saved);
   }
-  return adopt_saved(*saved);
+  QUIRE_TRY(const bool stands, adopt_anchor(saved->anchor));
+  return stands ? adopt_saved(*saved) : Status();
+}
+
+// Whether the system chunk that a context was computed under is there, or can be had.
+Result<bool> ChunkService::adopt_anchor(const std::string& id) {
+  const auto saved = saved_chunk(id);
+  if (saved && saved->type == ChunkType::kSystemPrompt) {
+    QUIRE_TRY_STATUS(adopt_saved(*saved));
+  }
+  const kv::Chunk* known = registry_.find(id);
+  return known != nullptr && known->type == ChunkType::kSystemPrompt;
 }
 
 // On disk and not in the registry.
@@ -127,22 +130,25 @@ Result<bool> ChunkService::read_kv(const kv::NewChunk& chunk, const kv::VariantK
 // What the compositions lack of saved KV other than what chunks were registered with; whether some
 // was read. Their chunks are held.
 Result<bool> ChunkService::read_variants(const Compositions& compositions) {
-  bool read = false;
+  bool any = false;
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
-      const kv::Chunk& chunk = *part.chunk;
-      const bool had = chunk.variants.contains(part.key);  // for an earlier composition
-      const bool saved = !had && part.key != registered_key(chunk) &&
-                         !pending_.contains({chunk.id, part.key}) &&
-                         store_->has_kv(chunk.id, object_of(chunk, part.key));
-      if (saved && reads_next({chunk.id, part.key})) {
-        QUIRE_TRY_STATUS(registry_.begin_variant(chunk.id, part.key));
-        QUIRE_TRY(const bool found, read_kv(chunk, part.key));
-        read = read || found;
-      }
+      QUIRE_TRY(const bool read, read_variant(*part.chunk, part.key));
+      any = any || read;
     }
   }
-  return read;
+  return any;
+}
+
+Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::VariantKey& key) {
+  const Name name{chunk.id, key};
+  const bool had = chunk.variants.contains(key);  // for an earlier composition
+  if (had || key == registered_key(chunk) || pending_.contains(name) ||
+      !store_->has_kv(chunk.id, object_of(chunk, key)) || !reads_next(name)) {
+    return false;
+  }
+  QUIRE_TRY_STATUS(registry_.begin_variant(chunk.id, key));
+  return read_kv(chunk, key);
 }
 
 // What the KV of a chunk is called in the store.

@@ -160,10 +160,12 @@ class ChunkService {
   using Compositions = std::vector<kv::ResolvedComposition>;
   [[nodiscard]] Status adopt_all(std::span<const std::string> ids);
   [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
+  [[nodiscard]] Result<bool> adopt_anchor(const std::string& id);
   [[nodiscard]] Status adopt_saved(const kv::Chunk& saved);
   [[nodiscard]] bool reads_next(const Name& name);
   [[nodiscard]] Result<bool> read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Result<bool> read_variants(const Compositions& compositions);
+  [[nodiscard]] Result<bool> read_variant(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] std::string object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const;
   [[nodiscard]] Result<std::string> last_system();
   [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);

@@ -485,25 +485,27 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
 }
 
 Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {
-  const auto read = [&](const kv_store::RunPart& part, kv_store::PagedStore& shelves) -> Status {
-    QUIRE_TRY(const auto files, open(part));
-    for (const kv_store::KVFilePart& from : files) {
-      QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
-    }
-    return {};
-  };
-  for (kv_store::RunPart part : restored.parts) {
-    const std::vector<BlockId> to = part.to;
-    const auto into = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
-      part.to.assign(blocks.begin(), blocks.end());
-      return read(part, shelves);
+  for (const kv_store::RunPart& part : restored.parts) {
+    const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+      return read_now(
+          {.run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}},
+          open, shelves);
     };
-    QUIRE_TRY_STATUS(fill(to, into));
+    QUIRE_TRY_STATUS(fill(part.to, read));
   }
   return engine_.ask<StateRef>([&] {
     ledger().advance(restored.sequence, restored.missing);
     return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade);
   });
+}
+
+Status TierService::read_now(const kv_store::RunPart& part, const OpenPart& open,
+                             kv_store::PagedStore& shelves) {
+  QUIRE_TRY(const auto files, open(part));
+  for (const kv_store::KVFilePart& from : files) {
+    QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
+  }
+  return {};
 }
 
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.

@@ -149,6 +149,8 @@ class TierService {
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
   [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenPart& open);
+  [[nodiscard]] Status read_now(const kv_store::RunPart& part, const OpenPart& open,
+                                kv_store::PagedStore& shelves);
   [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
   // Waits until what is in the blocks may be read.
   [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
