@@ -15,6 +15,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/iso_time.h"
+#include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
 #include "quire/checkpoints.h"
 #include "quire/engine/block_run.h"
@@ -55,6 +56,15 @@ CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
     }
   }
   return info;
+}
+
+// Whether the files hold KV of that kind.
+Status check_fit(std::span<const kv_store::KVFilePart> pieces,
+                 const base::KVFingerprint& fingerprint, const tensor::KVGeometry& geometry) {
+  for (const kv_store::KVFilePart& piece : pieces) {
+    QUIRE_TRY_STATUS(piece.file->check_fits(fingerprint, geometry));
+  }
+  return {};
 }
 
 }  // namespace
@@ -152,9 +162,7 @@ Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSe
   const auto open =
       [&](const kv_store::RunPart& part) -> Result<std::vector<kv_store::KVFilePart>> {
     QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));
-    for (const kv_store::KVFilePart& piece : pieces) {
-      QUIRE_TRY_STATUS(piece.file->check_fits(live.fingerprint, geometry));
-    }
+    QUIRE_TRY_STATUS(check_fit(pieces, live.fingerprint, geometry));
     return pieces;
   };
   return engine.tiers().restore(runs, std::move(rest), open, wait);
