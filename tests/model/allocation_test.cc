@@ -1,8 +1,18 @@
-// A decode step of the model allocates nothing once a step like it has been computed: counted by an
-// operator new of this program. The rows share a prefix, as chunks do.
+// A decode step of the model allocates nothing once a step like it has been computed, and asks
+// nothing of the kernel: counted by an operator new of this program and by a seccomp filter. The
+// rows share a prefix, as chunks do.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +22,10 @@
 #include <vector>
 
 #include "quire/attention/entry.h"
+#include "quire/base/sanitized.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/model/decoder.h"
@@ -41,6 +54,7 @@ std::atomic<std::int64_t> allocations = 0;
 namespace quire::model {
 namespace {
 
+const std::filesystem::path kFolder = QUIRE_SOURCE_DIR "/models/cardfile/model";
 constexpr std::int32_t kBlockTokens = 16;
 constexpr std::int32_t kPrefixBlocks = 20;  // 320 tokens: two pieces of attention
 constexpr std::int32_t kOwnBlocks = 2;
@@ -143,8 +157,7 @@ class Batch {
 class StepAllocations : public ::testing::TestWithParam<kernels::WeightFormat> {};
 
 TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
-  const std::filesystem::path folder = std::string(QUIRE_SOURCE_DIR) + "/models/cardfile/model";
-  auto decoder = testing::load_decoder(folder, device::best_isa(), GetParam());
+  auto decoder = testing::load_decoder(kFolder, device::best_isa(), GetParam());
   ASSERT_TRUE(decoder.ok()) << decoder.error().message;
   for (const std::int32_t rows : {1, 3, 16}) {
     Batch batch(*decoder, rows);
@@ -152,6 +165,73 @@ TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
     for (int step = 2; step < kOwnBlocks * kBlockTokens; ++step) {
       ASSERT_EQ(batch.step(), 0) << rows << " rows, step " << step;
     }
+  }
+}
+
+std::atomic<std::int64_t> system_calls = 0;
+
+void count_system_call(int /*signal*/, siginfo_t* /*info*/, void* context) {
+  ++system_calls;
+  mcontext_t& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  registers.gregs[REG_RAX] = -EAGAIN;
+#elif defined(__aarch64__)
+  registers.regs[0] = static_cast<std::uint64_t>(-EAGAIN);
+#endif
+}
+
+// From now on the kernel refuses every thread of this process whatever it asks for, but the time
+// and the end: it should try again. The calls are counted. False if that cannot be had.
+bool refuse_system_calls() {
+  struct sigaction action = {};
+  action.sa_sigaction = count_system_call;
+  action.sa_flags = SA_SIGINFO;
+  std::array<sock_filter, 6> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 3, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  sock_fprog filter = {.len = program.size(), .filter = program.data()};
+  return ::sigaction(SIGSYS, &action, nullptr) == 0 &&
+         ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0 &&
+         ::syscall(SYS_getppid) == -1 && system_calls == 1;
+}
+
+// What decode steps ask for, or -1 if that cannot be counted. On one thread: others sleep in the
+// kernel when they have nothing to do for long.
+std::int64_t system_calls_of_steps(std::int32_t rows) {
+  device::ThreadPool pool(1);
+  auto decoder = testing::load_decoder(
+                     kFolder, {.table = &kernels::kernels_for(device::best_isa()), .pool = &pool},
+                     {.format = kernels::WeightFormat::kBf16})
+                     .value();
+  Batch batch(decoder, rows);
+  int step = 0;
+  for (; step < 4; ++step) {
+    batch.step();
+  }
+  if (!refuse_system_calls()) {
+    return -1;
+  }
+  const std::int64_t before = system_calls;
+  for (; step < kOwnBlocks * kBlockTokens; ++step) {
+    batch.step();
+  }
+  return system_calls - before;
+}
+
+TEST(StepSystemCalls, ADecodeStepLikeTheOneBeforeAsksNothingOfTheKernel) {
+  if (base::kSanitized) {
+    GTEST_SKIP() << "a sanitizer asks the kernel for memory of its own";
+  }
+  for (const std::int32_t rows : {1, 16}) {
+    EXPECT_EXIT(std::_Exit(system_calls_of_steps(rows) == 0 ? 0 : 1), ::testing::ExitedWithCode(0),
+                "")
+        << rows << " rows";
   }
 }
 

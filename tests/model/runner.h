@@ -39,8 +39,8 @@ inline std::string read_text(const std::filesystem::path& path) {
 }
 
 // The decoder of a model folder or .gguf file.
-inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
-                                    const LoadOptions& options) {
+inline Result<Decoder> load_decoder(const std::filesystem::path& path,
+                                    const kernels::Context& context, const LoadOptions& options) {
   QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
   auto config = checkpoint.gguf() != nullptr
                     ? config_from_gguf(*checkpoint.gguf())
@@ -49,7 +49,11 @@ inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::I
   if (!config.ok()) {
     return config.error();
   }
-  return Decoder::load(context_of(isa), *config, checkpoint, options);
+  return Decoder::load(context, *config, checkpoint, options);
+}
+inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
+                                    const LoadOptions& options) {
+  return load_decoder(path, context_of(isa), options);
 }
 
 inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
