@@ -188,9 +188,9 @@ std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) con
   if (!kv_store::is_hash(id)) {
     return std::nullopt;
   }
-  const auto found = store_.find(id, tenant_);
-  const bool is_chunk = found.ok() && *found && (*found)->kind == kv_store::EntryKind::kChunk;
-  return is_chunk ? *found : std::nullopt;
+  auto found = store_.find(id, tenant_);
+  std::optional<kv_store::Entry> entry = found.ok() ? std::move(found).value() : std::nullopt;
+  return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
 std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
