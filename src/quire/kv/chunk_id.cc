@@ -1,5 +1,6 @@
 #include "quire/kv/chunk_id.h"
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

@@ -24,7 +24,6 @@
 #include "quire/attention/entry.h"
 #include "quire/attention/fixed_range.h"
 #include "quire/attention/plan.h"
-#include "quire/attention/tile.h"
 #include "quire/base/check.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
@@ -154,6 +153,8 @@ class CudaBackend final : public DecoderBackend {
                                    ForwardProbe* probe);
   [[nodiscard]] Result<std::span<float>> run(const ForwardBatch& batch,
                                              std::span<const PagedKVView> kv, ForwardProbe* probe);
+  [[nodiscard]] Result<std::span<float>> run_recorded(const ForwardBatch& batch,
+                                                      std::span<const PagedKVView> kv);
 
   DeviceContext& device_;
   const ModelConfig& config_;
@@ -527,11 +528,7 @@ Result<std::span<float>> CudaBackend::run(const ForwardBatch& batch,
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
   if (small) {
-    QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
-      QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
-      return {};
-    }));
-    return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
+    return run_recorded(batch, kv);
   }
   const bool weighs = probe != nullptr && !probe->mass.empty();
   if (weighs) {
@@ -544,6 +541,16 @@ Result<std::span<float>> CudaBackend::run(const ForwardBatch& batch,
   if (weighs) {
     QUIRE_TRY_STATUS(end_mass(*probe));
   }
+  return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
+}
+
+// A step that is prepared: its shape's graph, recorded now if this is its first.
+Result<std::span<float>> CudaBackend::run_recorded(const ForwardBatch& batch,
+                                                   std::span<const PagedKVView> kv) {
+  QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
+    QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
+    return {};
+  }));
   return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
 }
 
