@@ -15,6 +15,7 @@
 #include "quire/attention/plan.h"
 #include "quire/base/check.h"
 #include "quire/base/sha256.h"
+#include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -37,15 +38,14 @@ constexpr std::size_t kHashedBytes = std::size_t{4} << 20;
 // Hashes every weight that visit_weights shows, or that is taken.
 class Digester final : public WeightSink {
  public:
-  Digester(const kernels::Context& context, base::FieldHasher& hasher)
-      : context_(context), hasher_(hasher) {}
+  Digester(device::ThreadPool& pool, base::FieldHasher& hasher) : pool_(pool), hasher_(hasher) {}
 
   [[nodiscard]] Status take(const WeightId& /*id*/,
                             const kernels::PackedWeights& weights) override {
     const std::span bytes(weights.data(), weights.size_bytes());
     using Digest = std::array<std::uint8_t, 32>;
     std::vector<Digest> digests((bytes.size() + kHashedBytes - 1) / kHashedBytes);
-    context_.pool->run(static_cast<int>(digests.size()), [&](int item, int /*thread*/) {
+    pool_.run(static_cast<int>(digests.size()), [&](int item, int /*thread*/) {
       const std::size_t first = static_cast<std::size_t>(item) * kHashedBytes;
       base::FieldHasher piece;
       piece.add_bytes(bytes.subspan(first, std::min(kHashedBytes, bytes.size() - first)));
@@ -70,7 +70,7 @@ class Digester final : public WeightSink {
   }
 
  private:
-  const kernels::Context& context_;
+  device::ThreadPool& pool_;
   base::FieldHasher& hasher_;
 };
 
@@ -151,7 +151,7 @@ Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& f
             make_device_upload(*placement.accelerator, config, placement.deterministic));
   base::FieldHasher hasher;
   add_config(hasher, config);
-  Digester digester(context, hasher);
+  Digester digester(*context.pool, hasher);
   TwoSinks sinks(digester, *upload);
   QUIRE_TRY([[maybe_unused]] const DecoderWeights nothing_is_left, fill(report, &sinks));
   digest = base::to_hex(hasher.finish());
@@ -223,7 +223,8 @@ std::string Decoder::weights_digest() const {
   if (impl_->digest.empty()) {
     base::FieldHasher hasher;
     add_config(hasher, impl_->config);
-    Digester digester(impl_->context, hasher);
+    device::ThreadPool pool(impl_->context.pool->threads());  // the context's may be computing
+    Digester digester(pool, hasher);
     (void)visit_weights(impl_->config, std::as_const(impl_->weights), digester);  // never fails
     impl_->digest = base::to_hex(hasher.finish());
   }

@@ -94,8 +94,8 @@ class Decoder {
   // Of the last forward, summed over layers.
   [[nodiscard]] attention::PlanCounters last_counters() const;
   // SHA-256 over config, weight formats and the SHA-256 of pieces of the weights as packed: part of
-  // every KV identity. The first call reads all weights with all threads of the context (about 1.5
-  // s per 2 GB and thread), later ones are free; on an accelerator it is known from loading.
+  // every KV identity. The first call reads all weights with threads of its own (about 1.5 s per 2
+  // GB and thread), also while others compute; later ones are free, as on an accelerator all are.
   [[nodiscard]] std::string weights_digest() const;
 
  private:

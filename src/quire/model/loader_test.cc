@@ -225,6 +225,27 @@ TEST_F(LoaderTest, DigestTellsWeightsFormatsAndConfigsApart) {
   EXPECT_NE(digest(other, f32, 1), base);
 }
 
+// It is asked for by whoever needs it first, while requests are computed.
+TEST_F(LoaderTest, TheDigestIsTakenWhileThePoolIsInUseAndWithAnyNumberOfThreads) {
+  ModelConfig config = llama_config();
+  config.vocab_size = 1 << 20;  // some pieces that are hashed apart
+  const auto decoder_of = [&](device::ThreadPool& pool) {
+    return Decoder::random({.table = context_.table, .pool = &pool}, config,
+                           kernels::WeightFormat::kF32, 1)
+        .value();
+  };
+  device::ThreadPool two(2);
+  device::ThreadPool one(1);
+  const Decoder busy = decoder_of(two);
+  std::string digest;
+  two.run(2, [&](int item, int) {
+    if (item == 0) {
+      digest = busy.weights_digest();
+    }
+  });
+  EXPECT_EQ(digest, decoder_of(one).weights_digest());
+}
+
 TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
   struct Count final : WeightSink {
     Status take(const WeightId& /*id*/, const kernels::PackedWeights& weights) override {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "quire/device/cpu/spin.h"
+
 namespace quire::device {
 namespace {
 
@@ -54,6 +56,20 @@ TEST(ThreadPool, NoTwoItemsShareAThreadIndexAtOnce) {
       EXPECT_EQ(count.fetch_add(1), 0);
       count.fetch_sub(1);
     });
+  }
+}
+
+TEST(ThreadPool, AnItemMayWaitForTheOneBeforeIt) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      std::atomic<int> done = 0;
+      pool.run(40, [&](int item, int) {
+        spin_until([&] { return done.load() == item; });
+        done.fetch_add(1);
+      });
+      ASSERT_EQ(done.load(), 40);
+    }
   }
 }
 

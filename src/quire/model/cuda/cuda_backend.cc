@@ -544,7 +544,7 @@ Result<std::span<float>> CudaBackend::run(const ForwardBatch& batch,
   return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
 }
 
-// A step that is prepared: its shape's graph, recorded now if this is its first.
+// A step that is prepared, as what is known of its shape.
 Result<std::span<float>> CudaBackend::run_recorded(const ForwardBatch& batch,
                                                    std::span<const PagedKVView> kv) {
   QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
