@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,6 +17,7 @@
 
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -238,10 +240,14 @@ TEST_F(LoaderTest, TheDigestIsTakenWhileThePoolIsInUseAndWithAnyNumberOfThreads)
   device::ThreadPool one(1);
   const Decoder busy = decoder_of(two);
   std::string digest;
+  std::atomic<bool> both = false;
   two.run(2, [&](int item, int) {
-    if (item == 0) {
-      digest = busy.weights_digest();
+    if (item == 1) {
+      both = true;
+      return;
     }
+    device::spin_until([&] { return both.load(); });
+    digest = busy.weights_digest();
   });
   EXPECT_EQ(digest, decoder_of(one).weights_digest());
 }
