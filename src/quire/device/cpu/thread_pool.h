@@ -31,8 +31,8 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(item, thread) once for every item in [0, items), on any thread in [0, threads()). Items
-  // are taken in order, so that one may wait for those before it; calls at the same time have
+  // Calls fn(item, thread) once for every item in [0, items), on any thread in [0, threads()).
+  // Items are taken in order, so that one may wait for those before it; calls at the same time have
   // different threads, a single item runs on the caller as thread 0. Returns when all are done. One
   // caller at a time; fn must not call run() and must not throw. At most kMaxItems items.
   static constexpr int kMaxItems = 1 << 23;
