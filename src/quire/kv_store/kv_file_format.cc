@@ -1,6 +1,9 @@
 #include "quire/kv_store/kv_file_format.h"
 
 #include <xxhash.h>
+#if QUIRE_XXH3_BY_PROCESSOR
+#include <xxh_x86dispatch.h>  // the same XXH3_64bits by the widest registers of the processor
+#endif
 
 #include <algorithm>
 #include <array>

@@ -28,8 +28,15 @@
 namespace quire::kv_store {
 namespace {
 
-// Head blocks per system call: copied by the system, then hashed while still in the cache.
-constexpr std::size_t kBatch = 32;
+// Head blocks per system call: copied by the system, then hashed while still in the second-level
+// cache.
+constexpr std::size_t kMaxBatch = 128;
+constexpr std::size_t kBatchBytes = 256 * 1024;
+
+std::size_t batch_of(const tensor::KVGeometry& geometry) {
+  return std::clamp(kBatchBytes / static_cast<std::size_t>(geometry.head_block_bytes()),
+                    std::size_t{1}, kMaxBatch);
+}
 
 }  // namespace
 
@@ -142,7 +149,7 @@ Status KVFile::read_pieces(const Place& from, std::span<const std::span<std::byt
     stored = buffers.stored(piece_offset(from.run, first + to.size()) - offset);
     QUIRE_TRY_STATUS(read_at(file_, stored, offset, path_));
   } else {
-    std::array<iovec, kBatch> pieces{};
+    std::array<iovec, kMaxBatch> pieces{};
     std::size_t used = 0;
     std::for_each(to.begin(), to.end(),
                   [&](std::span<std::byte> block) { append_piece(block, pieces, used); });
@@ -205,9 +212,10 @@ Status KVFile::check_shelves(std::span<const BlockId> to, const PagedStore& shel
 template <class Target>
 Status KVFile::read_head(Place from, std::size_t count, const Target& target,
                          Buffers& buffers) const {
-  std::array<std::span<std::byte>, kBatch> batch;
+  std::array<std::span<std::byte>, kMaxBatch> batch;
+  const std::size_t most = batch_of(content().geometry);
   for (std::size_t done = 0; done < count;) {
-    const std::size_t now = std::min(kBatch, count - done);
+    const std::size_t now = std::min(most, count - done);
     for (std::size_t i = 0; i < now; ++i) {
       batch[i] = target(done + i);
     }
@@ -281,7 +289,7 @@ Status KVFile::verify() const {
   for (std::size_t run = 0; run < content().runs.size(); ++run) {
     most = std::max(most, static_cast<std::size_t>(num_blocks(static_cast<int>(run))));
   }
-  std::vector<std::byte> bytes(block_bytes * std::min(kBatch, most));
+  std::vector<std::byte> bytes(block_bytes * std::min(batch_of(geometry), most));
   std::vector<std::span<std::byte>> scratch;
   for (std::size_t at = 0; at < bytes.size(); at += block_bytes) {
     scratch.push_back(std::span(bytes).subspan(at, block_bytes));
