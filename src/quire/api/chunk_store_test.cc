@@ -251,6 +251,60 @@ TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
   EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
 }
 
+// What is saved counts as there, since a run reads it.
+TEST_F(ChunkStore, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
+  for (const bool in_place : {false, true}) {
+    const auto [spec, before] = process_before(in_place);
+    ChunkedLLM llm =
+        ChunkedLLM::open(kModel,
+                         here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
+                         {.store = folder_ / "store"})
+            .value();
+    std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();
+    const double in_use = stat(llm, "blocks_in_use");
+    const CompositionInfo info = llm.preview_composition(spec).value();
+    EXPECT_EQ(info.tokens_reused, 20 + 45 + 33);
+    EXPECT_EQ(info.new_blocks, info.num_blocks);
+    EXPECT_EQ(llm.compose(spec)->info().tokens_reused, info.tokens_reused);
+    const auto parts = llm.explain(spec).value();
+    EXPECT_EQ(std::ranges::count(parts, true, &ReusePart::hit), 3);
+    EXPECT_EQ(stat(llm, "blocks_in_use"), in_use);
+    EXPECT_EQ(llm.chunk_stats().value().total_chunks, 0);
+    EXPECT_EQ(llm.generate_from_chunks(spec).error().code, ErrorCode::kOutOfBlocks);
+    other.reset();
+    const auto output = llm.generate_from_chunks(spec, {.temperature = 0, .max_tokens = 1});
+    ASSERT_TRUE(output.ok()) << output.error().message;
+    EXPECT_EQ(output->usage.cached_tokens, info.tokens_reused);
+    EXPECT_EQ(output->token_ids.front(), before.front());
+  }
+}
+
+TEST_F(ChunkStore, APreviewTakesNoTurnOfWhatIsReadNowAndThen) {
+  const auto [spec, before] = process_before();
+  ChunkedLLM llm = open();
+  make_computing_faster(llm);
+  for (int i = 0; i < 20; ++i) {
+    const CompositionInfo info = llm.preview_composition(spec).value();
+    EXPECT_EQ(info.tokens_reused, 20) << "the system chunk";
+    EXPECT_THAT(info.segments[2].why_not, StartsWith("on disk, but computing is faster"));
+  }
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 45 + 33 + kOwnTokens);
+}
+
+TEST_F(ChunkStore, APreviewKnowsTheChunksThatARunWouldNotFind) {
+  const CompositionSpec spec = process_before().first;
+  ASSERT_TRUE(open().delete_chunk(spec.system_chunk_id).value());
+  ChunkedLLM llm = open();
+  CompositionSpec alone = spec;
+  alone.system_chunk_id.clear();
+  alone.without_system = true;
+  for (const CompositionSpec& lost : {spec, alone}) {
+    EXPECT_EQ(llm.preview_composition(lost).error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(llm.generate_from_chunks(lost).error().code, ErrorCode::kNotFound);
+  }
+}
+
 TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
   {
     ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}),
