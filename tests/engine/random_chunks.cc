@@ -244,10 +244,16 @@ bool RandomChunks::compose() {
   const Copy copy =
       site_.oracle.behind(spec, static_cast<std::size_t>(site_.below(Oracle::kSamplings)));
   const std::int64_t count = 1 + site_.below(8);
+  const auto foreseen = site_.llm.preview_composition(spec);
   const auto output = site_.llm.generate_from_chunks(spec, Oracle::params(copy.sampling, count));
   if (!refused(output, spec, std::ssize(copy.ids) + count)) {
     EXPECT_EQ(output->token_ids, site_.oracle.next(copy, count));
     EXPECT_EQ(output->prompt_token_ids, copy.ids);
+    EXPECT_EQ(output->reuse.grade, foreseen.value().grade);
+    // With stores it depends on what is measured meanwhile.
+    if (!site_.scenario.stores) {
+      EXPECT_EQ(output->usage.cached_tokens, foreseen.value().tokens_reused);
+    }
   }
   return true;
 }
