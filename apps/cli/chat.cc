@@ -1,6 +1,7 @@
 // quire chat: a conversation and the context it stands on, on a terminal or through a pipe.
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,6 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/types.h"
 #include "repl.h"
 
 namespace quire::cli {

@@ -1,6 +1,6 @@
 // What running a composition would do, without doing it. The rest of ChunkService:
 // chunk_service.cc.
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -21,6 +21,7 @@
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
