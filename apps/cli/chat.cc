@@ -1,6 +1,7 @@
 // quire chat: a conversation and the context it stands on, on a terminal or through a pipe.
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,6 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/types.h"
 #include "repl.h"
 
 namespace quire::cli {
@@ -29,18 +29,17 @@ struct ChatCommand {
   ReplOptions repl;
 };
 
-// System text and documents become the first items.
+// System text, for want of one the BOS token that prompts begin with, and documents become the
+// first items.
 Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context) {
   std::string system = options.system;
   const auto tokenizer = llm.tokenizer();
   if (system.empty() && tokenizer.ok()) {
     system = default_system(tokenizer.value());
   }
-  Prompt first = system;
-  if (system.empty()) {
-    first = tokenizer.ok() ? default_beginning(tokenizer.value()) : std::vector<TokenId>();
-  }
-  if (first != Prompt(std::vector<TokenId>())) {
+  const auto bos = tokenizer.ok() ? tokenizer->leading_bos_token_id() : std::nullopt;
+  if (!system.empty() || bos) {
+    const Prompt first = system.empty() ? Prompt(std::vector{*bos}) : system;
     QUIRE_TRY([[maybe_unused]] const std::string id,
               context.add(first, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
   }

@@ -2,17 +2,14 @@
 
 #include <boost/json.hpp>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "generate.h"
 #include "options.h"
 #include "quire/result.h"
 #include "quire/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire::cli {
 namespace {
@@ -56,14 +53,6 @@ std::string default_system(const Tokenizer& tokenizer) {
       given.substr(start + kSystem.size(), question - start - kSystem.size());
   const std::string between = bare.substr(start, bare_question - start);
   return between.ends_with(behind) ? between.substr(0, between.size() - behind.size()) : "";
-}
-
-std::vector<TokenId> default_beginning(const Tokenizer& tokenizer) {
-  const std::optional<TokenId> bos = tokenizer.bos_token_id();
-  const auto prompt = tokenizer.apply_chat_template(
-      json::serialize(json::array{json::object{{"role", "user"}, {"content", kQuestion}}}), true);
-  const std::vector<TokenId> ids = prompt.ok() ? prompt.value() : tokenizer.encode("");
-  return bos && !ids.empty() && ids.front() == *bos ? std::vector{*bos} : std::vector<TokenId>();
 }
 
 Result<Conversation> Conversation::open(const ChatOptions& options, const Tokenizer& tokenizer) {

@@ -4,20 +4,15 @@
 #include <boost/json.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "options.h"
 #include "quire/result.h"
 #include "quire/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire::cli {
 
 // The system text that the chat template writes when it is given none; "" if it writes none.
 [[nodiscard]] std::string default_system(const Tokenizer& tokenizer);
-
-// What prompts begin with for want of a system text: the BOS token, or nothing.
-[[nodiscard]] std::vector<TokenId> default_beginning(const Tokenizer& tokenizer);
 
 class Conversation {
  public:

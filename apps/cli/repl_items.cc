@@ -1,7 +1,10 @@
 // The commands of `quire chat` on items: what the context holds, what is switched on, where it is.
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -141,6 +144,49 @@ Status tag(Repl& repl, const Arguments& arguments) {
   return repl.context().tag(arguments.words[0], arguments.words[1]);
 }
 
+Status set_retention(Repl& repl, const std::string& name,
+                     const std::function<void(ItemRetention&)>& change) {
+  QUIRE_TRY(ContextItem item, repl.context().show(name));
+  change(item.retention);
+  return repl.context().set_retention(item.id, item.retention);
+}
+
+Status pin(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  const bool pinned = !arguments.flags.contains("--off");
+  for (const std::string& id : ids) {
+    QUIRE_TRY_STATUS(set_retention(repl, id, [&](ItemRetention& r) { r.pinned = pinned; }));
+  }
+  return {};
+}
+
+// All of `word`.
+template <class Number>
+Result<Number> parse_number(const std::string& word, std::string_view what) {
+  Number number{};
+  const char* const end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, number);
+  if (error != std::errc() || stop != end) {
+    return {ErrorCode::kInvalidArgument, std::string(what) + ", not \"" + word + "\""};
+  }
+  return number;
+}
+
+Status set_priority(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY(const auto priority,
+            parse_number<std::int32_t>(arguments.words[1], "a priority is a whole number"));
+  return set_retention(repl, arguments.words[0], [&](ItemRetention& r) { r.priority = priority; });
+}
+
+Status set_ttl(Repl& repl, const Arguments& arguments) {
+  std::optional<double> seconds;
+  if (arguments.words.size() > 1) {
+    QUIRE_TRY(seconds, parse_number<double>(arguments.words[1], "a time is a number of seconds"));
+  }
+  return set_retention(repl, arguments.words[0],
+                       [&](ItemRetention& r) { r.ttl_seconds = seconds; });
+}
+
 Status save(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(std::vector<std::string> ids, repl.ids_of(arguments.words));
   if (ids.empty()) {
@@ -211,10 +257,11 @@ Status clear_all(Repl& repl, bool disk) {
   for (const ContextItem& item : items) {
     if (item.kind == ItemKind::kSystem && item.active) {
       const Prompt content = item.text.empty() ? Prompt(item.token_ids) : Prompt(item.text);
-      QUIRE_TRY([[maybe_unused]] const std::string id,
+      QUIRE_TRY(const std::string id,
                 repl.context().add(
                     content, {.name = item.name, .tags = item.tags, .kind = ItemKind::kSystem},
                     repl.interrupt()));
+      QUIRE_TRY_STATUS(repl.context().set_retention(id, item.retention));
       ++kept;
     }
   }
@@ -253,6 +300,15 @@ constexpr Command kCommands[] = {
     {"compose", "ID... [name=NAME]", "one item of several, which then have seen each other",
      "The items it is made of are switched off.\n", compose},
     {"tag", "ID TAG", "gives an item a tag", "", tag},
+    {"pin", "ID... [--off]", "keeps the KV of items where it is, while others make room",
+     "In the store too. With --off they may go again.\n", pin},
+    {"priority", "ID NUMBER", "where memory is short items with a lower one go first",
+     "0 at the start; it may be negative. Of equal ones the least recently used goes first.\n",
+     set_priority},
+    {"ttl", "ID [SECONDS]", "so long after its last use an item may go before all others",
+     "One that is off then gives up its KV in memory with the next use of the context, and the\n"
+     "store may forget it. Without SECONDS its time does not end.\n",
+     set_ttl},
     {"save", "[ID...]", "writes items into the store: the given or all active ones",
      "They stay where they are. Needs --store DIR.\n", save},
     {"unload", "ID... [--drop]", "frees device memory: the KV goes to host memory",

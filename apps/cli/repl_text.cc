@@ -104,6 +104,15 @@ std::string item_listing(const ContextItem& item) {
   object["saved"] = item.saved;
   object["tags"] = json::value_from(item.tags);
   object["parents"] = short_ids(item.parents);
+  if (item.retention.pinned) {
+    object["pinned"] = true;
+  }
+  if (item.retention.priority != 0) {
+    object["priority"] = item.retention.priority;
+  }
+  if (item.retention.ttl_seconds) {
+    object["ttl_seconds"] = *item.retention.ttl_seconds;
+  }
   if (!item.sampling_json.empty()) {
     object["sampling"] = item.sampling_json;
   }

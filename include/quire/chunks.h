@@ -169,7 +169,7 @@ struct CompositionInfo {
     std::int64_t num_tokens = 0;
     std::shared_ptr<const std::vector<TokenId>> token_ids;  // the chunk's, shared with it
     std::int64_t position = 0;
-    bool cached = false;  // its KV is there
+    bool cached = false;  // its KV is there, or in the store, from where a run would read it
     std::string why_not;  // else: never seen, evicted, other anchor, ...
   };
   std::vector<Segment> segments;

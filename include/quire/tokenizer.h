@@ -48,6 +48,8 @@ class QUIRE_API Tokenizer {
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
   [[nodiscard]] std::optional<TokenId> bos_token_id() const;
+  // The same if prompts begin with it: as the chat template writes them, without one as encode().
+  [[nodiscard]] std::optional<TokenId> leading_bos_token_id() const;
   [[nodiscard]] std::optional<TokenId> eos_token_id() const;
   [[nodiscard]] std::optional<TokenId> pad_token_id() const;
   [[nodiscard]] std::optional<TokenId> unk_token_id() const;

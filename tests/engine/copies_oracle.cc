@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
 #include "quire/types.h"
@@ -35,11 +37,24 @@ std::string name_of(const CompositionSpec& spec) {
     name += "+" + context;
   }
   return name + reuse_mode_name(spec.mode) + std::to_string(static_cast<int>(spec.positions)) +
-         selector_name(spec.blend.selector);
+         selector_name(spec.blend.selector) + (spec.computed_in_place ? " in place" : "");
 }
 
+// With its ids that of what decides how it goes on.
 std::string name_of(const Copy& copy) {
-  return copy.composed == 0 ? "" : name_of(copy.spec) + "," + std::to_string(copy.composed);
+  if (copy.composed == 0) {
+    return "";
+  }
+  const std::string composed = "," + std::to_string(copy.composed);
+  if (copy.edit == nullptr) {
+    return name_of(copy.spec) + composed;
+  }
+  std::string name = "(" + name_of(copy.edit->before);
+  for (const TokenId id : copy.edit->before.ids) {
+    name += " " + std::to_string(id);
+  }
+  return name + ")" + std::to_string(copy.edit->start) + "-" + std::to_string(copy.edit->stop) +
+         "+" + std::to_string(copy.edit->middle.size()) + composed;
 }
 
 }  // namespace
@@ -47,11 +62,16 @@ std::string name_of(const Copy& copy) {
 std::string describe(const Copy& copy) {
   std::string text =
       std::to_string(copy.ids.size()) + " tokens, " + std::to_string(copy.sampled) + " sampled";
-  if (copy.composed > 0) {
+  if (copy.composed > 0 && copy.edit != nullptr) {
+    text += ", " + std::to_string(copy.composed) + " of them by an edit of [" +
+            std::to_string(copy.edit->start) + ", " + std::to_string(copy.edit->stop) + ") of (" +
+            describe(copy.edit->before) + ")";
+  } else if (copy.composed > 0) {
     text += ", " + std::to_string(copy.composed) + " composed, mode " +
             reuse_mode_name(copy.spec.mode) + ", " +
             std::to_string(copy.spec.context_chunk_ids.size()) + " contexts, " +
             (copy.spec.without_system ? "no " : "a ") + "system chunk, " +
+            (copy.spec.computed_in_place ? "in place, " : "") +
             (copy.spec.positions == Positions::kParallel ? "parallel" : "one after the other");
   }
   return text;
@@ -80,6 +100,24 @@ void Copy::replace(std::int64_t start, std::int64_t stop, const Ids& middle) {
     cut(start);
   }
   append(changed);
+}
+
+// At the end, and where nothing is replaced by nothing, there is no KV to keep.
+void Copy::replace_only(std::int64_t start, std::int64_t stop, const Ids& middle) {
+  if (stop >= std::ssize(ids) - 1 || (start == stop && middle.empty())) {
+    replace(start, stop, middle);
+    return;
+  }
+  edit = std::make_shared<const ApproximateEdit>(
+      ApproximateEdit{.before = *this, .start = start, .stop = stop, .middle = middle});
+  ids.erase(ids.begin() + start, ids.begin() + stop);
+  ids.insert(ids.begin() + start, middle.begin(), middle.end());
+  sampled = 0;
+  composed = std::ssize(ids) - 1;
+}
+
+int Copy::num_edits() const {
+  return composed == 0 || edit == nullptr ? 0 : 1 + edit->before.num_edits();
 }
 
 void Copy::grow(const Ids& generated) {
@@ -165,6 +203,8 @@ CompositionSpec Oracle::any_spec(std::mt19937& random) const {
   } else if (spec.mode != ReuseMode::kExact && random() % 4 == 0) {
     spec.positions = Positions::kParallel;
   }
+  const bool anchored = spec.mode == ReuseMode::kAnchored || spec.mode == ReuseMode::kBlend;
+  spec.computed_in_place = anchored && random() % 3 == 0;
   return spec;
 }
 
@@ -188,11 +228,19 @@ Sequence Oracle::make(const Copy& copy) {
   if (copy.composed == 0) {
     return llm_.llm().sequence(copy.ids).value();
   }
-  Sequence sequence = llm_.sequence(copy.spec).value();
+  Sequence sequence = copy.edit == nullptr ? llm_.sequence(copy.spec).value() : make(*copy.edit);
   const std::int64_t given = copy.composed + 1;
   EXPECT_TRUE(sequence.rollback_to(given).ok());
   EXPECT_TRUE(sequence.append(Ids(copy.ids.begin() + given, copy.ids.end())).ok());
   EXPECT_EQ(sequence.tokens(), copy.ids);
+  return sequence;
+}
+
+Sequence Oracle::make(const ApproximateEdit& edit) {
+  Sequence sequence = make(edit.before);
+  const Status edited =
+      sequence.replace(edit.start, edit.stop, edit.middle, {}, EditMode::kApproximate);
+  EXPECT_TRUE(edited.ok()) << edited.error().message;
   return sequence;
 }
 

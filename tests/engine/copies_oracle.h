@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -21,18 +22,31 @@
 
 namespace quire {
 
+struct ApproximateEdit;
+
 // A sequence: its ids, and what else decides what comes next.
 struct Copy {
   Ids ids;
   std::size_t sampling = 0;   // of everything that it generates
   std::int64_t sampled = 0;   // the last so many were sampled in one go
-  CompositionSpec spec = {};  // behind which it stands
-  std::int64_t composed = 0;  // so many of its tokens are as that gave them; 0: plain
+  CompositionSpec spec = {};  // behind which it stands, unless it was edited since
+  std::shared_ptr<const ApproximateEdit> edit = nullptr;
+  std::int64_t composed = 0;  // so many of its tokens are as one of these gave them; 0: plain
 
   void append(const Ids& more);
   void cut(std::int64_t length);
   void replace(std::int64_t start, std::int64_t stop, const Ids& middle);
+  void replace_only(std::int64_t start, std::int64_t stop, const Ids& middle);
   void grow(const Ids& generated);
+  // Edits one on top of the other.
+  [[nodiscard]] int num_edits() const;
+};
+
+// What stood behind token `stop` keeps the KV that it had in `before`, but for the last token.
+struct ApproximateEdit {
+  Copy before;
+  std::int64_t start = 0, stop = 0;
+  Ids middle;
 };
 
 // For messages.
@@ -70,6 +84,7 @@ class Oracle {
  private:
   using Key = std::pair<std::string, Ids>;
   [[nodiscard]] Sequence make(const Copy& copy);
+  [[nodiscard]] Sequence make(const ApproximateEdit& edit);
 
   ChunkedLLM llm_;
   std::vector<Chunk> chunks_;

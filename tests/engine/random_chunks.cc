@@ -11,8 +11,13 @@
 #include <vector>
 
 #include "copies_oracle.h"
+#include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/kv/chunk_registry.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "random_sequences.h"
@@ -115,10 +120,29 @@ void RandomChunks::check_one(const ChunkInfo& info) {
   ASSERT_EQ(info.type, right->content.type);
   Known& known = known_[info.chunk_id];
   known.pinned = info.pinned;
-  if (info.memory_bytes > 0) {
-    known.blocks = site_.llm.chunk_blocks(info.chunk_id).value().block_ids();
-  }
+  known.blocks = blocks_of(info);
   ASSERT_EQ(info.memory_bytes, std::ssize(known.blocks) * site_.block_bytes);
+}
+
+// In place a context stands right behind the system chunk, or behind one other context.
+std::vector<std::int32_t> RandomChunks::blocks_of(const ChunkInfo& info) const {
+  std::vector<std::int32_t> gaps = {0};
+  for (std::size_t i = 0; i < Oracle::kContexts; ++i) {
+    const Ids& ids = std::get<Ids>(site_.oracle.context(i, 0).content.content);
+    gaps.push_back(static_cast<std::int32_t>(ids.size()));
+  }
+  const auto engine = site_.llm.llm().impl().open_engine().value();
+  std::vector<std::int32_t> blocks;
+  std::int64_t variants = 0;
+  for (std::size_t i = 0; i < gaps.size() && variants < info.num_variants; ++i) {
+    const auto run =
+        engine->sequences().chunk_run(info.chunk_id, {{.before = info.anchor, .gap = gaps[i]}});
+    if (run.ok()) {
+      blocks.insert(blocks.end(), run->blocks.begin(), run->blocks.end());
+      ++variants;
+    }
+  }
+  return blocks;
 }
 
 void RandomChunks::add_blocks(BlockSet& held) const {
@@ -156,9 +180,11 @@ bool RandomChunks::refused(const T& result, const CompositionSpec& spec, std::in
     })) << result.error().message;
     return true;
   }
-  // Blended tokens have blocks of their own, and so has the end of each chunk.
+  // Blended tokens have blocks of their own, and so has the end of each chunk. Chunks, and what of
+  // them is computed in place, may hold a part of the pool only.
   const std::int64_t most = 2 * site_.blocks_for(tokens) + 2 * std::ssize(ids) + 2;
-  return site_.refused(result, from_disk ? site_.num_blocks + most : most);
+  const bool of_a_part = from_disk || spec.computed_in_place;
+  return site_.refused(result, of_a_part ? site_.num_blocks + most : most);
 }
 
 bool RandomChunks::register_chunk() {
@@ -218,10 +244,16 @@ bool RandomChunks::compose() {
   const Copy copy =
       site_.oracle.behind(spec, static_cast<std::size_t>(site_.below(Oracle::kSamplings)));
   const std::int64_t count = 1 + site_.below(8);
+  const auto foreseen = site_.llm.preview_composition(spec);
   const auto output = site_.llm.generate_from_chunks(spec, Oracle::params(copy.sampling, count));
   if (!refused(output, spec, std::ssize(copy.ids) + count)) {
     EXPECT_EQ(output->token_ids, site_.oracle.next(copy, count));
     EXPECT_EQ(output->prompt_token_ids, copy.ids);
+    EXPECT_EQ(output->reuse.grade, foreseen.value().grade);
+    // With stores it depends on what is measured meanwhile.
+    if (!site_.scenario.stores) {
+      EXPECT_EQ(output->usage.cached_tokens, foreseen.value().tokens_reused);
+    }
   }
   return true;
 }

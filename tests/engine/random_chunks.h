@@ -26,7 +26,7 @@ class RandomChunks {
  private:
   struct Known {
     bool pinned = false;
-    std::vector<std::int32_t> blocks;  // none: only on disk, or a query
+    std::vector<std::int32_t> blocks;  // of all its KV; none: only on disk, or a query
   };
 
   bool register_chunk();
@@ -45,6 +45,7 @@ class RandomChunks {
   // Mostly of chunks that are registered.
   [[nodiscard]] CompositionSpec any_spec();
   [[nodiscard]] bool has_all(const CompositionSpec& spec) const;
+  [[nodiscard]] std::vector<std::int32_t> blocks_of(const ChunkInfo& info) const;
 
   Site& site_;
   RandomSequences& sequences_;

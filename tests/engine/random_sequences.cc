@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "copies_oracle.h"
+#include "kv_rows.h"
 #include "quire/api/test_support.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -38,6 +39,7 @@ std::vector<Operation> RandomSequences::operations() {
           {"generate", 16, [this] { return generate(); }},
           {"rollback_to", 8, [this] { return roll_back_to(); }},
           {"edit", 8, [this] { return edit(); }},
+          {"edit approximately", 8, [this] { return edit_approximately(); }},
           {"checkpoint", 6, [this] { return checkpoint(); }},
           {"rollback", 5, [this] { return roll_back(); }},
           {"commit", 4, [this] { return commit(); }},
@@ -192,6 +194,47 @@ bool RandomSequences::edit() {
   if (!site_.refused(live.sequence.replace(start, stop, middle),
                      need(length + std::ssize(middle)))) {
     live.copy.replace(start, stop, middle);
+  }
+  return true;
+}
+
+// What stands before keeps its KV, and so does, row by row, what stands behind. Behind chunks the
+// token before the edit is computed again, as by any cut.
+bool RandomSequences::edit_approximately() {
+  Live* const live = live_.empty() ? nullptr : &site_.any(live_);
+  if (live == nullptr || live->copy.num_edits() >= kMostEdits) {
+    return false;
+  }
+  const std::int64_t length = std::ssize(live->copy.ids);
+  const std::int64_t start = site_.below(length + 1);
+  const std::int64_t stop = std::min(length, start + site_.below(5));
+  const Ids middle = site_.below(3) == 0 ? Ids() : site_.piece();
+  const std::int64_t shift = std::ssize(middle) - (stop - start);
+  if (length + std::ssize(middle) > kMostTokens) {
+    return false;
+  }
+  Copy edited = live->copy;
+  edited.replace_only(start, stop, middle);
+  const bool was_plain = live->copy.composed == 0;
+  const bool keeps_kv = edited.edit != live->copy.edit;
+  const Sequence before = live->sequence.fork().value();
+  const Status status = live->sequence.replace(start, stop, middle, {}, EditMode::kApproximate);
+  if (keeps_kv && site_.scenario.sequences_only) {  // they have a sliding window
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kIncompatible) << status.error().message;
+    site_.was_refused = true;
+    return true;
+  }
+  // Each run of its KV is copied into blocks of its own.
+  if (site_.refused(status, 2 * need(length + std::ssize(middle)) + kMostRuns)) {
+    return true;
+  }
+  live->copy = std::move(edited);
+  if (keeps_kv && !on_gpu()) {
+    const std::int64_t head = was_plain ? start : start - 1;
+    EXPECT_EQ(kv_rows(live->sequence, 0, head), kv_rows(before, 0, head));
+    EXPECT_EQ(kv_rows(live->sequence, stop + shift, length + shift - 1),
+              kv_rows(before, stop, length - 1));
   }
   return true;
 }

@@ -30,6 +30,8 @@ class RandomSequences {
   static constexpr std::size_t kMostLive = 6;
   static constexpr std::size_t kMostMarks = 3;
   static constexpr std::size_t kMostFiles = 6;
+  static constexpr std::int64_t kMostRuns = 12;  // of the KV of one sequence
+  static constexpr int kMostEdits = 3;           // that are approximate, of one sequence
   static constexpr std::int64_t kMostTokens = 60;
 
   struct Saved {
@@ -50,6 +52,7 @@ class RandomSequences {
   bool generate();
   bool roll_back_to();
   bool edit();
+  bool edit_approximately();
   bool checkpoint();
   bool roll_back();
   bool commit();

@@ -81,6 +81,11 @@ class Tokenizer:
         return self._handle.bos_token_id
 
     @property
+    def leading_bos_token_id(self) -> int | None:
+        """The same if prompts begin with it: as the chat template writes them, without one as encode()."""
+        return self._handle.leading_bos_token_id
+
+    @property
     def eos_token_id(self) -> int | None:
         return self._handle.eos_token_id
 

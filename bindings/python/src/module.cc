@@ -100,6 +100,7 @@ void bind_tokenizer(nb::module_& module) {
       .def("has_chat_template", &Tokenizer::has_chat_template)
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
       .def_prop_ro("bos_token_id", &Tokenizer::bos_token_id)
+      .def_prop_ro("leading_bos_token_id", &Tokenizer::leading_bos_token_id)
       .def_prop_ro("eos_token_id", &Tokenizer::eos_token_id)
       .def_prop_ro("pad_token_id", &Tokenizer::pad_token_id)
       .def_prop_ro("unk_token_id", &Tokenizer::unk_token_id);

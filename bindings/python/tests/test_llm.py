@@ -245,6 +245,7 @@ def test_tokenizer_outlives_its_llm():
     llm.close()
     assert tokenizer.decode(tokenizer.encode("Ada lives in Thornby.")) == "Ada lives in Thornby."
     assert tokenizer.vocab_size == 2048 and tokenizer.eos_token_id == 2
+    assert tokenizer.leading_bos_token_id == tokenizer.bos_token_id
     assert quire.Tokenizer.open(str(MODEL)).encode("Ada") == tokenizer.encode("Ada")
 
 

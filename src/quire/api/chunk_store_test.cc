@@ -64,11 +64,21 @@ class ChunkStore : public testing::Test {
     return output.ok() ? output->token_ids : Ids();
   }
 
-  // What a process that has ended registered, and its answer.
-  [[nodiscard]] std::pair<CompositionSpec, Ids> process_before() const {
+  // What a process that has ended registered and composed, and its answer.
+  [[nodiscard]] std::pair<CompositionSpec, Ids> process_before(bool in_place = false) const {
     ChunkedLLM llm = open();
-    const CompositionSpec spec = register_all(llm);
+    CompositionSpec spec = register_all(llm);
+    spec.computed_in_place = in_place;
     return {spec, answer(llm, spec)};
+  }
+
+  // As if it had been measured.
+  static void make_computing_faster(ChunkedLLM& llm) {
+    engine::ReloadPace& pace = llm.llm().impl().open_engine().value()->tiers().pace();
+    for (int i = 0; i < 5; ++i) {
+      pace.note_read(100, 100);
+      pace.note_computed(100, 0.1);
+    }
   }
 
   void damage_objects() const {
@@ -113,11 +123,7 @@ TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
 TEST_F(ChunkStore, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo) {
   const auto [spec, before] = process_before();
   ChunkedLLM llm = open();
-  engine::ReloadPace& pace = llm.llm().impl().open_engine().value()->tiers().pace();
-  for (int i = 0; i < 5; ++i) {
-    pace.note_read(100, 100);
-    pace.note_computed(100, 0.1);
-  }
+  make_computing_faster(llm);
   const auto parts = llm.explain(spec).value();
   EXPECT_TRUE(parts[0].hit) << "a system chunk is read";
   EXPECT_THAT(parts[1].reason,
@@ -163,14 +169,20 @@ TEST_F(ChunkStore, KvOfEveryWayToComposeIsFoundByTheNextProcess) {
   }
 }
 
+// Not those of other KV of it, which is there alone.
+TEST_F(ChunkStore, TheBlocksOfAChunkAreThoseThatItIsRegisteredWith) {
+  const auto [way, before] = process_before(true);
+  ChunkedLLM llm = open();
+  make_computing_faster(llm);
+  EXPECT_EQ(answer(llm, way), before);
+  const std::string& second = way.context_chunk_ids[1];
+  EXPECT_EQ(llm.get_chunk(second).value().num_variants, 1);
+  EXPECT_EQ(llm.chunk_blocks(second).error().code, ErrorCode::kInvalidComposition);
+  EXPECT_EQ(llm.chunk_blocks(way.context_chunk_ids[0]).value().num_tokens(), 45);
+}
+
 TEST_F(ChunkStore, SavedKvIsReadOnceForABatch) {
-  CompositionSpec way;
-  {
-    ChunkedLLM llm = open();
-    way = register_all(llm);
-    way.computed_in_place = true;
-    answer(llm, way);
-  }
+  const CompositionSpec way = process_before(true).first;
   ChunkedLLM llm = open();
   const std::vector<CompositionSpec> twice = {way, way};
   const SamplingParams params{.temperature = 0, .max_tokens = 1};
@@ -184,14 +196,7 @@ TEST_F(ChunkStore, SavedKvIsReadOnceForABatch) {
 }
 
 TEST_F(ChunkStore, DamagedKvOfAnotherAnchorIsComputedAndSavedAgain) {
-  CompositionSpec way;
-  Ids before;
-  {
-    ChunkedLLM llm = open();
-    way = register_all(llm);
-    way.computed_in_place = true;
-    before = answer(llm, way);
-  }
+  const auto [way, before] = process_before(true);
   damage_objects();
   for (const bool damaged : {true, false}) {
     ChunkedLLM llm = open();
@@ -216,13 +221,7 @@ TEST_F(ChunkStore, DeletingAChunkDeletesAllItsKv) {
 }
 
 TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
-  CompositionSpec way;
-  {
-    ChunkedLLM llm = open();
-    way = register_all(llm);
-    way.computed_in_place = true;
-    answer(llm, way);
-  }
+  const CompositionSpec way = process_before(true).first;
   {
     ChunkedLLM llm = open();
     ASSERT_TRUE(llm.update_chunk(way.context_chunk_ids[1], {.priority = 3}).ok());
@@ -250,6 +249,60 @@ TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), computed + kOwnTokens);
   EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
+}
+
+// What is saved counts as there, since a run reads it.
+TEST_F(ChunkStore, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
+  for (const bool in_place : {false, true}) {
+    const auto [spec, before] = process_before(in_place);
+    ChunkedLLM llm =
+        ChunkedLLM::open(kModel,
+                         here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
+                         {.store = folder_ / "store"})
+            .value();
+    std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();
+    const double in_use = stat(llm, "blocks_in_use");
+    const CompositionInfo info = llm.preview_composition(spec).value();
+    EXPECT_EQ(info.tokens_reused, 20 + 45 + 33);
+    EXPECT_EQ(info.new_blocks, info.num_blocks);
+    EXPECT_EQ(llm.compose(spec)->info().tokens_reused, info.tokens_reused);
+    const auto parts = llm.explain(spec).value();
+    EXPECT_EQ(std::ranges::count(parts, true, &ReusePart::hit), 3);
+    EXPECT_EQ(stat(llm, "blocks_in_use"), in_use);
+    EXPECT_EQ(llm.chunk_stats().value().total_chunks, 0);
+    EXPECT_EQ(llm.generate_from_chunks(spec).error().code, ErrorCode::kOutOfBlocks);
+    other.reset();
+    const auto output = llm.generate_from_chunks(spec, {.temperature = 0, .max_tokens = 1});
+    ASSERT_TRUE(output.ok()) << output.error().message;
+    EXPECT_EQ(output->usage.cached_tokens, info.tokens_reused);
+    EXPECT_EQ(output->token_ids.front(), before.front());
+  }
+}
+
+TEST_F(ChunkStore, APreviewTakesNoTurnOfWhatIsReadNowAndThen) {
+  const auto [spec, before] = process_before();
+  ChunkedLLM llm = open();
+  make_computing_faster(llm);
+  for (int i = 0; i < 20; ++i) {
+    const CompositionInfo info = llm.preview_composition(spec).value();
+    EXPECT_EQ(info.tokens_reused, 20) << "the system chunk";
+    EXPECT_THAT(info.segments[2].why_not, StartsWith("on disk, but computing is faster"));
+  }
+  EXPECT_EQ(answer(llm, spec), before);
+  EXPECT_EQ(stat(llm, "tokens_computed"), 45 + 33 + kOwnTokens);
+}
+
+TEST_F(ChunkStore, APreviewKnowsTheChunksThatARunWouldNotFind) {
+  const CompositionSpec spec = process_before().first;
+  ASSERT_TRUE(open().delete_chunk(spec.system_chunk_id).value());
+  ChunkedLLM llm = open();
+  CompositionSpec alone = spec;
+  alone.system_chunk_id.clear();
+  alone.without_system = true;
+  for (const CompositionSpec& lost : {spec, alone}) {
+    EXPECT_EQ(llm.preview_composition(lost).error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(llm.generate_from_chunks(lost).error().code, ErrorCode::kNotFound);
+  }
 }
 
 TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {

@@ -93,6 +93,9 @@ std::int32_t Tokenizer::vocab_size() const { return impl_->text->tokenizer.vocab
 std::optional<TokenId> Tokenizer::bos_token_id() const {
   return impl_->text->tokenizer.bos_token_id();
 }
+std::optional<TokenId> Tokenizer::leading_bos_token_id() const {
+  return engine::make_turn_format(*impl_->text).bos;
+}
 std::optional<TokenId> Tokenizer::eos_token_id() const {
   return impl_->text->tokenizer.eos_token_id();
 }

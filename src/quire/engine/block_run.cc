@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -90,40 +91,36 @@ BlockRun SequenceService::run_of(const StateRef& state) {
 
 namespace {
 
-std::vector<BlockRun> runs_of(const std::weak_ptr<Engine>& engine, const kv::Ledger& ledger,
-                              const kv::Chunk& chunk) {
-  std::vector<BlockRun> runs;
-  for (const auto& [key, id] : chunk.variants) {
-    const kv::Segment& segment = *ledger.segment(id);
-    BlockRun run{.engine = engine,
-                 .chunk_id = chunk.id,
-                 .registration = chunk.registration,
-                 .segment = id,
-                 .tokens = segment.num_tokens()};
-    for (const BlockId block : segment.blocks().ids()) {
-      run.blocks.push_back(block.value);
-    }
-    const bool registered = key == kv::VariantKey{.before = chunk.anchor};
-    runs.insert(registered ? runs.begin() : runs.end(), std::move(run));
+BlockRun run_of(const std::weak_ptr<Engine>& engine, const kv::Ledger& ledger,
+                const kv::Chunk& chunk, kv::SegmentId variant) {
+  const kv::Segment& segment = *ledger.segment(variant);
+  BlockRun run{.engine = engine,
+               .chunk_id = chunk.id,
+               .registration = chunk.registration,
+               .segment = variant,
+               .tokens = segment.num_tokens()};
+  for (const BlockId block : segment.blocks().ids()) {
+    run.blocks.push_back(block.value);
   }
-  return runs;
+  return run;
 }
 
 }  // namespace
 
-Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id) {
+Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id,
+                                            const std::optional<kv::VariantKey>& key) {
   return engine_.ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
     QUIRE_TRY_STATUS(engine_.chunks_->adopt(chunk_id));
     QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id));
-    std::vector<BlockRun> runs = runs_of(engine_.weak_from_this(), ledger(), *chunk);
-    if (runs.empty()) {
+    const auto variant = chunk->variants.find(key.value_or(kv::registered_key(*chunk)));
+    if (variant == chunk->variants.end()) {
       return Error{
           .code = ErrorCode::kInvalidComposition,
           .message = base::str_cat("chunk ", chunk_id, " has no KV: a ",
                                    chunk_type_name(chunk->type), " is computed where it is used"),
           .chunk_id = chunk_id};
     }
-    return std::move(runs.front());
+    return engine::run_of(engine_.weak_from_this(), ledger(), *chunk, variant->second);
   });
 }
 
@@ -131,8 +128,9 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id) {
 std::vector<BlockRun> SequenceService::known_runs() const {
   std::vector<BlockRun> runs;
   for (const kv::Chunk* chunk : engine_.chunks_->registry().list()) {
-    std::ranges::move(runs_of(engine_.weak_from_this(), ledger(), *chunk),
-                      std::back_inserter(runs));
+    for (const auto& [key, variant] : chunk->variants) {
+      runs.push_back(engine::run_of(engine_.weak_from_this(), ledger(), *chunk, variant));
+    }
   }
   for (const auto& known : states_) {
     if (const StateRef state = known.lock(); state != nullptr && !state->blocks.empty()) {

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -19,9 +18,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/reuse_grade.h"
 #include "quire/engine/session_service.h"
-#include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
@@ -40,23 +37,15 @@ constexpr int kAttempts = 4;
 
 constexpr std::size_t kShownDigits = 12;
 
-std::vector<std::string> chunk_ids(const CompositionSpec& spec) {
+}  // namespace
+
+std::vector<std::string> ChunkService::chunk_ids(const CompositionSpec& spec) {
   std::vector<std::string> ids = spec.context_chunk_ids;
   ids.push_back(spec.query_chunk_id);
   if (!spec.system_chunk_id.empty()) {
     ids.push_back(spec.system_chunk_id);
   }
   return ids;
-}
-
-}  // namespace
-
-std::string ChunkService::why_not_computed(const kv::Part& part) const {
-  if (not_read_.contains({part.chunk->id, part.key})) {
-    return engine_.tiers().pace().why_not_read();
-  }
-  return part.chunk->variants.empty() ? kNotComputedYet
-                                      : "computed under another anchor, not yet under this one";
 }
 
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
@@ -327,79 +316,6 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
   give_up(attempt);
   return {ErrorCode::kOutOfBlocks,
           "the composition's chunks were deleted as fast as they were computed; try again"};
-}
-
-CompositionInfo ChunkService::describe(const CompositionSpec& spec,
-                                       const kv::ResolvedComposition& composition) const {
-  CompositionInfo info{.mode = composition.mode,
-                       .grade = graded(composition.grade, engine_.same_bits()),
-                       .total_tokens = composition.num_tokens()};
-  const kv::Ledger& ledger = this->ledger();
-  const std::int64_t block_tokens = ledger.config().block_tokens;
-  const auto blocks_for = [&](std::int64_t tokens) {
-    return (tokens + block_tokens - 1) / block_tokens;
-  };
-  const bool exact = composition.mode == ReuseMode::kExact;
-  const std::vector<TokenId> prompt = exact ? composition.joined() : std::vector<TokenId>();
-  const kv::PrefixMatch match = exact ? ledger.probe(prompt) : kv::PrefixMatch{};
-  const std::int64_t query = std::ssize(*composition.query.chunk->tokens);
-  const bool misses = exact && match.tokens < info.total_tokens - query;
-  const std::string miss = misses ? kv::to_text(ledger.explain(prompt)) : "";
-  std::int64_t seen = 0;
-  std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
-  for (const kv::Part& part : composition.parts) {
-    const std::int64_t tokens = std::ssize(*part.chunk->tokens);
-    const bool cached = exact ? seen + tokens <= match.tokens : part.segment.has_value();
-    seen += tokens;
-    info.segments.push_back({.chunk_id = part.chunk->id,
-                             .type = part.chunk->type,
-                             .num_tokens = tokens,
-                             .token_ids = part.chunk->tokens,
-                             .position = part.position,
-                             .cached = cached,
-                             .why_not = cached  ? ""
-                                        : exact ? miss
-                                                : why_not_computed(part)});
-    const bool first = counted.insert({part.chunk, part.key}).second;
-    info.num_blocks += first && !exact ? blocks_for(tokens) : 0;
-    info.new_blocks += first && !exact && !cached ? blocks_for(tokens) : 0;
-    info.tokens_reused += cached && !exact ? tokens : 0;
-  }
-  info.segments.push_back({.chunk_id = composition.query.chunk->id,
-                           .type = composition.query.chunk->type,
-                           .num_tokens = query,
-                           .token_ids = composition.query.chunk->tokens,
-                           .position = composition.query.position,
-                           .why_not = kQueryIsComputed});
-  const std::int64_t own = exact ? info.total_tokens : query;
-  info.tokens_reused += match.tokens;
-  if (spec.mode == ReuseMode::kBlend) {
-    const BlendCost cost = blend_cost(spec.blend, composition, ledger.config().block_tokens);
-    info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - cost.tokens);
-    info.new_blocks += cost.blocks;
-  }
-  info.tokens_computed = info.total_tokens - info.tokens_reused;
-  info.num_levels = exact ? 1 : std::ssize(composition.parts) + 1;
-  info.num_blocks += blocks_for(own);
-  info.new_blocks += blocks_for(own) - match.blocks;
-  info.memory_bytes = info.num_blocks * engine_.counters_.block_bytes;
-  return info;
-}
-
-Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
-  const Run run{.spec = &spec};
-  std::optional<Result<CompositionInfo>> info;
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    Uses uses;
-    auto compositions = resolve({&run, 1}, uses);
-    if (compositions.ok()) {
-      info = describe(spec, compositions->front());
-    } else {
-      info = std::move(compositions).error();
-    }
-  }));
-  QUIRE_CHECK(info.has_value(), "the engine thread was called");
-  return std::move(*info);
 }
 
 bool ChunkService::retokenizes_alike(const CompositionInfo& info) const {

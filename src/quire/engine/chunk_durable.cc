@@ -24,13 +24,6 @@
 #include "quire/result.h"
 
 namespace quire::engine {
-namespace {
-
-// Of the KV that a chunk is registered with.
-kv::VariantKey registered_key(const kv::NewChunk& chunk) { return {.before = chunk.anchor}; }
-
-}  // namespace
-
 Status ChunkService::open_store() {
   if (options_.store.empty()) {
     return {};
@@ -82,7 +75,7 @@ std::optional<kv::Chunk> ChunkService::saved_chunk(const std::string& id) {
 
 Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   const kv::NewChunk& chunk = saved;
-  const Name name{chunk.id, registered_key(chunk)};
+  const Name name{chunk.id, kv::registered_key(chunk)};
   if (pending_.contains(name)) {
     return {};  // somebody computes it
   }
@@ -143,7 +136,7 @@ Result<bool> ChunkService::read_variants(const Compositions& compositions) {
 Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::VariantKey& key) {
   const Name name{chunk.id, key};
   const bool had = chunk.variants.contains(key);  // for an earlier composition
-  if (had || key == registered_key(chunk) || pending_.contains(name) ||
+  if (had || key == kv::registered_key(chunk) || pending_.contains(name) ||
       !store_->has_kv(chunk.id, object_of(chunk, key)) || !reads_next(name)) {
     return false;
   }
@@ -153,7 +146,7 @@ Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::Varian
 
 // What the KV of a chunk is called in the store.
 std::string ChunkService::object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const {
-  if (key == registered_key(chunk)) {
+  if (key == kv::registered_key(chunk)) {
     return chunk.id;
   }
   std::string before = key.before;
@@ -216,7 +209,7 @@ Status ChunkService::save(const std::string& id) {
   bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
   QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
     QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
-    QUIRE_TRY(held, hold_kv(*known, registered_key(*known)));
+    QUIRE_TRY(held, hold_kv(*known, kv::registered_key(*known)));
     behind =
         !options_.write_through && ledger().blocks_available() > ledger().config().num_blocks / 4;
     const kv::NewChunk& chunk = *known;

@@ -318,7 +318,7 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
 // A chunk that nobody has registered yet. Nothing to wait for when it needs no KV.
 Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   const bool needs_kv = draft.chunk.type != ChunkType::kQuery && !windowed();  // ids alone
-  const kv::VariantKey key = {.before = draft.chunk.anchor};
+  const kv::VariantKey key = kv::registered_key(draft.chunk);
   const auto meanwhile = pending_.find({draft.chunk.id, key});
   if (meanwhile != pending_.end()) {  // somebody else is at it
     return std::optional(meanwhile->second);

@@ -76,7 +76,8 @@ class ChunkService {
   [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds);
   [[nodiscard]] Result<ChunkStats> stats();
 
-  // What running the composition would do. Changes nothing.
+  // What running the composition would do. Changes nothing, needs no block, and reads no KV: what
+  // is damaged on disk counts as there.
   [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec);
   // Whether encoding the joined text gives the joined ids.
   [[nodiscard]] bool retokenizes_alike(const CompositionInfo& info) const;
@@ -194,9 +195,13 @@ class ChunkService {
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
                                       const kv::ResolvedComposition& composition,
                                       ComposedPrompt& composed);
-  [[nodiscard]] std::string why_not_computed(const kv::Part& part) const;
+  [[nodiscard]] static std::vector<std::string> chunk_ids(const CompositionSpec& spec);
+
+  // Previewing: chunk_preview.cc. Engine thread.
+  class Foresight;
   [[nodiscard]] CompositionInfo describe(const CompositionSpec& spec,
-                                         const kv::ResolvedComposition& composition) const;
+                                         const kv::ResolvedComposition& composition,
+                                         const Foresight& foresight) const;
 
   Engine& engine_;
   const ChunkCacheOptions options_;

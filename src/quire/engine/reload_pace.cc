@@ -53,15 +53,28 @@ ReloadPace::Measured ReloadPace::measured() const {
   return {.read = read_.value(), .computed = computed_.value()};
 }
 
-bool ReloadPace::reads_next() {
-  const bool computes = measured().computing_is_faster();
-  const std::lock_guard lock(mutex_);
-  if (!computes || computed_in_turn_ == kComputedInTurn) {
+bool ReloadPace::Forecast::reads_next() {
+  if (!computing_is_faster_ || computed_in_turn_ == kComputedInTurn) {
     computed_in_turn_ = 0;
     return true;
   }
   ++computed_in_turn_;
   return false;
+}
+
+ReloadPace::Forecast ReloadPace::forecast() const {
+  const bool faster = measured().computing_is_faster();
+  const std::lock_guard lock(mutex_);
+  return {faster, computed_in_turn_};
+}
+
+bool ReloadPace::reads_next() {
+  const bool faster = measured().computing_is_faster();
+  const std::lock_guard lock(mutex_);
+  Forecast now(faster, computed_in_turn_);
+  const bool reads = now.reads_next();
+  computed_in_turn_ = now.computed_in_turn_;
+  return reads;
 }
 
 std::string ReloadPace::why_not_read() const {

@@ -23,6 +23,19 @@ class ReloadPace {
   // True unless both are known (of at least three) and computing was faster. Then too now and then,
   // so that reading is measured again.
   [[nodiscard]] bool reads_next();
+  // What reads_next() would say from now on, if nothing were measured meanwhile.
+  class Forecast {
+   public:
+    [[nodiscard]] bool reads_next();
+
+   private:
+    friend class ReloadPace;
+    Forecast(bool computing_is_faster, int computed_in_turn)
+        : computing_is_faster_(computing_is_faster), computed_in_turn_(computed_in_turn) {}
+    bool computing_is_faster_;
+    int computed_in_turn_;
+  };
+  [[nodiscard]] Forecast forecast() const;
 
   struct Measured {  // seconds per token; nullopt: not known yet
     std::optional<double> read, computed;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace quire::engine {
 namespace {
 
@@ -66,6 +69,21 @@ TEST(ReloadPace, ReadsNowAndThenToMeasureAgain) {
     pace.note_read(100, 1e-4);
   }
   EXPECT_TRUE(pace.reads_next()) << "the disk is fast again";
+}
+
+TEST(ReloadPace, AForecastIsWhatIsThenSaidAndTakesNoTurn) {
+  ReloadPace pace;
+  note(pace, 1e-3, 2e-4);
+  EXPECT_FALSE(pace.reads_next());
+  ReloadPace::Forecast forecast = pace.forecast();
+  std::vector<bool> foreseen;
+  for (int i = 0; i < 40; ++i) {
+    foreseen.push_back(forecast.reads_next());
+  }
+  EXPECT_EQ(std::ranges::count(foreseen, true), 2);
+  for (const bool reads : foreseen) {
+    EXPECT_EQ(pace.reads_next(), reads);
+  }
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
+#include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
@@ -106,8 +107,10 @@ class SequenceService {
   // Logits of the next token; the state stays.
   [[nodiscard]] Result<std::shared_ptr<Channel>> logits(const StateRef& state);
 
-  // The KV that a chunk was registered with. kNotFound, kInvalidComposition for one without.
-  [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id);
+  // The KV of a chunk; no key: that which it was registered with. kNotFound, kInvalidComposition
+  // for one without.
+  [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id,
+                                           const std::optional<kv::VariantKey>& key = {});
   // What plain block ids mean: the chunks and states that consist of exactly these blocks and
   // `tokens` tokens. kInvalidComposition when there is none, or when it could mean several things.
   [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,

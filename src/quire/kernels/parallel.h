@@ -21,8 +21,7 @@ void parallel_ranges(const Context& context, std::int64_t items, std::int64_t el
   const std::int64_t wanted = items * elements_per_item / kElementsPerTask;
   const std::int64_t shares = (wanted + threads - 1) / threads * threads;  // equal ones
   const std::int64_t most = std::min(items, threads * kTasksPerThread);
-  const std::int64_t tasks =
-      wanted < 2 ? 1 : std::clamp<std::int64_t>(shares, 1, std::max<std::int64_t>(most, 1));
+  const std::int64_t tasks = wanted < 2 ? 1 : std::min(shares, most);
   context.pool->run(static_cast<int>(tasks),
                     [&](int task, int) { fn(items * task / tasks, items * (task + 1) / tasks); });
 }

@@ -64,6 +64,10 @@ struct NewChunk {
   std::string anchor;   // id of a system chunk, or ""
   std::string text_id;  // of what was registered as text; "" otherwise
 };
+// Of the KV that it is registered with.
+[[nodiscard]] inline VariantKey registered_key(const NewChunk& chunk) {
+  return {.before = chunk.anchor};
+}
 
 struct Chunk : NewChunk {
   WallClock::time_point created, accessed;

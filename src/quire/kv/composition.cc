@@ -24,8 +24,8 @@ namespace {
 
 Status invalid(std::string message) { return {ErrorCode::kInvalidComposition, std::move(message)}; }
 
-Result<Part> part_of(ChunkRegistry& registry, const std::string& id, ChunkType type) {
-  QUIRE_TRY(const Chunk* chunk, registry.get(id));
+Result<Part> part_of(const FindChunk& find, const std::string& id, ChunkType type) {
+  QUIRE_TRY(const Chunk* chunk, find(id));
   if (chunk->type != type) {
     return Error{.code = ErrorCode::kInvalidComposition,
                  .message = base::str_cat("chunk ", id.substr(0, 12), "... is a ",
@@ -219,6 +219,11 @@ std::vector<TokenId> ResolvedComposition::joined() const {
 
 Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSpec& spec,
                                     bool windowed) {
+  return resolve([&](const std::string& id) { return registry.get(id); }, spec, windowed);
+}
+
+Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec& spec,
+                                    bool windowed) {
   QUIRE_TRY_STATUS(check_mode(spec, windowed));
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,
@@ -232,16 +237,16 @@ Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSp
   ResolvedComposition composition{.mode = spec.mode};
   const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
   if (num_systems == 1) {
-    QUIRE_TRY(Part part, part_of(registry, spec.system_chunk_id, ChunkType::kSystemPrompt));
+    QUIRE_TRY(Part part, part_of(find, spec.system_chunk_id, ChunkType::kSystemPrompt));
     composition.parts.push_back(std::move(part));
   }
   const std::string before = before_contexts(spec);
   for (const std::string& id : spec.context_chunk_ids) {
-    QUIRE_TRY(Part part, part_of(registry, id, ChunkType::kContext));
+    QUIRE_TRY(Part part, part_of(find, id, ChunkType::kContext));
     part.key.before = before;
     composition.parts.push_back(std::move(part));
   }
-  QUIRE_TRY(composition.query, part_of(registry, spec.query_chunk_id, ChunkType::kQuery));
+  QUIRE_TRY(composition.query, part_of(find, spec.query_chunk_id, ChunkType::kQuery));
   QUIRE_TRY_STATUS(place(spec, num_systems, composition));
   if (spec.mode == ReuseMode::kBlend) {
     QUIRE_TRY_STATUS(check_blend(spec.blend, composition.num_tokens()));

@@ -1,9 +1,9 @@
 // Composition: an ordered list of chunks as segments at positions. Resolving one is a pure function
-// of the registry: what preview shows is what a run then does. Cost: O(parts), whatever their
-// length.
+// of the chunks: what preview shows is what a run then does. Cost: O(parts), whatever their length.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ namespace quire::kv {
 
 // A chunk in use.
 struct Part {
-  const Chunk* chunk = nullptr;      // valid until the registry changes
+  const Chunk* chunk = nullptr;      // as long as what found it says
   VariantKey key;                    // of the KV that the mode asks for
   std::optional<SegmentId> segment;  // there already
   std::int32_t position = 0;         // of its first token
@@ -39,6 +39,10 @@ struct ResolvedComposition {
 // kInvalidComposition for wrong kinds, numbers or positions, kNotFound for unknown chunks,
 // kIncompatible when the mode has no meaning (`windowed`: the model has a sliding window, so only
 // kExact has one). Mode kExact gives parts without segments: the ids are a plain prompt.
+using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
+[[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
+                                                  const CompositionSpec& spec, bool windowed);
+// Of the chunks of a registry, valid until it changes.
 [[nodiscard]] Result<ResolvedComposition> resolve(ChunkRegistry& registry,
                                                   const CompositionSpec& spec, bool windowed);
 

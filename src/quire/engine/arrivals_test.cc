@@ -1,0 +1,168 @@
+// Loads whose reading the test holds up: what others see meanwhile follows from no timing. The
+// test's own thread is the engine's.
+#include "quire/engine/arrivals.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/test_support.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+namespace {
+
+using Blocks = std::vector<BlockId>;
+using LoadRef = Arrivals::LoadRef;
+
+// What a test waits for to see that something does not come.
+constexpr std::chrono::milliseconds kMoment(300);
+constexpr int kTokens = 10;  // three blocks of four
+
+class ArrivalsTest : public testing::Test {
+ protected:
+  // The file's KV into these blocks.
+  LoadRef load(
+      const std::string& file, const Blocks& to,
+      std::function<void(const Status&)> done = [](const Status&) {}) {
+    auto opened = kv_store::KVFile::open(file).value();
+    std::vector<kv_store::KVFilePart> parts;
+    parts.push_back(
+        {.file = std::make_shared<const kv_store::KVFile>(std::move(opened)), .part = {.to = to}});
+    arrivals_.start(std::move(parts), std::move(done));
+    return arrivals_.filling(to).back();
+  }
+
+  [[nodiscard]] std::string saved() const {
+    std::string path = folder_.path() / "saved.qkv";
+    const kv_store::KVFileContent content{.fingerprint = kv_store::fingerprint_of(1),
+                                          .geometry = from_.geometry(),
+                                          .runs = {kv_store::run_of(kTokens)}};
+    const std::vector<Blocks> blocks = {saved_blocks_};
+    EXPECT_TRUE(kv_store::write_kv_file(path, content, from_, blocks).ok());
+    return path;
+  }
+
+  // The first block of the last layer and head.
+  [[nodiscard]] std::string damaged() const {
+    std::vector<char> bytes = kv_store::file_bytes_of(saved());
+    bytes[bytes.size() - 3 * static_cast<std::size_t>(from_.geometry().head_block_bytes())] ^= 1;
+    std::string path = folder_.path() / "damaged.qkv";
+    kv_store::write_bytes(path, bytes);
+    return path;
+  }
+
+  [[nodiscard]] bool is_there(const Blocks& blocks) const {
+    return kv_store::kv_bytes(to_, blocks, kTokens) ==
+           kv_store::kv_bytes(from_, saved_blocks_, kTokens);
+  }
+
+  // From now on the loading thread does this before a letter is sent.
+  void before_letters(std::function<void()> todo) { before_letter_ = std::move(todo); }
+
+  // What the engine's thread does between two steps.
+  void read_letters() {
+    std::vector<std::function<void()>> letters;
+    {
+      const std::lock_guard lock(mutex_);
+      letters.swap(letters_);
+    }
+    for (const auto& letter : letters) {
+      letter();
+    }
+  }
+
+  const kv_store::TemporaryFolder folder_;
+  const kv_store::PagedStore from_ = kv_store::random_shelves(kv_store::small_geometry(), 6, 1);
+  const Blocks saved_blocks_ = kv_store::ids({5, 1, 2});
+  kv_store::PagedStore to_ = kv_store::random_shelves(kv_store::small_geometry(), 9, 2);
+  kv::Ledger ledger_{{.num_blocks = 9, .block_tokens = 4}};
+  std::function<void()> before_letter_ = [] {};
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::function<void()>> letters_;
+  Arrivals arrivals_{to_, ledger_, [this](std::function<void()> letter) {
+                       before_letter_();
+                       const std::lock_guard lock(mutex_);
+                       letters_.push_back(std::move(letter));
+                     }};
+};
+
+// The letter is on its way before anybody is let go: what they ask the engine comes behind it.
+TEST_F(ArrivalsTest, WhoHasWaitedForAllOfALoadFindsItFinished) {
+  std::promise<void> waited;
+  before_letters([&, let_go = waited.get_future().share()] {
+    EXPECT_EQ(let_go.wait_for(kMoment), std::future_status::timeout);
+  });
+  bool finished = false;
+  const LoadRef loading = load(saved(), kv_store::ids({0, 1, 2}),
+                               [&](const Status& status) { finished = status.ok(); });
+  auto waiting = std::async(std::launch::async, [&] {
+    const Status status = loading->wait();
+    waited.set_value();
+    return status;
+  });
+  EXPECT_TRUE(waiting.get().ok());
+  read_letters();
+  EXPECT_TRUE(finished);
+  EXPECT_TRUE(arrivals_.idle());
+  EXPECT_TRUE(is_there(kv_store::ids({0, 1, 2})));
+}
+
+TEST_F(ArrivalsTest, WhatIsNotReadYetIsWaitedForByWhoeverReadsOrCopiesIt) {
+  std::promise<void> go;
+  before_letters([held_up = go.get_future().share()] { held_up.wait(); });
+  const Blocks first = kv_store::ids({0, 1, 2}), second = kv_store::ids({3, 4, 5});
+  const LoadRef before = load(saved(), first);
+  const LoadRef loading = load(saved(), second);
+  EXPECT_EQ(arrivals_.filling(second), std::vector{loading});
+  EXPECT_TRUE(arrivals_.check(second).ok()) << "nothing bad is known";
+  EXPECT_FALSE(is_there(second));
+  auto layer = std::async(std::launch::async, [&] { return loading->wait(0); });
+  EXPECT_EQ(layer.wait_for(kMoment), std::future_status::timeout);
+  auto later = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(kMoment);
+    go.set_value();
+  });
+  arrivals_.before_copy({.from = BlockId{4}, .to = BlockId{6}});
+  EXPECT_TRUE(is_there(second)) << "the copy waits for all layers";
+  EXPECT_TRUE(layer.get().ok());
+  EXPECT_TRUE(before->wait().ok());
+  EXPECT_TRUE(arrivals_.outcome(second).ok());
+  read_letters();
+  EXPECT_TRUE(arrivals_.idle());
+}
+
+TEST_F(ArrivalsTest, ACopyThatWasOrderedBeforeTheDamageWasSeenIsBadToo) {
+  std::promise<void> go;
+  before_letters([held_up = go.get_future().share()] { held_up.wait(); });
+  const LoadRef before = load(saved(), kv_store::ids({0, 1, 2}));
+  const Blocks bad = kv_store::ids({3, 4, 5});
+  const LoadRef loading = load(damaged(), bad);
+  EXPECT_TRUE(arrivals_.check(bad).ok());
+  auto later = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(kMoment);
+    go.set_value();
+  });
+  arrivals_.before_copy({.from = BlockId{3}, .to = BlockId{6}});
+  EXPECT_EQ(arrivals_.check(kv_store::ids({6})).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(loading->wait().error().code, ErrorCode::kCorrupt);
+  read_letters();
+  EXPECT_EQ(arrivals_.check(bad).error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(arrivals_.check(kv_store::ids({0, 1, 2, 7})).ok());
+}
+
+}  // namespace
+}  // namespace quire::engine

@@ -1,0 +1,64 @@
+#include "kv_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include "quire/api/llm_impl.h"
+#include "quire/api/sequence_impl.h"
+#include "quire/base/ids.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/tier_service.h"
+#include "quire/kernels/kv_read.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/sequence.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire {
+namespace {
+
+// Appends one token's, [layers, kv_heads, 2, head_dim].
+void add_row(const kv_store::PagedStore& shelves, tensor::KVSlot slot,
+             std::vector<std::uint32_t>& rows) {
+  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
+    const tensor::PagedKVView view = shelves.view(layer);
+    std::vector<float> row(static_cast<std::size_t>(view.head_dim));
+    for (int head = 0; head < view.kv_heads; ++head) {
+      for (const auto read : {&kernels::read_key, &kernels::read_value}) {
+        read(view, head, slot, row);
+        std::ranges::transform(row, std::back_inserter(rows),
+                               [](float value) { return std::bit_cast<std::uint32_t>(value); });
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
+                                   std::int64_t last) {
+  const auto engine = sequence.impl().llm->open_engine().value();
+  const auto state = sequence.impl().look().value();
+  const auto described = engine->tiers().describe(state).value();
+  const kv_store::PagedStore& shelves = engine->tiers().shelves();
+  const std::int64_t block_tokens = shelves.geometry().block_tokens;
+  std::vector<std::uint32_t> rows;
+  std::int64_t before = 0;  // tokens of earlier runs
+  for (std::size_t run = 0; run < described.runs.size(); ++run) {
+    const std::int64_t tokens = std::ssize(described.runs[run].tokens);
+    for (std::int64_t i = std::max<std::int64_t>(first - before, 0);
+         i < std::min(last - before, tokens); ++i) {
+      const BlockId block = described.blocks[run][static_cast<std::size_t>(i / block_tokens)];
+      add_row(shelves,
+              {.block = block.value, .offset = static_cast<std::int32_t>(i % block_tokens)}, rows);
+    }
+    before += tokens;
+  }
+  return rows;
+}
+
+}  // namespace quire
