@@ -396,6 +396,25 @@ def test_a_restart_finds_its_chunks_in_the_store(tmp_path):
             llm.generate_from_chunks(**composing(ids))
 
 
+def test_chunks_are_listed_in_the_order_of_registration_by_any_process(tmp_path):
+    def numbers(llm):
+        return [chunk.metadata["number"] for chunk in llm.list_chunks()]
+
+    with ChunkedLLM(MODEL, threads=2, store=tmp_path) as llm:
+        for number in range(4):
+            llm.register_chunk(f"Card {number}.", ChunkType.CONTEXT, {"number": number})
+            time.sleep(0.002)  # the store's clock counts milliseconds
+    with ChunkedLLM(MODEL, threads=2, store=tmp_path) as llm:
+        assert numbers(llm) == [0, 1, 2, 3]
+        for number in (2, 0):  # a use of what is there
+            llm.register_chunk(f"Card {number}.", ChunkType.CONTEXT)
+            assert numbers(llm) == [0, 1, 2, 3]
+        llm.register_chunk("Card 4.", ChunkType.CONTEXT, {"number": 4})
+        assert numbers(llm) == [0, 1, 2, 3, 4]
+    with ChunkedLLM(MODEL, threads=2, store=tmp_path) as llm:
+        assert numbers(llm) == [0, 1, 2, 3, 4]
+
+
 def test_a_store_that_cannot_be_is_an_os_error(tmp_path):
     (tmp_path / "file").write_text("no store")
     for path in (tmp_path / "file", "/proc/no/store"):
