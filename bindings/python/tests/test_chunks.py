@@ -228,6 +228,23 @@ def test_statistics_count(llm):
     assert llm.clear_chunks(ChunkType.QUERY) == 1 and llm.clear_chunks() == 1
 
 
+def test_reused_tokens_are_counted_wherever_their_kv_was(llm, ids):
+    params = {"temperature": 0, "max_tokens": 2}
+    blocks, count = llm.chunk_blocks(ids[0])
+    plain = llm.generate([*range(20, 90)], params)
+    asks = (
+        lambda: llm.generate(plain.prompt_token_ids, params),  # prefix cache
+        lambda: llm.generate_from_chunks(**composing(ids), sampling_params=params),
+        lambda: llm.generate_from_chunks(**composing(ids), mode="exact", sampling_params=params),
+        lambda: llm.infer_from_blocks(blocks, count, [20, 21], params),
+    )
+    for ask in asks:
+        before = llm.stats()["tokens_reused"]
+        reused = ask().usage.cached_tokens
+        assert llm.stats()["tokens_reused"] - before == reused
+    assert reused == count
+
+
 def test_age_pins_and_ttl_decide_what_goes(llm):
     pinned = llm.register_chunk(ADA, "context", pinned=True)
     short = llm.register_chunk(LARS, "context", ttl_seconds=3600)
