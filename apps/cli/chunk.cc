@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "compose.h"
 #include "generate.h"
 #include "options.h"
 #include "output.h"
@@ -25,13 +26,7 @@
 namespace quire::cli {
 namespace {
 
-// What a command of a script does once its line is parsed.
-using ScriptAction = std::function<Status()>;
-
 namespace json = boost::json;
-
-constexpr const char* kNameKey = "name";  // of a chunk's name in its metadata
-constexpr const char* kChunkHelp = "id, beginning of an id, or name";
 
 CLI::Option* add_type(CLI::App& command, const std::function<void(ChunkType)>& set) {
   return add_named<ChunkType>(command, "--type", &chunk_type_name,
@@ -39,26 +34,22 @@ CLI::Option* add_type(CLI::App& command, const std::function<void(ChunkType)>& s
                               set, "kind of chunk");
 }
 
-json::object metadata_of(const ChunkInfo& chunk) {
-  return json::parse(chunk.metadata_json).get_object();
-}
-
-std::string name_of(const ChunkInfo& chunk) {
-  const json::object metadata = metadata_of(chunk);
-  const json::value* name = metadata.if_contains(kNameKey);
-  return name != nullptr && name->is_string() ? std::string(name->get_string()) : std::string();
+json::value or_null(const std::string& text) {
+  return text.empty() ? json::value(nullptr) : json::value(text);
 }
 
 json::object describe(const ChunkInfo& chunk, bool whole) {
   json::object object{{"chunk_id", chunk.chunk_id},
                       {"chunk_type", chunk_type_name(chunk.type)},
                       {"token_count", chunk.token_ids.size()},
-                      {"metadata", metadata_of(chunk)},
+                      {"metadata", json::parse(chunk.metadata_json)},
                       {"created_at", chunk.created_at},
                       {"last_accessed", chunk.last_accessed},
                       {"access_count", chunk.access_count},
                       {"pinned", chunk.pinned},
                       {"priority", chunk.priority},
+                      {"anchor", or_null(chunk.anchor)},
+                      {"num_variants", chunk.num_variants},
                       {"memory_bytes", chunk.memory_bytes}};
   object["ttl_seconds"] =
       chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
@@ -74,12 +65,13 @@ json::object describe(const CompositionInfo& info) {
                                     {"num_tokens", segment.num_tokens},
                                     {"position", segment.position},
                                     {"cached", segment.cached},
-                                    {"why_not", segment.why_not}});
+                                    {"why_not", or_null(segment.why_not)}});
   }
   return {{"mode", reuse_mode_name(info.mode)},      {"grade", reuse_grade_name(info.grade)},
           {"total_tokens", info.total_tokens},       {"tokens_reused", info.tokens_reused},
           {"tokens_computed", info.tokens_computed}, {"num_levels", info.num_levels},
-          {"num_blocks", info.num_blocks},           {"memory_bytes", info.memory_bytes},
+          {"num_blocks", info.num_blocks},           {"new_blocks", info.new_blocks},
+          {"memory_bytes", info.memory_bytes},       {"retokenizes_alike", info.retokenizes_alike},
           {"segments", std::move(segments)}};
 }
 
@@ -92,11 +84,11 @@ Status confirm(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : Status();
 }
 
-// Options of a command, with the format that the session gives them.
+// Options of a command, with the format of those that name none.
 template <class Options>
-std::shared_ptr<Options> options_of(CLI::App& command, const ScriptSession& session) {
+std::shared_ptr<Options> options_of(CLI::App& command, Format format) {
   auto options = std::make_shared<Options>();
-  options->format = session.format;
+  options->format = format;
   add_format(command, options->format);
   return options;
 }
@@ -121,7 +113,7 @@ Status add(ScriptSession& session, AddOptions& options) {
     metadata[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
   if (options.name) {
-    metadata[kNameKey] = *options.name;
+    metadata["name"] = *options.name;
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
   if (options.text) {
@@ -134,9 +126,9 @@ Status add(ScriptSession& session, AddOptions& options) {
   return options.format == Format::kJson ? print_json(describe(chunk, false)) : print(id + "\n");
 }
 
-void declare_add(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+void declare_add(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("add", "Register a text and compute its KV");
-  auto options = options_of<AddOptions>(*command, session);
+  auto options = options_of<AddOptions>(*command, format);
   command->add_option("TEXT", options->text, "the chunk's text");
   command->add_option("--file", options->file, "file with the text, - for stdin");
   ChunkContent& chunk = options->chunk;
@@ -148,8 +140,8 @@ void declare_add(CLI::App& app, ScriptSession& session, ScriptAction& action) {
                       "seconds after its last use, then it goes");
   command->add_option("--priority", chunk.options.priority, "lower ones are evicted first");
   command->add_flag("--pin", chunk.options.pinned, "never evict it");
-  command->callback([&session, &action, options] {
-    action = [&session, options] { return add(session, *options); };
+  command->callback([&action, options] {
+    action = [options](ScriptSession& session) { return add(session, *options); };
   });
 }
 
@@ -171,12 +163,12 @@ Status list(ScriptSession& session, const ListOptions& options) {
   return options.format == Format::kJson ? print_json(objects) : print(table);
 }
 
-void declare_list(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+void declare_list(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("list", "Id, kind, tokens, name and beginning of chunks");
-  auto options = options_of<ListOptions>(*command, session);
+  auto options = options_of<ListOptions>(*command, format);
   add_type(*command, [options](ChunkType type) { options->type = type; });
-  command->callback([&session, &action, options] {
-    action = [&session, options] { return list(session, *options); };
+  command->callback([&action, options] {
+    action = [options](ScriptSession& session) { return list(session, *options); };
   });
 }
 
@@ -185,12 +177,12 @@ Status clear(ScriptSession& session, const ListOptions& options) {
   return show({{"cleared", cleared}}, options.format);
 }
 
-void declare_clear(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+void declare_clear(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("clear", "Delete all chunks, or those of a kind");
-  auto options = options_of<ListOptions>(*command, session);
+  auto options = options_of<ListOptions>(*command, format);
   add_type(*command, [options](ChunkType type) { options->type = type; });
-  command->callback([&session, &action, options] {
-    action = [&session, options] { return clear(session, *options); };
+  command->callback([&action, options] {
+    action = [options](ScriptSession& session) { return clear(session, *options); };
   });
 }
 
@@ -219,86 +211,36 @@ Status remove(ScriptSession& session, const OneOptions& options) {
 }
 
 // A command on one chunk.
-void declare_one(CLI::App& app, ScriptSession& session, ScriptAction& action,
+void declare_one(CLI::App& app, Format format, ScriptAction& action,
                  std::pair<const char*, const char*> name_and_help,
                  Status (*work)(ScriptSession&, const OneOptions&)) {
   CLI::App* command = app.add_subcommand(name_and_help.first, name_and_help.second);
-  auto options = options_of<OneOptions>(*command, session);
+  auto options = options_of<OneOptions>(*command, format);
   command->add_option("CHUNK", options->chunk, kChunkHelp)->required();
   if (work == &pin) {
     command->add_flag("--off", options->off, "let it be evicted again");
   }
-  command->callback([&session, &action, options, work] {
-    action = [&session, options, work] { return work(session, *options); };
+  command->callback([&action, options, work] {
+    action = [options, work](ScriptSession& session) { return work(session, *options); };
   });
 }
 
 struct RunOptions {
   Format format = Format::kText;
-  std::vector<std::string> chunks;
-  std::optional<std::string> query;
-  CompositionSpec spec;
+  ComposeOptions composing;
   SamplingParams sampling;
 };
 
-void add_how(CLI::App& command, CompositionSpec& spec) {
-  add_named<ReuseMode>(
-      command, "--mode", &reuse_mode_name,
-      {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend},
-      [&spec](ReuseMode mode) { spec.mode = mode; }, "what contexts have seen (anchored)");
-  command.add_flag_callback(
-      "--parallel", [&spec] { spec.positions = Positions::kParallel; },
-      "all contexts start where the system chunk ends");
-  command.add_flag("--without-system", spec.without_system, "compose without a system chunk");
-  command.add_flag("--bos-sink", spec.bos_sink, "independent contexts have seen a BOS token too");
-  command.add_option("--recompute", spec.blend.share, "blend: share of the context tokens");
-  add_named<Selector>(
-      command, "--selector", &selector_name,
-      {Selector::kQueryAttention, Selector::kValueDeviation, Selector::kFirst, Selector::kRandom,
-       Selector::kAll, Selector::kNone},
-      [&spec](Selector selector) { spec.blend.selector = selector; }, "blend: which tokens");
-  add_named<ReuseMode>(
-      command, "--base", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kIndependent},
-      [&spec](ReuseMode base) { spec.blend.base = base; }, "blend: mode of the other tokens");
-}
-
-// Puts each chunk where its kind belongs; contexts keep their order.
-Status resolve(const ChunkedLLM& llm, RunOptions& options) {
-  for (const std::string& reference : options.chunks) {
-    QUIRE_TRY(const ChunkInfo chunk, find_chunk(llm, reference));
-    if (chunk.type == ChunkType::kContext) {
-      options.spec.context_chunk_ids.push_back(chunk.chunk_id);
-      continue;
-    }
-    std::string& place = chunk.type == ChunkType::kQuery ? options.spec.query_chunk_id
-                                                         : options.spec.system_chunk_id;
-    if (!place.empty()) {
-      return {ErrorCode::kInvalidComposition, "\"" + reference + "\" is a second " +
-                                                  chunk_type_name(chunk.type) +
-                                                  " chunk; a composition has exactly one"};
-    }
-    place = chunk.chunk_id;
-  }
-  return {};
-}
-
-Status compose(ScriptSession& session, RunOptions& options) {
-  QUIRE_TRY_STATUS(resolve(session.llm, options));
-  QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(options.spec));
+Status compose(ScriptSession& session, const RunOptions& options) {
+  QUIRE_TRY(const CompositionSpec spec, resolve(session.llm, options.composing));
+  QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(spec));
   return show(describe(info), options.format);
 }
 
-Status run(ScriptSession& session, RunOptions& options) {
+Status run(ScriptSession& session, const RunOptions& options) {
   QUIRE_TRY_STATUS(options.sampling.validate());
-  QUIRE_TRY_STATUS(resolve(session.llm, options));
-  if (options.query && !options.spec.query_chunk_id.empty()) {
-    return {ErrorCode::kInvalidComposition, "give either QUERY or a query chunk"};
-  }
-  if (options.query) {
-    QUIRE_TRY(options.spec.query_chunk_id,
-              session.llm.register_chunk({.content = *options.query, .type = ChunkType::kQuery}));
-  }
-  QUIRE_TRY(Stream stream, session.llm.stream_from_chunks(options.spec, options.sampling));
+  QUIRE_TRY(const CompositionSpec spec, resolve(session.llm, options.composing));
+  QUIRE_TRY(Stream stream, session.llm.stream_from_chunks(spec, options.sampling));
   session.interrupts.arm();
   const bool streaming = options.format == Format::kText;
   const auto generation =
@@ -310,94 +252,82 @@ Status run(ScriptSession& session, RunOptions& options) {
   return streaming ? print("\n") : print_json(to_json(done.output));
 }
 
-void declare_compose(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+void declare_compose(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("compose", "Show what running these chunks would do");
-  auto options = options_of<RunOptions>(*command, session);
-  command->add_option("CHUNK", options->chunks, kChunkHelp)->required();
-  add_how(*command, options->spec);
-  command->callback([&session, &action, options] {
-    action = [&session, options] { return compose(session, *options); };
+  auto options = options_of<RunOptions>(*command, format);
+  command->add_option("CHUNK", options->composing.chunks, kChunkHelp)->required();
+  add_composing_options(*command, options->composing.spec);
+  command->callback([&action, options] {
+    action = [options](ScriptSession& session) { return compose(session, *options); };
   });
 }
 
-void declare_run(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+void declare_run(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("run", "Answer the query behind the contexts");
-  auto options = options_of<RunOptions>(*command, session);
-  command->add_option("QUERY", options->query, "text, unless one of the chunks is a query");
-  command->add_option("--chunk", options->chunks, "id or name; may be repeated")
-      ->allow_extra_args(false)
-      ->required();
-  add_how(*command, options->spec);
+  auto options = options_of<RunOptions>(*command, format);
+  command->add_option("QUERY", options->composing.query,
+                      "text, unless one of the chunks is a query");
+  add_chunk_option(*command, options->composing.chunks)->required();
+  add_composing_options(*command, options->composing.spec);
   add_sampling_options(*command, options->sampling);
-  command->callback([&session, &action, options] {
-    action = [&session, options] { return run(session, *options); };
+  command->callback([&action, options] {
+    action = [options](ScriptSession& session) { return run(session, *options); };
   });
 }
 
-void declare_all(CLI::App& app, ScriptSession& session, ScriptAction& action) {
+void declare_all(CLI::App& app, Format format, ScriptAction& action) {
   app.require_subcommand(1);
   CLI::App* chunk = app.add_subcommand("chunk", "Register, list and delete chunks");
   chunk->require_subcommand(1);
-  declare_add(*chunk, session, action);
-  declare_list(*chunk, session, action);
-  declare_one(*chunk, session, action, {"show", "All about one chunk"}, &show_one);
-  declare_one(*chunk, session, action, {"pin", "Never evict a chunk"}, &pin);
-  declare_one(*chunk, session, action, {"rm", "Delete a chunk"}, &remove);
-  declare_clear(*chunk, session, action);
-  declare_compose(app, session, action);
-  declare_run(app, session, action);
+  declare_add(*chunk, format, action);
+  declare_list(*chunk, format, action);
+  declare_one(*chunk, format, action, {"show", "All about one chunk"}, &show_one);
+  declare_one(*chunk, format, action, {"pin", "Never evict a chunk"}, &pin);
+  declare_one(*chunk, format, action, {"rm", "Delete a chunk"}, &remove);
+  declare_clear(*chunk, format, action);
+  declare_compose(app, format, action);
+  declare_run(app, format, action);
 }
 
 // `said` is a line, or its words; `first` names it in messages.
 template <class Said>
-Status parse_and_do(ScriptSession& session, Said said, const std::string& first) {
+Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
   CLI::App app("Commands on chunks", "");
   ScriptAction action;
-  declare_all(app, session, action);
+  declare_all(app, format, action);
   try {
     app.parse(std::move(said));
   } catch (const CLI::CallForHelp&) {
-    return print(app.help());
+    return ScriptAction([help = help_of(app)](ScriptSession&) { return print(help); });
   } catch (const CLI::ParseError& error) {
     return {ErrorCode::kInvalidArgument, usage_message(error, first)};
   }
-  return action();
+  return action;
 }
 
 }  // namespace
 
-Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference) {
-  QUIRE_TRY(const auto chunks, llm.list_chunks());
-  std::vector<const ChunkInfo*> named;
-  std::vector<const ChunkInfo*> begins;
-  for (const ChunkInfo& chunk : chunks) {
-    if (name_of(chunk) == reference) {
-      named.push_back(&chunk);
-    }
-    if (!reference.empty() && chunk.chunk_id.starts_with(reference)) {
-      begins.push_back(&chunk);
-    }
-  }
-  const auto& found = named.empty() ? begins : named;
-  if (found.size() == 1) {
-    return *found.front();
-  }
-  if (found.empty()) {
-    return llm.get_chunk(reference);  // says what became of it
-  }
-  return {ErrorCode::kInvalidArgument, "\"" + reference + "\" means " +
-                                           std::to_string(found.size()) +
-                                           " chunks; give more of the id"};
+std::string script_help(const std::string& name) {
+  CLI::App app("Commands on chunks", "");
+  ScriptAction action;
+  declare_all(app, Format::kText, action);
+  CLI::App* command = app.get_subcommand(name);
+  command->set_help_flag();  // whoever asks has shown it
+  const CLI::Formatter formatter;
+  return formatter.make_positionals(command) +
+         formatter.make_groups(command, CLI::AppFormatMode::Sub) +
+         formatter.make_subcommands(command, CLI::AppFormatMode::All);
 }
 
-Status execute(ScriptSession& session, const std::string& line) {
-  return parse_and_do(session, line, line);
+Result<ScriptAction> parse_command(std::string line, Format format) {
+  const std::string first = line;
+  return parse(std::move(line), first, format);
 }
 
-Status execute(ScriptSession& session, std::vector<std::string> words) {
-  const std::string first = words.size() > 1 ? words[1] : "";
+Result<ScriptAction> parse_command(std::vector<std::string> words, Format format) {
+  const std::string first = words.size() > 1 ? words[1] : words.front();
   std::ranges::reverse(words);  // CLI11 takes them from the end
-  return parse_and_do(session, std::move(words), first);
+  return parse(std::move(words), first, format);
 }
 
 }  // namespace quire::cli

@@ -2,6 +2,7 @@
 // chunk add/list/show/pin/rm/clear/stats, compose, run.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,16 +16,18 @@ namespace quire::cli {
 struct ScriptSession {
   ChunkedLLM llm;
   Interrupts& interrupts;
-  Format format = Format::kText;  // of commands that name none
-  bool interrupted = false;       // a request of it, by Ctrl-C
+  bool interrupted = false;  // a request of it, by Ctrl-C
 };
 
-// Does one command. Wrong usage is kInvalidArgument.
-[[nodiscard]] Status execute(ScriptSession& session, const std::string& line);
-[[nodiscard]] Status execute(ScriptSession& session, std::vector<std::string> words);
+// What a command does once it is parsed.
+using ScriptAction = std::function<Status(ScriptSession&)>;
 
-// The chunk with this id, this beginning of an id, or this name (its metadata "name").
-// kInvalidArgument when several have it, kNotFound when none has.
-[[nodiscard]] Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference);
+// A command as a line, or as its words. Wrong usage is kInvalidArgument. `format`: of commands that
+// name none.
+[[nodiscard]] Result<ScriptAction> parse_command(std::string line, Format format);
+[[nodiscard]] Result<ScriptAction> parse_command(std::vector<std::string> words, Format format);
+
+// What a command takes, such as "chunk" with all that stand below it.
+[[nodiscard]] std::string script_help(const std::string& name);
 
 }  // namespace quire::cli

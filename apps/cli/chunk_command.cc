@@ -50,13 +50,22 @@ int run(StoredOptions options) {
       return fail_options(valid.error());
     }
   }
+  const bool adds = options.words.size() > 1 && options.words[1] == "add";
+  const auto action = parse_command(std::move(options.words), Format::kText);
+  if (!action.ok()) {
+    return fail_options(action.error());
+  }
+  // Looking makes no store, only adding does.
+  if (const Status there = check_store(options.chunks.store, adds); !there.ok()) {
+    return fail_options(there.error());
+  }
   Interrupts interrupts;
   auto llm = load_chunked(*model, options.engine, options.chunks, options.verbose);
   if (!llm.ok()) {
     return fail(llm.error());
   }
   ScriptSession session{.llm = std::move(llm).value(), .interrupts = interrupts};
-  const Status done = execute(session, std::move(options.words));
+  const Status done = (*action)(session);
   if (!done.ok()) {
     return fail_options(done.error());
   }
@@ -67,6 +76,7 @@ void add_stored(CLI::App& app, Action& action, const std::string& name, const st
   CLI::App* command = app.add_subcommand(name, help);
   auto options = std::make_shared<StoredOptions>();
   command->allow_extras();
+  command->footer([name] { return script_help(name); });
   command->add_option("--store", options->chunks.store, "directory where chunks live")->required();
   command->add_flag("--verbose", options->verbose, "report the time of loading on stderr");
   add_engine_options(*command, options->engine);

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "interrupts.h"
@@ -78,6 +80,17 @@ Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
                    [&](const std::string& name, const LLMOptions& with) {
                      return ChunkedLLM::open(name, with, chunks);
                    });
+}
+
+Status check_store(const std::string& path, bool create) {
+  if (path.empty()) {
+    return {ErrorCode::kInvalidArgument, "--store names no directory"};
+  }
+  std::error_code error;
+  if (!create && !std::filesystem::is_directory(path, error)) {
+    return {ErrorCode::kIo, "no store at \"" + path + "\"; quire chunk add makes one"};
+  }
+  return {};
 }
 
 Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,

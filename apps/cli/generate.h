@@ -21,6 +21,10 @@ namespace quire::cli {
 [[nodiscard]] Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
                                               const ChunkCacheOptions& chunks, bool verbose);
 
+// Whether `path` may be the store of a command. kInvalidArgument when it names nothing; kIo when
+// there is no folder and the command does not `create` one.
+[[nodiscard]] Status check_store(const std::string& path, bool create);
+
 struct Generation {
   GenerationOutput output;
   bool interrupted = false;  // by Ctrl-C; output is what there was until then

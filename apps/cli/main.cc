@@ -50,13 +50,7 @@ int run(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const CLI::App* chosen = &app;
-    std::string before;
-    while (!chosen->get_subcommands().empty()) {
-      before += (before.empty() ? "" : " ") + chosen->get_name();
-      chosen = chosen->get_subcommands().front();
-    }
-    return print_or_fail(chosen->help(before));
+    return print_or_fail(quire::cli::help_of(app));
   } catch (const CLI::CallForVersion& version) {
     return print_or_fail(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {

@@ -152,6 +152,16 @@ void add_chat_options(CLI::App& command, ChatOptions& options) {
       ->group(group);
 }
 
+std::string help_of(const CLI::App& app) {
+  const CLI::App* chosen = &app;
+  std::string before;
+  while (!chosen->get_subcommands().empty()) {
+    before += (before.empty() ? "" : " ") + chosen->get_name();
+    chosen = chosen->get_subcommands().front();
+  }
+  return chosen->help(before);
+}
+
 std::string usage_message(const CLI::ParseError& error, const std::string& first) {
   std::string message = error.what();
   if (first.empty()) {

@@ -48,6 +48,9 @@ void add_engine_options(CLI::App& command, LLMOptions& options);
 // One option for each field of SamplingParams.
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
+// Help of the command that was named, or of `app`.
+[[nodiscard]] std::string help_of(const CLI::App& app);
+
 // CLI11's message as one of ours: lower case, naming what was written. `first` is the first
 // argument, "" without any.
 [[nodiscard]] std::string usage_message(const CLI::ParseError& error, const std::string& first);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,11 +11,13 @@
 #include <vector>
 
 #include "command.h"
+#include "compose.h"
 #include "conversation.h"
 #include "generate.h"
 #include "interrupts.h"
 #include "options.h"
 #include "output.h"
+#include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -36,7 +39,11 @@ struct RunOptions {
   LLMOptions engine;
   SamplingParams sampling;
   ChatOptions conversation;
+  ChunkCacheOptions chunks;
+  ComposeOptions composing;
 };
+
+bool takes_chunks(const RunOptions& options) { return !options.composing.chunks.empty(); }
 
 Status validate(const RunOptions& options) {
   const auto refuse = [](const char* message) {
@@ -48,7 +55,10 @@ Status validate(const RunOptions& options) {
   if (sources > 1) {
     return refuse("give only one of PROMPT, --prompt-file and --prompt-ids");
   }
-  if (sources == 0 && isatty(STDIN_FILENO) == 1) {
+  if (takes_chunks(options)) {
+    QUIRE_TRY_STATUS(check_store(options.chunks.store, false));
+    QUIRE_TRY_STATUS(options.chunks.validate());
+  } else if (sources == 0 && isatty(STDIN_FILENO) == 1) {
     return refuse("no prompt: give PROMPT, --prompt-file or --prompt-ids, or pipe text in");
   }
   const ChatOptions& conversation = options.conversation;
@@ -88,18 +98,48 @@ Result<Stream> start(LLM& llm, const RunOptions& options, const std::string& tex
                          conversation.variables_json());
 }
 
+// Streams the text to stdout, unless all of it is printed at the end.
+Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interrupts,
+                                    Format format) {
+  interrupts.arm();
+  return follow(llm, std::move(stream), interrupts, [format](std::string_view delta) {
+    return format == Format::kText ? print(delta) : Status();
+  });
+}
+
+// A question that is given as text does not stay in the store, unless it was there.
+Result<Generation> generate_from_chunks(const RunOptions& options, Interrupts& interrupts) {
+  ComposeOptions composing = options.composing;
+  if (options.prompt.has_value() || options.prompt_file.has_value()) {
+    QUIRE_TRY(composing.query, prompt_text(options));
+  }
+  QUIRE_TRY(ChunkedLLM llm,
+            load_chunked(options.model, options.engine, options.chunks, options.verbose));
+  QUIRE_TRY(const auto before, llm.list_chunks(ChunkType::kQuery));
+  QUIRE_TRY(const CompositionSpec spec, resolve(llm, composing));
+  const bool known =
+      std::ranges::find(before, spec.query_chunk_id, &ChunkInfo::chunk_id) != before.end();
+  auto stream = llm.stream_from_chunks(spec, options.sampling);
+  auto generation = stream.ok() ? follow_to_stdout(llm.llm(), std::move(stream).value(), interrupts,
+                                                   options.format)
+                                : stream.error();
+  if (composing.query && !known) {
+    QUIRE_TRY([[maybe_unused]] const bool deleted, llm.delete_chunk(spec.query_chunk_id));
+  }
+  return generation;
+}
+
 Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
+  if (takes_chunks(options)) {
+    return generate_from_chunks(options, interrupts);
+  }
   std::string text;
   if (options.prompt_ids.empty()) {
     QUIRE_TRY(text, prompt_text(options));
   }
   QUIRE_TRY(LLM llm, load(options.model, options.engine, options.verbose));
   QUIRE_TRY(Stream stream, start(llm, options, text));
-  interrupts.arm();
-  const bool streaming = options.format == Format::kText;
-  return follow(llm, std::move(stream), interrupts, [streaming](std::string_view delta) {
-    return streaming ? print(delta) : Status();
-  });
+  return follow_to_stdout(llm, std::move(stream), interrupts, options.format);
 }
 
 int run(const RunOptions& options) {
@@ -123,6 +163,22 @@ int run(const RunOptions& options) {
   return generation.value().interrupted ? kExitInterrupted : kExitOk;
 }
 
+// Chunks of a store in place of a prompt, with how they are composed.
+void declare_chunks(CLI::App& command, RunOptions& options) {
+  CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
+  CLI::Option* store =
+      command.add_option("--store", options.chunks.store, "directory where the chunks live");
+  chunk->needs(store)->excludes("--chat")->excludes("--prompt-ids");
+  store->needs(chunk);
+  add_composing_options(command, options.composing.spec);
+  const auto composes = [](const CLI::Option* option) {
+    return option->get_group() == kComposingGroup;
+  };
+  for (CLI::Option* how : command.get_options(composes)) {
+    how->needs(chunk);
+  }
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, Action& action) {
@@ -138,6 +194,7 @@ void add_run(CLI::App& app, Action& action) {
   command->add_flag("--verbose", options->verbose, "report times and reuse on stderr");
   add_format(*command, options->format);
   add_chat_options(*command, options->conversation);
+  declare_chunks(*command, *options);
   add_sampling_options(*command, options->sampling);
   add_engine_options(*command, options->engine);
   command->callback([options, &action] { action = [options] { return run(*options); }; });

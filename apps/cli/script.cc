@@ -36,6 +36,11 @@ bool is_command(const std::string& line) {
   return first != std::string::npos && line[first] != '#';
 }
 
+Status execute(ScriptSession& session, const std::string& line, Format format) {
+  QUIRE_TRY(const ScriptAction action, parse_command(line, format));
+  return action(session);
+}
+
 // Stops at the first command that fails: those behind it build on it.
 int run(const ScriptOptions& options) {
   for (const Status& valid : {options.engine.validate(), options.chunks.validate()}) {
@@ -57,12 +62,11 @@ int run(const ScriptOptions& options) {
   if (!llm.ok()) {
     return fail(llm.error());
   }
-  ScriptSession session{
-      .llm = std::move(llm).value(), .interrupts = interrupts, .format = options.format};
+  ScriptSession session{.llm = std::move(llm).value(), .interrupts = interrupts};
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    const Status done = is_command(line) ? execute(session, line) : Status();
+    const Status done = is_command(line) ? execute(session, line, options.format) : Status();
     if (!done.ok()) {
       Error error = done.error();
       error.message = "line " + std::to_string(number) + ": " + error.message;

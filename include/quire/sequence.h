@@ -39,9 +39,10 @@ class QUIRE_API BlockList {
   std::shared_ptr<const Impl> impl_;
 };
 
-// A moment of one sequence.
+// A moment of one sequence. Holds nothing.
 struct Mark {
-  std::uint64_t value = 0;
+  std::uint64_t value = 0;        // counted by each LLM
+  std::weak_ptr<const void> llm;  // that of the sequence
 };
 
 struct SequenceDiff {
@@ -88,11 +89,11 @@ class QUIRE_API Sequence {
   [[nodiscard]] Result<Mark> checkpoint();
   // As at the mark, the state of the sampler included; later marks are forgotten.
   // kInvalidArgument for a mark that is not this sequence's.
-  [[nodiscard]] Status rollback(Mark mark);
+  [[nodiscard]] Status rollback(const Mark& mark);
   // To the first `length` tokens; marks stay. kInvalidArgument outside [0, num_tokens()].
   [[nodiscard]] Status rollback_to(std::int64_t length);
   // Keeps what happened since: forgets the mark and those after it, and the KV that only they held.
-  [[nodiscard]] Status commit(Mark mark);
+  [[nodiscard]] Status commit(const Mark& mark);
   [[nodiscard]] Status commit();  // all marks
 
   // Tokens [start, stop) become `tokens` (none: deleted; start == stop: inserted). What stands

@@ -1,8 +1,9 @@
-"""`quire script` as a program: chunk, compose and run, from a file and from a pipe.
+"""Chunks on the command line: `quire script` from a file and a pipe; `quire chunk`, `compose` and `run` on a store.
 
 Run by CTest as `test_chunks_cli.py PROGRAM MODEL`; standard library only.
 """
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -97,14 +98,16 @@ class ScriptTest(unittest.TestCase):
 
 
 class StoreTest(unittest.TestCase):
-    """`quire chunk` and `quire compose`: each a process of its own."""
+    """`quire chunk`, `quire compose` and `quire run --chunk`: each a process of its own."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
     def quire(self, *arguments, code=0):
-        command = [PROGRAM, *arguments, "--store", self.folder.name + "/store"]
+        command = [PROGRAM, *arguments]
+        if "--store" not in arguments:
+            command += ["--store", self.folder.name + "/store"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr if code else done.stdout
@@ -121,9 +124,53 @@ class StoreTest(unittest.TestCase):
         self.assertIn("ada", self.quire("chunk", "show", MODEL, "ada", code=1))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 2)
 
+    def add_cards(self):
+        self.quire("chunk", "add", MODEL, "You are the keeper of a card file. Answer from the cards.", "--type", "system_prompt",
+                   "--name", "keeper")
+        self.quire("chunk", "add", MODEL, "Card 4. Ada keeps a goose.", "--type", "context", "--name", "ada")
+
+    def test_run_answers_behind_stored_chunks_and_leaves_the_store_as_it_was(self):
+        self.add_cards()
+        before = self.quire("chunk", "list", MODEL)
+        chunks = ("--chunk", "keeper", "--chunk", "ada", "--temperature", "0")
+        self.assertEqual(self.quire("run", MODEL, "Which animal does Ada keep?", *chunks), " a goose.\n")
+        self.assertEqual(self.quire("chunk", "list", MODEL), before)
+        self.quire("chunk", "add", MODEL, "Which animal does Ada keep?", "--type", "query", "--name", "animal")
+        for query in (("--chunk", "animal"), ("Which animal does Ada keep?",)):
+            output = json.loads(self.quire("run", MODEL, *query, *chunks, "--format", "json"))
+            self.assertEqual((output["text"], output["usage"]["cached_tokens"]), (" a goose.", 25))
+        self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 3)
+
+    def test_run_with_chunks_refuses_what_means_nothing(self):
+        self.add_cards()
+        self.assertIn("query", self.quire("run", MODEL, "--chunk", "keeper", "--chunk", "ada", code=1))
+        self.assertIn("nobody", self.quire("run", MODEL, "x", "--chunk", "nobody", code=1))
+        self.assertIn("--chat excludes --chunk", self.quire("run", MODEL, "x", "--chat", "--chunk", "keeper", code=2))
+        self.assertIn("--store requires --chunk", self.quire("run", MODEL, "x", code=2))
+        done = subprocess.run([PROGRAM, "run", MODEL, "x", "--mode", "exact"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, "--mode requires --chunk" in done.stderr), (2, True))
+
+    def test_only_adding_makes_a_store(self):
+        for command in (("chunk", "list", MODEL), ("chunk", "show", MODEL, "ada"), ("compose", MODEL, "ada"),
+                        ("run", MODEL, "x", "--chunk", "ada")):
+            self.assertIn("no store at", self.quire(*command, code=1))
+        self.assertEqual(os.listdir(self.folder.name), [])
+
     def test_wrong_usage_names_what_is_missing(self):
         self.assertIn("MODEL", self.quire("chunk", "list", code=2))
         self.assertIn("frob", self.quire("chunk", "frob", MODEL, code=2))
+        self.assertIn("CHUNK is required", self.quire("compose", MODEL, code=2))
+        self.assertIn("--store names no directory", self.quire("chunk", "list", MODEL, "--store", "", code=2))
+
+
+class HelpTest(unittest.TestCase):
+    def test_help_says_what_stands_below_a_command(self):
+        for command, shown in ((("chunk",), "--metadata"), (("chunk", "add"), "--ttl"), (("compose",), "--selector"),
+                               (("run",), "--chunk")):
+            done = subprocess.run([PROGRAM, *command, "--help"], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn(shown, done.stdout)
+        self.assertIn("Usage: chunk add", script("chunk add --help").stdout)
 
 
 if __name__ == "__main__":

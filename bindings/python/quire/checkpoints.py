@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _quire
-from .llm import LLM, _set
+from .llm import LLM, _pass, _set
 from .outputs import Record
 from .sequence import Sequence
 from .tokenizer import to_path, to_text
@@ -31,7 +31,7 @@ def _names(only: Iterable[str] | None) -> list[str] | None:
         return None
     if isinstance(only, str):
         raise TypeError("only must be a list of names, not one string")
-    return [to_text(name) for name in only]
+    return [to_text(name, "a name") for name in only]
 
 
 class CheckpointManager:
@@ -70,8 +70,8 @@ class CheckpointManager:
             raise ValueError("checkpoints need a directory: folder=, or store= of the LLM")
         limit = _quire.parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes or 0
         options = _quire.CheckpointOptions()
-        _set(options, "series", to_text(series))
-        _set(options, "tenant", to_text(tenant))
+        _set(options, "series", to_text(series, "series"))
+        _set(options, "tenant", to_text(tenant, "tenant"))
         _set(options, "keep", keep)
         _set(options, "every", every)
         _set(options, "every_seconds", every_seconds)
@@ -122,7 +122,7 @@ class CheckpointManager:
 
     def cleanup(self, keep: int) -> int:
         """Forgets all but the newest `keep` and the pinned ones; how many."""
-        return self._handle.cleanup(keep)
+        return _pass("keep", keep, self._handle.cleanup)
 
     def compact(self, name: str) -> Checkpoint:
         """Writes what many small saves have scattered into few files; the checkpoint stays what it is."""
@@ -133,9 +133,10 @@ class CheckpointManager:
 
 
 def _name(name: Any) -> str:
-    if not to_text(name):
+    text = to_text(name, "name")
+    if not text:
         raise ValueError("a checkpoint's name is not empty; leave it out for one that is made up")
-    return to_text(name)
+    return text
 
 
 def _given(sequences: Any, only: Iterable[str] | None) -> tuple[list[str], list[_quire.Sequence]]:

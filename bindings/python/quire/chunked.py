@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from . import _quire, sequence
 from .errors import ChunkNotFoundError, InvalidCompositionError
-from .llm import LLM, Params, Prompt, _prompt, _set
+from .llm import LLM, Params, Prompt, _pass, _prompt, _set
 from .outputs import Fields, GenerationOutput, Record
 from .session import session_name, session_names
 from .stream import Stream
@@ -41,14 +42,15 @@ class Composition(Record):
     __slots__ = ("_handle",)
     _lazy = ("token_ids",)
 
-    segments: list[Fields]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
+    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
     mode: str
     grade: str  # that an output will have
     num_levels: int  # runs of KV that attention merges
     memory_bytes: int  # held while it runs
 
     def __init__(self, handle: _quire.Composition) -> None:
-        super().__init__(_described(handle.info()))
+        described = _described(handle.info())
+        super().__init__({**described, "segments": tuple(described["segments"])})
         object.__setattr__(self, "_handle", handle)
 
     @property
@@ -56,8 +58,11 @@ class Composition(Record):
         """Those of all chunks, joined."""
         return self._handle.token_ids()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a composition is immutable; compose another one instead of setting {name!r}")
+    def __copy__(self) -> Composition:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Composition:
+        return self
 
     @property
     def spec(self) -> _quire.CompositionSpec:
@@ -70,9 +75,13 @@ def _described(info: dict[str, Any]) -> dict[str, Any]:
 
 def _id(chunk_id: Any) -> str:
     """An id is a string; anything else names no chunk."""
-    if not isinstance(chunk_id, str):
-        raise ChunkNotFoundError(f"no chunk {chunk_id!r}: an id is a string of 64 hexadecimal digits")
-    return chunk_id
+    if isinstance(chunk_id, Composition):
+        raise TypeError("a composition is given as composition=, in place of chunk ids")
+    if isinstance(chunk_id, str):
+        return chunk_id
+    error = ChunkNotFoundError(f"no chunk {reprlib.repr(chunk_id)}: an id is a string of 64 hexadecimal digits")
+    error.chunk_id = repr(chunk_id)
+    raise error
 
 
 def _optional_id(chunk_id: Any) -> str:
@@ -95,31 +104,34 @@ def _json(fields: Mapping[str, Any] | None) -> str:
 
 def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
     kinds = ("system", "context", "query")
+    if not isinstance(chunk_format, Mapping):
+        raise TypeError(f"chunk_format is a dict, not a {type(chunk_format).__name__}")
     unknown = [kind for kind in chunk_format if kind not in kinds]
     if unknown:
         raise ValueError(f"chunk_format has the keys 'system', 'context' and 'query', not {unknown[0]!r}")
-    affixes = [affix for kind in kinds for affix in chunk_format.get(kind, ("", ""))]
-    if len(affixes) != 2 * len(kinds) or not all(isinstance(affix, str) for affix in affixes):
-        raise ValueError("chunk_format wants (prefix, suffix) for each kind of chunk")
-    return affixes
+    pairs = [chunk_format.get(kind, ("", "")) for kind in kinds]
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or [type(affix) for affix in pair] != [str, str]:
+            raise ValueError(f"chunk_format wants (prefix, suffix) for each kind of chunk, not {pair!r}")
+    return [affix for pair in pairs for affix in pair]
 
 
 def _blend(
     recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
 ) -> _quire.Blend:
     blend = _quire.Blend()
-    listed = recompute is not None and not isinstance(recompute, (int, float))
+    listed = recompute is not None and not isinstance(recompute, (int, float, str))
     if listed and selector not in (None, "explicit"):
         raise ValueError(f"recompute lists tokens; selector {selector!r} would choose others")
     if selector == "explicit" and not listed:
         raise ValueError("selector 'explicit' wants recompute as a list of indices into token_ids")
-    blend.set_selector(selector or ("explicit" if listed else "query_attn"))
+    _pass("selector", selector or ("explicit" if listed else "query_attn"), blend.set_selector)
     if listed:
         _set(blend, "recompute", list(recompute), field="tokens")
     else:
         _set(blend, "recompute", BLEND_SHARE if recompute is None else recompute, field="share")
     _set(blend, "selector_seed", selector_seed, field="seed")
-    blend.set_base(base or "anchored")
+    _pass("base", base or "anchored", blend.set_base)
     return blend
 
 
@@ -134,10 +146,13 @@ def _how(
     base: str | None = None,
     sink: str | None = None,
     computed_in_place: bool = False,
+    **unknown: Any,
 ) -> _quire.CompositionSpec:
     """How chunks are composed; the keywords of every composing call (see ChunkedLLM)."""
+    if unknown:
+        raise TypeError(f"{next(iter(unknown))!r} is no composing keyword; help(quire.ChunkedLLM) lists them")
     spec = _quire.CompositionSpec()
-    spec.set_mode(mode)
+    _pass("mode", mode, spec.set_mode)
     _set(spec, "without_system", without_system)
     _set(spec, "computed_in_place", computed_in_place)
     if mode == "blend":
@@ -152,7 +167,7 @@ def _how(
     elif isinstance(positions, str) and positions != "concat":
         raise ValueError(f"positions must be 'concat', 'parallel' or a list of starts, not {positions!r}")
     elif not isinstance(positions, str):
-        spec.set_starts(list(positions))
+        _pass("positions", positions, lambda starts: spec.set_starts(list(starts)))
     return spec
 
 
@@ -194,14 +209,17 @@ def _content(
     pinned: bool = False,
     priority: int = 0,
     anchor: str | None = None,
+    **unknown: Any,
 ) -> _quire.ChunkContent:
+    if unknown:
+        raise TypeError(f"{next(iter(unknown))!r} is no argument of register_chunk; help(quire.ChunkedLLM) lists them")
     options = _quire.ChunkOptions()
     options.metadata = _json(metadata)
     _set(options, "ttl_seconds", ttl_seconds)
     _set(options, "pinned", pinned)
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
-    return _quire.ChunkContent(_prompt(content), ChunkType(chunk_type).value, options)
+    return _quire.ChunkContent(_prompt(content, "content"), ChunkType(chunk_type).value, options)
 
 
 def _chunk(info: dict[str, Any]) -> Fields:
@@ -272,15 +290,26 @@ class ChunkedLLM(LLM):
         return self._chunks.llm
 
     def register_chunk(
-        self, content: Prompt, chunk_type: ChunkType | str, metadata: Mapping[str, Any] | None = None, **options: Any
+        self,
+        content: Prompt,
+        chunk_type: ChunkType | str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        pinned: bool = False,
+        priority: int = 0,
+        anchor: str | None = None,
     ) -> str:
         """Computes the chunk's KV, unless an equal chunk is there, and returns its id: 64 hexadecimal digits.
 
         Text goes through the chunk format, token ids are taken as they are. Metadata of a known chunk is merged.
-        Keywords: ttl_seconds (since the last use), pinned (never evicted), priority (lower ones go first), anchor
-        (id of the system chunk under which a context is computed; "": none; else the one registered last).
+
+        ttl_seconds: since the last use; None: no end
+        pinned, priority: never evicted; lower ones go first
+        anchor: id of the system chunk under which a context is computed; "": none; None: the one registered last
         """
-        return self._chunks.register_chunks([_content(content, chunk_type, metadata, **options)])[0]
+        kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor}
+        return self._chunks.register_chunks([_content(content, chunk_type, metadata, **kept)])[0]
 
     def register_chunks(self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[str]:
         """The same for many, dicts or tuples of register_chunk's arguments, in one batch; all or none."""
@@ -331,7 +360,7 @@ class ChunkedLLM(LLM):
 
     def evict_unused_chunks(self, max_age_seconds: float = 3600) -> int:
         """Deletes chunks without use for so long, but for pinned ones and those in use; returns how many."""
-        return self._chunks.evict_unused_chunks(max_age_seconds)
+        return _pass("max_age_seconds", max_age_seconds, self._chunks.evict_unused_chunks)
 
     def flush_store(self) -> None:
         """Waits until all that was registered, or computed for a composition, is in the store, and raises the first
@@ -470,7 +499,7 @@ class ChunkedLLM(LLM):
         sampling_params: Params | Sequence[Params] = None,
         *,
         system_prompt: Prompt | None = None,
-        context: Sequence[Prompt] = (),
+        context: Iterable[Prompt] | None = (),
         query: Prompt | None = None,
         persist_chunks: bool = True,
         session: str | Sequence[str | None] | None = None,
@@ -481,17 +510,15 @@ class ChunkedLLM(LLM):
         The output then has `chunk_ids`: {"system", "context": [...], "query"}. With `persist_chunks=False` nothing
         stays of what this call registered. `how`: the composing keywords of the class.
         """
-        composed = query is not None or system_prompt is not None or len(context) > 0
-        if not composed and not how:
+        contexts = [context] if isinstance(context, str) else list(context or ())
+        if query is None and system_prompt is None and not contexts and not how:
             return super().generate(prompt, sampling_params, session=session)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
         spec = _how(**how)
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")
-        contexts = [context] if isinstance(context, str) else context
-        system = None if system_prompt is None else _prompt(system_prompt)
-        prompts = [_prompt(text) for text in contexts]
-        whole = (system, prompts, _prompt(query))
+        system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
+        whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
         fields = self._chunks.generate(whole, spec, sampling_params, persist_chunks, session_name(session))
         return GenerationOutput(fields)

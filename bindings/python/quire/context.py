@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -48,7 +49,8 @@ def _item(item: Any) -> str:
     """An item is named by its id, the beginning of it, or its name: strings; anything else names none."""
     if isinstance(item, str):
         return to_text(item)
-    error = ChunkNotFoundError(f"no item {item!r} in the context: an item is named by its id or its name, a string")
+    what = f"no item {reprlib.repr(item)} in the context"
+    error = ChunkNotFoundError(f"{what}: an item is named by its id or its name, a string")
     error.chunk_id = repr(item)
     raise error
 
@@ -63,10 +65,13 @@ def _retention(
     return None if pinned is None else bool(pinned), number, None if ttl_seconds is None else float(ttl_seconds)
 
 
-def _words(words: Iterable[str], what: str) -> list[str]:
-    if isinstance(words, str):
-        raise TypeError(f"{what} must be a list of strings, not one string")
-    return [to_text(word) for word in words]
+def _tags(tags: Iterable[str]) -> list[str]:
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise TypeError(f"tags must be a list of strings, not {tags!r}")
+    words = [to_text(tag, "a tag") for tag in tags]
+    if not all(words):
+        raise ValueError("a tag is a word, not an empty string")
+    return words
 
 
 class ContextManager:
@@ -105,12 +110,12 @@ class ContextManager:
         self.store = llm.store if store is None else store
         path = b"" if self.store is None else to_path(self.store)
         options = _quire.ContextOptions()
-        _set(options, "salt", to_text(salt))
+        _set(options, "salt", to_text(salt, "salt"))
         _set(options, "max_host_bytes", max_host_bytes)
         _set(options, "max_store_bytes", max_store_bytes)
         _set(options, "compress", bool(compress))
         _set(options, "write_through", bool(write_through))
-        self._handle = _quire.ContextManager.open(llm._handle, mode, path, options)
+        self._handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)
 
     def add(
         self,
@@ -130,9 +135,10 @@ class ContextManager:
         switched on, gets the new tags, and keeps its place. `pinned`, `priority`, `ttl_seconds`: see set_retention; of an
         item that is there already those change that are given.
         """
-        labels = ("" if name is None else to_text(name), _words(tags, "tags"))
+        labels = ("" if name is None else to_text(name, "name"), _tags(tags))
         retention = _retention(pinned, priority, ttl_seconds)
-        return self._handle.add(_prompt(content), labels, kind, bool(active), retention)
+        text = _prompt(content, "content")
+        return self._handle.add(text, labels, to_text(kind, "kind"), bool(active), retention)
 
     def set_retention(
         self, item: str, *, pinned: bool = False, priority: int = 0, ttl_seconds: float | None = None
@@ -153,9 +159,9 @@ class ContextManager:
         self._handle.deactivate(_item(item))
 
     def tag(self, item: str, *tags: str) -> None:
-        if not tags or not all(tags):
+        if not tags:
             raise ValueError("a tag is a word; give at least one")
-        for tag in _words(tags, "tags"):
+        for tag in _tags(tags):
             self._handle.tag(_item(item), tag)
 
     def show(self, item: str) -> ContextItem:
@@ -210,7 +216,8 @@ class ContextManager:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""
         if isinstance(items, str):
             raise TypeError("items must be a list of ids, not one string")
-        return self._handle.compose([_item(item) for item in items], "" if name is None else to_text(name))
+        wanted = [_item(item) for item in items]
+        return self._handle.compose(wanted, "" if name is None else to_text(name, "name"))
 
     def populate(self) -> int:
         """Computes or fetches the KV of all active items; the number of tokens computed."""

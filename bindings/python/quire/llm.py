@@ -19,17 +19,23 @@ Params = SamplingParams | dict[str, Any] | None
 Prompt = str | Sequence[int]
 
 
-def _prompt(prompt: Prompt) -> str | list[int]:
-    return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, "prompt")
+def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
+    return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
 
 
-def _set(options: _quire.Options, name: str, value: Any, field: str | None = None) -> None:
-    """Sets an option; ValueError for a number that does not fit, TypeError for another kind of thing."""
+def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
+    """What the library makes of an argument; ValueError for a number that does not fit, TypeError for another kind of
+    thing."""
     try:
-        setattr(options, field or name, value)
+        return take(value)
     except TypeError:
         kind = ValueError if isinstance(value, (int, float)) else TypeError
         raise kind(f"{name} cannot be {value!r}") from None
+
+
+def _set(options: Any, name: str, value: Any, field: str | None = None) -> None:
+    """Sets an option, with the errors of _pass."""
+    _pass(name, value, lambda value: setattr(options, field or name, value))
 
 
 def _is_batch(prompts: Any) -> bool:
@@ -255,7 +261,7 @@ class LLM:
 
     def abort(self, request_id: int) -> bool:
         """Ends a running request; its blocks are free on return. False when it is not running."""
-        return self._handle.abort(request_id)
+        return _pass("request_id", request_id, self._handle.abort)
 
     def close(self) -> None:
         """Ends all requests and frees everything; later calls raise ClosedError."""

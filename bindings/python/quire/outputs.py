@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 
-class Record:
-    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`.
+class Record(Mapping):
+    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`, in the order of `keys()`.
 
     Properties that `_lazy` names are fields too, made when somebody asks for them.
     """
@@ -24,11 +24,23 @@ class Record:
             raise KeyError(key)
         return getattr(self, key)
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
 
     def keys(self) -> KeysView[str]:
         return (self.__dict__ | dict.fromkeys(self._lazy)).keys()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a {type(self).__name__} is immutable; {name!r} stays as it is")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} is immutable; {name!r} stays as it is")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,8 @@ def _part(part: Any) -> Blocks:
 
 def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], int]:
     """What `existing_blocks` and `existing_token_count` mean: a handle (or plain block ids) and the tokens that count."""
-    if isinstance(blocks, str) or not (blocks is None or isinstance(blocks, Iterable)):
+    ordered = isinstance(blocks, Iterable) and not isinstance(blocks, (str, Set, Mapping))
+    if blocks is not None and not ordered:
         raise TypeError(f"existing_blocks must be a Blocks or a list, not {blocks!r}")
     count = None if num_tokens is None else _count(num_tokens)
     if not isinstance(blocks, Blocks):
@@ -96,7 +97,7 @@ def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], i
                 raise ValueError("plain block ids do not say how many tokens count; give existing_token_count")
             if count < 0:
                 raise ValueError(f"existing_token_count is {count}, of {len(parts)} blocks; give 0 or more")
-            return to_ids(parts, "existing_blocks"), count
+            return to_ids(parts, "existing_blocks", "block ids"), count
         blocks = _joined(_part(part) for part in parts)
     return (blocks, blocks.num_tokens) if count is None else (blocks.first(count), count)
 
@@ -195,6 +196,12 @@ class Sequence:
     def fork(self) -> Sequence:
         """Another sequence that shares all KV, and knows the same marks."""
         return Sequence(self._handle.fork())
+
+    def __copy__(self) -> Sequence:
+        return self.fork()
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Sequence:
+        return self.fork()
 
     def checkpoint(self) -> Mark:
         """A mark for rollback and commit."""

@@ -11,7 +11,7 @@ def session_name(session: str | None) -> str:
     """The name of a session; empty: of none, which nobody may ask for by accident."""
     if session == "":
         raise ValueError("session must be a name of 1 to 256 bytes, or None")
-    return "" if session is None else to_text(session)
+    return "" if session is None else to_text(session, "session")
 
 
 def session_names(session: str | Sequence[str | None] | None) -> list[str]:

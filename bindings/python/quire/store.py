@@ -75,7 +75,7 @@ class Store:
         tenant: str | None = None,
     ) -> None:
         limit = _quire.parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes or 0
-        owner = None if tenant is None else to_text(tenant)
+        owner = None if tenant is None else to_text(tenant, "tenant")
         self.path = path
         self._lock = threading.Lock()
         self._handle = _quire.Store.open(to_path(path), bool(read_only), bool(create), limit, owner)

@@ -12,20 +12,20 @@ from . import _quire
 from .outputs import Record
 
 
-def to_ids(ids: Any, what: str) -> list[int]:
-    """Token ids as a list of ints, from any sequence or array of them; ValueError naming `what`."""
+def to_ids(ids: Any, what: str, kind: str = "token ids") -> list[int]:
+    """Ids as a list of ints, from any sequence or array of them; ValueError naming `what`."""
     if isinstance(ids, (str, bytes, bytearray, dict, set, Record)):  # some iterate over integers, but mean no ids
-        raise ValueError(f"{what} must be a list of token ids, not {type(ids).__name__}")
+        raise ValueError(f"{what} must be a list of {kind}, not {type(ids).__name__}")
     try:
         return array.array("i", ids.tolist() if hasattr(ids, "tolist") else ids).tolist()
     except (TypeError, OverflowError) as error:
-        raise ValueError(f"{what} must be a list of token ids: {error}") from None
+        raise ValueError(f"{what} must be a list of {kind}: {error}") from None
 
 
-def to_text(text: str) -> str:
-    """`text` with lone surrogates, which UTF-8 cannot hold, replaced."""
+def to_text(text: str, what: str = "text") -> str:
+    """`text` with lone surrogates, which UTF-8 cannot hold, replaced; TypeError naming `what`."""
     if not isinstance(text, str):
-        raise TypeError(f"text must be a str, not {type(text).__name__}")
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 

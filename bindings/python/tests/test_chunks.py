@@ -228,6 +228,23 @@ def test_statistics_count(llm):
     assert llm.clear_chunks(ChunkType.QUERY) == 1 and llm.clear_chunks() == 1
 
 
+def test_reused_tokens_are_counted_wherever_their_kv_was(llm, ids):
+    params = {"temperature": 0, "max_tokens": 2}
+    blocks, count = llm.chunk_blocks(ids[0])
+    plain = llm.generate([*range(20, 90)], params)
+    asks = (
+        lambda: llm.generate(plain.prompt_token_ids, params),  # prefix cache
+        lambda: llm.generate_from_chunks(**composing(ids), sampling_params=params),
+        lambda: llm.generate_from_chunks(**composing(ids), mode="exact", sampling_params=params),
+        lambda: llm.infer_from_blocks(blocks, count, [20, 21], params),
+    )
+    for ask in asks:
+        before = llm.stats()["tokens_reused"]
+        reused = ask().usage.cached_tokens
+        assert llm.stats()["tokens_reused"] - before == reused
+    assert reused == count
+
+
 def test_age_pins_and_ttl_decide_what_goes(llm):
     pinned = llm.register_chunk(ADA, "context", pinned=True)
     short = llm.register_chunk(LARS, "context", ttl_seconds=3600)
@@ -394,6 +411,25 @@ def test_a_restart_finds_its_chunks_in_the_store(tmp_path):
     with ChunkedLLM(MODEL, threads=2, store=store) as llm:
         with pytest.raises(quire.ChunkNotFoundError):
             llm.generate_from_chunks(**composing(ids))
+
+
+def test_chunks_are_listed_in_the_order_of_registration_by_any_process(tmp_path):
+    def numbers(llm):
+        return [chunk.metadata["number"] for chunk in llm.list_chunks()]
+
+    with ChunkedLLM(MODEL, threads=2, store=tmp_path) as llm:
+        for number in range(4):
+            llm.register_chunk(f"Card {number}.", ChunkType.CONTEXT, {"number": number})
+            time.sleep(0.002)  # the store's clock counts milliseconds
+    with ChunkedLLM(MODEL, threads=2, store=tmp_path) as llm:
+        assert numbers(llm) == [0, 1, 2, 3]
+        for number in (2, 0):  # a use of what is there
+            llm.register_chunk(f"Card {number}.", ChunkType.CONTEXT)
+            assert numbers(llm) == [0, 1, 2, 3]
+        llm.register_chunk("Card 4.", ChunkType.CONTEXT, {"number": 4})
+        assert numbers(llm) == [0, 1, 2, 3, 4]
+    with ChunkedLLM(MODEL, threads=2, store=tmp_path) as llm:
+        assert numbers(llm) == [0, 1, 2, 3, 4]
 
 
 def test_a_store_that_cannot_be_is_an_os_error(tmp_path):

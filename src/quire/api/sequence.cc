@@ -69,6 +69,19 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl
   return stream;
 }
 
+// The caller holds the sequence's mutex.
+Result<std::map<std::uint64_t, StateRef>::iterator> find_mark(Sequence::Impl& sequence,
+                                                              const Mark& mark) {
+  const bool own = !mark.llm.owner_before(sequence.llm) && !sequence.llm.owner_before(mark.llm);
+  const auto found = own ? sequence.marks.find(mark.value) : sequence.marks.end();
+  if (found == sequence.marks.end()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("no mark ", mark.value,
+                          ": it was committed, rolled back over, or made for another sequence")};
+  }
+  return found;
+}
+
 // Tokens of the runs whose KV is used as it is: where nothing follows, the last one is computed.
 std::int64_t reused_tokens(const BlockList& existing, std::span<const TokenId> new_tokens) {
   return std::max<std::int64_t>(0, existing.num_tokens() - (new_tokens.empty() ? 1 : 0));
@@ -265,21 +278,15 @@ Result<Sequence> Sequence::fork() const {
 Result<Mark> Sequence::checkpoint() {
   QUIRE_TRY(StateRef state, impl_->look());
   const std::lock_guard lock(impl_->mutex);
-  const Mark mark{++impl_->llm->last_mark};
+  const Mark mark{.value = ++impl_->llm->last_mark, .llm = impl_->llm};
   impl_->marks[mark.value] = std::move(state);
   return mark;
 }
 
-Status Sequence::rollback(Mark mark) {
+Status Sequence::rollback(const Mark& mark) {
   return change(*impl_, [&](SequenceService&, const StateRef&) -> Result<StateRef> {
     const std::lock_guard lock(impl_->mutex);
-    const auto found = impl_->marks.find(mark.value);
-    if (found == impl_->marks.end()) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("no mark ", mark.value,
-                            ": it was committed, rolled back over, or made "
-                            "for another sequence")};
-    }
+    QUIRE_TRY(const auto found, find_mark(*impl_, mark));
     StateRef state = found->second;
     impl_->marks.erase(std::next(found), impl_->marks.end());
     return state;
@@ -292,14 +299,11 @@ Status Sequence::rollback_to(std::int64_t length) {
   });
 }
 
-Status Sequence::commit(Mark mark) {
+Status Sequence::commit(const Mark& mark) {
   QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
   std::map<std::uint64_t, StateRef> forgotten;
   const std::lock_guard lock(impl_->mutex);
-  const auto found = impl_->marks.find(mark.value);
-  if (found == impl_->marks.end()) {
-    return {ErrorCode::kInvalidArgument, base::str_cat("no mark ", mark.value)};
-  }
+  QUIRE_TRY(const auto found, find_mark(*impl_, mark));
   forgotten.insert(found, impl_->marks.end());
   impl_->marks.erase(found, impl_->marks.end());
   return {};

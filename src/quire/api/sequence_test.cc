@@ -154,6 +154,20 @@ TEST(Sequence, RolledBackNeverHappened) {
   EXPECT_THAT(sequence.rollback_to(1).error().message, HasSubstr("has 0"));
 }
 
+TEST(Sequence, AMarkOfAnotherLLMIsNone) {
+  LLM llm = open_demo();
+  LLM other = open_demo();
+  Sequence sequence = llm.sequence(some_ids(8, 3)).value();
+  Sequence foreign = other.sequence(some_ids(8, 3)).value();
+  const Mark own = sequence.checkpoint().value();
+  const Mark theirs = foreign.checkpoint().value();
+  ASSERT_EQ(own.value, theirs.value);
+  EXPECT_THAT(sequence.rollback(theirs).error().message, HasSubstr("another sequence"));
+  EXPECT_THAT(sequence.commit(theirs).error().message, HasSubstr("another sequence"));
+  EXPECT_EQ(sequence.rollback(Mark{}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(sequence.rollback(own).ok());
+}
+
 // What a window of 16 has freed is computed again; the sampler stands where it stood.
 TEST(Sequence, RolledBackBehindItsWindowItGoesOnAsBefore) {
   LLM llm = LLM::open(source_path("tests/golden/model/mistral_window"),

@@ -69,7 +69,7 @@ sampling::SampleContext ActiveRequest::sample_context() const {
           .end_ids = end_ids_};
 }
 
-void ActiveRequest::note_admission(std::int64_t cached_tokens) {
+std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {
   admitted_ = true;
   output_.timing.queue_seconds = seconds_since(request_.submitted);
   cached_tokens = request_.composed ? request_.composed->cached_tokens : cached_tokens;
@@ -78,6 +78,7 @@ void ActiveRequest::note_admission(std::int64_t cached_tokens) {
   if (cached_tokens > 0 && !request_.composed) {
     output_.reuse.sources.emplace_back("prefix_cache", cached_tokens);
   }
+  return cached_tokens;
 }
 
 bool ActiveRequest::accept(sampling::SampledToken token) {

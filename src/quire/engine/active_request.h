@@ -77,8 +77,9 @@ class ActiveRequest {
   // For the sampler; views borrow from this object.
   [[nodiscard]] sampling::SampleContext sample_context() const;
 
-  // First admission: queueing ends here.
-  void note_admission(std::int64_t cached_tokens);
+  // First admission: queueing ends here. How many tokens of the prompt need no computing, be they
+  // the prefix index's or composed.
+  std::int64_t note_admission(std::int64_t cached_tokens);
   [[nodiscard]] bool admitted() const { return admitted_; }
 
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.

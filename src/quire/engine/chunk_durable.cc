@@ -250,18 +250,20 @@ void ChunkService::save_variants(const std::set<Name>& computed) {
   }
 }
 
-// Those on disk that are not in `known`, as they would be listed.
-std::vector<ChunkInfo> ChunkService::saved_infos(std::span<const ChunkInfo> known) const {
-  std::vector<ChunkInfo> infos;
-  if (store_ == nullptr) {
-    return infos;
-  }
-  for (const kv::Chunk& chunk : store_->list()) {
-    if (std::ranges::find(known, chunk.id, &ChunkInfo::chunk_id) == known.end()) {
-      infos.push_back(info_of(chunk));
+std::vector<kv::Chunk> ChunkService::saved_chunks() const {
+  return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list();
+}
+
+Result<ChunkInfo> ChunkService::get(const std::string& id) {
+  return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+    const auto chunk = registry_.get(id);
+    if (!chunk.ok() && store_ != nullptr) {
+      if (const auto saved = store_->find(id)) {
+        return info_of(*saved);
+      }
     }
-  }
-  return infos;
+    return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
+  });
 }
 
 }  // namespace quire::engine

@@ -497,30 +497,33 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
 }
 
-Result<ChunkInfo> ChunkService::get(const std::string& id) {
-  return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
-    const auto chunk = registry_.get(id);
-    if (!chunk.ok() && store_ != nullptr) {
-      if (const auto saved = store_->find(id)) {
-        return info_of(*saved);
-      }
-    }
-    return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
-  });
-}
-
 Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
                                                   std::string_view metadata_filter_json) {
   QUIRE_TRY(const auto pairs, parse_object(metadata_filter_json, "metadata_filter"));
-  using Infos = std::vector<ChunkInfo>;
-  QUIRE_TRY(Infos infos, engine_.ask<Infos>([&]() -> Result<Infos> {
-    Infos all;
+  using Dated = std::vector<std::pair<kv::WallClock::time_point, ChunkInfo>>;
+  QUIRE_TRY(Dated dated, engine_.ask<Dated>([&]() -> Result<Dated> {
+    Dated all;
     for (const kv::Chunk* chunk : registry_.list()) {
-      all.push_back(info_of(*chunk));
+      all.emplace_back(chunk->created, info_of(*chunk));
     }
     return all;
   }));
-  std::ranges::move(saved_infos(infos), std::back_inserter(infos));
+  std::unordered_set<std::string> known;
+  for (const auto& [created, info] : dated) {
+    known.insert(info.chunk_id);
+  }
+  for (const kv::Chunk& saved : saved_chunks()) {
+    if (!known.contains(saved.id)) {
+      dated.emplace_back(saved.created, info_of(saved));
+    }
+  }
+  if (store_ != nullptr) {  // else they are in order already, even if the clock was set
+    std::ranges::stable_sort(dated, {}, &Dated::value_type::first);
+  }
+  std::vector<ChunkInfo> infos;
+  for (auto& [created, info] : dated) {
+    infos.push_back(std::move(info));
+  }
   std::erase_if(infos, [&](const ChunkInfo& info) {
     const auto metadata = parse_object(info.metadata_json, "metadata");
     return (type && info.type != *type) || !metadata.ok() || !holds_pairs(*metadata, pairs);
@@ -554,11 +557,11 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
       registered.insert(chunk->id);
     }
     std::int64_t cleared = registry_.clear(type);
-    for (const ChunkInfo& saved : saved_infos({})) {
+    for (const kv::Chunk& saved : saved_chunks()) {
       const bool wanted = !type || saved.type == *type;
-      const bool in_use = registry_.find(saved.chunk_id) != nullptr;
-      const bool removed = wanted && !in_use && store_->remove(saved.chunk_id);
-      cleared += removed && !registered.contains(saved.chunk_id) ? 1 : 0;  // on disk alone
+      const bool in_use = registry_.find(saved.id) != nullptr;
+      const bool removed = wanted && !in_use && store_->remove(saved.id);
+      cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
     }
     return cleared;
   });

@@ -173,7 +173,7 @@ class ChunkService {
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Status save(const std::string& id);
   void save_variants(const std::set<Name>& computed);
-  [[nodiscard]] std::vector<ChunkInfo> saved_infos(std::span<const ChunkInfo> known) const;
+  [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
 
   // Engine thread: composing.
   using Uses = std::vector<std::shared_ptr<Use>>;

@@ -126,6 +126,7 @@ std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
   chunk.id = entry.key;
   chunk.pinned = entry.pinned;
   chunk.created = time(entry.created_ms);
+  chunk.created_before = chunk.created;
   chunk.accessed = time(entry.accessed_ms);
   return chunk;
 }

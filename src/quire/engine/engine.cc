@@ -398,7 +398,6 @@ Result<EngineStats> Engine::stats() {
 
 void Engine::publish_stats() {
   counters_.ledger = ledger_->counts();
-  counters_.tokens_reused = counters_.ledger.tokens_reused;
   counters_.requests_running = scheduler_->num_running();
   counters_.requests_waiting = scheduler_->num_waiting();
   const std::lock_guard lock(mutex_);

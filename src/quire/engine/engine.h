@@ -61,7 +61,7 @@ struct EngineStats {
   kv::LedgerCounts ledger;
   std::int64_t block_bytes = 0;
   std::int64_t tokens_computed = 0;  // rows that went through the model
-  std::int64_t tokens_reused = 0;
+  std::int64_t tokens_reused = 0;    // of prompts, wherever their KV was: the sum of cached_tokens
   std::int64_t tokens_generated = 0;
   std::int64_t steps = 0;
   std::int64_t preemptions = 0;

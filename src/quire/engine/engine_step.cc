@@ -135,7 +135,8 @@ Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
     ActiveRequest& active = active_.at(run.request.value);
     wanted_logits_.push_back(wanted_logits(run));
     if (!active.admitted()) {
-      active.note_admission(scheduler_->progress(run.request).cached_tokens);
+      const std::int64_t cached_tokens = scheduler_->progress(run.request).cached_tokens;
+      counters_.tokens_reused += active.note_admission(cached_tokens);
     }
   }
   model::ForwardBatch batch = builder_.build(runs, wanted_logits_, *ledger_);

@@ -233,7 +233,8 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   const std::int32_t blocks = key ? blocks_for(chunk.tokens->size()) : 0;
   QUIRE_TRY_STATUS(make_room(1, blocks, {.before = key ? std::string_view(key->before) : ""}));
   Chunk entry{std::move(chunk)};
-  entry.created = entry.accessed = config_.now();
+  entry.accessed = config_.now();
+  entry.created = entry.created_before.value_or(entry.accessed);
   entry.registration = entry.use = ++last_use_;
   entry.used_at = ledger_.now();
   entry.rank = rank_of(entry.id);

@@ -63,6 +63,7 @@ struct NewChunk {
   std::int32_t priority = 0;
   std::string anchor;   // id of a system chunk, or ""
   std::string text_id;  // of what was registered as text; "" otherwise
+  std::optional<WallClock::time_point> created_before;  // by another process; nothing: now
 };
 // Of the KV that it is registered with.
 [[nodiscard]] inline VariantKey registered_key(const NewChunk& chunk) {

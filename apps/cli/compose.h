@@ -1,0 +1,38 @@
+// Chunks named on a command line, and how they are composed: `compose`, and `run` with --chunk.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/result.h"
+
+namespace quire::cli {
+
+inline constexpr const char* kChunkHelp = "id, beginning of an id, or name";
+
+struct ComposeOptions {
+  std::vector<std::string> chunks;   // ids, beginnings of ids, or names, in order
+  std::optional<std::string> query;  // text, where none of the chunks is a query
+  CompositionSpec spec;              // how; its ids are filled in from the above
+};
+
+inline constexpr const char* kComposingGroup = "Composition";
+// One option for each way to compose, in that group.
+void add_composing_options(CLI::App& command, CompositionSpec& spec);
+// --chunk, once for each of them.
+CLI::Option* add_chunk_option(CLI::App& command, std::vector<std::string>& chunks);
+
+// The chunk with this id, this beginning of an id, or this name (its metadata "name").
+// kInvalidArgument when several have it, kNotFound when none has.
+[[nodiscard]] Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference);
+// "" if it has none.
+[[nodiscard]] std::string name_of(const ChunkInfo& chunk);
+
+// `options.spec` with each chunk where its kind belongs; contexts keep their order. The query's
+// text becomes a chunk.
+[[nodiscard]] Result<CompositionSpec> resolve(ChunkedLLM& llm, const ComposeOptions& options);
+
+}  // namespace quire::cli

@@ -1,0 +1,136 @@
+"""What wrong arguments say, and what values do when they are copied, changed or taken apart."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+from conftest import KEEPER, MODEL, holds_nothing_more, some_ids
+
+import quire
+from quire import ChunkNotFoundError, ChunkType, ContextManager
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with quire.ChunkedLLM(MODEL, threads=2, kv_budget="32MiB") as model:
+        yield model
+
+
+@pytest.fixture
+def chunked(opened):
+    with holds_nothing_more(opened):
+        yield opened
+
+
+@pytest.fixture
+def ids(chunked):
+    system = chunked.register_chunk(KEEPER, ChunkType.SYSTEM_PROMPT)
+    ada = chunked.register_chunk("Card 4. Ada keeps a goose.", ChunkType.CONTEXT)
+    return system, [ada], chunked.register_chunk("Which animal does Ada keep?", ChunkType.QUERY)
+
+
+def test_the_options_of_a_chunk_stand_in_the_signature():
+    parameters = inspect.signature(quire.ChunkedLLM.register_chunk).parameters
+    defaults = {name: parameters[name].default for name in ("metadata", "ttl_seconds", "pinned", "priority", "anchor")}
+    assert defaults == {"metadata": None, "ttl_seconds": None, "pinned": False, "priority": 0, "anchor": None}
+    assert parameters["ttl_seconds"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "named"),
+    [
+        (lambda llm, ids: llm.register_chunk(None, "context"), ValueError, "^content must be"),
+        (lambda llm, ids: llm.register_chunks([{"content": "x", "chunk_type": "context", "pinnd": 1}]), TypeError, "pinnd"),
+        (lambda llm, ids: llm.evict_unused_chunks("soon"), TypeError, "max_age_seconds cannot be 'soon'"),
+        (lambda llm, ids: llm.compose(*ids, mode=None), TypeError, "mode cannot be None"),
+        (lambda llm, ids: llm.compose(*ids, positions=None), TypeError, "positions cannot be None"),
+        (lambda llm, ids: llm.compose(*ids, positions=[0, 16.5, 30]), TypeError, r"positions cannot be \[0, 16.5, 30\]"),
+        (lambda llm, ids: llm.compose(*ids, mode="blend", recompute="0.5"), TypeError, "recompute cannot be '0.5'"),
+        (lambda llm, ids: llm.compose(*ids, mod="exact"), TypeError, "'mod' is no composing keyword"),
+        (lambda llm, ids: llm.generate_from_chunks(llm.compose(*ids)), TypeError, "composition="),
+        (lambda llm, ids: llm.generate("x", query="y"), TypeError, "takes a prompt, or system_prompt"),
+        (lambda llm, ids: llm.generate(None), ValueError, "prompt must be a list of token ids, or a text"),
+        (lambda llm, ids: llm.generate(query=5), ValueError, "^query must be"),
+        (lambda llm, ids: llm.abort("1"), TypeError, "request_id cannot be '1'"),
+        (lambda llm, ids: llm.infer_from_blocks({3, 4}, 40, [5]), TypeError, "existing_blocks must be a Blocks or a list"),
+        (lambda llm, ids: llm.infer_from_blocks([2**40], 4, [5]), ValueError, "list of block ids"),
+        (lambda llm, ids: ContextManager(llm, mode=None), TypeError, "^mode must be a str"),
+        (lambda llm, ids: ContextManager(llm, salt=5), TypeError, "^salt must be a str"),
+        (lambda llm, ids: ContextManager(llm).add("x", name=5), TypeError, "^name must be a str"),
+        (lambda llm, ids: ContextManager(llm).add("x", kind=None), TypeError, "^kind must be a str"),
+        (lambda llm, ids: ContextManager(llm).add("x", tags=None), TypeError, "^tags must be a list"),
+        (lambda llm, ids: ContextManager(llm).add("x", tags=[""]), ValueError, "a tag is a word"),
+        (lambda llm, ids: quire.ChunkedLLM(MODEL, chunk_format=5), TypeError, "chunk_format is a dict"),
+        (lambda llm, ids: quire.ChunkedLLM(MODEL, chunk_format={"system": "ab"}), ValueError, "not 'ab'"),
+    ],
+)
+def test_a_wrong_argument_is_named(chunked, ids, call, error, named):
+    held = chunked.stats()["blocks_in_use"]
+    with pytest.raises(error, match=named):
+        call(chunked, ids)
+    assert chunked.stats()["blocks_in_use"] == held
+
+
+def test_what_is_no_id_names_no_chunk(chunked, ids):
+    with pytest.raises(ChunkNotFoundError) as refused:
+        chunked.get_chunk(5)
+    assert refused.value.chunk_id == "5"
+    with pytest.raises(ChunkNotFoundError) as refused:
+        ContextManager(chunked).show(chunked.preview_composition(*ids))
+    assert len(str(refused.value)) < 300  # a long value is cut
+
+
+def test_an_absent_context_is_an_empty_one(chunked):
+    asked = {"system_prompt": KEEPER, "query": "Hello?", "sampling_params": {"max_tokens": 1}}
+    assert chunked.generate(context=None, **asked).chunk_ids == chunked.generate(**asked).chunk_ids
+    texts = ["Card 4. Ada keeps a goose."]
+    assert chunked.generate(context=iter(texts), **asked).chunk_ids == chunked.generate(context=texts, **asked).chunk_ids
+
+
+def test_records_are_read_only_mappings(chunked, ids):
+    output = chunked.generate_from_chunks(*ids, {"temperature": 0})
+    with pytest.raises(AttributeError, match="immutable"):
+        output.text = ""
+    with pytest.raises(AttributeError, match="immutable"):
+        del output.usage
+    assert list(output) == list(output.keys()) and len(output) == len(list(output))
+    assert output.get("text") == output.text and output.get("nothing") is None
+    assert dict(output.usage) == {"prompt_tokens": 33, "cached_tokens": 25, "completion_tokens": 4}
+    for same in (copy.copy(output), copy.deepcopy(output), pickle.loads(pickle.dumps(output))):
+        assert same == output
+
+
+def test_a_composition_stays_as_it_was_made(chunked, ids):
+    composition = chunked.compose(*ids)
+    with pytest.raises(AttributeError):
+        del composition.mode
+    with pytest.raises(AttributeError):
+        composition.segments.append(None)
+    assert copy.copy(composition) is composition and copy.deepcopy(composition) is composition
+    assert [segment.position for segment in composition.segments] == [0, 16, 25]
+
+
+def test_a_copy_of_a_sequence_is_a_fork(chunked):
+    with chunked.sequence(some_ids(40)) as origin:
+        for copied in (copy.copy(origin), copy.deepcopy(origin)):
+            with copied:
+                copied.append([11])
+                assert copied.tokens == [*origin.tokens, 11]
+        assert len(origin) == 40 and origin.logits().shape == (2048,)
+
+
+def test_a_mark_of_another_llm_is_none(chunked):
+    with quire.LLM(MODEL, threads=1, kv_budget="8MiB") as other, other.sequence(some_ids(8)) as foreign:
+        with chunked.sequence(some_ids(8)) as sequence:
+            own = sequence.checkpoint()
+            marks = [foreign.checkpoint() for _ in range(50)]
+            assert repr(own) in map(repr, marks)
+            sequence.append([11])
+            for mark in marks:
+                with pytest.raises(ValueError, match="another sequence"):
+                    sequence.rollback(mark)
+                with pytest.raises(ValueError, match="another sequence"):
+                    sequence.commit(mark)
+            sequence.rollback(own)
+            assert len(sequence) == 8
