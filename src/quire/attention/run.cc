@@ -244,6 +244,9 @@ class Call {
     alignas(64) std::byte queries[sizeof(float) * kTileRows * kMaxHeadDim];
     TokenRange visible[kTileRows];
     load_queries(item, queries);
+    if (next != nullptr) {
+      look_ahead(*next);
+    }
     for (int r = 0; r < item.rows * item.heads; ++r) {
       visible[r] = visible_tokens(entry, entry_row(item, r / item.heads), p_.window_tokens);
     }
@@ -272,13 +275,28 @@ class Call {
         .rows[static_cast<std::size_t>(item.first_row) + static_cast<std::size_t>(row)];
   }
 
+  // Row of the rotary table for the item's first row.
+  [[nodiscard]] std::int32_t first_query_of(const WorkItem& item) const {
+    return p_.plan->first_query[static_cast<std::size_t>(item.entry)] + item.first_row;
+  }
+
+  // Asks for the angles of the item's rows: keys and values have pushed them out of the caches that
+  // are near.
+  void look_ahead(const WorkItem& item) const {
+    constexpr int kLineFloats = 16;
+    const std::ptrdiff_t half = p_.rotary->half, first = first_query_of(item) * half;
+    for (std::ptrdiff_t at = first; at < first + item.rows * half; at += kLineFloats) {
+      __builtin_prefetch(p_.rotary->cos.data() + at, 0, 2);
+      __builtin_prefetch(p_.rotary->sin.data() + at, 0, 2);
+    }
+  }
+
   // The tile's query rows, rotated for this entry.
   void load_queries(const WorkItem& item, std::byte* tile) const {
     const bool fp32 = view_.dtype == tensor::DType::kFloat32;
     const auto load_query = fp32 ? table_.load_query_fp32 : table_.load_query_bf16;
     const int half = p_.rotary->half;
-    const std::int32_t first_query =
-        p_.plan->first_query[static_cast<std::size_t>(item.entry)] + item.first_row;
+    const std::int32_t first_query = first_query_of(item);
     const int tile_rows = item.rows * item.heads;
     for (int r = 0; r < tile_rows; ++r) {
       const int row = r / item.heads, head = item.first_head + r % item.heads;
