@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <numbers>
@@ -65,8 +64,7 @@ class Call {
  public:
   Call(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
        AttentionScratch::Impl& scratch)
-      : context_(context),
-        p_(params),
+      : p_(params),
         view_(view),
         scratch_(scratch),
         pool_(*context.pool),
@@ -246,6 +244,9 @@ class Call {
     alignas(64) std::byte queries[sizeof(float) * kTileRows * kMaxHeadDim];
     TokenRange visible[kTileRows];
     load_queries(item, queries);
+    if (next != nullptr) {
+      look_ahead(*next);
+    }
     for (int r = 0; r < item.rows * item.heads; ++r) {
       visible[r] = visible_tokens(entry, entry_row(item, r / item.heads), p_.window_tokens);
     }
@@ -274,33 +275,41 @@ class Call {
         .rows[static_cast<std::size_t>(item.first_row) + static_cast<std::size_t>(row)];
   }
 
-  // The tile's query rows, rotated for this entry.
-  void load_queries(const WorkItem& item, std::byte* tile) const {
-    const std::int32_t first_query = p_.plan->first_query[static_cast<std::size_t>(item.entry)];
-    const auto dim = static_cast<std::size_t>(head_dim_);
-    const int tile_rows = item.rows * item.heads;
-    alignas(64) float x[kMaxHeadDim];
-    std::fill(x + head_dim_, x + padded_dim_, 0.0f);
-    for (int r = 0; r < tile_rows; ++r) {
-      const int row = r / item.heads, head = item.first_head + r % item.heads;
-      const std::ptrdiff_t at =
-          entry_row(item, row).row * p_.q_stride + std::ptrdiff_t{head} * head_dim_;
-      kernels::rotate_head(context_, *p_.rotary, first_query + item.first_row + row,
-                           p_.q.subspan(static_cast<std::size_t>(at), dim), {x, dim});
-      store_chunks(x, tile_rows, tile + r * kChunkBytes);
+  // Row of the rotary table for the item's first row.
+  [[nodiscard]] std::int32_t first_query_of(const WorkItem& item) const {
+    return p_.plan->first_query[static_cast<std::size_t>(item.entry)] + item.first_row;
+  }
+
+  // Asks for the angles of the item's rows: keys and values have pushed them out of the caches that
+  // are near.
+  void look_ahead(const WorkItem& item) const {
+    constexpr int kLineFloats = 16;
+    const std::ptrdiff_t half = p_.rotary->half, first = first_query_of(item) * half;
+    for (std::ptrdiff_t at = first; at < first + item.rows * half; at += kLineFloats) {
+      __builtin_prefetch(p_.rotary->cos.data() + at, 0, 2);
+      __builtin_prefetch(p_.rotary->sin.data() + at, 0, 2);
     }
   }
 
-  // Row x to its chunks, of which the first lies at `to`.
-  void store_chunks(const float* x, std::ptrdiff_t tile_rows, std::byte* to) const {
-    const bool rounds = view_.dtype == tensor::DType::kBFloat16 && table_.bf16_queries;
-    const int chunk_values = rounds ? 2 * kChunkWords : kChunkWords;
-    for (int i = 0; i < padded_dim_; i += chunk_values, to += tile_rows * kChunkBytes) {
-      if (rounds) {
-        context_.table->round_bf16(x + i, chunk_values, reinterpret_cast<std::uint16_t*>(to));
-      } else {
-        std::memcpy(to, x + i, kChunkBytes);
-      }
+  // The tile's query rows, rotated for this entry.
+  void load_queries(const WorkItem& item, std::byte* tile) const {
+    const bool fp32 = view_.dtype == tensor::DType::kFloat32;
+    const auto load_query = fp32 ? table_.load_query_fp32 : table_.load_query_bf16;
+    const int half = p_.rotary->half;
+    const std::int32_t first_query = first_query_of(item);
+    const int tile_rows = item.rows * item.heads;
+    for (int r = 0; r < tile_rows; ++r) {
+      const int row = r / item.heads, head = item.first_head + r % item.heads;
+      const std::ptrdiff_t angle = std::ptrdiff_t{first_query + row} * half;
+      load_query({.head = p_.q.data() + entry_row(item, row).row * p_.q_stride +
+                          std::ptrdiff_t{head} * head_dim_,
+                  .cos = p_.rotary->cos.data() + angle,
+                  .sin = p_.rotary->sin.data() + angle,
+                  .half = half,
+                  .head_dim = head_dim_,
+                  .padded_dim = padded_dim_,
+                  .out = tile + r * kChunkBytes,
+                  .chunk_stride = tile_rows * kChunkBytes});
     }
   }
 
@@ -356,7 +365,6 @@ class Call {
     }
   }
 
-  const kernels::Context& context_;
   const RunParams& p_;
   const tensor::PagedKVView& view_;
   AttentionScratch::Impl& scratch_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "quire/base/check.h"
@@ -53,6 +54,20 @@ Place<T> place_of(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot s
   }
 }
 
+// Asks for the lines that a head's element type T will be written to: K is one word in each of
+// them, and a store that misses would hold up those behind it.
+template <class T>
+void ask_for(const Place<T>& place, int head_dim) {
+  constexpr int kPerWord = 4 / sizeof(T);
+  for (int d = 0; d < head_dim; d += kPerWord) {
+    __builtin_prefetch(place.k + d / kPerWord * place.k_step, 1);
+  }
+  constexpr int kPerLine = 64 / sizeof(T);
+  for (std::ptrdiff_t at = 0; at < head_dim * place.v_step; at += kPerLine) {
+    __builtin_prefetch(place.v + at, 1);
+  }
+}
+
 void store_f32(const Place<float>& place, const Head& k, const Head& v, int head_dim) {
   for (int d = 0; d < head_dim; ++d) {
     place.k[d * place.k_step] = k[static_cast<std::size_t>(d)];
@@ -64,8 +79,8 @@ void store_bf16(const KernelTable& table, const Place<std::uint16_t>& place, con
                 const Head& v, int head_dim) {
   std::array<std::uint16_t, kMaxHeadDim> rounded;  // NOLINT: filled by the next line
   table.round_bf16(k.data(), head_dim, rounded.data());
-  for (int d = 0; d < head_dim; ++d) {
-    place.k[d / 2 * place.k_step + d % 2] = rounded[static_cast<std::size_t>(d)];
+  for (int d = 0; d < head_dim; d += 2) {  // a pair is a word of K
+    std::memcpy(place.k + d / 2 * place.k_step, rounded.data() + d, 2 * sizeof(std::uint16_t));
   }
   table.round_bf16(v.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; ++d) {
@@ -79,7 +94,14 @@ void append_token(const Context& context, const KVAppendParams& params,
   const tensor::KVSlot slot = params.slots[static_cast<std::size_t>(token)];
   Head k = {};
   Head v = {};
+  const bool fp32 = view.dtype == tensor::DType::kFloat32;
   for (int head = 0; head < view.kv_heads; ++head) {
+    const int next = std::min(head + 1, view.kv_heads - 1);
+    if (fp32) {
+      ask_for(place_of<float>(view, next, slot), view.head_dim);
+    } else {
+      ask_for(place_of<std::uint16_t>(view, next, slot), view.head_dim);
+    }
     const std::ptrdiff_t first = std::ptrdiff_t{head} * params.head_dim;
     const float* from_k = params.k.data() + token * params.k_stride + first;
     const float* from_v = params.v.data() + token * params.v_stride + first;
@@ -89,7 +111,7 @@ void append_token(const Context& context, const KVAppendParams& params,
       std::copy_n(from_k, head_dim, k.data());
     }
     std::copy_n(from_v, head_dim, v.data());
-    if (view.dtype == tensor::DType::kFloat32) {
+    if (fp32) {
       store_f32(place_of<float>(view, head, slot), k, v, view.head_dim);
     } else {
       store_bf16(*context.table, place_of<std::uint16_t>(view, head, slot), k, v, view.head_dim);

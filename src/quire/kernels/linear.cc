@@ -24,6 +24,7 @@ constexpr std::int64_t kStreamTasksPerThread = 64;
 constexpr std::int64_t kStreamRows = 32;
 // Weight bytes that one thread reads in about the time of a hand-off.
 constexpr std::int64_t kBytesPerTask = std::int64_t{64} << 10;
+constexpr std::int64_t kPackSteps = 8;  // of a block of rows that are packed together
 // Sums that wait for an epilogue: 4 panels of kMaxTaskRows rows.
 constexpr std::int64_t kEpilogueFloats = kPanelQuantum * kPanelColumns * kMaxTaskRows;
 
@@ -161,20 +162,28 @@ void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
   QUIRE_CHECK(static_cast<std::int64_t>(x.values.size()) >= (rows - 1) * x.stride + depth,
               "x is short");
   const auto pack = context.table->pack_rows[static_cast<std::uint8_t>(packed.format())];
-  const auto pack_blocks = [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = first * kBlockRows; row < std::min(rows, last * kBlockRows);
-         row += kBlockRows) {
-      pack({.x = x.values.data() + row * x.stride,
-            .x_stride = x.stride,
-            .rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows - row)),
-            .depth = depth,
-            .steps = static_cast<int>(packed.steps()),
-            .values = packed.values(row),
-            .scales = packed.scales(row),
-            .offsets = packed.offsets(row)});
-    }
+  const std::int64_t shares = divide_up(packed.steps(), kPackSteps);  // of a block
+  const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
+    const std::int64_t block_rows = std::min<std::int64_t>(kBlockRows, rows - row);
+    const std::int64_t first = first_step * kStepDepth, group = first_step * block_rows;
+    const std::int64_t steps = std::min(kPackSteps, packed.steps() - first_step);
+    const bool int8 = packed.format() == RowFormat::kInt8;
+    pack({.x = x.values.data() + row * x.stride + first,
+          .x_stride = x.stride,
+          .rows = static_cast<int>(block_rows),
+          .depth = std::min(depth - first, steps * kStepDepth),
+          .steps = static_cast<int>(steps),
+          .values = packed.values(row) + group * kStepDepth * value_bytes(packed.format()),
+          .scales = int8 ? packed.scales(row) + group : nullptr,
+          .offsets = int8 ? packed.offsets(row) + group : nullptr});
   };
-  parallel_ranges(context, packed.blocks(), kBlockRows * depth, pack_blocks);
+  parallel_ranges(context, packed.blocks() * shares,
+                  std::min(rows, std::int64_t{kBlockRows}) * kPackSteps * kStepDepth,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t i = begin; i < end; ++i) {
+                      pack_share(i / shares * kBlockRows, i % shares * kPackSteps);
+                    }
+                  });
 }
 
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,

@@ -58,11 +58,11 @@ Status check_logits(std::span<const float> logits) {
   if (logits.empty()) {
     return {ErrorCode::kInvalidArgument, "there are no logits to choose from"};
   }
-  bool bad = false;
+  unsigned bad = 0;  // not a bool, which the compiler would test logit by logit
   for (const float logit : logits) {
-    bad |= !(logit < -kNever);
+    bad |= logit < -kNever ? 0U : 1U;
   }
-  if (!bad) {
+  if (bad == 0) {
     return {};
   }
   const auto first = std::ranges::find_if(logits, [](float logit) { return !(logit < -kNever); });
@@ -70,8 +70,30 @@ Status check_logits(std::span<const float> logits) {
                                                      " is ", *first, ", no token can be chosen")};
 }
 
+bool any_above(std::span<const float> logits, float limit) {
+  unsigned found = 0;  // as in check_logits
+  for (const float logit : logits) {
+    found |= logit > limit ? 1U : 0U;
+  }
+  return found != 0;
+}
+
+// The place of the largest, the first among equals. Few blocks hold one above all before them: the
+// others are only compared, many logits at a time.
+std::size_t place_of_largest(std::span<const float> logits) {
+  constexpr std::size_t kBlock = 256;
+  std::size_t place = 0;
+  for (std::size_t first = 0; first < logits.size(); first += kBlock) {
+    const auto block = logits.subspan(first, std::min(kBlock, logits.size() - first));
+    if (any_above(block, logits[place])) {
+      place = first + static_cast<std::size_t>(std::ranges::max_element(block) - block.begin());
+    }
+  }
+  return place;
+}
+
 double log_sum_exp(std::span<const float> logits) {
-  const double peak = *std::max_element(logits.begin(), logits.end());
+  const double peak = logits[place_of_largest(logits)];
   double sum = 0;
   for (const float logit : logits) {
     sum += std::exp(static_cast<double>(logit) - peak);
@@ -317,15 +339,15 @@ Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContex
     originals_.emplace_back(logit, change.id);
     logit = kernels::changed_logit(logit, change);
   }
-  const auto peak = std::max_element(logits.begin(), logits.end());
-  if (*peak == kNever) {
+  const std::size_t likeliest = place_of_largest(logits);
+  const float peak = logits[likeliest];
+  if (peak == kNever) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("no token can be chosen: all ", logits.size(),
                           " logits are -inf after logit_bias and min_tokens")};
   }
-  // max_element returns the first of equals: the lower id.
-  token.id = params.temperature == 0 ? static_cast<TokenId>(peak - logits.begin())
-                                     : draw(logits, *peak, context);
+  token.id =
+      params.temperature == 0 ? static_cast<TokenId>(likeliest) : draw(logits, peak, context);
   if (params.logprobs) {
     add_chosen(logits, log_sum, token);
   }

@@ -191,6 +191,21 @@ TEST(Sampler, GreedyTakesTheLargestAndTheLowerIdAmongEquals) {
   EXPECT_EQ(choose({0, 0, 0}, row), 0);
 }
 
+// Wherever it stands among blocks that are looked at together, and in a last one that is not whole.
+TEST(Sampler, GreedyFindsTheFirstOfTheLargestAnywhere) {
+  constexpr std::size_t kVocab = 1000;
+  Sampler sampler;
+  const Row greedy{.params = {.temperature = 0}};
+  for (std::size_t place = 0; place < kVocab; place += 37) {
+    std::vector<float> logits = random_logits(kVocab, 5);
+    logits[place] = 100;
+    logits[kVocab - 1] = place % 2 == 0 ? 100.0F : 99.0F;
+    const auto token = sampler.sample(logits, greedy.context());
+    ASSERT_TRUE(token.ok());
+    EXPECT_EQ(token->id, static_cast<TokenId>(place));
+  }
+}
+
 TEST(Sampler, TopKOfEqualLogitsKeepsTheLowerIds) {
   Row row;
   row.params.top_k = 3;

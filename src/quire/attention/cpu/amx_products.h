@@ -14,6 +14,7 @@ struct AmxProducts {
   using Format = Bf16<kernels::VecAvx512Bf16>;
   using Buffers = PieceBuffers<Format>;
   static constexpr int kTileColumns = 16;
+  static constexpr bool kWholeUnits = true;
 
   // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
   // right operands.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "quire/attention/cpu/products.h"
+#include "quire/attention/cpu/queries.h"
 
 namespace quire::attention {
 namespace {
@@ -43,7 +44,7 @@ void attend(const AttentionTask& t) {
     if (rows.units == 0) {
       continue;
     }
-    PieceView view = view_piece<E>(t, piece, rows);
+    PieceView view = view_piece<E>(t, piece, rows, P::kWholeUnits ? kPieceTokens : rows.end);
     look_ahead(t, piece, view);
     P::scores(t, view, b);
     softmax_tile<V, E>(t, rows, view, b);
@@ -55,6 +56,8 @@ void attend(const AttentionTask& t) {
 template <class V>
 constexpr KernelTable vector_table(device::Isa isa) {
   return {.isa = isa,
+          .load_query_bf16 = load_query<V, WideBf16<V>>,
+          .load_query_fp32 = load_query<V, Fp32<V>>,
           .attend_bf16 = attend<V, VectorProducts<V, WideBf16<V>>>,
           .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
           .merge = merge<V>};
@@ -64,6 +67,7 @@ constexpr KernelTable vector_table(device::Isa isa) {
 template <class V>
 constexpr KernelTable bf16_dot_table(device::Isa isa) {
   KernelTable table = vector_table<V>(isa);
+  table.load_query_bf16 = load_query<V, Bf16<V>>;
   table.attend_bf16 = attend<V, VectorProducts<V, Bf16<V>>>;
   table.bf16_queries = true;
   return table;

@@ -67,10 +67,25 @@ struct MergeTask {
   int padded_dim = 0;
 };
 
+// Writes one query row of a tile, rotated by the angles of `cos` and `sin` as kernels::rotate_head
+// does it, in the elements that attend wants, zeros behind head_dim.
+struct QueryTask {
+  const float* head = nullptr;  // [head_dim]
+  const float* cos = nullptr;   // [half]
+  const float* sin = nullptr;   // [half]
+  int half = 0;
+  int head_dim = 0;
+  int padded_dim = 0;
+  std::byte* out = nullptr;         // the row's first chunk, 64-byte aligned
+  std::ptrdiff_t chunk_stride = 0;  // bytes
+};
+
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
   bool bf16_queries = false;  // what attend_bf16 takes; else fp32
+  void (*load_query_bf16)(const QueryTask&) = nullptr;
+  void (*load_query_fp32)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
   void (*merge)(const MergeTask&) = nullptr;

@@ -19,6 +19,7 @@ using kernels::min_int;
 struct PieceRows {
   TokenRange seen[kTileRows];  // empty: {0, 0}
   TokenRange common;           // seen by all rows
+  int end = 0;                 // no row sees a token from here on
   unsigned units = 0;          // bit u: some row sees some token of unit u
 };
 
@@ -29,6 +30,7 @@ struct PieceView {
   int unit[kPieceUnits];   // index here -> unit of the piece, ascending
   const Word* k[kPieceUnits];
   const Word* v[kPieceUnits];
+  int value_words[kPieceUnits];  // rows of V that are multiplied
   std::ptrdiff_t k_stride = kUnitTokens;
   // What comes after a unit of V: one of K of the next piece, or else the unit itself.
   const Word* after_v[kPieceUnits];
@@ -45,6 +47,7 @@ inline PieceRows rows_of_piece(const AttentionTask& t, int piece) {
     rows.common.begin = max_int(rows.common.begin, rows.seen[r].begin);
     rows.common.end = min_int(rows.common.end, rows.seen[r].end);
     if (begin < end) {
+      rows.end = max_int(rows.end, end);
       const unsigned until_last = (2u << ((end - 1) / kUnitTokens)) - 1;
       rows.units |= until_last & ~((1u << (begin / kUnitTokens)) - 1);
     }
@@ -184,12 +187,15 @@ inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
   }
 }
 
+// Words of V are multiplied up to token `end` of the piece.
 template <class E>
-PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows) {
+PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows, int end) {
   PieceView view;
   for (int unit = 0; unit < kPieceUnits; ++unit) {
     view.place[unit] = view.units;
     if ((rows.units >> unit & 1u) != 0) {
+      const int tokens = min_int(end - unit * kUnitTokens, kUnitTokens);
+      view.value_words[view.units] = (tokens + E::kPack - 1) / E::kPack;
       view.unit[view.units++] = unit;
     }
   }
@@ -219,14 +225,20 @@ bool holds_non_finite(const Word* words, int count) {
   return found != 0;
 }
 
-// Zero times a value that is not finite is NaN: is there such a value in a unit of which some row
-// must not see some token?
+// Zero times a value that is not finite is NaN: is there such a value in a word of V that is
+// multiplied, and of which some row must not see some token?
 template <class E>
 bool hides_non_finite(const AttentionTask& t, const PieceRows& rows, const PieceView& view) {
   for (int i = 0; i < view.units; ++i) {
-    const int first = view.unit[i] * kUnitTokens;
-    const bool whole = rows.common.begin <= first && first + kUnitTokens <= rows.common.end;
-    if (!whole && holds_non_finite<E>(view.v[i], kUnitTokens / E::kPack * t.padded_dim)) {
+    const int first = view.unit[i] * kUnitTokens, words = view.value_words[i];
+    const int before = (max_int(rows.common.begin - first, 0) + E::kPack - 1) / E::kPack;
+    const int after = max_int(rows.common.end - first, 0) / E::kPack;
+    const int end_before = min_int(before, words);
+    const int first_after = max_int(min_int(after, words), end_before);
+    const Word* v = view.v[i];
+    if (holds_non_finite<E>(v, end_before * t.padded_dim) ||
+        holds_non_finite<E>(v + std::ptrdiff_t{first_after} * t.padded_dim,
+                            (words - first_after) * t.padded_dim)) {
       return true;
     }
   }

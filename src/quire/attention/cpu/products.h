@@ -14,7 +14,8 @@ struct VectorProducts {
   static constexpr int kRegisters = V::kDenseRegisters;
   static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
   static constexpr int kRows = V::kDenseRows;
-  static constexpr int kLineWords = 16;  // of a cache line
+  static constexpr bool kWholeUnits = false;  // of V are multiplied
+  static constexpr int kLineWords = 16;       // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
   // Where words are widened and registers are many: 16 rows x 1, so that a word is widened once;
   // and few rows x 4, so that there are chains enough to hide the latency of an addition.
@@ -143,7 +144,8 @@ struct VectorProducts {
     store(sums, out, kPieceTokens);
   }
 
-  // out[row][dim] = sum over the view's tokens of probs * v.
+  // out[row][dim] = sum over the view's tokens of probs * v. Words of tokens that no row sees are
+  // left out: they would add zeros.
   static void values(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
                      float* out) {
     for (int row = 0; row < t.rows;) {
@@ -181,10 +183,15 @@ struct VectorProducts {
       Stream v = {view.v[i] + at.column, t.padded_dim};
       Stream ahead = {view.after_v[i] + at.column, t.padded_dim};
       const Word* probs = reinterpret_cast<const Word*>(b.probs[i][at.row]);
-      for (int word = 0; word < kRowWords; word += E::kParts) {
+      const int words = view.value_words[i] * E::kParts;
+      for (int word = 0; word < words; word += E::kParts) {
         ahead.template prefetch<N>();
         add_words(sums, v.words, probs + word, kRowWords);
         v.advance();
+        ahead.advance();
+      }
+      for (int word = words; word < kRowWords; word += E::kParts) {
+        ahead.template prefetch<N>();
         ahead.advance();
       }
     }
