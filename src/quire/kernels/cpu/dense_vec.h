@@ -241,9 +241,7 @@ void matmul_dense(const MatmulTask& t) {
     }
     return;
   }
-  // 16 rows of activations take 32 KiB then: less deep, sums are stored and loaded more often than
-  // is gained.
-  constexpr int kBlockSteps = 64 * 1024 / F::kStepBytes;
+  constexpr int kBlockSteps = 128 * 1024 / F::kStepBytes;
   const int passes = tiles_of_panel<V, V::kDenseRows, V::kDenseRegisters>(t.rows);
   for (int s = 0; s < t.steps; s += kBlockSteps) {
     const StepRange range = {s, min_int(kBlockSteps, t.steps - s)};
