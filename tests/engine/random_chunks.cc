@@ -70,6 +70,11 @@ CompositionSpec RandomChunks::any_spec() {
   return spec;
 }
 
+// What is not registered is asked for now and then: it is refused.
+bool RandomChunks::worth_asking(const CompositionSpec& spec) {
+  return has_all(spec) || site_.below(4) == 0;
+}
+
 bool RandomChunks::has_all(const CompositionSpec& spec) const {
   return std::ranges::all_of(ids_of(spec),
                              [&](const std::string& id) { return known_.contains(id); });
@@ -241,6 +246,9 @@ bool RandomChunks::evict_unused() {
 
 bool RandomChunks::compose() {
   const CompositionSpec spec = any_spec();
+  if (!worth_asking(spec)) {
+    return false;
+  }
   const Copy copy =
       site_.oracle.behind(spec, static_cast<std::size_t>(site_.below(Oracle::kSamplings)));
   const std::int64_t count = 1 + site_.below(8);
@@ -260,6 +268,9 @@ bool RandomChunks::compose() {
 
 bool RandomChunks::logits() {
   const CompositionSpec spec = any_spec();
+  if (!worth_asking(spec)) {
+    return false;
+  }
   const auto output = site_.llm.logits_from_chunks(spec);
   if (!refused(output, spec, std::ssize(site_.oracle.behind(spec, 0).ids))) {
     EXPECT_EQ(output->logits, site_.oracle.composed_logits(spec));
@@ -272,6 +283,9 @@ bool RandomChunks::compose_sequence() {
     return false;
   }
   const CompositionSpec spec = any_spec();
+  if (!worth_asking(spec)) {
+    return false;
+  }
   Copy copy = site_.oracle.behind(spec, static_cast<std::size_t>(site_.below(Oracle::kSamplings)));
   auto sequence = site_.llm.sequence(spec);
   if (!refused(sequence, spec, std::ssize(copy.ids))) {

@@ -44,6 +44,7 @@ class RandomChunks {
   [[nodiscard]] const Oracle::Chunk& any_chunk();
   // Mostly of chunks that are registered.
   [[nodiscard]] CompositionSpec any_spec();
+  [[nodiscard]] bool worth_asking(const CompositionSpec& spec);
   [[nodiscard]] bool has_all(const CompositionSpec& spec) const;
   [[nodiscard]] std::vector<std::int32_t> blocks_of(const ChunkInfo& info) const;
 
