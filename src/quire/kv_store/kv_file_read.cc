@@ -31,7 +31,7 @@ namespace {
 // Head blocks per system call: copied by the system, then hashed while still in the second-level
 // cache.
 constexpr std::size_t kMaxBatch = 128;
-constexpr std::size_t kBatchBytes = 256 * 1024;
+constexpr std::size_t kBatchBytes = std::size_t{256} << 10;
 
 std::size_t batch_of(const tensor::KVGeometry& geometry) {
   return std::clamp(kBatchBytes / static_cast<std::size_t>(geometry.head_block_bytes()),
