@@ -37,11 +37,15 @@ Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context
   if (system.empty() && tokenizer.ok()) {
     system = default_system(tokenizer.value());
   }
-  const auto bos = tokenizer.ok() ? tokenizer->leading_bos_token_id() : std::nullopt;
-  if (!system.empty() || bos) {
-    const Prompt first = system.empty() ? Prompt(std::vector{*bos}) : system;
+  std::optional<Prompt> first;
+  if (!system.empty()) {
+    first = system;
+  } else if (const auto bos = tokenizer.ok() ? tokenizer->leading_bos_token_id() : std::nullopt) {
+    first = std::vector{*bos};
+  }
+  if (first) {
     QUIRE_TRY([[maybe_unused]] const std::string id,
-              context.add(first, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
+              context.add(*first, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
   }
   for (const std::string& path : options.document_files) {
     QUIRE_TRY(const std::string text, read_text(path));

@@ -246,6 +246,15 @@ Status clear_conversation(Repl& repl, bool disk) {
   return print("cleared " + counted(cleared, "item") + "\n");
 }
 
+// The item again, with what was said of its retention.
+Status add_again(Repl& repl, const ContextItem& item) {
+  const Prompt content = item.text.empty() ? Prompt(item.token_ids) : Prompt(item.text);
+  QUIRE_TRY(const std::string id,
+            repl.context().add(content, {.name = item.name, .tags = item.tags, .kind = item.kind},
+                               repl.interrupt()));
+  return repl.context().set_retention(id, item.retention);
+}
+
 Status clear_all(Repl& repl, bool disk) {
   const std::vector<ContextItem> items = repl.context().items();
   for (const ContextItem& item : items) {
@@ -255,15 +264,9 @@ Status clear_all(Repl& repl, bool disk) {
   repl.forget_history();
   std::int64_t kept = 0;
   for (const ContextItem& item : items) {
-    if (item.kind == ItemKind::kSystem && item.active) {
-      const Prompt content = item.text.empty() ? Prompt(item.token_ids) : Prompt(item.text);
-      QUIRE_TRY(const std::string id,
-                repl.context().add(
-                    content, {.name = item.name, .tags = item.tags, .kind = ItemKind::kSystem},
-                    repl.interrupt()));
-      QUIRE_TRY_STATUS(repl.context().set_retention(id, item.retention));
-      ++kept;
-    }
+    const bool keeps = item.kind == ItemKind::kSystem && item.active;
+    QUIRE_TRY_STATUS(keeps ? add_again(repl, item) : Status());
+    kept += keeps ? 1 : 0;
   }
   return print("cleared " + counted(std::ssize(items) - kept, "item") + "\n");
 }

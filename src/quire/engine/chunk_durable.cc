@@ -1,5 +1,4 @@
 // Chunks that outlive the process. The rest of ChunkService: chunk_service.cc, chunk_compose.cc.
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
