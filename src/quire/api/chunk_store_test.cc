@@ -35,6 +35,13 @@ using testing::StartsWith;
 
 class ChunkStore : public testing::Test {
  protected:
+  // With room for 16 blocks.
+  [[nodiscard]] ChunkedLLM open_small() const {
+    return ChunkedLLM::open(kModel,
+                            here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
+                            {.store = folder_ / "store"})
+        .value();
+  }
   [[nodiscard]] ChunkedLLM open(const std::string& salt = "") const {
     return ChunkedLLM::open(kModel, here({.threads = 2}),
                             {.salt = salt, .store = folder_ / "store"})
@@ -234,11 +241,7 @@ TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
 
 TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
   const auto [spec, before] = process_before();
-  ChunkedLLM llm =
-      ChunkedLLM::open(kModel,
-                       here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
-                       {.store = folder_ / "store"})
-          .value();
+  ChunkedLLM llm = open_small();
   std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();
   const auto refused = llm.generate_from_chunks(spec);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
@@ -255,11 +258,7 @@ TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
 TEST_F(ChunkStore, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
   for (const bool in_place : {false, true}) {
     const auto [spec, before] = process_before(in_place);
-    ChunkedLLM llm =
-        ChunkedLLM::open(kModel,
-                         here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
-                         {.store = folder_ / "store"})
-            .value();
+    ChunkedLLM llm = open_small();
     std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();
     const double in_use = stat(llm, "blocks_in_use");
     const CompositionInfo info = llm.preview_composition(spec).value();
