@@ -48,10 +48,7 @@ std::vector<PackedWeights> cold_weights(const Context& context, WeightFormat for
   const std::size_t bytes = copies[0].size_bytes();
   for (std::size_t held = bytes; held < kColdBytes && copies.back().data() != nullptr;
        held += bytes) {
-    copies.emplace_back(format, columns, depth);
-    if (copies.back().data() != nullptr) {
-      std::memcpy(copies.back().data(), copies[0].data(), bytes);
-    }
+    copies.push_back(copies[0].clone());
   }
   return copies;
 }

@@ -90,35 +90,41 @@ struct DenseTile {
   Ahead* ahead = nullptr;
 };
 
-// acc += one row of weights, N registers of columns, times the words of R activation rows that meet
-// it. Asks for the row that will be needed `Ask` bytes later.
-template <class V, class F, int Ask, int R, int N>
-void add_row(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x) {
-#pragma GCC unroll 2
-  for (int part = 0; part < F::kParts; ++part) {
-    typename F::Operand columns[N];
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      const std::byte* row = w + column_offset<F>(n * V::kLanes);
-      if (part == 0 && Ask > 0) {
-        __builtin_prefetch(row + Ask);
-      }
-      columns[n] = F::weights(row, part);
+// acc += Rows rows of weights, N registers of columns, times the words of R activation rows that
+// meet them. Asks for each row that will be needed `Ask` bytes later. Several rows are all loaded
+// before the first is multiplied: loads that wait behind a chain of sums are sent to memory too
+// late.
+template <class V, class F, int Ask, int Rows, int R, int N>
+void add_rows(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x) {
+  typename F::Operand columns[Rows][F::kParts][N];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows * F::kParts * N; ++i) {
+    const int row = i / (F::kParts * N), part = i / N % F::kParts, n = i % N;
+    const std::byte* from = w + row * F::kRowBytes + column_offset<F>(n * V::kLanes);
+    if (part == 0 && Ask > 0) {
+      __builtin_prefetch(from + Ask);
     }
+    columns[row][part][n] = F::weights(from, part);
+    if constexpr (Rows > 1) {
+      columns[row][part][n] = unknown(columns[row][part][n]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows * F::kParts; ++i) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const typename F::Operand value = F::input(x + (r * F::kDepthParts + part) * 4);
+      const typename F::Operand value = F::input(x + (r * F::kDepthParts + i) * 4);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        acc[r][n] = F::multiply_add(acc[r][n], columns[n], value);
+        acc[r][n] = F::multiply_add(acc[r][n], columns[i / F::kParts][i % F::kParts][n], value);
       }
     }
   }
 }
 
 // R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other. Asks
-// for each row of weights `Ask` bytes before it is needed.
-template <class V, class F, int R, int N, int Turns, int Ask>
+// for each row of weights `Ask` bytes before it is needed, and loads `Rows` of them at a time.
+template <class V, class F, int R, int N, int Turns, int Ask, int Rows = 1>
 void dense_tile(const DenseTile& t) {
   typename V::F acc[Turns][R][N];
 #pragma GCC unroll 2
@@ -137,14 +143,15 @@ void dense_tile(const DenseTile& t) {
   for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * F::kDepthParts * 4) {
 #pragma GCC unroll 2
     for (int turn = 0; turn < Turns; ++turn) {
-      for (int i = 0; i < F::kDepthParts / F::kParts; i += 2) {
+      constexpr int kRowsPerAsk = max_int(2, Rows);
+      for (int i = 0; i < F::kDepthParts / F::kParts; i += kRowsPerAsk) {
         if (t.ahead != nullptr) {
           t.ahead->ask();
         }
 #pragma GCC unroll 2
-        for (int row = i; row < i + 2; ++row) {
-          add_row<V, F, Ask>(acc[turn], w + turn * F::kTileBytes + row * F::kRowBytes,
-                             x + row * F::kParts * 4);
+        for (int row = i; row < i + kRowsPerAsk; row += Rows) {
+          add_rows<V, F, Ask, Rows>(acc[turn], w + turn * F::kTileBytes + row * F::kRowBytes,
+                                    x + row * F::kParts * 4);
         }
       }
     }
@@ -165,8 +172,9 @@ void dense_tile(const DenseTile& t) {
 template <class V, class F>
 void dense_stream(const MatmulTask& t, const std::byte* w, float* out) {
   constexpr int kRegisters = 32 / V::kLanes / F::kTurns;
+  constexpr int kRows = max_int(1, V::kStreamLoads / (kRegisters * F::kParts));
   with_row_count<V::kDenseStreamRows>(t.rows, [&](auto rows) {
-    dense_tile<V, F, rows.kValue, kRegisters, F::kTurns, V::kStreamAhead>(
+    dense_tile<V, F, rows.kValue, kRegisters, F::kTurns, V::kStreamAhead, kRows>(
         {.w = w,
          .x = t.values,
          .block_rows = t.rows,

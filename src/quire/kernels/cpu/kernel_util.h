@@ -19,6 +19,18 @@ inline std::int32_t word_at(const void* p) {
   return x;
 }
 
+// `value` in a register, of which the compiler knows nothing more: what was loaded stays a load of
+// its own, in its place.
+template <class T>
+T unknown(T value) {
+#if defined(__x86_64__)
+  __asm__ volatile("" : "+v"(value));
+#else
+  __asm__ volatile("" : "+w"(value));
+#endif
+  return value;
+}
+
 // Register tiles of R rows x N registers that cover `rows` x the 32 columns of a panel.
 template <class V, int R, int N>
 constexpr int tiles_of_panel(int rows) {

@@ -3,21 +3,12 @@
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/cpu/kernel_util.h"
 
 namespace quire::kernels {
 namespace {
 
 constexpr int kPeakAccumulators = 12;
-
-template <class T>
-T unknown(T value) {
-#if defined(__x86_64__)
-  __asm__ volatile("" : "+x"(value));
-#else
-  __asm__ volatile("" : "+w"(value));
-#endif
-  return value;
-}
 
 template <class V>
 void read_bytes(const std::byte* data, std::int64_t bytes) {

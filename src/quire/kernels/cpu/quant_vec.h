@@ -95,8 +95,9 @@ struct QuantTile {
   Ahead* ahead = nullptr;
 };
 
-// Integer sums of one group, R rows x N registers. x: [block_rows][32].
-template <class V, int R, int N, class Q>
+// Integer sums of one group, R rows x N registers. x: [block_rows][32]. A stream's weights are all
+// loaded before the first is multiplied (add_rows in dense_vec.h says why).
+template <class V, int R, int N, bool Stream, class Q>
 void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t* offsets,
                 typename V::I (&sums)[R][N]) {
 #pragma GCC unroll 8
@@ -105,6 +106,12 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
     for (int n = 0; n < N; ++n) {
       sums[r][n] = group_start<V, Q>(offsets[r]);
     }
+  }
+  constexpr bool kLoadFirst = Stream && V::kStreamLoads >= Q::kTileRows * N;
+  typename V::I loaded[kLoadFirst ? Q::kTileRows * N : 1];
+#pragma GCC unroll 8
+  for (int i = 0; kLoadFirst && i < Q::kTileRows * N; ++i) {
+    loaded[i] = unknown(V::load_bits(tiles + quant_offset<Q>(i % N * V::kLanes, i / N)));
   }
 #pragma GCC unroll 8
   for (int i = 0; i < Q::kTileRows; ++i) {
@@ -116,7 +123,7 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
       if constexpr (Q::kScaleBytes == 2 && V::kStreamAhead > 0) {
         __builtin_prefetch(row + V::kStreamAhead);
       }
-      first[n] = V::load_bits(row);
+      first[n] = kLoadFirst ? loaded[i * N + n] : V::load_bits(row);
       if constexpr (Q::kNibbles) {
         second[n] = V::high_nibbles(first[n]);
         first[n] = V::low_nibbles(first[n]);
@@ -192,7 +199,8 @@ void quant_tile(const QuantTile& t) {
     for (int turn = 0; turn < Turns; ++turn) {
       const int column = t.column + turn * 16;
       typename V::I sums[R][N];
-      group_sums<V, R, N, Q>(w + Q::kHeaderBytes + quant_offset<Q>(column, 0), x, offsets, sums);
+      group_sums<V, R, N, (Turns > 1), Q>(w + Q::kHeaderBytes + quant_offset<Q>(column, 0), x,
+                                          offsets, sums);
       scale_group<V, R, N, Q>(w, column, scales, offsets, sums, acc[turn]);
     }
     w += Q::kStepBytes;

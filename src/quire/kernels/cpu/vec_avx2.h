@@ -21,6 +21,7 @@ struct VecAvx2 {
   static constexpr int kDenseStreamRows = 2;
   static constexpr int kQuantStreamRows = 1;
   static constexpr int kStreamAhead = 4096;
+  static constexpr int kStreamLoads = 0;
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }

@@ -21,6 +21,7 @@ struct VecAvx512 {
   static constexpr int kQuantStreamRows = 4;
   // How many bytes before it is needed a line of weights that come from memory is asked for.
   static constexpr int kStreamAhead = 4096;
+  static constexpr int kStreamLoads = 0;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }

@@ -13,6 +13,7 @@ namespace {
 struct VecAvx512Bf16 : VecAvx512 {
   static constexpr bool kDotsBf16 = true;
   static constexpr int kStreamAhead = 0;  // Zen 4 asks early enough itself: 3 to 5 % faster without
+  static constexpr int kStreamLoads = 8;  // Zen 4: 10 to 40 % faster than one by one
 
   // Nearest even; NaN stays NaN, subnormals become zero.
   static void store_bf16(std::uint16_t* p, F x) {

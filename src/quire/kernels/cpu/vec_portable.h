@@ -20,6 +20,7 @@ struct VecPortable {
   static constexpr int kDenseStreamRows = 1;
   static constexpr int kQuantStreamRows = 1;
   static constexpr int kStreamAhead = 0;
+  static constexpr int kStreamLoads = 0;
 
   static F zero() { return F{}; }
   static F set(float x) { return F{x, x, x, x}; }
