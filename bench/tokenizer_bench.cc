@@ -82,7 +82,8 @@ std::string streamed(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
   for (const TokenId id : ids) {
     text += stream.push(id);
   }
-  return text + stream.flush();
+  text += stream.flush();
+  return text;
 }
 
 int measure(const Tokenizer& tokenizer, const std::string& text, double load_seconds) {

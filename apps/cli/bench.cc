@@ -123,6 +123,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_flag("--verbose", options->verbose, "name each measurement on stderr");
   add_format(*command, options->format);
   add_engine_options(*command, bench_options.llm);
+  command->get_option("--store")->needs("--cache-weights");
   command->callback([options, &action] { action = [options] { return bench(*options); }; });
 }
 

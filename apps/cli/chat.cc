@@ -65,7 +65,9 @@ int chat(const ChatCommand& options) {
   if (!llm.ok()) {
     return fail(llm.error());
   }
-  auto context = ContextManager::open(llm.value(), options.context);
+  ContextOptions with_store = options.context;
+  with_store.store = options.engine.store;
+  auto context = ContextManager::open(llm.value(), with_store);
   if (!context.ok()) {
     return fail(context.error());
   }
@@ -84,8 +86,6 @@ void add_chat(CLI::App& app, Action& action) {
       app.add_subcommand("chat", "Talk with a model, line by line; /help lists its commands");
   auto options = std::make_shared<ChatCommand>();
   add_model(*command, options->model);
-  command->add_option("--store", options->context.store,
-                      "directory where /save puts items and /restore finds them");
   add_named<ReuseMode>(
       *command, "--mode", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kExact},
       [options = options.get()](ReuseMode mode) { options->context.mode = mode; },
@@ -96,6 +96,8 @@ void add_chat(CLI::App& app, Action& action) {
   add_chat_options(*command, options->conversation);
   add_sampling_options(*command, options->repl.sampling);
   add_engine_options(*command, options->engine);
+  command->get_option("--store")->description(
+      "directory where /save puts items and /restore finds them");
   command->callback([options, &action] { action = [options] { return chat(*options); }; });
 }
 

@@ -56,7 +56,7 @@ int run(StoredOptions options) {
     return fail_options(action.error());
   }
   // Looking makes no store, only adding does.
-  if (const Status there = check_store(options.chunks.store, adds); !there.ok()) {
+  if (const Status there = check_store(options.engine.store, adds); !there.ok()) {
     return fail_options(there.error());
   }
   Interrupts interrupts;
@@ -77,9 +77,9 @@ void add_stored(CLI::App& app, Action& action, const std::string& name, const st
   auto options = std::make_shared<StoredOptions>();
   command->allow_extras();
   command->footer([name] { return script_help(name); });
-  command->add_option("--store", options->chunks.store, "directory where chunks live")->required();
   command->add_flag("--verbose", options->verbose, "report the time of loading on stderr");
   add_engine_options(*command, options->engine);
+  command->get_option("--store")->description("directory where chunks live")->required();
   command->callback([command, name, options, &action] {
     options->words = command->remaining();
     options->words.insert(options->words.begin(), name);

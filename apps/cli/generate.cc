@@ -16,10 +16,12 @@
 #include <utility>
 
 #include "interrupts.h"
+#include "output.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/tools.h"
 
 namespace quire::cli {
 namespace {
@@ -58,6 +60,14 @@ auto load_with(const std::string& model, LLMOptions options, bool verbose, Open 
   return llm;
 }
 
+void note_remarks(const LLM& llm) {
+  if (const auto remarks = llm.remarks(); remarks.ok()) {
+    for (const std::string& remark : *remarks) {
+      note("remark: " + remark);
+    }
+  }
+}
+
 // Aborts the request at the first look after Ctrl-C.
 Status pass_on(Interrupts& interrupts, LLM& llm, const Stream& stream, bool& interrupted) {
   if (interrupted || !interrupts.pending()) {
@@ -71,15 +81,24 @@ Status pass_on(Interrupts& interrupts, LLM& llm, const Stream& stream, bool& int
 }  // namespace
 
 Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
-  return load_with(model, std::move(options), verbose, &LLM::open);
+  auto llm = load_with(model, std::move(options), verbose, &LLM::open);
+  if (llm.ok()) {
+    note_remarks(*llm);
+  }
+  return llm;
 }
 
 Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
-                                const ChunkCacheOptions& chunks, bool verbose) {
-  return load_with(model, std::move(options), verbose,
-                   [&](const std::string& name, const LLMOptions& with) {
-                     return ChunkedLLM::open(name, with, chunks);
-                   });
+                                ChunkCacheOptions chunks, bool verbose) {
+  chunks.store = options.store;
+  auto llm = load_with(model, std::move(options), verbose,
+                       [&](const std::string& name, const LLMOptions& with) {
+                         return ChunkedLLM::open(name, with, chunks);
+                       });
+  if (llm.ok()) {
+    note_remarks(llm->llm());
+  }
+  return llm;
 }
 
 Status check_store(const std::string& path, bool create) {
@@ -115,7 +134,7 @@ Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
 Result<std::string> read_text(const std::string& path) {
   const auto close = [](std::FILE* file) { return file == stdin ? 0 : std::fclose(file); };
   const std::unique_ptr<std::FILE, decltype(close)> file(
-      path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
+      path == "-" ? stdin : std::fopen(expand_home(path).c_str(), "rb"), close);
   std::string text;
   char buffer[1 << 16];
   while (file != nullptr && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0) {

@@ -19,7 +19,7 @@ namespace quire::cli {
 
 // The same with a registry of chunks.
 [[nodiscard]] Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
-                                              const ChunkCacheOptions& chunks, bool verbose);
+                                              ChunkCacheOptions chunks, bool verbose);
 
 // Whether `path` may be the store of a command. kInvalidArgument when it names nothing; kIo when
 // there is no folder and the command does not `create` one.

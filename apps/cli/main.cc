@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <clocale>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "command.h"
 #include "options.h"
@@ -32,6 +34,21 @@ int print_or_fail(const std::string& text) {
   return done.ok() ? quire::cli::kExitOk : quire::cli::fail(done.error());
 }
 
+// What is wrong where a word stands that should be a command; "" when all is well.
+std::string unknown_command(const CLI::App& app) {
+  const std::vector<std::string> rest = app.remaining();
+  const auto word =
+      std::ranges::find_if(rest, [](const std::string& text) { return !text.starts_with('-'); });
+  if (word == rest.end()) {
+    return "";
+  }
+  std::string names;
+  for (const CLI::App* const command : app.get_subcommands({})) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return "unknown command \"" + *word + "\"; there are " + names;
+}
+
 int run(int argc, const char* const* argv) {
   CLI::App app("Quire: language models whose KV cache is yours", "quire");
   app.set_version_flag("--version", std::string("quire ") + quire::version());
@@ -50,12 +67,16 @@ int run(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    return print_or_fail(quire::cli::help_of(app));
+    const std::string unknown = unknown_command(app);
+    return unknown.empty() ? print_or_fail(quire::cli::help_of(app))
+                           : quire::cli::fail_usage(unknown);
   } catch (const CLI::CallForVersion& version) {
     return print_or_fail(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
     const std::string first = argc > 1 ? argv[1] : "";
-    return quire::cli::fail_usage(quire::cli::usage_message(error, first) + "; see quire --help");
+    const std::string unknown = unknown_command(app);
+    return quire::cli::fail_usage(
+        unknown.empty() ? quire::cli::usage_message(error, first) + "; see quire --help" : unknown);
   }
   return action();
 }

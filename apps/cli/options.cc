@@ -90,6 +90,11 @@ void add_engine_options(CLI::App& command, LLMOptions& options) {
   command.add_option("--max-batch-tokens", options.max_batch_tokens, "rows of one step")
       ->group(group);
   command.add_option("--threads", options.threads, "0 = one for each core")->group(group);
+  command.add_option("--store", options.store, "directory that outlives the process")->group(group);
+  command
+      .add_flag("--cache-weights", options.cache_weights,
+                "keep packed weights in the store: later starts map them")
+      ->group(group);
   command
       .add_flag_callback(
           "--no-prefix-cache", [&options] { options.prefix_cache = false; },

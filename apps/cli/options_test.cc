@@ -59,7 +59,8 @@ TEST(Options, EveryEngineOptionReachesItsField) {
       parse(
           "m --device cuda:1 --dtype float32 --quantize q4g32 --kv-dtype bfloat16 --block-tokens "
           "16 "
-          "--kv-budget 512MiB --max-batch-tokens 64 --threads 3 --no-prefix-cache")
+          "--kv-budget 512MiB --max-batch-tokens 64 --threads 3 --no-prefix-cache --store dir "
+          "--cache-weights")
           .engine;
   EXPECT_EQ(engine.device, "cuda:1");
   EXPECT_EQ(engine.dtype, "float32");
@@ -70,6 +71,8 @@ TEST(Options, EveryEngineOptionReachesItsField) {
   EXPECT_EQ(engine.max_batch_tokens, 64);
   EXPECT_EQ(engine.threads, 3);
   EXPECT_FALSE(engine.prefix_cache);
+  EXPECT_EQ(engine.store, "dir");
+  EXPECT_TRUE(engine.cache_weights);
 }
 
 TEST(Options, QuantizeNoneMeansNoQuantisation) {

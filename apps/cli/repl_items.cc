@@ -17,6 +17,7 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tools.h"
 #include "repl.h"
 #include "repl_text.h"
 
@@ -60,7 +61,7 @@ Status check_comes_first(const std::vector<ContextItem>& items) {
 Status system(Repl& repl, const Arguments& arguments) {
   std::error_code unreadable;
   std::string text = arguments.text;
-  if (std::filesystem::is_regular_file(text, unreadable)) {
+  if (std::filesystem::is_regular_file(expand_home(text), unreadable)) {
     QUIRE_TRY(text, read_text(text));
   }
   QUIRE_TRY_STATUS(check_comes_first(repl.context().items()));

@@ -83,10 +83,11 @@ Status delete_output(Repl& repl, const Arguments& arguments) {
   return repl.context().erase(id);
 }
 
-// What became of an active item's KV when it was needed.
+// What became of an active item's KV when it was needed. What the store has is read, or computed
+// where that is faster or it is damaged.
 std::string_view how_used(Tier before) {
   constexpr std::string_view kHow[] = {"reused", "moved back from host memory",
-                                       "read from the store", "computed"};
+                                       "read from the store, or computed", "computed"};
   return kHow[static_cast<std::uint8_t>(before)];
 }
 

@@ -19,6 +19,7 @@
 #include "quire/context.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/tools.h"
 
 namespace quire::cli {
 namespace {
@@ -65,6 +66,15 @@ json::array short_ids(std::span<const std::string> ids) {
 
 Status no_setting(const std::string& name) {
   return {ErrorCode::kNotFound, "no setting \"" + name + "\"; /set lists them"};
+}
+
+// What CLI11 says of the option, in the words of a setting.
+Error refused_setting(std::string name, const std::string& value, const CLI::ParseError& error) {
+  const std::string said = error.what(), option = "--" + name + ": ";
+  std::ranges::replace(name, '-', '_');
+  return {.code = ErrorCode::kInvalidArgument,
+          .message = said.starts_with(option) ? name + ": " + said.substr(option.size())
+                                              : name + " cannot be \"" + value + "\""};
 }
 
 }  // namespace
@@ -126,21 +136,21 @@ Result<SamplingParams> with_settings(const SamplingParams& base,
                                      const std::map<std::string, std::string>& settings) {
   SamplingParams params = base;
   CLI::App app;
+  app.set_help_flag();  // "help" is no setting
   add_sampling_options(app, params);
-  std::vector<std::string> arguments;
-  for (const auto& [name, value] : settings) {
-    if (app.get_option_no_throw("--" + name) == nullptr) {
-      return no_setting(name).error();
-    }
-    arguments.push_back(std::string("--").append(name).append("=").append(value));
-  }
   if (settings.contains("logit-bias")) {
     params.logit_bias.clear();
   }
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::ParseError& error) {
-    return {ErrorCode::kInvalidArgument, usage_message(error, "--set")};
+  for (const auto& [name, value] : settings) {
+    const std::string option = "--" + name;
+    if (app.get_option_no_throw(option) == nullptr) {
+      return no_setting(name).error();
+    }
+    try {
+      app.parse(std::vector<std::string>{option + "=" + value});
+    } catch (const CLI::ParseError& error) {
+      return refused_setting(name, value, error);
+    }
   }
   QUIRE_TRY_STATUS(params.validate());
   return params;
@@ -172,7 +182,7 @@ std::vector<std::string> files_like(std::string_view beginning) {
   const std::string folder(beginning.substr(0, folder_end));
   std::vector<std::string> paths;
   std::error_code error;
-  std::filesystem::directory_iterator files(folder.empty() ? "." : folder, error);
+  std::filesystem::directory_iterator files(folder.empty() ? "." : expand_home(folder), error);
   for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
     std::error_code unknown;
     const std::string path = folder + files->path().filename().string();

@@ -56,8 +56,10 @@ Status validate(const RunOptions& options) {
     return refuse("give only one of PROMPT, --prompt-file and --prompt-ids");
   }
   if (takes_chunks(options)) {
-    QUIRE_TRY_STATUS(check_store(options.chunks.store, false));
+    QUIRE_TRY_STATUS(check_store(options.engine.store, false));
     QUIRE_TRY_STATUS(options.chunks.validate());
+  } else if (!options.engine.store.empty() && !options.engine.cache_weights) {
+    return refuse("--store needs --chunk or --cache-weights");
   } else if (sources == 0 && isatty(STDIN_FILENO) == 1) {
     return refuse("no prompt: give PROMPT, --prompt-file or --prompt-ids, or pipe text in");
   }
@@ -166,10 +168,8 @@ int run(const RunOptions& options) {
 // Chunks of a store in place of a prompt, with how they are composed.
 void declare_chunks(CLI::App& command, RunOptions& options) {
   CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
-  CLI::Option* store =
-      command.add_option("--store", options.chunks.store, "directory where the chunks live");
+  CLI::Option* store = command.get_option("--store")->description("directory where chunks live");
   chunk->needs(store)->excludes("--chat")->excludes("--prompt-ids");
-  store->needs(chunk);
   add_composing_options(command, options.composing.spec);
   const auto composes = [](const CLI::Option* option) {
     return option->get_group() == kComposingGroup;
@@ -194,9 +194,9 @@ void add_run(CLI::App& app, Action& action) {
   command->add_flag("--verbose", options->verbose, "report times and reuse on stderr");
   add_format(*command, options->format);
   add_chat_options(*command, options->conversation);
-  declare_chunks(*command, *options);
   add_sampling_options(*command, options->sampling);
   add_engine_options(*command, options->engine);
+  declare_chunks(*command, *options);
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

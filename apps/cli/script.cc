@@ -18,6 +18,7 @@
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tools.h"
 
 namespace quire::cli {
 namespace {
@@ -51,7 +52,7 @@ int run(const ScriptOptions& options) {
   Interrupts interrupts;
   std::ifstream file;
   if (options.file != "-") {
-    file.open(options.file);
+    file.open(expand_home(options.file));
     if (!file) {
       return fail(
           {ErrorCode::kIo, "cannot read \"" + options.file + "\": " + std::strerror(errno)});
@@ -88,13 +89,13 @@ void add_script(CLI::App& app, Action& action) {
   auto options = std::make_shared<ScriptOptions>();
   add_model(*command, options->model);
   command->add_option("FILE", options->file, "file with one command a line; without it stdin");
-  command->add_option("--store", options->chunks.store, "directory where chunks live on");
   command->add_option("--max-chunks", options->chunks.max_chunks, "most chunks at a time");
   command->add_option("--chunk-memory-ratio", options->chunks.chunk_memory_ratio,
                       "share of the KV budget that chunks may hold, (0, 1]");
   command->add_flag("--verbose", options->verbose, "report the time of loading on stderr");
   add_format(*command, options->format);
   add_engine_options(*command, options->engine);
+  command->get_option("--store")->description("directory where chunks live on");
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

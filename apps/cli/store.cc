@@ -21,6 +21,7 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr const char* kWeightsKind = "weights";  // in the list of entries
 constexpr const char* kEntryHelp = "key, beginning of a key, or name";
 
 struct Options {
@@ -57,6 +58,20 @@ json::object describe(const StoreEntry& entry) {
           {"metadata", failed ? json::value(nullptr) : std::move(metadata)}};
 }
 
+json::object describe(const StoreWeights& weights) {
+  return {{"key", weights.key},
+          {"kind", kWeightsKind},
+          {"name", weights.model},
+          {"tenant", ""},
+          {"tokens", 0},
+          {"bytes", weights.bytes},
+          {"created_at", weights.written_at},
+          {"accessed_at", nullptr},
+          {"expires_at", nullptr},
+          {"pinned", false},
+          {"metadata", {{"state", weights.state}, {"message", weights.message}}}};
+}
+
 Status print_table(const std::vector<std::vector<std::string>>& rows) {
   std::string text;
   for (const std::string& line : format_table(rows)) {
@@ -80,6 +95,14 @@ Result<bool> list(Store& store, const Options& options) {
                     std::to_string(entry.bytes), entry.accessed_at,
                     entry.pinned ? "pinned" : expires, preview(entry.name)});
   }
+  for (const StoreWeights& weights : store.weights()) {
+    if (!options.kind.empty() && options.kind != kWeightsKind) {
+      continue;
+    }
+    objects.push_back(describe(weights));
+    rows.push_back({weights.key.substr(0, kShownDigits), kWeightsKind, "-",
+                    std::to_string(weights.bytes), "-", weights.state, preview(weights.model)});
+  }
   QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(objects) : print_table(rows));
   return true;
 }
@@ -101,7 +124,19 @@ Result<bool> verify(Store& store, const Options& options) {
               "): " + object.message + '\n';
     }
   }
-  text += "objects: " + std::to_string(all.size()) +
+  const std::vector<StoreWeights> weights = store.weights(true);
+  for (const StoreWeights& file : weights) {
+    objects.push_back({{"hash", file.key},
+                       {"state", file.state},
+                       {"bytes", file.bytes},
+                       {"entries", 0},
+                       {"message", file.message}});
+    bad += file.state == "damaged" ? 1 : 0;
+    if (file.state != "ok") {
+      text += file.state + ' ' + file.key + " (weights): " + file.message + '\n';
+    }
+  }
+  text += "objects: " + std::to_string(all.size() + weights.size()) +
           ", damaged or missing: " + std::to_string(bad) + '\n';
   QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(objects) : print(text));
   return bad == 0;
@@ -114,6 +149,8 @@ Result<bool> collect(Store& store, const Options& options) {
                             {"removed_objects", done.removed_objects},
                             {"removed_bytes", done.removed_bytes},
                             {"removed_temporaries", done.removed_temporaries},
+                            {"removed_weights", done.removed_weights},
+                            {"removed_weight_bytes", done.removed_weight_bytes},
                             {"objects", done.objects},
                             {"bytes", done.bytes}};
   QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(object)
@@ -221,13 +258,14 @@ class StoreCommand {
 };
 
 void add_looking(CLI::App& store, Action& action) {
-  const StoreCommand ls(store, "ls", "Entries, the least recently used first");
+  const StoreCommand ls(store, "ls", "Entries, the least recently used first, then packed weights");
   ls.options().store.read_only = true;
   ls->add_option("--kind", ls.options().kind, "only these")
-      ->check(CLI::IsMember({"chunk", "sequence", "context", "checkpoint"}));
+      ->check(CLI::IsMember({"chunk", "sequence", "context", "checkpoint", kWeightsKind}));
   ls.ends_with(action, &list);
 
-  const StoreCommand check(store, "verify", "Read every object; exit code 1 if one is damaged");
+  const StoreCommand check(
+      store, "verify", "Read every object and all packed weights; exit code 1 if one is damaged");
   check.options().store.read_only = true;
   check.ends_with(action, &verify);
 }
@@ -256,7 +294,8 @@ void add_changing(CLI::App& store, Action& action) {
   keep->add_flag("--off", keep.options().off, "let them go again");
   keep.ends_with(action, &pin);
 
-  const StoreCommand gc(store, "gc", "Remove what expired and what nobody names");
+  const StoreCommand gc(
+      store, "gc", "Remove what expired, what nobody names, and weights of models that are gone");
   gc->add_option_function<std::string>(
         "--max-bytes",
         [&limit = gc.options().store.max_bytes](const std::string& text) {

@@ -127,6 +127,8 @@ class QUIRE_API ContextManager {
   [[nodiscard]] Status deactivate(const std::string& item);
   [[nodiscard]] Status tag(const std::string& item, const std::string& tag);
   [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
+  // kClosed after the LLM's end; until then the values of items() and stats() are there.
+  [[nodiscard]] Status check_open() const;
   [[nodiscard]] std::vector<ContextItem> items() const;  // in the order in which they were added
   [[nodiscard]] ContextStats stats() const;
 

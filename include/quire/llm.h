@@ -43,6 +43,10 @@ struct LLMOptions {
   bool prefix_cache = true;              // reuse the KV of shared prefixes
   bool share_reads = true;  // a step reads KV that requests share once; false: once for
                             // each, with the same results (to measure what it saves)
+  std::string store;        // a directory (docs/store-format.md) for what opening keeps; chunks and
+                            // contexts name theirs
+  bool cache_weights = false;  // keep packed weights in `store`: a second start maps them, without
+                               // reading and packing the model (docs/store-format.md). CPU only
   std::function<void(double share)> progress;  // of loading, 0..1, on the calling thread
 
   [[nodiscard]] QUIRE_API Status validate() const;
@@ -117,7 +121,8 @@ class QUIRE_API LLM {
  public:
   // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a .gguf file, or
   // "preset:NAME" (random weights of a public shape, no tokenizer: prompts are ids). Reads and
-  // packs all weights. Errors name file, tensor or key.
+  // packs all weights, unless options.cache_weights finds them packed. Errors name file, tensor or
+  // key.
   [[nodiscard]] static Result<LLM> open(const std::string& model, const LLMOptions& options = {});
 
   LLM(LLM&&) noexcept;
@@ -206,6 +211,9 @@ class QUIRE_API LLM {
 
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;
+  // What opening did not do though it was asked for, and why: packed weights that could not be
+  // kept. Usually none.
+  [[nodiscard]] Result<std::vector<std::string>> remarks() const;
   // As after the last finished step. kClosed when closed.
   [[nodiscard]] Result<Stats> stats() const;
   // Forgets every cached block that nobody uses; returns how many became free.

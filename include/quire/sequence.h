@@ -67,6 +67,8 @@ class QUIRE_API Sequence {
   Sequence& operator=(Sequence&&) noexcept;
   ~Sequence();
 
+  // kClosed after close() or the LLM's end; until then the values below are there.
+  [[nodiscard]] Status check_open() const;
   [[nodiscard]] std::vector<TokenId> tokens() const;  // all, generated ones too; O(tokens)
   [[nodiscard]] std::int64_t num_tokens() const;
   // kExact while it equals a plain prompt; kApproximate behind chunks that have not seen each

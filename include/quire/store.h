@@ -42,12 +42,24 @@ struct StoreObject {
   std::string message;       // what is wrong
 };
 
+// The packed weights of a model (LLMOptions::cache_weights).
+struct StoreWeights {
+  std::string key;         // 64 hexadecimal digits: what was packed, and how
+  std::string model;       // its path; "" when the file cannot be read
+  std::string state;       // "ok"; "stale": no start will use it, since the model is gone or has
+                           // changed, or another version packed it; "damaged"
+  std::string written_at;  // UTC, ISO 8601
+  std::int64_t bytes = 0;
+  std::string message;  // why it is not "ok"
+};
+
 struct StoreCleaning {
   std::int64_t expired_entries = 0;
   std::int64_t evicted_entries = 0;  // least recently used, to get below max_bytes
   std::int64_t removed_objects = 0, removed_bytes = 0;
-  std::int64_t removed_temporaries = 0;  // of writers that were killed
-  std::int64_t objects = 0, bytes = 0;   // left
+  std::int64_t removed_temporaries = 0;                        // of writers that were killed
+  std::int64_t removed_weights = 0, removed_weight_bytes = 0;  // that no start would use
+  std::int64_t objects = 0, bytes = 0;                         // left
 };
 
 // Move only; one thread at a time. Entries are named by key, or the beginning of one (at least 4
@@ -71,10 +83,13 @@ class QUIRE_API Store {
   // `wipe`: its bytes become zeros first.
   [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);
 
-  // Removes what has expired, what nobody names, and the least recently used above max_bytes.
+  // Removes what has expired, what nobody names, packed weights that no start would use, and the
+  // least recently used entries above max_bytes, which does not count weights.
   [[nodiscard]] Result<StoreCleaning> gc();
   // Reads every object and compares its checksums.
   [[nodiscard]] Result<std::vector<StoreObject>> verify() const;
+  // Packed weights, by key. `verify`: reads all of them and compares their checksums.
+  [[nodiscard]] std::vector<StoreWeights> weights(bool verify = false) const;
   // One self-contained file, verified on both ways.
   [[nodiscard]] Status export_entry(const std::string& entry, const std::string& path) const;
   // Under the tenant of the options, without one under the empty one. What is there under its key

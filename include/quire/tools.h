@@ -1,9 +1,10 @@
-// What the command line shows about machines and models: doctor, inspect, bench.
+// What the command line does besides: paths as people write them; doctor, inspect, bench.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/export.h"
@@ -14,6 +15,10 @@ namespace quire {
 
 // "0.1.0"
 [[nodiscard]] QUIRE_API const char* version();
+
+// A path with a leading "~" or "~/" made the user's home folder, as every call that takes a path
+// does it. "~name" stays as it is.
+[[nodiscard]] QUIRE_API std::string expand_home(std::string_view path);
 
 // JSON object: version, cpu, cores, memory_bytes, isa {chosen, supported, self_test}, libraries,
 // devices. Runs the kernels' self-test (under a second); a failed one is reported, not an error.

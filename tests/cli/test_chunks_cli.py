@@ -146,7 +146,7 @@ class StoreTest(unittest.TestCase):
         self.assertIn("query", self.quire("run", MODEL, "--chunk", "keeper", "--chunk", "ada", code=1))
         self.assertIn("nobody", self.quire("run", MODEL, "x", "--chunk", "nobody", code=1))
         self.assertIn("--chat excludes --chunk", self.quire("run", MODEL, "x", "--chat", "--chunk", "keeper", code=2))
-        self.assertIn("--store requires --chunk", self.quire("run", MODEL, "x", code=2))
+        self.assertIn("--store needs --chunk or --cache-weights", self.quire("run", MODEL, "x", code=2))
         done = subprocess.run([PROGRAM, "run", MODEL, "x", "--mode", "exact"], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, "--mode requires --chunk" in done.stderr), (2, True))
 

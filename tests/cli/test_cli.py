@@ -55,7 +55,8 @@ class UsageTest(CommandLineTest):
             self.assertIn("Usage: quire", done.stdout)
 
     def test_wrong_usage_is_code_2_and_names_what_is_wrong(self):
-        for arguments, part in ((["fly"], '"fly"'), ([], "no command"), (["--fly"], "--fly"), (["run"], "MODEL"),
+        for arguments, part in ((["fly"], '"fly"'), (["fly", "--help"], '"fly"; there are run, chat'), (["help", "run"], '"help"'),
+                                ([], "no command"), (["--fly"], "--fly"), (["run"], "MODEL"),
                                 (["run", MODEL, "x", "--fly"], "--fly"), (["run", MODEL, "x", "--format", "xml"], '"xml"'),
                                 (["run", MODEL, "x", "--temperature", "nan"], "temperature"),
                                 (["run", MODEL, "x", "--max-tokens", "many"], "many"),
@@ -90,6 +91,15 @@ class RunTest(CommandLineTest):
             self.assertEqual(quire(*greedy("--prompt-file", file.name)).stdout, by_argument.stdout)
         self.assertEqual(quire(*greedy(), text=self.PROMPT + "\n").stdout, by_argument.stdout)
         self.assertEqual(quire(*greedy("--prompt-file", "-"), text=self.PROMPT).stdout, by_argument.stdout)
+
+    def test_a_tilde_in_a_path_is_the_home_folder(self):
+        with tempfile.TemporaryDirectory() as home:
+            pathlib.Path(home, "prompt.txt").write_text(self.PROMPT)
+            done = quire(*greedy("--prompt-file=~/prompt.txt"), env={"HOME": home})
+            self.assertEqual((done.returncode, done.stdout.strip(), done.stderr), (0, "apples.", ""))
+            done = quire("chat", MODEL, "--store=~/store", text="/load name=card ~/prompt.txt\n/save card\n", env={"HOME": home})
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(sorted(path.name for path in pathlib.Path(home).iterdir()), ["prompt.txt", "store"])
 
     def test_prompt_ids_are_taken_as_they_are(self):
         ids = self.assert_json(quire("tokenize", MODEL, self.PROMPT, "--format", "json"))["token_ids"]

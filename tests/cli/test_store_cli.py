@@ -119,6 +119,33 @@ class StoreTest(unittest.TestCase):
         states = {item["hash"]: item["state"] for item in json.loads(quire("store", "verify", self.store, "--json").stdout)}
         self.assertEqual((states[first.stem], states[second.stem]), ("damaged", "missing"))
 
+    def test_packed_weights_are_listed_verified_and_cleared(self):
+        store = self.folder / "weights"
+        for _ in range(2):
+            done = quire("run", MODEL, "x", "--max-tokens", 1, "--store", store, "--cache-weights")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        (row,) = self.json("ls", store)
+        self.assertEqual((row["kind"], row["name"], row["metadata"]["state"]), ("weights", os.path.abspath(MODEL), "ok"))
+        self.assertEqual(self.json("ls", store, "--kind", "chunk"), [])
+        self.assertIn("weights", self.done("ls", store, "--kind", "weights").splitlines()[1])
+        file = store / "weights" / (row["key"] + ".qw")
+        damaged = bytearray(file.read_bytes())
+        damaged[-1] ^= 1
+        file.write_bytes(damaged)
+        checked = quire("store", "verify", store)
+        self.assertEqual((checked.returncode, checked.stderr), (1, ""))
+        self.assertRegex(checked.stdout, rf"(?m)^damaged {file.stem} \(weights\): .+$")
+        again = quire("run", MODEL, "x", "--max-tokens", 1, "--store", store, "--cache-weights")
+        self.assertEqual(again.returncode, 0)
+        self.assertRegex(again.stderr, r"\Aremark: .+ the weights were packed anew\n\Z")
+        self.assertRegex(self.done("verify", store), r"\Aobjects: 1, damaged or missing: 0\n\Z")
+        file.write_bytes(damaged[:100])
+        self.assertEqual(self.json("gc", store)["removed_weights"], 1)
+        self.assertEqual(self.json("ls", store), [])
+        done = quire("run", MODEL, "x", "--cache-weights")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("cache_weights needs a store", done.stderr)
+
     def test_repair_makes_a_damaged_index_anew(self):
         rows = self.json("ls", self.store)
         (self.store / "index.sqlite").write_bytes(b"nothing of ours")

@@ -1,8 +1,4 @@
-// Any bytes as a KV file: an error, or content whose KV can be read and verified. The first byte
-// says how the rest is meant: 0, a whole file; else the length of a header (2 bytes), the header
-// and what follows it, to be sealed with right checksums first, since chance would never find them.
-#include <sys/mman.h>
-
+// Any bytes as a KV file (fuzzed_file.h): an error, or content whose KV can be read and verified.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "fuzzed_file.h"
 #include "quire/base/ids.h"
-#include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_store.h"
@@ -21,21 +17,6 @@ namespace {
 using namespace quire::kv_store;  // NOLINT
 
 constexpr std::int64_t kMaxShelfBytes = std::int64_t{1} << 20;
-
-std::vector<std::byte> sealed(std::span<const std::byte> bytes) {
-  if (bytes.size() < 2) {
-    return {};
-  }
-  const auto wanted =
-      std::to_integer<std::size_t>(bytes[0]) + 256 * std::to_integer<std::size_t>(bytes[1]);
-  const auto rest = bytes.subspan(2);
-  const auto header = rest.first(std::min(wanted, rest.size()));
-  std::vector<std::byte> file = encode_preamble({.header_bytes = header.size(),
-                                                 .file_bytes = kPreambleBytes + rest.size(),
-                                                 .header_checksum = checksum(header)});
-  file.insert(file.end(), rest.begin(), rest.end());
-  return file;
-}
 
 void read_all(const KVFile& file) {
   const auto& geometry = file.content().geometry;
@@ -59,22 +40,13 @@ void read_all(const KVFile& file) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT
-  const auto bytes = std::as_bytes(std::span(data, size));
-  if (bytes.empty()) {
+  auto memory = fuzzed_file(FileKind::kKV, std::as_bytes(std::span(data, size)));
+  if (!memory) {
     return 0;
   }
-  std::vector<std::byte> content(bytes.begin() + 1, bytes.end());
-  if (bytes[0] != std::byte{0}) {
-    content = sealed(bytes.subspan(1));
-  }
-  Descriptor memory(::memfd_create("fuzz", MFD_CLOEXEC));
-  if (!write_at(memory, content, 0, "fuzz").ok()) {
-    return 0;
-  }
-  const auto file = KVFile::open(std::move(memory), "fuzz");
+  const auto file = KVFile::open(*std::move(memory), "fuzz");
   if (file.ok()) {
     static_cast<void>(file->verify());
-    file->will_need(0, 0);
     read_all(*file);
   }
   return 0;

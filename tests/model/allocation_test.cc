@@ -1,26 +1,17 @@
 // A decode step of the model allocates nothing once a step like it has been computed, and asks
-// nothing of the kernel: counted by an operator new of this program and by a seccomp filter. The
+// nothing of the kernel. The
 // rows share a prefix, as chunks do.
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <ucontext.h>
-#include <unistd.h>
 
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <new>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "counted.h"
 #include "quire/attention/entry.h"
 #include "quire/base/sanitized.h"
 #include "quire/device/cpu/isa.h"
@@ -34,22 +25,6 @@
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 #include "runner.h"
-
-namespace {
-std::atomic<std::int64_t> allocations = 0;
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) {  // NOLINT: it is the allocator
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}  // NOLINT
 
 namespace quire::model {
 namespace {
@@ -116,14 +91,14 @@ class Batch {
   static std::int32_t prefix_tokens() { return kPrefixBlocks * kBlockTokens; }
 
   std::int64_t forward() {
-    const std::int64_t before = allocations;
+    const std::int64_t before = quire::testing::num_allocations();
     const auto logits = decoder_.forward({.token_ids = ids_,
                                           .positions = positions_,
                                           .slots = slots_,
                                           .entries = entries_,
                                           .logit_rows = logit_rows_},
                                          views_);
-    const std::int64_t after = allocations;
+    const std::int64_t after = quire::testing::num_allocations();
     EXPECT_TRUE(logits.ok());
     return after - before;
   }
@@ -168,39 +143,6 @@ TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
   }
 }
 
-std::atomic<std::int64_t> system_calls = 0;
-
-void count_system_call(int /*signal*/, siginfo_t* /*info*/, void* context) {
-  ++system_calls;
-  mcontext_t& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-  registers.gregs[REG_RAX] = -EAGAIN;
-#elif defined(__aarch64__)
-  registers.regs[0] = static_cast<std::uint64_t>(-EAGAIN);
-#endif
-}
-
-// From now on the kernel refuses every thread of this process whatever it asks for, but the time
-// and the end: it should try again. The calls are counted. False if that cannot be had.
-bool refuse_system_calls() {
-  struct sigaction action = {};
-  action.sa_sigaction = count_system_call;
-  action.sa_flags = SA_SIGINFO;
-  std::array<sock_filter, 6> program = {{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 3, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 2, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 1, 0),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  sock_fprog filter = {.len = program.size(), .filter = program.data()};
-  return ::sigaction(SIGSYS, &action, nullptr) == 0 &&
-         ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0 &&
-         ::syscall(SYS_getppid) == -1 && system_calls == 1;
-}
-
 // What decode steps ask for, or -1 if that cannot be counted. On one thread: others sleep in the
 // kernel when they have nothing to do for long.
 std::int64_t system_calls_of_steps(std::int32_t rows) {
@@ -214,14 +156,15 @@ std::int64_t system_calls_of_steps(std::int32_t rows) {
   for (; step < 4; ++step) {
     batch.step();
   }
-  if (!refuse_system_calls()) {
+  if (!quire::testing::refuse_system_calls(quire::testing::Threads::kAll)) {
     return -1;
   }
-  const std::int64_t before = system_calls;
+  const auto calls = [] { return quire::testing::num_refused() + quire::testing::num_wakes(); };
+  const std::int64_t before = calls();
   for (; step < kOwnBlocks * kBlockTokens; ++step) {
     batch.step();
   }
-  return system_calls - before;
+  return calls() - before;
 }
 
 TEST(StepSystemCalls, ADecodeStepLikeTheOneBeforeAsksNothingOfTheKernel) {

@@ -19,7 +19,7 @@ from .errors import (
 from .llm import LLM, doctor, inspect
 from .outputs import Delta, ForwardOutput, GenerationOutput
 from .sequence import Blocks, Sequence, SequenceDiff, VirtualSequence
-from .store import Store, StoreEntry, StoreObject
+from .store import Store, StoreEntry, StoreObject, StoreWeights
 from .stream import Stream
 from .tokenizer import Tokenizer
 
@@ -52,6 +52,7 @@ __all__ = [
     "Store",
     "StoreEntry",
     "StoreObject",
+    "StoreWeights",
     "Stream",
     "Tokenizer",
     "UnsupportedError",

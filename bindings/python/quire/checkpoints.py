@@ -31,7 +31,10 @@ def _names(only: Iterable[str] | None) -> list[str] | None:
         return None
     if isinstance(only, str):
         raise TypeError("only must be a list of names, not one string")
-    return [to_text(name, "a name") for name in only]
+    names = [to_text(name, "a name") for name in only]
+    if not names:
+        raise ValueError("only names no sequence; leave it out for all of them")
+    return names
 
 
 class CheckpointManager:
@@ -129,7 +132,7 @@ class CheckpointManager:
         return Checkpoint(self._handle.compact(_name(name)))
 
     def __repr__(self) -> str:
-        return f"CheckpointManager({os.fspath(self.folder)!r}, {len(self.list())} checkpoints)"
+        return f"CheckpointManager({os.fspath(self.folder)!r})"
 
 
 def _name(name: Any) -> str:

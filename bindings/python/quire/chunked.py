@@ -17,7 +17,7 @@ from .llm import LLM, Params, Prompt, _pass, _prompt, _set
 from .outputs import Fields, GenerationOutput, Record
 from .session import session_name, session_names
 from .stream import Stream
-from .tokenizer import to_text
+from .tokenizer import to_json, to_path
 
 PREVIEW_CHARACTERS = 60
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
@@ -99,7 +99,7 @@ def _type(chunk_type: ChunkType | str | None) -> str | None:
 
 
 def _json(fields: Mapping[str, Any] | None) -> str:
-    return json.dumps({} if fields is None else fields, allow_nan=False)
+    return to_json({} if fields is None else fields, allow_nan=False)
 
 
 def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
@@ -280,12 +280,12 @@ class ChunkedLLM(LLM):
         _set(self._chunk_options, "compress_store", bool(compress_store))
         _set(self._chunk_options, "write_through", bool(write_through))
         if store is not None:
-            _set(self._chunk_options, "store", to_text(os.fsdecode(store)))
+            _set(self._chunk_options, "store", to_path(store))
         if chunk_format is not None:
             self._chunk_options.set_format(_affixes(chunk_format))
         super().__init__(model_path, store=store, **options)
 
-    def _open(self, model: str, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
+    def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
         self._chunks = _quire.ChunkedLLM.open(model, options, self._chunk_options, progress)
         return self._chunks.llm
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _quire
 from ._quire import SamplingParams
-from .errors import ChunkNotFoundError
+from .errors import ChunkNotFoundError, ClosedError
 from .llm import LLM, Prompt, _prompt, _set
 from .outputs import GenerationOutput, Record
 from .sequence import Blocks
@@ -115,7 +115,12 @@ class ContextManager:
         _set(options, "max_store_bytes", max_store_bytes)
         _set(options, "compress", bool(compress))
         _set(options, "write_through", bool(write_through))
-        self._handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)
+        self._open_handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)
+
+    @property
+    def _handle(self) -> _quire.ContextManager:
+        self._open_handle.check_open()
+        return self._open_handle
 
     def add(
         self,
@@ -254,5 +259,8 @@ class ContextManager:
         return self._handle.stats()
 
     def __repr__(self) -> str:
-        stats = self.stats()
+        try:
+            stats = self.stats()
+        except ClosedError:
+            return "ContextManager(closed)"
         return f"ContextManager({stats['items']} items, {stats['active_items']} active, mode={self.mode!r})"

@@ -70,11 +70,13 @@ class LLM:
         seed: int = 0,
         prefix_cache: bool = True,
         store: str | os.PathLike[str] | None = None,
+        cache_weights: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """`store`: the directory of its contexts (ContextManager); `kv_budget`: bytes, "4GiB", or "auto": most of what is free
-        once the weights are loaded; `deterministic`: False lets a GPU be faster, with last bits that depend on what is
-        computed together."""
+        """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights: a second
+        start maps them, without reading and packing the model; what keeps that from working is in `remarks()`.
+        `kv_budget`: bytes, "4GiB", or "auto": most of what is free once the weights are loaded. `deterministic`: False lets
+        a GPU be faster, with last bits that depend on what is computed together."""
         self.store = store
         options = _quire.Options()
         _set(options, "device", device)
@@ -91,9 +93,11 @@ class LLM:
         _set(options, "threads", 0 if threads is None else threads)
         _set(options, "seed", seed)
         _set(options, "prefix_cache", prefix_cache)
-        self._handle = self._open(to_text(os.fspath(model)), options, progress)
+        _set(options, "store", b"" if store is None else to_path(store))
+        _set(options, "cache_weights", bool(cache_weights))
+        self._handle = self._open(to_path(model), options, progress)
 
-    def _open(self, model: str, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
+    def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
         return _quire.LLM.open(model, options, progress)
 
     def generate(
@@ -251,6 +255,10 @@ class LLM:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer(self._handle.tokenizer())
 
+    def remarks(self) -> list[str]:
+        """What opening did not do though it was asked for, and why: packed weights that could not be kept."""
+        return self._handle.remarks()
+
     def stats(self) -> dict[str, int | float]:
         """Counters after the last finished step; times are in seconds."""
         return {k: v if k.endswith("_seconds") else int(v) for k, v in self._handle.stats().items()}
@@ -281,4 +289,4 @@ def doctor() -> dict[str, Any]:
 
 def inspect(model: str | os.PathLike[str]) -> dict[str, Any]:
     """What a model folder holds, what it needs in memory, what is unsupported."""
-    return json.loads(_quire.inspect_json(to_text(os.fspath(model))))
+    return json.loads(_quire.inspect_json(to_path(model)))

@@ -158,6 +158,7 @@ class Sequence:
     def _handle(self) -> _quire.Sequence:
         if self._open_handle is None:
             raise ClosedError("the sequence is closed")
+        self._open_handle.check_open()
         return self._open_handle
 
     @property
@@ -267,7 +268,10 @@ class Sequence:
         self.close()
 
     def __repr__(self) -> str:
-        return "Sequence(closed)" if self._open_handle is None else f"Sequence({len(self)} tokens, {self.grade})"
+        try:
+            return f"Sequence({len(self)} tokens, {self.grade})"
+        except ClosedError:
+            return "Sequence(closed)"
 
 
 def _mark(mark: Any) -> Mark:

@@ -42,6 +42,17 @@ class StoreObject(Record):
     message: str  # what is wrong
 
 
+class StoreWeights(Record):
+    """The packed weights of a model (LLM(..., cache_weights=True))."""
+
+    key: str  # 64 hexadecimal digits: what was packed, and how
+    model: str  # its path; "" when the file cannot be read
+    state: str  # "ok"; "stale": no start will use it, the model is gone or has changed; "damaged"
+    written_at: str  # UTC, ISO 8601
+    bytes: int
+    message: str  # why it is not "ok"
+
+
 class StoreCleaning(Record):
     """What gc has removed and left."""
 
@@ -50,6 +61,8 @@ class StoreCleaning(Record):
     removed_objects: int
     removed_bytes: int
     removed_temporaries: int  # of writers that were killed
+    removed_weights: int  # files that no start would use
+    removed_weight_bytes: int
     objects: int  # left
     bytes: int
 
@@ -104,12 +117,17 @@ class Store:
         self._call("remove", to_text(entry), bool(wipe))
 
     def gc(self) -> StoreCleaning:
-        """Removes what has expired, what nobody names, and the least recently used above max_bytes."""
+        """Removes what has expired, what nobody names, packed weights that no start would use, and the least recently
+        used entries above max_bytes, which does not count weights."""
         return StoreCleaning(self._call("gc"))
 
     def verify(self) -> list[StoreObject]:
         """Reads every object and compares its checksums."""
         return [StoreObject(item) for item in self._call("verify")]
+
+    def weights(self, verify: bool = False) -> list[StoreWeights]:
+        """Packed weights, by key. `verify`: reads all of them and compares their checksums."""
+        return [StoreWeights(item) for item in self._call("weights", bool(verify))]
 
     def export(self, entry: str, path: str | os.PathLike[str]) -> None:
         """One self-contained file. What is there is replaced."""

@@ -29,9 +29,16 @@ def to_text(text: str, what: str = "text") -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
+def to_json(value: Any, **options: Any) -> str:
+    """`value` as JSON; its texts as by to_text."""
+    return to_text(json.dumps(value, ensure_ascii=False, **options))
+
+
 def to_path(path: str | os.PathLike[str]) -> bytes:
     """`path` as the system takes it."""
     encoded = os.fsencode(path)
+    if not encoded:
+        raise ValueError("an empty path names no file or folder")
     if b"\0" in encoded:
         raise ValueError(f"a path holds no null characters, unlike {path!r}")
     return encoded
@@ -46,7 +53,7 @@ class Tokenizer:
     @classmethod
     def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
         """The tokenizer of a model folder or .gguf file, without its weights."""
-        return cls(_quire.Tokenizer.open(to_text(os.fspath(model))))
+        return cls(_quire.Tokenizer.open(to_path(model)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self._handle.encode(to_text(text), add_special_tokens)
@@ -59,7 +66,7 @@ class Tokenizer:
     ) -> list[int] | str:
         """Ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token."""
         call = self._handle.apply_chat_template if tokenize else self._handle.render_chat_template
-        return call(json.dumps(messages), add_generation_prompt, json.dumps(variables))
+        return call(to_json(messages), add_generation_prompt, to_json(variables))
 
     def id_to_token(self, token_id: int) -> str:
         return self._handle.id_to_token(token_id)

@@ -17,6 +17,7 @@
 #include "names.h"
 #include "outputs.h"
 #include "params.h"
+#include "paths.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -160,7 +161,12 @@ void bind_values(nb::module_& module) {
       .def_rw("chunk_memory_ratio", &ChunkCacheOptions::chunk_memory_ratio)
       .def_rw("enable_deduplication", &ChunkCacheOptions::enable_deduplication)
       .def_rw("salt", &ChunkCacheOptions::salt)
-      .def_rw("store", &ChunkCacheOptions::store)
+      .def_prop_rw(
+          "store",
+          [](const ChunkCacheOptions& options) {
+            return nb::bytes(options.store.data(), options.store.size());
+          },
+          [](ChunkCacheOptions& options, const nb::bytes& path) { options.store = to_path(path); })
       .def_rw("max_store_bytes", &ChunkCacheOptions::max_store_bytes)
       .def_rw("compress_store", &ChunkCacheOptions::compress_store)
       .def_rw("write_through", &ChunkCacheOptions::write_through)
@@ -323,10 +329,11 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
            });
 }
 
-ChunkedLLM open(const std::string& model, LLMOptions options, const ChunkCacheOptions& chunks,
+ChunkedLLM open(const nb::bytes& model, LLMOptions options, const ChunkCacheOptions& chunks,
                 const nb::object& progress) {
   set_progress(options, progress);
-  return unwrap(without_gil([&] { return ChunkedLLM::open(model, options, chunks); }));
+  const std::string path = to_path(model);
+  return unwrap(without_gil([&] { return ChunkedLLM::open(path, options, chunks); }));
 }
 
 }  // namespace

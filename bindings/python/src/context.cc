@@ -20,6 +20,7 @@
 #include "names.h"
 #include "outputs.h"
 #include "params.h"
+#include "paths.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/llm.h"
@@ -35,7 +36,7 @@ namespace {
 ContextManager open(const LLM& llm, const std::string& mode, const nb::bytes& store,
                     ContextOptions options) {
   options.mode = by_name(mode, "mode", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kExact});
-  options.store = std::string(store.c_str(), store.size());
+  options.store = to_path(store);
   return unwrap(without_gil([&] { return ContextManager::open(llm, options); }));
 }
 
@@ -192,7 +193,8 @@ void bind_items(nb::class_<ContextManager>& context) {
            [](const ContextManager& context) {
              return describe(without_gil([&] { return context.stats(); }));
            })
-      .def("clear", &ContextManager::clear, nb::call_guard<nb::gil_scoped_release>());
+      .def("clear", &ContextManager::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("check_open", [](const ContextManager& context) { unwrap(context.check_open()); });
 }
 
 void bind_asking(nb::class_<ContextManager>& context) {

@@ -18,6 +18,7 @@
 #include "errors.h"
 #include "outputs.h"
 #include "params.h"
+#include "paths.h"
 #include "quire/quire.h"
 #include "sequence.h"
 #include "store.h"
@@ -54,9 +55,10 @@ std::optional<nb::dict> next_delta(Stream& stream) {
   return delta ? std::optional(to_dict(*delta)) : std::nullopt;
 }
 
-LLM open(const std::string& model, LLMOptions options, const nb::object& progress) {
+LLM open(const nb::bytes& model, LLMOptions options, const nb::object& progress) {
   set_progress(options, progress);
-  return unwrap(without_gil([&] { return LLM::open(model, options); }));
+  const std::string path = to_path(model);
+  return unwrap(without_gil([&] { return LLM::open(path, options); }));
 }
 
 void bind_options(nb::module_& module) {
@@ -72,12 +74,20 @@ void bind_options(nb::module_& module) {
       .def_rw("max_batch_tokens", &LLMOptions::max_batch_tokens)
       .def_rw("threads", &LLMOptions::threads)
       .def_rw("seed", &LLMOptions::seed)
-      .def_rw("prefix_cache", &LLMOptions::prefix_cache);
+      .def_rw("prefix_cache", &LLMOptions::prefix_cache)
+      .def_prop_rw(
+          "store",
+          [](const LLMOptions& options) {
+            return nb::bytes(options.store.data(), options.store.size());
+          },
+          [](LLMOptions& options, const nb::bytes& path) { options.store = to_path(path); })
+      .def_rw("cache_weights", &LLMOptions::cache_weights);
 }
 
 void bind_tokenizer(nb::module_& module) {
   nb::class_<Tokenizer>(module, "Tokenizer")
-      .def_static("open", [](const std::string& model) { return unwrap(Tokenizer::open(model)); })
+      .def_static("open",
+                  [](const nb::bytes& model) { return unwrap(Tokenizer::open(to_path(model))); })
       .def("encode", &Tokenizer::encode, nb::call_guard<nb::gil_scoped_release>())
       .def("decode",
            [](const Tokenizer& t, const std::vector<TokenId>& ids, bool skip) {
@@ -166,6 +176,7 @@ void bind_llm(nb::module_& module) {
              }
              return dict;
            })
+      .def("remarks", [](const LLM& llm) { return unwrap(llm.remarks()); })
       .def("clear_prefix_cache",
            [](LLM& llm) { return unwrap(without_gil([&] { return llm.clear_prefix_cache(); })); })
       .def("abort",
@@ -192,7 +203,8 @@ NB_MODULE(_quire, module) {
   module.attr("AUTO_BUDGET") = kAutoBudget;
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
   module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
-  module.def("inspect_json", [](const std::string& model) { return unwrap(inspect_json(model)); });
+  module.def("inspect_json",
+             [](const nb::bytes& model) { return unwrap(inspect_json(to_path(model))); });
 }
 
 }  // namespace quire::python

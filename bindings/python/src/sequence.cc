@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "outputs.h"
 #include "params.h"
+#include "paths.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
@@ -115,7 +116,8 @@ void bind_moments(nb::class_<Sequence>& sequence) {
 }
 
 void bind_looking(nb::class_<Sequence>& sequence) {
-  sequence.def_prop_ro("tokens", &Sequence::tokens)
+  sequence.def("check_open", [](const Sequence& s) { unwrap(s.check_open()); })
+      .def_prop_ro("tokens", &Sequence::tokens)
       .def_prop_ro("num_tokens", &Sequence::num_tokens)
       .def_prop_ro("grade", [](const Sequence& s) { return reuse_grade_name(s.grade()); })
       .def("blocks",
@@ -123,7 +125,7 @@ void bind_looking(nb::class_<Sequence>& sequence) {
              return unwrap(without_gil([&] { return sequence.blocks(); }));
            })
       .def("save", [](const Sequence& sequence, const nb::bytes& path) {
-        const std::string file(path.c_str(), path.size());
+        const std::string file = to_path(path);
         unwrap(without_gil([&] { return sequence.save(file); }));
       });
 }
@@ -158,7 +160,7 @@ void bind_direct_inference(nb::class_<LLM>& llm) {
           nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("session"))
       .def("load_sequence",
            [](LLM& llm, const nb::bytes& path, bool wait) {
-             const std::string file(path.c_str(), path.size());
+             const std::string file = to_path(path);
              return unwrap(without_gil([&] { return llm.load_sequence(file, {.wait = wait}); }));
            })
       .def("find_blocks",

@@ -13,6 +13,7 @@
 
 #include "errors.h"
 #include "outputs.h"
+#include "paths.h"
 #include "quire/checkpoints.h"
 #include "quire/llm.h"
 #include "quire/sequence.h"
@@ -23,8 +24,6 @@ namespace nb = nanobind;
 
 namespace quire::python {
 namespace {
-
-std::string to_string(const nb::bytes& path) { return {path.c_str(), path.size()}; }
 
 // Whatever bytes a name has that somebody gave it.
 nb::object text(const std::string& bytes) {
@@ -58,6 +57,17 @@ nb::dict describe(const StoreObject& object) {
   return dict;
 }
 
+nb::dict describe(const StoreWeights& weights) {
+  nb::dict dict;
+  dict["key"] = weights.key;
+  dict["model"] = weights.model;
+  dict["state"] = weights.state;
+  dict["written_at"] = weights.written_at;
+  dict["bytes"] = weights.bytes;
+  dict["message"] = weights.message;
+  return dict;
+}
+
 nb::dict describe(const StoreCleaning& cleaning) {
   nb::dict dict;
   dict["expired_entries"] = cleaning.expired_entries;
@@ -65,6 +75,8 @@ nb::dict describe(const StoreCleaning& cleaning) {
   dict["removed_objects"] = cleaning.removed_objects;
   dict["removed_bytes"] = cleaning.removed_bytes;
   dict["removed_temporaries"] = cleaning.removed_temporaries;
+  dict["removed_weights"] = cleaning.removed_weights;
+  dict["removed_weight_bytes"] = cleaning.removed_weight_bytes;
   dict["objects"] = cleaning.objects;
   dict["bytes"] = cleaning.bytes;
   return dict;
@@ -100,7 +112,7 @@ Store open_store(const nb::bytes& path, bool read_only, bool create, std::int64_
                  const std::optional<std::string>& tenant) {
   const StoreOptions options{
       .read_only = read_only, .create = create, .max_bytes = max_bytes, .tenant = tenant};
-  const std::string folder = to_string(path);
+  const std::string folder = to_path(path);
   return unwrap(without_gil([&] { return Store::open(folder, options); }));
 }
 
@@ -110,7 +122,7 @@ void bind_store(nb::module_& module) {
                   nb::arg("max_bytes"), nb::arg("tenant").none())
       .def_static("repair",
                   [](const nb::bytes& path) {
-                    const std::string folder = to_string(path);
+                    const std::string folder = to_path(path);
                     return unwrap(without_gil([&] { return Store::repair(folder); }));
                   })
       .def("list",
@@ -141,13 +153,17 @@ void bind_store(nb::module_& module) {
            [](const Store& store) {
              return describe_all(unwrap(without_gil([&] { return store.verify(); })));
            })
+      .def("weights",
+           [](const Store& store, bool verify) {
+             return describe_all(without_gil([&] { return store.weights(verify); }));
+           })
       .def("export_entry",
            [](const Store& store, const std::string& entry, const nb::bytes& path) {
-             const std::string file = to_string(path);
+             const std::string file = to_path(path);
              unwrap(without_gil([&] { return store.export_entry(entry, file); }));
            })
       .def("import_entry", [](Store& store, const nb::bytes& path) {
-        const std::string file = to_string(path);
+        const std::string file = to_path(path);
         return describe(unwrap(without_gil([&] { return store.import_entry(file); })));
       });
 }
@@ -210,7 +226,7 @@ void bind_checkpoints(nb::module_& module) {
       .def_static(
           "open",
           [](const LLM& llm, const nb::bytes& folder, const CheckpointOptions& options) {
-            const std::string path = to_string(folder);
+            const std::string path = to_path(folder);
             return unwrap(without_gil([&] { return CheckpointManager::open(llm, path, options); }));
           })
       .def("list",

@@ -158,6 +158,8 @@ def test_a_writer_killed_at_any_time_leaves_a_good_one(tmp_path):
         (lambda m, s: m.save([s]), TypeError, "by name"),
         (lambda m, s: m.save({"a": 7}), TypeError, "int"),
         (lambda m, s: m.save({"a": s}, only="a"), TypeError, "list"),
+        (lambda m, s: m.save({"a": s}, only=[]), ValueError, "no sequence"),
+        (lambda m, s: m.load(only=[]), ValueError, "no sequence"),
         (lambda m, s: m.save({"a": s}, only=["b"]), ValueError, "'b'"),
         (lambda m, s: m.save({"a": s}, name=""), ValueError, "empty"),
         (lambda m, s: m.save({7: s}), TypeError, "str"),

@@ -444,14 +444,18 @@ def test_the_end_of_the_model_is_that_of_its_contexts():
     ctx, ids = context_of(llm)
     blocks, _ = ctx.get_all_active_blocks()
     llm.close()
-    for call in (ctx.populate, ctx.infer, ctx.get_all_active_blocks, lambda: ctx.add("x"), lambda: ctx.restore(ids[0])):
-        with pytest.raises(quire.ClosedError):
+    calls = (
+        ctx.populate, ctx.infer, ctx.get_all_active_blocks, lambda: ctx.add("x"), lambda: ctx.restore(ids[0]), ctx.items,
+        ctx.stats, ctx.clear, lambda: len(ctx), lambda: list(ctx), lambda: ids[0] in ctx,
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(quire.ClosedError, match="LLM is closed"):
             call()
+    assert repr(ctx) == "ContextManager(closed)"
     with pytest.raises(quire.ClosedError):
         ContextManager(llm)
     with pytest.raises(quire.ClosedError):
         llm.sequence(blocks=blocks)
-    assert ctx.clear() == 4
 
 
 def test_16_threads_share_one_context(llm):

@@ -476,15 +476,17 @@ def test_closed_sequences_say_so():
         lambda s: s.append([5]), lambda s: s.generate(), lambda s: s.stream(), lambda s: s.logits(), lambda s: s.fork(),
         lambda s: s.checkpoint(), lambda s: s.rollback(mark), lambda s: s.rollback(to_length=1), lambda s: s.commit(),
         lambda s: s.replace(0, 1, []), lambda s: s.diff(kept), lambda s: s.blocks(),
+        lambda s: s.tokens, len, lambda s: s.grade, lambda s: s.rollback(drop=1),
     )  # fmt: skip
-    for call in (*calls, lambda s: s.tokens, len, lambda s: s.grade, lambda s: s.rollback(drop=1)):
+    for call in calls:
         with pytest.raises(quire.ClosedError, match="sequence is closed"):
             call(seq)
     blocks, _ = kept.blocks()
     llm.close()
     for call in calls:
-        with pytest.raises(quire.ClosedError):
+        with pytest.raises(quire.ClosedError, match="LLM is closed"):
             call(kept)
+    assert repr(kept) == "Sequence(closed)"
     with pytest.raises(quire.ClosedError):
         llm.infer_from_blocks(blocks)
     kept.close()

@@ -1,6 +1,9 @@
 """Store from Python, on a store that checkpoints have filled."""
 
+import os
+
 import pytest
+from conftest import MODEL
 
 import quire
 
@@ -80,6 +83,40 @@ def test_repair_keeps_what_can_be_read(path):
     with pytest.raises(OSError, match="quire store repair"):
         quire.Store(path)
     assert quire.Store.repair(path) == 0 and names(quire.Store(path)) == []
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(MODEL)
+    with quire.ChunkedLLM("~/model", threads=1, store="~/store") as llm:
+        context = quire.ContextManager(llm)
+        context.add("Card 4. Ada keeps a goose.", name="ada")
+        context.save()
+        llm.register_chunk("Card 6. Lars keeps a finch.", "context")
+        with llm.sequence([5, 6, 7]) as sequence:
+            quire.CheckpointManager(llm, "~/store").save({"ada": sequence}, name="kept")
+            sequence.save("~/sequence.qkv")
+        assert llm.load_sequence("~/sequence.qkv").tokens == [5, 6, 7]
+    store = quire.Store("~/store")
+    store.export("ada", "~/ada.qke")
+    store.rm("ada")
+    assert store.import_("~/ada.qke").name == "ada" and len(store) == 3
+    assert quire.Tokenizer.open("~/model").vocab_size == quire.inspect("~/model")["shape"]["vocab_size"]
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "store", "sequence.qkv", "ada.qke"}
+
+
+def test_paths_of_any_bytes_and_relative_ones_name_the_same_folder(tmp_path, monkeypatch):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    with quire.ChunkedLLM(MODEL, threads=1, store=folder) as llm:
+        llm.register_chunk("Card 6. Lars keeps a finch.", "context")
+        monkeypatch.chdir(tmp_path)
+        store = quire.Store(os.fsdecode(b"caf\xe9"), create=False)
+        monkeypatch.chdir("/")
+        assert len(store) == 1 and [item.state for item in store.verify()] == ["ok"]
+        for path in ("", b""):
+            with pytest.raises(ValueError, match="empty"):
+                quire.ContextManager(llm, store=path)
 
 
 def test_where_no_store_is(tmp_path):

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -88,9 +89,11 @@ class ChunkStore : public testing::Test {
     }
   }
 
-  void damage_objects() const {
+  // Those whose names begin so.
+  void damage_objects(std::string_view beginning = "") const {
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
-      if (file.path().extension() == ".qkv") {
+      if (file.path().extension() == ".qkv" &&
+          file.path().filename().string().starts_with(beginning)) {
         std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
         damaged.seekp(static_cast<std::streamoff>(file.file_size()) - 900);
         damaged.put('x').put('y').put('z');
@@ -422,6 +425,22 @@ TEST_F(ChunkStore, DamagedKvIsComputedAgainAndNeverAWrongToken) {
   EXPECT_EQ(register_all(llm).query_chunk_id, spec.query_chunk_id);
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_GT(stat(llm, "tokens_computed"), 20 + 45 + 33);
+}
+
+// A preview reads no KV and so does not see the damage; what it says holds again once a run has.
+TEST_F(ChunkStore, APreviewOfDamagedKvIsWhatTheNextRunDoes) {
+  const auto [spec, before] = process_before();
+  damage_objects(spec.context_chunk_ids[0]);
+  ChunkedLLM llm = open();
+  const CompositionInfo unread = llm.preview_composition(spec).value();
+  EXPECT_EQ(unread.tokens_reused, 20 + 45 + 33);
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 1};
+  const auto first = llm.generate_from_chunks(spec, greedy);
+  EXPECT_EQ(first->usage.cached_tokens, 20 + 33) << "the run says what it has computed";
+  EXPECT_EQ(first->token_ids.front(), before.front());
+  const CompositionInfo read = llm.preview_composition(spec).value();
+  EXPECT_EQ(llm.generate_from_chunks(spec, greedy)->usage.cached_tokens, read.tokens_reused);
+  EXPECT_EQ(answer(llm, spec), before);
 }
 
 TEST_F(ChunkStore, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {

@@ -72,6 +72,11 @@ Result<ContextItem> ContextManager::show(const std::string& item) const {
   return impl_->run([&](auto& context) { return context.show(item); });
 }
 
+Status ContextManager::check_open() const {
+  QUIRE_TRY([[maybe_unused]] const auto engine, impl_->llm->open_engine());
+  return {};
+}
+
 std::vector<ContextItem> ContextManager::items() const {
   return impl_->look([](const auto& context) { return context.items(); });
 }

@@ -273,6 +273,9 @@ TEST(Context, RefusalsNameTheThingAndChangeNothing) {
   const std::string id = context.add(kCards[0], {.name = "red"}).value();
   EXPECT_EQ(context.add(kCards[0]).value(), id) << "an equal item is the same";
   EXPECT_THAT(context.add(kCards[1], {.name = "red"}).error().message, HasSubstr("'red'"));
+  for (const std::string& name : {std::string("red\x1b[2J"), std::string(2000, 'r')}) {
+    EXPECT_THAT(context.add(kCards[1], {.name = name}).error().message, HasSubstr("one line"));
+  }
   EXPECT_THAT(context.save(id).error().message, HasSubstr("store"));
   EXPECT_THAT(context.add("").error().message, HasSubstr("empty"));
   EXPECT_THAT(context.infer("Who?", {.top_p = 2}).error().message, HasSubstr("top_p"));
@@ -287,7 +290,9 @@ TEST(Context, RefusalsNameTheThingAndChangeNothing) {
   const double in_use = stat(llm, "blocks_in_use");
   EXPECT_EQ(context.clear(), 1);
   EXPECT_LT(stat(llm, "blocks_in_use"), in_use);
+  EXPECT_TRUE(context.check_open().ok());
   llm.close();
+  EXPECT_EQ(context.check_open().error().code, ErrorCode::kClosed);
   EXPECT_EQ(context.add(kCards[0]).error().code, ErrorCode::kClosed);
 }
 

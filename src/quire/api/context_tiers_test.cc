@@ -288,6 +288,27 @@ TEST_F(ContextTiers, SavingFromHostMemoryWritesTheSameFileAndTakesNoBlock) {
   EXPECT_EQ(objects(store("host")), objects(store("device")));
 }
 
+TEST_F(ContextTiers, WhatAnotherContextErasesFromTheStoreIsSavedNoMore) {
+  ContextManager context = open({.store = store(), .max_host_bytes = 1});
+  ContextManager other = open({.store = store()});
+  const std::string id = context.add(card(1)).value();
+  const auto erased = [&] {
+    ASSERT_TRUE(context.save(id).ok());
+    ASSERT_TRUE(context.show(id).value().saved);
+    ASSERT_TRUE(other.restore(id).ok());
+    ASSERT_TRUE(other.erase(id).ok());
+  };
+  erased();
+  EXPECT_FALSE(context.show(id).value().saved);
+  EXPECT_EQ(context.stats().saved_items, 0);
+  ASSERT_TRUE(context.unload(id).ok()) << "there is no room in host memory: it is saved again";
+  EXPECT_EQ(context.show(id).value().tier, Tier::kDisk);
+  erased();
+  EXPECT_EQ(context.show(id).value().tier, Tier::kNone);
+  ASSERT_TRUE(context.save(id).ok()) << "it is computed again";
+  EXPECT_TRUE(context.show(id).value().saved);
+}
+
 TEST_F(ContextTiers, LimitsAndTimesThatAreNoneAreRefused) {
   const auto why = [&](const ContextOptions& options) {
     return ContextManager::open(llm_, options).error().message;

@@ -310,9 +310,15 @@ Result<Stats> LLM::stats() const {
       {"load_seconds", stats.load_seconds},
       {"load_bytes", count(stats.load_bytes)},
       {"weight_bytes", count(stats.weight_bytes)},
+      {"mapped_weight_bytes", count(stats.mapped_weight_bytes)},
       {"token_read_seconds", pace.read.value_or(0)},
       {"token_compute_seconds", pace.computed.value_or(0)},
   };
+}
+
+Result<std::vector<std::string>> LLM::remarks() const {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  return engine->bundle().remarks;
 }
 
 Result<std::int64_t> LLM::clear_prefix_cache() {

@@ -88,6 +88,16 @@ Status LLMOptions::validate() const {
   QUIRE_TRY_STATUS(check_name("dtype", dtype, {"auto", "float32", "bfloat16"}));
   QUIRE_TRY_STATUS(check_name("kv_dtype", kv_dtype, {"auto", "float32", "bfloat16"}));
   QUIRE_TRY_STATUS(check_name("quantize", quantize, {"", "q8g32", "q4g32"}));
+  if (cache_weights && store.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            "cache_weights needs a store to keep packed weights in; name a directory as store"};
+  }
+  if (cache_weights && device != "cpu") {
+    return {
+        ErrorCode::kUnsupported,
+        base::str_cat("cache_weights is for weights that the CPU computes with, not for device ",
+                      base::quoted(device), "; leave it out")};
+  }
   if (block_tokens < 1 || block_tokens > 256) {
     return out_of_range("block_tokens", block_tokens, "1..256");
   }

@@ -223,6 +223,11 @@ void Sequence::close() {
   marks.swap(impl_->marks);
 }
 
+Status Sequence::check_open() const {
+  QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
+  return {};
+}
+
 std::vector<TokenId> Sequence::tokens() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->state == nullptr ? std::vector<TokenId>() : impl_->state->tokens;

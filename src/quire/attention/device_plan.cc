@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -47,8 +46,15 @@ struct Cut {
 class Lengths {
  public:
   void add(std::int64_t tokens, std::int64_t count) {
-    counts_[tokens] += count;
+    auto found = std::lower_bound(
+        counts_.begin(), counts_.end(), tokens,
+        [](const Count& count, std::int64_t wanted) { return count.tokens < wanted; });
+    if (found == counts_.end() || found->tokens != tokens) {
+      found = counts_.insert(found, {.tokens = tokens});
+    }
+    found->count += count;
     total_ += tokens * count;
+    tiles_ += count;
   }
   [[nodiscard]] std::int64_t total() const { return total_; }
 
@@ -65,6 +71,12 @@ class Lengths {
                         static_cast<double>(longest) / 2;
     return std::min(static_cast<double>(rounds * longest), even) +
            static_cast<double>(rounds * kItemTokens);
+  }
+
+  // No cut ends before: a tile is at least one item.
+  [[nodiscard]] double least(std::int64_t workers) const {
+    return static_cast<double>(total_) / static_cast<double>(workers) +
+           static_cast<double>(divide_up(tiles_, workers) * kItemTokens);
   }
 
   // What ends first.
@@ -84,8 +96,13 @@ class Lengths {
   }
 
  private:
-  std::map<std::int64_t, std::int64_t> counts_;  // of each length
+  struct Count {
+    std::int64_t tokens = 0;
+    std::int64_t count = 0;
+  };
+  std::vector<Count> counts_;  // by length
   std::int64_t total_ = 0;
+  std::int64_t tiles_ = 0;
 };
 
 class Planner {
@@ -185,23 +202,53 @@ class Planner {
       many_cut_ = many_.best(step_of(false), options_.many_workers).first;
       return;
     }
-    // Shares near the estimated one may suit the numbers of items better.
+    // Shares near the estimated one may suit the numbers of items better. From there outwards,
+    // since most of the others can be seen not to.
     const int all = options_.many_workers;
     const int middle = std::clamp(
         static_cast<int>(std::lround(many_share_ * static_cast<float>(all))), 1, all - 1);
-    double first_end = std::numeric_limits<double>::infinity();
-    for (int some = std::max(1, middle - all / 3); some <= std::min(all - 1, middle + all / 8);
-         some += std::max(1, all / 64)) {
-      const auto [many_cut, many_end] = many_.best(kStepTokens, some);
-      const auto [few_cut, few_end] = few_.best(kStepTokens, std::int64_t{2} * (all - some));
-      // Two items of few run side by side at half the speed each.
-      const double end = std::max(many_end * kManyStepUs, 2 * few_end * kFewStepUs);
-      if (end < first_end) {
-        first_end = end;
-        many_cut_ = many_cut;
-        few_cut_ = few_cut;
-        many_share_ = static_cast<float>(some) / static_cast<float>(all);
+    const int step = std::max(1, all / 64);
+    const int lowest = std::max(1, middle - all / 3), highest = std::min(all - 1, middle + all / 8);
+    const int start = lowest + (middle - lowest) / step * step;
+    Share chosen;
+    for (int below = start, above = start + step; below >= lowest || above <= highest;
+         below -= step, above += step) {
+      if (below >= lowest) {
+        try_share(below, chosen);
       }
+      if (above <= highest) {
+        try_share(above, chosen);
+      }
+    }
+    many_share_ = static_cast<float>(chosen.many_workers) / static_cast<float>(all);
+  }
+
+  // Workers for the family of many columns and when all are done.
+  struct Share {
+    int many_workers = 0;
+    double end = std::numeric_limits<double>::infinity();
+  };
+
+  // Takes the share if it ends earlier, or as early with fewer workers.
+  void try_share(int some, Share& chosen) {
+    // Two items of few run side by side at half the speed each.
+    const std::int64_t for_few = std::int64_t{2} * (options_.many_workers - some);
+    const auto end_of = [](double many, double few) {
+      return std::max(many * kManyStepUs, 2 * few * kFewStepUs);
+    };
+    if (end_of(many_.least(some), few_.least(for_few)) > chosen.end) {
+      return;
+    }
+    const auto [many_cut, many_end] = many_.best(kStepTokens, some);
+    if (end_of(many_end, few_.least(for_few)) > chosen.end) {
+      return;
+    }
+    const auto [few_cut, few_end] = few_.best(kStepTokens, for_few);
+    const double end = end_of(many_end, few_end);
+    if (std::pair(end, some) < std::pair(chosen.end, chosen.many_workers)) {
+      chosen = {some, end};
+      many_cut_ = many_cut;
+      few_cut_ = few_cut;
     }
   }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <memory_resource>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -25,21 +25,42 @@ std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b;
 
 // Query rows of one entry that are stacked, and what they see together.
 struct RowGroup {
-  RowGroup(std::int32_t first, std::int32_t count, std::pmr::memory_resource* memory)
-      : first_row(first), rows(count), pieces(memory) {}
-
   std::int32_t first_row = 0;
   std::int32_t rows = 0;
-  std::pmr::vector<TokenRange> pieces;  // canonical pieces with a token that some row sees;
-                                        // disjoint, ascending
+  std::size_t first_range = 0;  // canonical pieces with a token that some row sees; disjoint,
+  std::size_t num_ranges = 0;   // ascending
 };
+
+// An entry with rows, and the level that it stands in.
+struct Place {
+  std::int32_t level = 0;
+  std::int32_t first_row = 0;
+  std::int32_t entry = 0;
+};
+using Level = std::span<const Place>;  // entries that share no row, by their first row
 
 struct Tile {
   WorkItem item;  // over all its pieces
   std::span<const TokenRange> pieces;
 };
 
-using Level = std::pmr::vector<std::int32_t>;  // entries that share no row, by their first row
+}  // namespace
+
+// What plans are made in.
+struct PlanMaker::Memory {
+  std::vector<RowGroup> groups;          // entry after entry
+  std::vector<std::size_t> first_group;  // [entries + 1]
+  std::vector<TokenRange> ranges;        // of all groups
+  std::vector<TokenRange> seen, cells;   // of the group in hand
+  std::vector<std::int32_t> next_level;  // [rows]
+  std::vector<Place> places;             // by level
+  std::vector<Level> levels;             // of them
+  std::vector<Tile> tiles;               // of the entries in hand
+  std::vector<std::int32_t> last_chain;  // [states] of the last wave that updates the state, -1:
+                                         // none; empty: no chain may come after another
+};
+
+namespace {
 
 class Planner {
  public:
@@ -50,7 +71,7 @@ class Planner {
   };
 
   Planner(const AttentionShape& shape, std::span<const Entry> entries, const Settings& settings,
-          std::pmr::memory_resource* memory, Plan& plan)
+          PlanMaker::Memory& memory, Plan& plan)
       : shape_(shape),
         entries_(entries),
         block_tokens_(settings.block_tokens),
@@ -60,27 +81,30 @@ class Planner {
         tile_heads_(std::min(group_, kTileRows)),
         tile_rows_(kTileRows / tile_heads_),
         memory_(memory),
-        groups_(memory),
-        last_chain_(memory),
         plan_(plan) {}
 
   void make() {
+    memory_.groups.clear();
+    memory_.first_group.assign(1, 0);
+    memory_.ranges.clear();
+    memory_.last_chain.clear();
     for (const Entry& entry : entries_) {
       add_queries(entry);
     }
-    const std::pmr::vector<Level> levels = entries_by_level();
+    place_entries();
+    const std::span<const Level> levels = memory_.levels;
     for (std::size_t i = 0; i < levels.size();) {
       std::size_t end = i + 1;
       if (has_few_tiles(levels[i])) {
         while (end < levels.size() && has_few_tiles(levels[end])) {
           ++end;
         }
-        add_few(std::span(levels).subspan(i, end - i));
+        add_few(levels.subspan(i, end - i));
       } else {
         while (end < levels.size() && continues(levels[end - 1], levels[end])) {
           ++end;
         }
-        add_chains(std::span(levels).subspan(i, end - i));
+        add_chains(levels.subspan(i, end - i));
       }
       i = end;
     }
@@ -98,58 +122,71 @@ class Planner {
     plan_.num_rows = std::max(plan_.num_rows, last + 1);
     plan_.counters.entries += 1;
     plan_.counters.rows += static_cast<std::int64_t>(entry.rows.size());
-    groups_.push_back(row_groups(entry));
+    add_groups(entry);
+    memory_.first_group.push_back(memory_.groups.size());
   }
 
   // Entries of one level share no row, and a row's entries stand in levels in list order. Those
   // without rows are left out.
-  [[nodiscard]] std::pmr::vector<Level> entries_by_level() const {
-    std::pmr::vector<Level> levels(memory_);
-    std::pmr::vector<std::size_t> next_level(static_cast<std::size_t>(plan_.num_rows), 0, memory_);
+  void place_entries() {
+    std::vector<Place>& places = memory_.places;
+    places.clear();
+    memory_.next_level.assign(static_cast<std::size_t>(plan_.num_rows), 0);
+    const auto next_level = [&](const EntryRow& row) -> std::int32_t& {
+      return memory_.next_level[static_cast<std::size_t>(row.row)];
+    };
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (entries_[i].rows.empty()) {
+      const std::span<const EntryRow> rows = entries_[i].rows;
+      if (rows.empty()) {
         continue;
       }
-      std::size_t level = 0;
-      for (const EntryRow& row : entries_[i].rows) {
-        level = std::max(level, next_level[static_cast<std::size_t>(row.row)]);
+      std::int32_t level = 0;
+      for (const EntryRow& row : rows) {
+        level = std::max(level, next_level(row));
       }
-      for (const EntryRow& row : entries_[i].rows) {
-        next_level[static_cast<std::size_t>(row.row)] = level + 1;
+      for (const EntryRow& row : rows) {
+        next_level(row) = level + 1;
       }
-      levels.resize(std::max(levels.size(), level + 1));
-      levels[level].push_back(static_cast<std::int32_t>(i));
+      places.push_back({level, rows.front().row, static_cast<std::int32_t>(i)});
     }
-    for (Level& level : levels) {
-      std::ranges::sort(level, {}, [&](std::int32_t entry) { return rows_of(entry).front().row; });
+    std::ranges::sort(places, {},
+                      [](const Place& place) { return std::pair(place.level, place.first_row); });
+    memory_.levels.clear();
+    for (auto first = places.begin(); first != places.end();) {
+      const auto end = std::find_if(
+          first, places.end(), [&](const Place& place) { return place.level != first->level; });
+      memory_.levels.emplace_back(first, end);
+      first = end;
     }
-    return levels;
   }
 
-  std::pmr::vector<RowGroup> row_groups(const Entry& entry) {
-    std::pmr::vector<RowGroup> groups(memory_);
+  void add_groups(const Entry& entry) {
     const auto num_rows = static_cast<std::int32_t>(entry.rows.size());
     if (num_rows == 0) {
-      return groups;
+      return;
     }
     const std::int32_t rows = divide_up(num_rows, divide_up(num_rows, tile_rows_));  // evenly
     for (std::int32_t first = 0; first < num_rows; first += rows) {
-      RowGroup group(first, std::min(rows, num_rows - first), memory_);
-      const std::pmr::vector<TokenRange> seen = seen_by(entry, group);
-      if (seen.empty()) {
+      RowGroup group{.first_row = first,
+                     .rows = std::min(rows, num_rows - first),
+                     .first_range = memory_.ranges.size()};
+      find_seen(entry, group);
+      if (memory_.seen.empty()) {
         continue;
       }
-      group.pieces = cells_of(seen, kPieceTokens);
-      visit_blocks(entry, cells_of(seen, block_tokens_));
-      groups.push_back(std::move(group));
+      append_cells(kPieceTokens, memory_.ranges);
+      group.num_ranges = memory_.ranges.size() - group.first_range;
+      memory_.groups.push_back(group);
+      memory_.cells.clear();
+      append_cells(block_tokens_, memory_.cells);
+      visit_blocks(entry);
     }
-    return groups;
   }
 
   // What each row of the group sees, without empty ranges, by first token.
-  [[nodiscard]] std::pmr::vector<TokenRange> seen_by(const Entry& entry,
-                                                     const RowGroup& group) const {
-    std::pmr::vector<TokenRange> seen(memory_);
+  void find_seen(const Entry& entry, const RowGroup& group) {
+    std::vector<TokenRange>& seen = memory_.seen;
+    seen.clear();
     for (const EntryRow& row : entry.rows.subspan(static_cast<std::size_t>(group.first_row),
                                                   static_cast<std::size_t>(group.rows))) {
       const TokenRange range = visible_tokens(entry, row, window_tokens_);
@@ -157,64 +194,73 @@ class Planner {
         seen.push_back(range);
       }
     }
-    std::sort(seen.begin(), seen.end(),
-              [](TokenRange a, TokenRange b) { return a.begin < b.begin; });
-    return seen;
+    std::ranges::sort(seen, {}, &TokenRange::begin);
   }
 
-  // Union of ranges, counted in cells of `tokens` tokens.
-  [[nodiscard]] std::pmr::vector<TokenRange> cells_of(std::span<const TokenRange> ranges,
-                                                      std::int32_t tokens) const {
-    std::pmr::vector<TokenRange> cells(memory_);
-    for (const TokenRange range : ranges) {
+  // Union of what is seen, counted in cells of `tokens` tokens, behind what `cells` holds.
+  void append_cells(std::int32_t tokens, std::vector<TokenRange>& cells) const {
+    const std::size_t before = cells.size();
+    for (const TokenRange range : memory_.seen) {
       const TokenRange cell = {range.begin / tokens, divide_up(range.end, tokens)};
-      if (cells.empty() || cells.back().end < cell.begin) {
+      if (cells.size() == before || cells.back().end < cell.begin) {
         cells.push_back(cell);
       } else {
         cells.back().end = std::max(cells.back().end, cell.end);
       }
     }
-    return cells;
   }
 
-  void visit_blocks(const Entry& entry, std::span<const TokenRange> blocks) {
+  void visit_blocks(const Entry& entry) {
     const std::int32_t tiles = shape_.kv_heads * divide_up(group_, tile_heads_);
-    for (const TokenRange range : blocks) {
+    for (const TokenRange range : memory_.cells) {
       QUIRE_CHECK(static_cast<std::size_t>(range.end) <= entry.blocks.size(),
                   "an entry has fewer blocks than its tokens need");
       plan_.counters.blocks_read += std::int64_t{tiles} * (range.end - range.begin);
-      const auto ids = entry.blocks.subspan(static_cast<std::size_t>(range.begin),
-                                            static_cast<std::size_t>(range.end - range.begin));
-      const auto [least, most] = std::minmax_element(ids.begin(), ids.end());
-      QUIRE_CHECK(*least >= 0, "a visible token lies in a freed block");
-      plan_.max_block = std::max(plan_.max_block, *most);
+      std::int32_t least = 0;
+      for (const std::int32_t id :
+           entry.blocks.subspan(static_cast<std::size_t>(range.begin),
+                                static_cast<std::size_t>(range.end - range.begin))) {
+        least = std::min(least, id);
+        plan_.max_block = std::max(plan_.max_block, id);
+      }
+      QUIRE_CHECK(least >= 0, "a visible token lies in a freed block");
     }
   }
 
-  [[nodiscard]] std::pmr::vector<Tile> tiles_of(std::int32_t entry) const {
-    std::pmr::vector<Tile> tiles(memory_);
+  [[nodiscard]] std::span<const RowGroup> groups_of(std::int32_t entry) const {
+    const auto i = static_cast<std::size_t>(entry);
+    return std::span(memory_.groups)
+        .subspan(memory_.first_group[i], memory_.first_group[i + 1] - memory_.first_group[i]);
+  }
+
+  [[nodiscard]] std::span<const TokenRange> pieces_of(const RowGroup& group) const {
+    return std::span(memory_.ranges).subspan(group.first_range, group.num_ranges);
+  }
+
+  // Behind those that are in hand.
+  void take_tiles(std::int32_t entry) {
     for (std::int32_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-      for (const RowGroup& group : groups_[static_cast<std::size_t>(entry)]) {
+      for (const RowGroup& group : groups_of(entry)) {
+        const std::span<const TokenRange> pieces = pieces_of(group);
         for (std::int32_t head = 0; head < group_; head += tile_heads_) {
-          tiles.push_back({{.entry = entry,
-                            .kv_head = kv_head,
-                            .first_row = group.first_row,
-                            .rows = group.rows,
-                            .first_head = kv_head * group_ + head,
-                            .heads = std::min(tile_heads_, group_ - head),
-                            .first_piece = group.pieces.front().begin,
-                            .last_piece = group.pieces.back().end},
-                           group.pieces});
+          memory_.tiles.push_back({{.entry = entry,
+                                    .kv_head = kv_head,
+                                    .first_row = group.first_row,
+                                    .rows = group.rows,
+                                    .first_head = kv_head * group_ + head,
+                                    .heads = std::min(tile_heads_, group_ - head),
+                                    .first_piece = pieces.front().begin,
+                                    .last_piece = pieces.back().end},
+                                   pieces});
         }
       }
     }
-    return tiles;
   }
 
-  [[nodiscard]] bool has_few_tiles(std::span<const std::int32_t> entries) const {
+  [[nodiscard]] bool has_few_tiles(Level level) const {
     std::int64_t groups = 0;
-    for (const std::int32_t entry : entries) {
-      groups += std::ssize(groups_[static_cast<std::size_t>(entry)]);
+    for (const Place& place : level) {
+      groups += std::ssize(groups_of(place.entry));
     }
     const std::int64_t tiles = groups * shape_.kv_heads * divide_up(group_, tile_heads_);
     return threads_ > 1 && tiles < std::int64_t{kItemsPerThread} * threads_;
@@ -224,21 +270,21 @@ class Planner {
     return entries_[static_cast<std::size_t>(entry)].rows;
   }
 
-  // The entry of `level` with the rows of `entry`, else -1.
-  [[nodiscard]] std::int32_t find_same(const Level& level, std::int32_t entry) const {
+  // The entry of `level` with the rows of the one at `place`, else -1.
+  [[nodiscard]] std::int32_t find_same(Level level, const Place& place) const {
     const auto found = std::lower_bound(
-        level.begin(), level.end(), rows_of(entry).front().row,
-        [&](std::int32_t of, std::int32_t row) { return rows_of(of).front().row < row; });
+        level.begin(), level.end(), place.first_row,
+        [](const Place& other, std::int32_t row) { return other.first_row < row; });
     const bool same =
-        found != level.end() &&
-        std::ranges::equal(rows_of(*found), rows_of(entry), {}, &EntryRow::row, &EntryRow::row);
-    return same ? *found : -1;
+        found != level.end() && std::ranges::equal(rows_of(found->entry), rows_of(place.entry), {},
+                                                   &EntryRow::row, &EntryRow::row);
+    return same ? found->entry : -1;
   }
 
   // Every entry of `next` has the rows of one entry of `level`.
-  [[nodiscard]] bool continues(const Level& level, const Level& next) const {
+  [[nodiscard]] bool continues(Level level, Level next) const {
     return std::ranges::all_of(next,
-                               [&](std::int32_t entry) { return find_same(level, entry) >= 0; });
+                               [&](const Place& place) { return find_same(level, place) >= 0; });
   }
 
   // An item of its own, or the next of the last chain.
@@ -262,34 +308,38 @@ class Planner {
   // The levels continue each other: a tile's items over them are one chain.
   void add_chains(std::span<const Level> levels) {
     const std::size_t first_chain = plan_.chains.size();
-    for (const std::int32_t first : levels.front()) {
-      std::pmr::vector<Tile> tiles(memory_);
-      for (const Level& level : levels) {
+    for (const Place& first : levels.front()) {
+      memory_.tiles.clear();
+      for (const Level level : levels) {
         const std::int32_t entry = find_same(level, first);
         if (entry >= 0) {
-          std::ranges::move(tiles_of(entry), std::back_inserter(tiles));
+          take_tiles(entry);
         }
       }
-      std::ranges::sort(tiles, {}, [](const Tile& tile) {
+      std::ranges::sort(memory_.tiles, {}, [](const Tile& tile) {
         const WorkItem& item = tile.item;  // entries stand in levels in list order
         return std::tuple(item.kv_head, item.first_row, item.first_head, item.entry);
       });
       const WorkItem* last = nullptr;
-      for (const Tile& tile : tiles) {
+      for (const Tile& tile : memory_.tiles) {
         add_item(tile.item, last == nullptr || !same_tile(*last, tile.item));
         last = &tile.item;
       }
+    }
+    if (first_chain == plan_.chains.size()) {
+      return;  // their rows see nothing
     }
     if (wait_for_one(std::span(plan_.chains).subspan(first_chain))) {
       plan_.waves.back().num_chains += static_cast<std::int32_t>(plan_.chains.size() - first_chain);
     } else {
       const std::int32_t states = plan_.num_rows * shape_.kv_heads * divide_up(group_, tile_heads_);
-      last_chain_.assign(static_cast<std::size_t>(states), -1);
+      memory_.last_chain.assign(static_cast<std::size_t>(states), -1);
       add_wave(first_chain, false);
     }
     for (std::size_t i = first_chain; i < plan_.chains.size(); ++i) {
-      for_each_state(plan_.chains[i],
-                     [&](std::size_t state) { last_chain_[state] = static_cast<std::int32_t>(i); });
+      for_each_state(plan_.chains[i], [&](std::size_t state) {
+        memory_.last_chain[state] = static_cast<std::int32_t>(i);
+      });
     }
   }
 
@@ -314,10 +364,10 @@ class Planner {
   // last of what they share is computed. False, and nothing changed, if one would have to wait for
   // more.
   bool wait_for_one(std::span<Plan::Chain> added) const {
-    bool one = !last_chain_.empty();
+    bool one = !memory_.last_chain.empty();
     for (std::size_t i = 0; one && i < added.size(); ++i) {
       for_each_state(added[i], [&](std::size_t state) {
-        const std::int32_t last = last_chain_[state];
+        const std::int32_t last = memory_.last_chain[state];
         one = one && (last < 0 || added[i].after < 0 || last == added[i].after);
         added[i].after = std::max(added[i].after, last);
       });
@@ -339,11 +389,10 @@ class Planner {
     return a.first_row == b.first_row && a.first_head == b.first_head;
   }
 
-  [[nodiscard]] bool has_one_piece_per_tile(const Level& level) const {
-    return std::ranges::all_of(level, [&](std::int32_t entry) {
-      const std::pmr::vector<RowGroup>& groups = groups_[static_cast<std::size_t>(entry)];
-      return std::all_of(groups.begin(), groups.end(), [](const RowGroup& group) {
-        return group.pieces.back().end - group.pieces.front().begin == 1;
+  [[nodiscard]] bool has_one_piece_per_tile(Level level) const {
+    return std::ranges::all_of(level, [&](const Place& place) {
+      return std::ranges::all_of(groups_of(place.entry), [&](const RowGroup& group) {
+        return pieces_of(group).back().end - pieces_of(group).front().begin == 1;
       });
     });
   }
@@ -353,9 +402,9 @@ class Planner {
   [[nodiscard]] bool has_short_pieces(std::span<const Level> levels) const {
     std::int64_t tokens = 0;
     std::int64_t pieces = 0;
-    for (const Level& level : levels) {
-      for (const std::int32_t entry : level) {
-        const std::int32_t of_entry = entries_[static_cast<std::size_t>(entry)].num_tokens;
+    for (const Level level : levels) {
+      for (const Place& place : level) {
+        const std::int32_t of_entry = entries_[static_cast<std::size_t>(place.entry)].num_tokens;
         tokens += of_entry;
         pieces += divide_up(of_entry, kPieceTokens);
       }
@@ -366,7 +415,7 @@ class Planner {
   // Levels with few tiles each: all their pieces run side by side, unless there is nothing to cut
   // or nothing gained by it.
   void add_few(std::span<const Level> levels) {
-    const bool one_chain = std::ranges::adjacent_find(levels, [&](const Level& a, const Level& b) {
+    const bool one_chain = std::ranges::adjacent_find(levels, [&](Level a, Level b) {
                              return !continues(a, b);
                            }) == levels.end();
     if (one_chain && (has_short_pieces(levels) ||
@@ -376,15 +425,17 @@ class Planner {
     }
     const std::size_t first_chain = plan_.chains.size();
     std::int32_t slots = 0;
-    for (const Level& level : levels) {
-      for (const std::int32_t entry : level) {
-        for (const Tile& tile : tiles_of(entry)) {
-          add_pieces(tile, slots);
-        }
+    memory_.tiles.clear();
+    for (const Level level : levels) {
+      for (const Place& place : level) {
+        take_tiles(place.entry);
       }
     }
+    for (const Tile& tile : memory_.tiles) {
+      add_pieces(tile, slots);
+    }
     plan_.num_slots = std::max(plan_.num_slots, slots);
-    last_chain_.clear();
+    memory_.last_chain.clear();
     add_wave(first_chain, true);
   }
 
@@ -409,10 +460,7 @@ class Planner {
   std::int32_t group_;       // query heads per KV head
   std::int32_t tile_heads_;  // of a tile
   std::int32_t tile_rows_;   // query rows of a tile
-  std::pmr::memory_resource* memory_;
-  std::pmr::vector<std::pmr::vector<RowGroup>> groups_;  // per entry
-  std::pmr::vector<std::int32_t> last_chain_;  // [states] of the last wave that updates the state,
-                                               // -1: none; empty: no chain may come after another
+  PlanMaker::Memory& memory_;
   Plan& plan_;
 };
 
@@ -440,6 +488,9 @@ TokenRange visible_tokens(const Entry& entry, const EntryRow& row, std::int32_t 
   return begin < end ? TokenRange{static_cast<std::int32_t>(begin), end} : TokenRange{};
 }
 
+PlanMaker::PlanMaker() : memory_(std::make_unique<Memory>()) {}
+PlanMaker::~PlanMaker() = default;
+
 void PlanMaker::make(const AttentionShape& shape, std::span<const Entry> entries,
                      std::int32_t block_tokens, std::int32_t window_tokens, int threads,
                      Plan& plan) {
@@ -447,7 +498,7 @@ void PlanMaker::make(const AttentionShape& shape, std::span<const Entry> entries
               "heads must be a multiple of kv_heads");
   QUIRE_CHECK(block_tokens >= 1 && block_tokens <= kPieceTokens, "block_tokens outside 1..256");
   plan.clear();
-  Planner(shape, entries, {block_tokens, window_tokens, threads}, &memory_, plan).make();
+  Planner(shape, entries, {block_tokens, window_tokens, threads}, *memory_, plan).make();
 }
 
 Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory_resource>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -83,6 +83,11 @@ struct Plan {
 // allocates nothing. One thread at a time.
 class PlanMaker {
  public:
+  PlanMaker();
+  ~PlanMaker();
+  PlanMaker(const PlanMaker&) = delete;
+  PlanMaker& operator=(const PlanMaker&) = delete;
+
   // Replaces what `plan` holds. `window_tokens` 0 = none. Plans differ per window, so a model with
   // two windows makes two; one plan serves all layers with that window. Preconditions
   // (QUIRE_CHECK): heads a multiple of kv_heads, block_tokens 1..256, rows of an entry strictly
@@ -91,8 +96,10 @@ class PlanMaker {
   void make(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
             std::int32_t window_tokens, int threads, Plan& plan);
 
+  struct Memory;
+
  private:
-  std::pmr::unsynchronized_pool_resource memory_;
+  std::unique_ptr<Memory> memory_;
 };
 
 // The same with memory of its own.

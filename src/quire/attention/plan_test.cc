@@ -306,6 +306,17 @@ TEST(Plan, NothingToSeeMakesNoItems) {
   EXPECT_TRUE(make_plan(kGqa, {}, 32, 0, 2).waves.empty());
 }
 
+TEST(Plan, AnEntryOfWhichNothingIsSeenLeavesTheNextOnesAlone) {
+  const auto blocks = ids(2);
+  const EntryRow hidden{0, 40, 0}, seen{0, 40, 40};
+  const Entry entries[] = {{blocks, 40, {&hidden, 1}}, {blocks, 40, {&seen, 1}}};
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 1);
+  const Plan alone = make_plan(kGqa, {&entries[1], 1}, 32, 0, 1);
+  EXPECT_EQ(plan.waves, alone.waves);
+  EXPECT_EQ(plan.chains, alone.chains);
+  EXPECT_EQ(plan.items.size(), alone.items.size());
+}
+
 TEST(Plan, SameEntriesGiveTheSamePlan) {
   const auto blocks = ids(32);
   const auto rows = causal_rows(0, 700, 50);

@@ -1,15 +1,18 @@
 #include "quire/base/json.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "quire/base/str.h"
 #include "quire/result.h"
 
 // The one translation unit that compiles Boost.JSON.
+#include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/src.hpp>
 
 namespace quire::base {
@@ -23,17 +26,135 @@ Error wrong_type(std::string_view key, std::string_view expected, const json::va
                              quoted(json::serialize(value), 40))};
 }
 
-}  // namespace
+// Builds the value that is parsed, as Boost.JSON's own handler does, whose doubles may be off by
+// their last bit: here each is the nearest to its text.
+class Builder {
+ public:
+  using Failure = boost::system::error_code;
+  using Text = json::string_view;
 
-Result<json::value> parse_json(std::string_view text, std::string_view what) {
+  // NOLINTBEGIN(readability-identifier-naming): names that json::basic_parser asks for
+  static constexpr std::size_t max_object_size = json::object::max_size();
+  static constexpr std::size_t max_array_size = json::array::max_size();
+  static constexpr std::size_t max_key_size = json::string::max_size();
+  static constexpr std::size_t max_string_size = json::string::max_size();
+  // NOLINTEND(readability-identifier-naming)
+
+  [[nodiscard]] json::value release() { return stack_.release(); }
+  // The first number that no 64 bits hold: an integer beyond them, 1e400. "" without one.
+  [[nodiscard]] const std::string& lost() const { return lost_; }
+
+  bool on_document_begin(Failure& /*failure*/) {
+    stack_.reset();
+    return true;
+  }
+  bool on_document_end(Failure& /*failure*/) { return true; }
+  bool on_object_begin(Failure& /*failure*/) { return true; }
+  bool on_object_end(std::size_t n, Failure& /*failure*/) {
+    stack_.push_object(n);
+    return true;
+  }
+  bool on_array_begin(Failure& /*failure*/) { return true; }
+  bool on_array_end(std::size_t n, Failure& /*failure*/) {
+    stack_.push_array(n);
+    return true;
+  }
+  bool on_key_part(Text text, std::size_t /*n*/, Failure& /*failure*/) {
+    stack_.push_chars(text);
+    return true;
+  }
+  bool on_key(Text text, std::size_t /*n*/, Failure& /*failure*/) {
+    stack_.push_key(text);
+    return true;
+  }
+  bool on_string_part(Text text, std::size_t /*n*/, Failure& /*failure*/) {
+    stack_.push_chars(text);
+    return true;
+  }
+  bool on_string(Text text, std::size_t /*n*/, Failure& /*failure*/) {
+    stack_.push_string(text);
+    return true;
+  }
+  bool on_number_part(Text text, Failure& /*failure*/) {
+    literal_.append(text);
+    return true;
+  }
+  bool on_int64(std::int64_t value, Text /*text*/, Failure& /*failure*/) {
+    literal_.clear();
+    stack_.push_int64(value);
+    return true;
+  }
+  bool on_uint64(std::uint64_t value, Text /*text*/, Failure& /*failure*/) {
+    literal_.clear();
+    stack_.push_uint64(value);
+    return true;
+  }
+  bool on_double(double value, Text text, Failure& /*failure*/) {
+    literal_.append(text);
+    std::from_chars(literal_.data(), literal_.data() + literal_.size(), value);
+    const bool is_integer = literal_.find_first_of(".eE") == std::string::npos;
+    if (lost_.empty() && (is_integer || !std::isfinite(value))) {
+      lost_ = literal_;
+    }
+    literal_.clear();
+    stack_.push_double(value);
+    return true;
+  }
+  bool on_bool(bool value, Failure& /*failure*/) {
+    stack_.push_bool(value);
+    return true;
+  }
+  bool on_null(Failure& /*failure*/) {
+    stack_.push_null();
+    return true;
+  }
+  bool on_comment_part(Text /*text*/, Failure& /*failure*/) { return true; }
+  bool on_comment(Text /*text*/, Failure& /*failure*/) { return true; }
+
+ private:
+  json::value_stack stack_;
+  std::string literal_;  // of the number that is read
+  std::string lost_;
+};
+
+struct Parsed {
+  json::value value;
+  std::string lost_number;
+};
+
+Result<Parsed> parse(std::string_view text, std::string_view what) {
   json::parse_options options;
   options.max_depth = kMaxDepth;
-  boost::system::error_code failure;
-  json::value value = json::parse({text.data(), text.size()}, failure, {}, options);
+  json::basic_parser<Builder> parser(options);
+  Builder::Failure failure;
+  const std::size_t used = parser.write_some(false, text.data(), text.size(), failure);
+  if (!failure && used < text.size()) {
+    failure = json::error::extra_data;
+  }
   if (failure) {
     return {ErrorCode::kInvalidArgument, str_cat(what, ": not valid JSON: ", failure.message())};
   }
-  return value;
+  return Parsed{parser.handler().release(), parser.handler().lost()};
+}
+
+}  // namespace
+
+Result<json::value> parse_json(std::string_view text, std::string_view what) {
+  QUIRE_TRY(Parsed parsed, parse(text, what));
+  return std::move(parsed.value);
+}
+
+Result<json::object> parse_kept_object(std::string_view text, std::string_view what) {
+  QUIRE_TRY(Parsed parsed, parse(text, what));
+  if (!parsed.value.is_object()) {
+    return {ErrorCode::kInvalidArgument, str_cat(what, " must be an object")};
+  }
+  if (const std::string& lost = parsed.lost_number; !lost.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            str_cat(what, " holds the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
+                    ", which 64 bits cannot; give it as a string")};
+  }
+  return std::move(parsed.value.get_object());
 }
 
 const json::value* find(const json::object& object, std::string_view key) {

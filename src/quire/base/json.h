@@ -14,8 +14,12 @@ namespace quire::base {
 namespace json = boost::json;
 
 // Parses UTF-8 `text`; `what` names it in errors ("config.json"). kInvalidArgument for bad syntax,
-// depth over 64, or trailing bytes.
+// depth over 64, or trailing bytes. A number beyond 64 bits is the double nearest to it.
 [[nodiscard]] Result<json::value> parse_json(std::string_view text, std::string_view what);
+
+// Parses an object that is kept and given back, such as metadata: kInvalidArgument also for another
+// type, and for a number that would come back as another one (an integer beyond 64 bits, 1e400).
+[[nodiscard]] Result<json::object> parse_kept_object(std::string_view text, std::string_view what);
 
 // Member `key` of `object`, or nullptr when absent or null.
 [[nodiscard]] const json::value* find(const json::object& object, std::string_view key);

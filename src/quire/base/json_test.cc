@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -47,6 +50,40 @@ TEST(Find, NullIsAbsent) {
   EXPECT_EQ(find(object, "a"), nullptr);
   EXPECT_NE(find(object, "b"), nullptr);
   EXPECT_EQ(find(object, "c"), nullptr);
+}
+
+TEST(ParseKeptObject, NumbersComeBackAsTheyWere) {
+  const std::string text =
+      R"({"a":[-9223372036854775808,18446744073709551615,0.1],"1e999 \"":"9e9999","b":{"c":1E300}})";
+  const auto object = parse_kept_object(text, "metadata");
+  ASSERT_TRUE(object.ok()) << object.error().message;
+  EXPECT_EQ(parse_json(json::serialize(*object), "again").value(), json::value(*object));
+  EXPECT_EQ(object->at("a").at(0), INT64_MIN);
+  EXPECT_EQ(object->at("a").at(1), UINT64_MAX);
+}
+
+// Boost.JSON alone is off by the last bit for one of four.
+TEST(ParseJson, EveryDoubleIsTheNearestToItsText) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 10'000; ++i) {
+    const double value = std::bit_cast<double>(random());
+    if (std::isfinite(value)) {
+      const std::string text = json::serialize(json::value(value));
+      ASSERT_EQ(parse_json(text, "a number").value(), json::value(value)) << text;
+    }
+  }
+}
+
+TEST(ParseKeptObject, NumbersThatWouldNotAreRefused) {
+  for (const std::string number :
+       {"18446744073709551616", "-9223372036854775809", "1180591620717411303424", "1e400"}) {
+    const auto object = parse_kept_object(R"({"a": {"b": ["7", )" + number + "]}}", "metadata");
+    ASSERT_FALSE(object.ok()) << number;
+    EXPECT_EQ(object.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(object.error().message, "metadata holds the number " + number +
+                                          ", which 64 bits cannot; give it as a string");
+  }
+  EXPECT_EQ(parse_kept_object("[1]", "metadata").error().message, "metadata must be an object");
 }
 
 TEST(GetInt, TakesIntegersHoweverWritten) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -46,8 +47,16 @@ struct Descriptor {
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // Non-blocking, so that a pipe in place of a file is refused and not waited for.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.fd < 0) {
+    return io_error(path, "open", errno);
+  }
+  return map(file.fd, path, MappedUse::kOnce);
+}
+
+Result<MappedFile> MappedFile::map(int descriptor, const std::filesystem::path& path,
+                                   MappedUse use) {
   struct stat info{};
-  if (file.fd < 0 || ::fstat(file.fd, &info) != 0) {
+  if (::fstat(descriptor, &info) != 0) {
     return io_error(path, "open", errno);
   }
   if (!S_ISREG(info.st_mode)) {
@@ -55,15 +64,16 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   }
   MappedFile mapped;
   mapped.path_ = path;
+  mapped.modified_ns_ = info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec;
   if (info.st_size == 0) {
     return mapped;
   }
   const auto size = static_cast<std::size_t>(info.st_size);
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (data == MAP_FAILED) {  // NOLINT: the macro casts
     return io_error(path, "map", errno);
   }
-  ::madvise(data, size, MADV_SEQUENTIAL);
+  ::madvise(data, size, use == MappedUse::kOnce ? MADV_SEQUENTIAL : MADV_HUGEPAGE);
   mapped.data_ = static_cast<const std::byte*>(data);
   mapped.size_ = size;
   return mapped;
@@ -72,18 +82,27 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      modified_ns_(other.modified_ns_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(modified_ns_, other.modified_ns_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
     ::munmap(const_cast<std::byte*>(data_), size_);  // NOLINT: munmap takes void*
+  }
+}
+
+void MappedFile::will_need(std::size_t first, std::size_t count) const {
+  if (first < size_) {
+    ::madvise(const_cast<std::byte*>(data_) + first,  // NOLINT: madvise takes void*
+              std::min(count, size_ - first), MADV_WILLNEED);
   }
 }
 

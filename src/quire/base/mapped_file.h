@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -10,13 +11,20 @@
 
 namespace quire::base {
 
+// How a mapping is read: a hint to the system.
+enum class MappedUse : std::uint8_t { kOnce, kAgain };  // first to last; all of it, again and again
+
 // A read-only private mapping of a whole regular file. Move only. The bytes stay valid while the
 // object lives; a file that another process truncates meanwhile raises SIGBUS on access, as with
-// every mapping, so checkpoints are copied into packed form while loading and not kept mapped.
+// every mapping, so only files that nobody but us has a reason to write to are kept mapped:
+// checkpoints are copied into packed form while loading.
 class MappedFile {
  public:
   // kIo with path and reason when the file cannot be opened, is a directory, or cannot be mapped.
   [[nodiscard]] static Result<MappedFile> open(const std::filesystem::path& path);
+  // The same of an open file, which may be closed afterwards; `path` is for messages.
+  [[nodiscard]] static Result<MappedFile> map(int descriptor, const std::filesystem::path& path,
+                                              MappedUse use);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -26,12 +34,19 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Asks the system to bring these bytes, cut at the end of the file, into memory meanwhile.
+  // `first` is a multiple of the page size.
+  void will_need(std::size_t first, std::size_t count) const;
+
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  // When the file was last written to, as it was mapped: nanoseconds since 1970.
+  [[nodiscard]] std::int64_t modified_ns() const { return modified_ns_; }
 
  private:
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::int64_t modified_ns_ = 0;
 };
 
 // The file's bytes as a string. kIo with path and reason; kInvalidArgument above `max_bytes`.

@@ -1,7 +1,9 @@
 #include "quire/base/mapped_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <filesystem>
@@ -47,6 +49,25 @@ TEST_F(MappedFileTest, ShowsAllBytes) {
   ASSERT_TRUE(file.ok());
   EXPECT_EQ(text_of(*file), text);
   EXPECT_EQ(file->path(), folder_ / "a");
+}
+
+TEST_F(MappedFileTest, AnOpenFileMayBeClosedOnceItIsMapped) {
+  const std::filesystem::path path = write("a", "kept");
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const Result<MappedFile> file = MappedFile::map(descriptor, path, MappedUse::kAgain);
+  ::close(descriptor);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(text_of(*file), "kept");
+}
+
+TEST_F(MappedFileTest, SaysWhenTheFileWasLastWrittenTo) {
+  const std::filesystem::path path = write("a", "x");
+  const timespec times[] = {{.tv_sec = 5, .tv_nsec = 0}, {.tv_sec = 1'700'000'000, .tv_nsec = 7}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  const Result<MappedFile> file = MappedFile::open(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->modified_ns(), 1'700'000'000'000'000'007);
 }
 
 TEST_F(MappedFileTest, EmptyFileHasNoBytes) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@
 namespace quire::engine {
 namespace {
 
+constexpr std::int32_t kRoomTokens = 8192;  // for so many memory is asked for at once
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -34,14 +37,16 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
       request_(std::move(request)),
       seed_(request_.params.seed.value_or(seed)),
       end_ids_(request_.params.stop_token_ids),
-      channel_(std::make_shared<Channel>(id, request_.streaming)),
       stops_(request_.params.stop) {
+  const auto room = static_cast<std::size_t>(std::min(request_.params.max_tokens, kRoomTokens));
+  channel_ = std::make_shared<Channel>(id, request_.streaming, room);
   if (!request_.params.ignore_eos) {
     end_ids_.insert(end_ids_.end(), eos_ids.begin(), eos_ids.end());
   }
   if (tokenizer != nullptr) {
     detokenizer_.emplace(*tokenizer);
     end_of_text_ids_ = tokenizer->vocab_size();
+    output_.text.reserve(room * kTextBytesPerToken);
   }
   if (request_.composed) {
     output_.reuse = std::move(request_.composed->reuse);
@@ -49,6 +54,7 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
       join_prompt();
     }
   }
+  sampled_.reserve(room + static_cast<std::size_t>(request_.sampled_before));
   if (request_.sampled_before > 0) {
     join_prompt();
     sampled_.assign(request_.prompt.end() - request_.sampled_before, request_.prompt.end());
@@ -83,33 +89,30 @@ std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {
 
 bool ActiveRequest::accept(sampling::SampledToken token) {
   const SamplingParams& params = request_.params;
-  if (output_.token_ids.empty()) {
+  if (sampled_ids().empty()) {
     output_.timing.first_token_seconds = seconds_since(request_.submitted);
   }
-  output_.token_ids.push_back(token.id);
   sampled_.push_back(token.id);
-  pending_.token_ids.push_back(token.id);
   if (params.logprobs) {
-    output_.logprobs.push_back(token.logprobs);
-    pending_.logprobs.push_back(std::move(token.logprobs));
+    output_.logprobs.push_back(std::move(token.logprobs));
   }
   bool stopped = false;
   if (detokenizer_ && token.id < end_of_text_ids_) {
-    auto piece = stops_.push(detokenizer_->push(token.id));
-    pending_.text += piece.text;
+    const auto piece = stops_.push(detokenizer_->push(token.id));
+    output_.text += piece.text;
     stopped = piece.stopped;
   }
   const bool ended = std::find(end_ids_.begin(), end_ids_.end(), token.id) != end_ids_.end();
-  const bool full = std::ssize(output_.token_ids) >= params.max_tokens;
+  const bool full = std::ssize(sampled_ids()) >= params.max_tokens;
   output_.finish_reason = stopped || ended ? FinishReason::kStop : FinishReason::kLength;
   finished_ = stopped || ended || full;
   if (finished_ && detokenizer_ && !stopped) {
-    auto piece = stops_.push(detokenizer_->flush());
-    pending_.text += piece.text;
+    const auto piece = stops_.push(detokenizer_->flush());
+    output_.text += piece.text;
     if (piece.stopped) {
       output_.finish_reason = FinishReason::kStop;
     } else {
-      pending_.text += stops_.flush();
+      output_.text += stops_.flush();
     }
   }
   return finished_;
@@ -121,12 +124,28 @@ void ActiveRequest::add_logits(std::span<const float> logits, std::int64_t vocab
   forward_.rows += static_cast<std::int64_t>(logits.size()) / vocab_size;
 }
 
+std::span<const TokenId> ActiveRequest::sampled_ids() const {
+  return std::span(sampled_).subspan(static_cast<std::size_t>(request_.sampled_before));
+}
+
+void ActiveRequest::push_delta() {
+  const std::span<const TokenId> ids = sampled_ids();
+  if (!finished_ && ids.size() == sent_tokens_) {
+    return;
+  }
+  const std::span<const TokenLogprobs> logprobs = output_.logprobs;
+  channel_->push({.text = std::string_view(output_.text).substr(sent_bytes_),
+                  .token_ids = ids.subspan(sent_tokens_),
+                  .logprobs = logprobs.subspan(logprobs.empty() ? 0 : sent_tokens_),
+                  .finished = finished_,
+                  .finish_reason = output_.finish_reason});
+  sent_tokens_ = ids.size();
+  sent_bytes_ = output_.text.size();
+}
+
 void ActiveRequest::deliver() {
-  output_.text += pending_.text;
-  pending_.finished = finished_;
-  pending_.finish_reason = output_.finish_reason;
-  if (finished_ || !pending_.token_ids.empty()) {
-    channel_->push(std::exchange(pending_, Delta()));
+  if (request_.streaming) {
+    push_delta();
   }
   if (finished_) {
     GenerationOutput output = take_output();
@@ -157,8 +176,8 @@ void ActiveRequest::end(FinishReason reason) {
   output_.finish_reason = reason;
   finished_ = true;
   if (detokenizer_) {
-    pending_.text += stops_.push(detokenizer_->flush()).text;
-    pending_.text += stops_.flush();
+    output_.text += stops_.push(detokenizer_->flush()).text;
+    output_.text += stops_.flush();
   }
   deliver();
 }
@@ -189,6 +208,7 @@ void ActiveRequest::join_prompt() {
 }
 
 GenerationOutput ActiveRequest::take_output() {
+  output_.token_ids.assign(sampled_ids().begin(), sampled_ids().end());
   output_.usage.completion_tokens = std::ssize(output_.token_ids);
   output_.timing.total_seconds = seconds_since(request_.submitted);
   join_prompt();

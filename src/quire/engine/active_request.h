@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -87,14 +89,17 @@ class ActiveRequest {
   // Keeps logits rows of a forward request.
   void add_logits(std::span<const float> logits, std::int64_t vocab_size);
 
-  // Sends what accept has gathered since the last call. Call after the request's blocks are
-  // accounted for, so that a caller who sees the end sees its blocks free.
+  // Sends a streaming caller what accept has gathered since the last call. Call after the request's
+  // blocks are accounted for, so that a caller who sees the end sees its blocks free.
   void deliver();
   // Ends the request in its present state.
   void end(FinishReason reason);
   void fail(Error error);
 
  private:
+  // Of this request.
+  [[nodiscard]] std::span<const TokenId> sampled_ids() const;
+  void push_delta();
   [[nodiscard]] GenerationOutput take_output();
   void release();
   void join_prompt();
@@ -109,9 +114,10 @@ class ActiveRequest {
   TokenId end_of_text_ids_ = 0;
   sampling::StopChecker stops_;
   std::vector<TokenId> sampled_;  // those before and those of this request
-  GenerationOutput output_;
+  GenerationOutput output_;       // token_ids: when it is taken
+  std::size_t sent_tokens_ = 0;   // of this request
+  std::size_t sent_bytes_ = 0;    // of output_.text
   ForwardOutput forward_;
-  Delta pending_;
   bool admitted_ = false;
   bool finished_ = false;
 };

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <iterator>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -17,6 +18,8 @@
 
 namespace quire::engine {
 namespace {
+
+constexpr std::size_t kPlaced = ~std::size_t{0};  // instead of a run: it stands in a group
 
 // Rows of one entry stand in one order, so a run at two ranks is read for each.
 bool same_run(const kv::RunView& a, const kv::RunView& b) {
@@ -52,9 +55,8 @@ void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
                     .num_blocks = view.blocks.size(),
                     .first_row = rows_.size(),
                     .num_tokens = num_tokens});
-  for (const BlockId block : view.blocks) {
-    blocks_.push_back(block.value);
-  }
+  blocks_.resize(blocks_.size() + view.blocks.size());
+  std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
 }
 
 // Rows of the last entry. They see all of the run, or, as tokens of the run, what is not behind
@@ -84,8 +86,8 @@ void BatchBuilder::add_sealed(std::span<const kv::RunView> views, Rows rows) {
 
 // One entry for each run in use, whoever uses it.
 void BatchBuilder::share_sealed() {
-  std::stable_sort(sealed_.begin(), sealed_.end(), [](const SealedUse& a, const SealedUse& b) {
-    return merge_key(a.view, a.occurrence) < merge_key(b.view, b.occurrence);
+  std::ranges::sort(sealed_, {}, [](const SealedUse& use) {
+    return std::pair(merge_key(use.view, use.occurrence), use.rows.first);
   });
   const SealedUse* previous = nullptr;
   for (const SealedUse& use : sealed_) {
@@ -100,8 +102,9 @@ void BatchBuilder::share_sealed() {
 
 void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger) {
   const std::int32_t block_tokens = ledger.config().block_tokens;
-  const std::vector<kv::RunView> views = ledger.runs(run.sequence);
-  const kv::RunView& open = views.back();
+  views_.clear();
+  ledger.append_runs(run.sequence, views_);
+  const kv::RunView& open = views_.back();
   const Rows rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
                      .count = run.count,
                      .position = open.start_position + open.num_tokens};
@@ -115,58 +118,99 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
     positions_.push_back(local);
     slots_.push_back({.block = block.value, .offset = local % block_tokens});
   }
-  add_sealed(std::span(views).first(views.size() - 1), rows);
+  add_sealed(std::span(views_).first(views_.size() - 1), rows);
   open_.push_back(open);
   open_rows_.push_back(rows);
 }
 
-// Whether two open runs have the same KV in this canonical piece: computed before this step, in the
-// same blocks.
+// The first block of a run's canonical piece if all of the piece was computed before this step;
+// none if not, or if nothing is to be shared.
+BlockId BatchBuilder::shared_block(std::size_t run, std::int32_t piece,
+                                   std::int32_t block_tokens) const {
+  if (!share_ || shared_tokens_ % block_tokens != 0 ||
+      open_[run].num_tokens < (piece + 1) * shared_tokens_) {
+    return {};
+  }
+  const std::int32_t first = piece * (shared_tokens_ / block_tokens);
+  return open_[run].blocks[static_cast<std::size_t>(first)];
+}
+
+// Whether two open runs have the same KV in this canonical piece, in the same blocks.
 bool BatchBuilder::share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                std::int32_t block_tokens) const {
-  const std::int32_t end = (piece + 1) * shared_tokens_;
-  if (!share_ || shared_tokens_ % block_tokens != 0 ||
-      std::min(open_[a].num_tokens, open_[b].num_tokens) < end ||
+  const BlockId first = shared_block(a, piece, block_tokens);
+  if (first.value < 0 || first != shared_block(b, piece, block_tokens) ||
       open_[a].start_position != open_[b].start_position) {
     return false;
   }
   const auto count = static_cast<std::size_t>(shared_tokens_ / block_tokens);
-  const std::size_t first = static_cast<std::size_t>(piece) * count;
-  const auto blocks = open_[a].blocks.subspan(first, count);
-  return blocks.front().value >= 0 &&
-         std::ranges::equal(blocks, open_[b].blocks.subspan(first, count));
+  const std::size_t begin = static_cast<std::size_t>(piece) * count;
+  return std::ranges::equal(open_[a].blocks.subspan(begin, count),
+                            open_[b].blocks.subspan(begin, count));
+}
+
+// Those of `range` from the place `lead` on that share the piece with the run there: a range of
+// their own, behind all others.
+BatchBuilder::OpenRange BatchBuilder::take_group(std::size_t lead, OpenRange range,
+                                                 std::int32_t piece, std::int32_t block_tokens) {
+  const OpenPlace first = open_order_[lead];
+  const std::size_t begin = open_order_.size();
+  open_order_.push_back(first);
+  for (std::size_t i = lead + 1; first.block.value >= 0 && i < range.end; ++i) {
+    const OpenPlace other = open_order_[i];
+    if (other.block == first.block && other.run != kPlaced &&
+        share_piece(first.run, other.run, piece, block_tokens)) {
+      open_order_[i].run = kPlaced;
+      open_order_.push_back(other);
+    }
+  }
+  return {begin, open_order_.size()};
 }
 
 // Entries of open runs (ascending) that share everything before `piece`: what more of them share is
 // one entry with the rows of all, the rest one for each.
-void BatchBuilder::add_open(std::span<std::size_t> runs, std::int32_t piece,
-                            std::int32_t block_tokens) {
-  while (!runs.empty()) {
-    const std::size_t lead = runs.front();
-    const auto shares = [&](std::int32_t p) {
-      return [=, this](std::size_t other) { return share_piece(lead, other, p, block_tokens); };
-    };
-    const auto others = runs.subspan(1);
-    const auto rest = std::ranges::stable_partition(others, shares(piece));
-    const std::span<std::size_t> group = runs.first(runs.size() - rest.size());
-    runs = runs.last(rest.size());
-    if (group.size() == 1) {
+void BatchBuilder::add_open(OpenRange range, std::int32_t piece, std::int32_t block_tokens) {
+  for (std::size_t i = range.begin; i < range.end; ++i) {
+    open_order_[i].block = shared_block(open_order_[i].run, piece, block_tokens);
+  }
+  for (std::size_t i = range.begin; i < range.end; ++i) {
+    const std::size_t lead = open_order_[i].run;
+    if (lead == kPlaced) {
+      continue;
+    }
+    const OpenRange group = take_group(i, range, piece, block_tokens);
+    if (group.end - group.begin == 1) {
       add_entry(open_[lead], open_[lead].num_tokens + open_rows_[lead].count);
       spans_.back().first_token = piece * shared_tokens_;
       add_rows(open_[lead], open_rows_[lead], true);
-      continue;
+    } else {
+      add_shared(group, piece, block_tokens);
     }
-    std::int32_t end = piece + 1;
-    while (std::ranges::all_of(group.subspan(1), shares(end))) {
-      ++end;
-    }
-    add_entry(open_[lead], end * shared_tokens_);
-    spans_.back().first_token = piece * shared_tokens_;
-    for (const std::size_t run : group) {
-      add_rows(open_[lead], open_rows_[run], true);
-    }
-    add_open(group, end, block_tokens);
+    open_order_.resize(group.begin);
   }
+}
+
+// What the runs of a group share from `piece` on, and then what they do not.
+void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t block_tokens) {
+  const std::size_t lead = open_order_[group.begin].run;
+  const auto all_share = [&](std::int32_t next) {
+    for (std::size_t i = group.begin + 1; i < group.end; ++i) {
+      if (!share_piece(lead, open_order_[i].run, next, block_tokens)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  std::int32_t end = piece + 1;
+  while (all_share(end)) {
+    ++end;
+  }
+  add_entry(open_[lead], end * shared_tokens_);
+  spans_.back().first_token = piece * shared_tokens_;
+  for (std::size_t i = group.begin; i < group.end; ++i) {
+    add_rows(open_[lead], open_rows_[open_order_[i].run], true);
+  }
+  add_open(group, end, block_tokens);
 }
 
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
@@ -186,9 +230,11 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
     logit_ranges_.push_back({.first = first_logit, .count = wanted});
   }
   share_sealed();
-  open_order_.resize(open_.size());
-  std::iota(open_order_.begin(), open_order_.end(), std::size_t{0});
-  add_open(open_order_, 0, ledger.config().block_tokens);
+  open_order_.clear();
+  for (std::size_t run = 0; run < open_.size(); ++run) {
+    open_order_.push_back({.run = run});
+  }
+  add_open({0, open_.size()}, 0, ledger.config().block_tokens);
   for (const EntrySpan& span : spans_) {
     entries_.push_back({.blocks = std::span(blocks_).subspan(span.first_block, span.num_blocks),
                         .num_tokens = span.num_tokens,

@@ -1,11 +1,13 @@
 // Step 4 of a request's way: scheduled runs to the flat arrays that the model reads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "quire/attention/tile.h"
+#include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
 #include "quire/sched/scheduler.h"
@@ -68,7 +70,16 @@ class BatchBuilder {
   void share_sealed();
   [[nodiscard]] bool share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                  std::int32_t block_tokens) const;
-  void add_open(std::span<std::size_t> runs, std::int32_t piece, std::int32_t block_tokens);
+  // Open runs [begin, end) of open_order_.
+  struct OpenRange {
+    std::size_t begin = 0, end = 0;
+  };
+  [[nodiscard]] BlockId shared_block(std::size_t run, std::int32_t piece,
+                                     std::int32_t block_tokens) const;
+  [[nodiscard]] OpenRange take_group(std::size_t lead, OpenRange range, std::int32_t piece,
+                                     std::int32_t block_tokens);
+  void add_open(OpenRange range, std::int32_t piece, std::int32_t block_tokens);
+  void add_shared(OpenRange group, std::int32_t piece, std::int32_t block_tokens);
   void add_entry(const kv::RunView& view, std::int32_t num_tokens);
   void add_rows(const kv::RunView& view, Rows rows, bool causal);
 
@@ -81,9 +92,14 @@ class BatchBuilder {
   std::vector<attention::EntryRow> rows_;
   std::vector<EntrySpan> spans_;
   std::vector<SealedUse> sealed_;
-  std::vector<Rows> open_rows_;    // [runs]
-  std::vector<kv::RunView> open_;  // [runs]
-  std::vector<std::size_t> open_order_;
+  std::vector<Rows> open_rows_;     // [runs]
+  std::vector<kv::RunView> open_;   // [runs]
+  std::vector<kv::RunView> views_;  // of the run that is being added
+  struct OpenPlace {
+    std::size_t run = 0;
+    BlockId block;  // as shared_block, of the piece in hand
+  };
+  std::vector<OpenPlace> open_order_;  // all runs, and behind them groups of them
   std::vector<attention::Entry> entries_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<LogitRange> logit_ranges_;

@@ -216,10 +216,7 @@ Status Bench::batched_decode(std::int32_t batch) {
       total = std::max(total, output.timing.total_seconds);
     }
     per_step.push_back((total - first) / steps);
-    overheads.push_back(((after.step_seconds - before.step_seconds) -
-                         (after.forward_seconds - before.forward_seconds) +
-                         (after.forward_host_seconds - before.forward_host_seconds) -
-                         (after.sample_seconds - before.sample_seconds)) /
+    overheads.push_back((after.overhead_seconds() - before.overhead_seconds()) /
                         static_cast<double>(after.steps - before.steps));
   }
   const double own = 1 + steps / 2.0;

@@ -1,14 +1,27 @@
 #include "quire/engine/channel.h"
 
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::engine {
+
+Channel::Channel(RequestId id, bool streaming, std::size_t room_tokens)
+    : id_(id), streaming_(streaming) {
+  if (streaming_) {
+    ends_.reserve(room_tokens);
+    parts_.token_ids.reserve(room_tokens);
+    parts_.text.reserve(room_tokens * kTextBytesPerToken);
+  }
+}
 
 void Channel::end(std::unique_lock<std::mutex>& lock) {
   ended_ = true;
@@ -16,16 +29,18 @@ void Channel::end(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-void Channel::push(Delta delta) {
-  if (!streaming_) {
-    return;
-  }
+void Channel::push(const DeltaView& delta) {
   {
     const std::lock_guard lock(mutex_);
     if (ended_) {
       return;
     }
-    deltas_.push_back(std::move(delta));
+    parts_.text += delta.text;
+    parts_.token_ids.insert(parts_.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    parts_.logprobs.insert(parts_.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+    parts_.finished = delta.finished;
+    parts_.finish_reason = delta.finish_reason;
+    ends_.push_back({parts_.text.size(), parts_.token_ids.size(), parts_.logprobs.size()});
   }
   changed_.notify_all();
 }
@@ -75,13 +90,36 @@ bool Channel::wait_end(int timeout_ms) {
   return wait_until(timeout_ms, [this] { return ended_; });
 }
 
+// The memory stays: the engine's thread should not have to ask for it again.
+Delta Channel::take_delta() {
+  const Ends begin = next_ == 0 ? Ends() : ends_[next_ - 1];
+  const Ends end = ends_[next_++];
+  const auto part = [](auto& whole, std::size_t from, std::size_t to) {
+    return std::span(whole).subspan(from, to - from);
+  };
+  const auto ids = part(parts_.token_ids, begin.token_ids, end.token_ids);
+  const auto logprobs = part(parts_.logprobs, begin.logprobs, end.logprobs);
+  Delta delta{.text = parts_.text.substr(begin.text, end.text - begin.text),
+              .token_ids = {ids.begin(), ids.end()},
+              .logprobs = {std::make_move_iterator(logprobs.begin()),
+                           std::make_move_iterator(logprobs.end())}};
+  if (next_ == ends_.size()) {
+    delta.finished = parts_.finished;
+    delta.finish_reason = parts_.finish_reason;
+    next_ = 0;
+    ends_.clear();
+    parts_.text.clear();
+    parts_.token_ids.clear();
+    parts_.logprobs.clear();
+  }
+  return delta;
+}
+
 Result<std::optional<Delta>> Channel::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ready(); });
-  if (!deltas_.empty()) {
-    std::optional<Delta> delta(std::move(deltas_.front()));
-    deltas_.pop_front();
-    return delta;
+  if (next_ < ends_.size()) {
+    return std::optional(take_delta());
   }
   if (error_) {
     return *error_;

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
+#include <cstddef>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "quire/output.h"
 #include "quire/result.h"
@@ -14,16 +17,29 @@
 
 namespace quire::engine {
 
+// For reserving memory: text is rarely longer.
+inline constexpr std::size_t kTextBytesPerToken = 16;
+
+// A delta on its way, borrowed for the call.
+struct DeltaView {
+  std::string_view text;
+  std::span<const TokenId> token_ids;
+  std::span<const TokenLogprobs> logprobs;
+  bool finished = false;
+  FinishReason finish_reason = FinishReason::kStop;
+};
+
 class Channel {
  public:
-  // `streaming` false: deltas are dropped, only the end is kept.
-  Channel(RequestId id, bool streaming) : id_(id), streaming_(streaming) {}
+  // `streaming` false: there are no deltas, only the end. Until `room_tokens` tokens wait to be
+  // taken, a push allocates nothing.
+  Channel(RequestId id, bool streaming, std::size_t room_tokens);
 
   [[nodiscard]] RequestId id() const { return id_; }
   [[nodiscard]] bool streaming() const { return streaming_; }
 
   // Engine side. The first of finish and fail ends the request; what comes later is ignored.
-  void push(Delta delta);
+  void push(const DeltaView& delta);
   void finish(GenerationOutput output);
   void finish(ForwardOutput output);
   void fail(Error error);
@@ -42,7 +58,12 @@ class Channel {
   [[nodiscard]] Result<ForwardOutput> take_forward();
 
  private:
-  [[nodiscard]] bool ready() const { return !deltas_.empty() || ended_; }
+  // Where the parts of a delta end in those of all that wait.
+  struct Ends {
+    std::size_t text = 0, token_ids = 0, logprobs = 0;
+  };
+  [[nodiscard]] bool ready() const { return next_ < ends_.size() || ended_; }
+  [[nodiscard]] Delta take_delta();
   void end(std::unique_lock<std::mutex>& lock);
   template <class Condition>
   [[nodiscard]] bool wait_until(int timeout_ms, Condition condition);
@@ -51,7 +72,9 @@ class Channel {
   const bool streaming_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Delta> deltas_;
+  std::vector<Ends> ends_;  // [deltas]
+  std::size_t next_ = 0;    // of them, to be taken
+  Delta parts_;             // of all of them, joined; finished as the last one
   bool ended_ = false;
   std::optional<Error> error_;
   GenerationOutput generation_;

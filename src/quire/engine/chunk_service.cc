@@ -44,14 +44,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kInterruptPoll{50};
 
-Result<base::json::object> parse_object(std::string_view text, std::string_view what) {
-  QUIRE_TRY(base::json::value value, base::parse_json(text, what));
-  if (!value.is_object()) {
-    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must be an object")};
-  }
-  return std::move(value.get_object());
-}
-
 bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
   return std::ranges::all_of(pairs, [&](const auto& pair) {
     const auto* value = metadata.if_contains(pair.key());
@@ -164,7 +156,7 @@ Result<std::vector<TokenId>> ChunkService::encode(ChunkType type, std::string_vi
 Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   Draft draft{.content = &content};
-  QUIRE_TRY(draft.chunk.metadata, parse_object(options.metadata_json, "metadata"));
+  QUIRE_TRY(draft.chunk.metadata, base::parse_kept_object(options.metadata_json, "metadata"));
   if (options.ttl_seconds && !(*options.ttl_seconds > 0)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("ttl_seconds is ", *options.ttl_seconds, "; give more than 0, or none")};
@@ -499,7 +491,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
 
 Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
                                                   std::string_view metadata_filter_json) {
-  QUIRE_TRY(const auto pairs, parse_object(metadata_filter_json, "metadata_filter"));
+  QUIRE_TRY(const auto pairs, base::parse_kept_object(metadata_filter_json, "metadata_filter"));
   using Dated = std::vector<std::pair<kv::WallClock::time_point, ChunkInfo>>;
   QUIRE_TRY(Dated dated, engine_.ask<Dated>([&]() -> Result<Dated> {
     Dated all;
@@ -525,8 +517,9 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
     infos.push_back(std::move(info));
   }
   std::erase_if(infos, [&](const ChunkInfo& info) {
-    const auto metadata = parse_object(info.metadata_json, "metadata");
-    return (type && info.type != *type) || !metadata.ok() || !holds_pairs(*metadata, pairs);
+    const auto metadata = base::parse_json(info.metadata_json, "metadata");
+    return (type && info.type != *type) || !metadata.ok() ||
+           !holds_pairs(metadata->as_object(), pairs);
   });
   return infos;
 }

@@ -144,8 +144,13 @@ Result<kv_store::EntryPart> ChunkStore::write_object(const std::string& object,
 
 Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
                        const TierService& tiers) {
-  kv_store::Entry entry = entry_of(chunk);
   const std::lock_guard lock(mutex_);
+  return kv_store::put_until_there([&] { return put_once(chunk, segment, tiers); });
+}
+
+Status ChunkStore::put_once(const kv::NewChunk& chunk, const HeldRef& segment,
+                            const TierService& tiers) {
+  kv_store::Entry entry = entry_of(chunk);
   if (const auto known = find_entry(chunk.id)) {
     entry.parts = known->parts;
   }

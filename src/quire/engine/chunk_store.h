@@ -51,6 +51,8 @@ class ChunkStore {
  private:
   ChunkStore(kv_store::Store store, std::string model, std::string tenant)
       : store_(std::move(store)), model_(std::move(model)), tenant_(std::move(tenant)) {}
+  [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const HeldRef& segment,
+                                const TierService& tiers);
   [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk) const;
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;
   // With the lock held. write_object: its part of an entry. find_entry: nothing without a chunk.

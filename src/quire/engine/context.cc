@@ -24,6 +24,7 @@
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
+#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -122,7 +123,14 @@ std::vector<Item*> Context::active_items(bool conversation_only) const {
   return active;
 }
 
+// A name goes to terminals and into the store: one line that both take.
 Status Context::check_name(const std::string& name) const {
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == '\x7f'; };
+  if (name.size() > kv_store::kMaxNameBytes || std::ranges::any_of(name, is_control)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("an item's name is one line of at most ", kv_store::kMaxNameBytes,
+                          " bytes, not ", base::quoted(name))};
+  }
   return items_.find_name(name) != nullptr
              ? Status(ErrorCode::kInvalidArgument,
                       base::str_cat("there is an item called '", name, "' already"))
@@ -259,6 +267,7 @@ std::vector<ContextItem> Context::items() const {
   std::vector<ContextItem> shown;
   for (const auto& item : items_) {
     ContextItem info = item->info;
+    info.saved = item->info.saved && store_->is_there(item->info.id);
     const std::size_t end = followed + info.token_ids.size();
     if (options_.mode == ReuseMode::kExact && info.active && tip_ != nullptr) {
       const bool inside = end <= tip_->tokens.size() &&

@@ -156,8 +156,12 @@ class Context {
                                         const Interrupt& interrupted,
                                         const std::string& session = {});
 
-  // The store. write: from where the KV is, device or host memory.
+  // The store. is_saved: can be read from there; another process may have erased what this one has
+  // saved. Opens the file.
+  [[nodiscard]] bool is_saved(const Item& item) const;
+  // From where the KV is, device or host memory.
   [[nodiscard]] Status write(Engine& engine, Item& item);
+  [[nodiscard]] Status write_once(Engine& engine, Item& item);
   [[nodiscard]] Status write_through(Engine& engine, Item& item);
   [[nodiscard]] Status save_retention(const std::string& id, const ItemRetention& retention);
   [[nodiscard]] Result<kv_store::Store*> need_store() const;

@@ -113,17 +113,25 @@ Status Context::save(const std::string& name, const Interrupt& interrupted) {
   QUIRE_TRY([[maybe_unused]] const kv_store::Store* const store, need_store());
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "save"));
-  if (item->device == nullptr && item->host == nullptr && !item->info.saved) {
+  if (item->device == nullptr && item->host == nullptr && !is_saved(*item)) {
     QUIRE_TRY_STATUS(ensure(*engine, *item, interrupted));
   }
   return write(*engine, *item);
 }
 
+bool Context::is_saved(const Item& item) const {
+  return item.info.saved && store_->open_object(item.info.id).ok();
+}
+
 Status Context::write_through(Engine& engine, Item& item) {
-  return options_.write_through && !item.info.saved ? write(engine, item) : Status();
+  return options_.write_through && !is_saved(item) ? write(engine, item) : Status();
 }
 
 Status Context::write(Engine& engine, Item& item) {
+  return kv_store::put_until_there([&] { return write_once(engine, item); });
+}
+
+Status Context::write_once(Engine& engine, Item& item) {
   const std::string& id = item.info.id;
   TierService& tiers = engine.tiers();
   std::vector<std::vector<BlockId>> blocks;

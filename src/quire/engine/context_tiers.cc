@@ -141,7 +141,7 @@ Status Context::shrink_host(Engine& engine) {
 }
 
 Status Context::leave_host(Engine& engine, Item& item) {
-  if (store_ != nullptr && !item.info.saved) {
+  if (store_ != nullptr && !is_saved(item)) {
     QUIRE_TRY_STATUS(write(engine, item));
   }
   item.host = nullptr;

@@ -168,6 +168,7 @@ Status Engine::set_up(const std::string& model) {
   counters_.load_seconds = report.seconds;
   counters_.load_bytes = report.bytes_read;
   counters_.weight_bytes = report.packed_bytes;
+  counters_.mapped_weight_bytes = report.mapped_bytes;
   publish_stats();
   return {};
 }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/stopwatch.h"
 #include "quire/chunks.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/thread_pool.h"
@@ -69,13 +70,23 @@ struct EngineStats {
   std::int64_t requests_running = 0;
   std::int64_t requests_waiting = 0;
   attention::PlanCounters attention;  // of all layers of all steps
-  double step_seconds = 0;            // in steps, all together
-  double forward_seconds = 0;         // of that, inside the model
-  double forward_host_seconds = 0;    // of that, with a device: without waiting for it
-  double sample_seconds = 0;          // of that, choosing tokens
+  double step_seconds = 0;          // in steps, all together, up to delivery; one after the other:
+  double schedule_seconds = 0;      // planning and committing
+  double build_seconds = 0;         // the batch
+  double forward_seconds = 0;       // inside the model
+  double forward_host_seconds = 0;  // of these planning attention; with a device all that the
+                                    // host does but wait for it
+  double sample_seconds = 0;        // choosing tokens
+  double settle_seconds = 0;        // booking KV and tokens, text
+  double deliver_seconds = 0;       // to the callers; of the steps before the last
+  [[nodiscard]] double overhead_seconds() const {  // what the engine costs beside the model
+    return schedule_seconds + build_seconds + forward_host_seconds + settle_seconds +
+           deliver_seconds;
+  }
   double load_seconds = 0;
   std::int64_t load_bytes = 0;
-  std::int64_t weight_bytes = 0;  // packed
+  std::int64_t weight_bytes = 0;         // packed
+  std::int64_t mapped_weight_bytes = 0;  // of those, what an earlier start has packed
 };
 
 class Engine : public std::enable_shared_from_this<Engine> {
@@ -179,13 +190,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
   [[nodiscard]] bool may_get_blocks();
-  [[nodiscard]] Status compute(std::span<const sched::ScheduledRun> runs);
+  [[nodiscard]] Status compute(std::span<const sched::ScheduledRun> runs, base::Stopwatch& watch);
   [[nodiscard]] Status copy_blocks();
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
   [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;
   [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
-  [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run) const;
+  [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run, RequestKind kind) const;
   void offer_choices(std::span<const sched::ScheduledRun> runs, model::ForwardBatch& batch);
   void sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits);
   void settle(const sched::ScheduledRun& run, std::size_t index);
@@ -210,14 +221,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
+  sched::StepPlan plan_;                 // of the step
+  std::vector<ActiveRequest*> in_step_;  // [runs of the step]
   BatchBuilder builder_;
   std::vector<kernels::Choice> choices_;                                // [logit rows of the step]
   std::vector<kernels::LogitChange> changes_;                           // of their logits
   std::vector<LogitRows> wanted_logits_;                                // [runs of the step]
   std::vector<sampling::Sampler> samplers_;                             // [threads]
   std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of the step]
-  std::vector<RequestId> touched_;   // requests of the step that have something to deliver
-  std::vector<RequestId> finished_;  // of those, the ones that end with it
+  std::vector<ActiveRequest*> touched_;   // of the step that have something to deliver
+  std::vector<ActiveRequest*> finished_;  // that end with it
   EngineStats counters_;
   std::vector<std::function<void()>> letters_;  // taken from the mailbox, worked off
   std::uint64_t next_request_ = 1;

@@ -13,6 +13,7 @@
 
 #include "quire/attention/plan.h"
 #include "quire/base/check.h"
+#include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
@@ -53,13 +54,14 @@ bool Engine::may_get_blocks() {
 
 void Engine::step() {
   const auto start = Clock::now();
-  const sched::StepPlan plan = scheduler_->plan();
-  if (plan.stuck && may_get_blocks()) {
+  base::Stopwatch watch;
+  plan_ = scheduler_->plan(std::move(plan_));
+  if (plan_.stuck && may_get_blocks()) {
     return;  // plans again
   }
-  if (plan.stuck) {
+  if (plan_.stuck) {
     const std::int64_t free_blocks = ledger_->blocks_available();
-    fail_request(*plan.stuck,
+    fail_request(*plan_.stuck,
                  {.code = ErrorCode::kOutOfBlocks,
                   .message = base::str_cat("the request does not fit now: ", free_blocks, " of ",
                                            ledger_->counts().blocks_total,
@@ -68,13 +70,14 @@ void Engine::step() {
                   .free_bytes = free_blocks * counters_.block_bytes});
     return;
   }
-  auto runs = scheduler_->commit(plan);
+  const auto runs = scheduler_->commit(plan_);
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
   if (runs->empty()) {
     return;
   }
+  watch.lap(counters_.schedule_seconds);
   try {
-    if (const Status computed = compute(*runs); !computed.ok()) {
+    if (const Status computed = compute(*runs, watch); !computed.ok()) {
       fail_all(computed.error());
       return;
     }
@@ -87,10 +90,12 @@ void Engine::step() {
   for (std::size_t i = 0; i < runs->size(); ++i) {
     settle((*runs)[i], i);
   }
-  counters_.preemptions += static_cast<std::int64_t>(plan.preempt.size());
+  counters_.preemptions += static_cast<std::int64_t>(plan_.preempt.size());
   counters_.steps += 1;
+  watch.lap(counters_.settle_seconds);
   counters_.step_seconds += seconds_between(start, Clock::now());
   deliver_all();
+  watch.lap(counters_.deliver_seconds);
 }
 
 // True when the run computes the last token that its sequence has.
@@ -98,8 +103,8 @@ bool Engine::reaches_end(const sched::ScheduledRun& run) const {
   return run.first + run.count == std::ssize(ledger_->tokens(run.sequence));
 }
 
-LogitRows Engine::wanted_logits(const sched::ScheduledRun& run) const {
-  switch (active_.at(run.request.value).kind()) {
+LogitRows Engine::wanted_logits(const sched::ScheduledRun& run, RequestKind kind) const {
+  switch (kind) {
     case RequestKind::kForwardAll:
       return LogitRows::kAll;
     case RequestKind::kForwardLast:
@@ -128,12 +133,14 @@ Status Engine::copy_blocks() {
 }
 
 // Fills sampled_ and the logits of forward requests.
-Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
+Status Engine::compute(std::span<const sched::ScheduledRun> runs, base::Stopwatch& watch) {
   QUIRE_TRY_STATUS(copy_blocks());
+  in_step_.clear();
   wanted_logits_.clear();
   for (const sched::ScheduledRun& run : runs) {
     ActiveRequest& active = active_.at(run.request.value);
-    wanted_logits_.push_back(wanted_logits(run));
+    in_step_.push_back(&active);
+    wanted_logits_.push_back(wanted_logits(run, active.kind()));
     if (!active.admitted()) {
       const std::int64_t cached_tokens = scheduler_->progress(run.request).cached_tokens;
       counters_.tokens_reused += active.note_admission(cached_tokens);
@@ -152,21 +159,21 @@ Status Engine::compute(std::span<const sched::ScheduledRun> runs) {
   if (views_.front().on_device) {
     offer_choices(runs, batch);
   }
-  const auto start = Clock::now();
+  watch.lap(counters_.build_seconds);
+  const double before = counters_.forward_seconds;
   QUIRE_TRY(const std::span<float> logits, bundle_.decoder->forward(batch, views_));
-  const auto forwarded = Clock::now();
+  watch.lap(counters_.forward_seconds);
   sample(runs, logits);
   counters_.tokens_computed += std::ssize(batch.token_ids);
   const attention::PlanCounters read = bundle_.decoder->last_counters();
   counters_.attention.entries += read.entries;
   counters_.attention.rows += read.rows;
   counters_.attention.blocks_read += read.blocks_read;
-  counters_.forward_seconds += seconds_between(start, forwarded);
   counters_.forward_host_seconds += bundle_.decoder->last_timing().host;
   if (awaited.empty()) {
-    tiers_->pace().note_computed(std::ssize(batch.token_ids), seconds_between(start, forwarded));
+    tiers_->pace().note_computed(std::ssize(batch.token_ids), counters_.forward_seconds - before);
   }
-  counters_.sample_seconds += seconds_between(forwarded, Clock::now());
+  watch.lap(counters_.sample_seconds);
   return {};
 }
 
@@ -207,7 +214,7 @@ void Engine::offer_choices(std::span<const sched::ScheduledRun> runs, model::For
     if (!runs[i].samples) {
       continue;
     }
-    const sampling::SampleContext context = active_.at(runs[i].request.value).sample_context();
+    const sampling::SampleContext context = in_step_[i]->sample_context();
     const auto choice = sampling::choice_of(context);
     const auto changes =
         samplers_.front().changes(context, static_cast<std::size_t>(model_config().vocab_size));
@@ -236,7 +243,7 @@ void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> 
                           static_cast<std::size_t>(range.count) * vocab);
   };
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    ActiveRequest& active = active_.at(runs[i].request.value);
+    ActiveRequest& active = *in_step_[i];
     if (active.kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
       active.add_logits(rows_of(i), static_cast<std::int64_t>(vocab));
     }
@@ -256,14 +263,14 @@ void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> 
     const auto i = static_cast<std::size_t>(item);
     if (runs[i].samples && !sampled_[i]) {
       sampled_[i] = samplers_[static_cast<std::size_t>(thread)].sample(
-          rows_of(i), active_.at(runs[i].request.value).sample_context());
+          rows_of(i), in_step_[i]->sample_context());
     }
   });
 }
 
 // Books the run's KV and its token; a request that ends here gives its blocks back.
 void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
-  ActiveRequest& active = active_.at(run.request.value);
+  ActiveRequest& active = *in_step_[index];
   if (const Status arrived = check_arrived(run); !arrived.ok()) {
     fail_request(run.request, arrived.error());  // its KV and token were computed over rubbish
     return;
@@ -274,31 +281,32 @@ void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
     fail_request(run.request, std::move(*sampled).error());
     return;
   }
-  bool ends = reaches_end(run);  // without a sampled token the prompt was all that was wanted
+  bool ends = false;
   if (sampled) {
     scheduler_->complete(run, (*sampled)->id);
     ends = active.accept(std::move(*sampled).value());
     counters_.tokens_generated += 1;
-    touched_.push_back(run.request);
+    touched_.push_back(&active);
   } else {
+    ends = reaches_end(run);  // the prompt was all that was wanted
     scheduler_->complete(run, std::nullopt);
   }
   if (ends) {
     active.note_computed(run.sequence);
     scheduler_->finish(run.request);
     counters_.requests_finished += 1;
-    finished_.push_back(run.request);
+    finished_.push_back(&active);
   }
 }
 
 void Engine::deliver_all() {
   publish_stats();
-  for (const RequestId id : touched_) {
-    active_.at(id.value).deliver();
+  for (ActiveRequest* active : touched_) {
+    active->deliver();
   }
-  for (const RequestId id : finished_) {
-    active_.at(id.value).end(FinishReason::kLength);  // no effect on what deliver() has ended
-    active_.erase(id.value);
+  for (ActiveRequest* active : finished_) {
+    active->end(FinishReason::kLength);  // no effect on what deliver() has ended
+    active_.erase(active->id().value);
   }
   touched_.clear();
   finished_.clear();

@@ -1,8 +1,10 @@
 // inspect_json: what a model path holds and needs, without reading weights.
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "quire/base/home_path.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -115,6 +117,8 @@ void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::M
 
 }  // namespace
 
+std::string expand_home(std::string_view path) { return base::home_path(path); }
+
 Result<std::string> inspect_json(const std::string& model) {
   json::object report;
   json::array unsupported;
@@ -128,7 +132,7 @@ Result<std::string> inspect_json(const std::string& model) {
     return config.error();
   }
   if (!model.starts_with("preset:")) {
-    QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
+    QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(base::home_path(model)));
     add_checkpoint(checkpoint, config, report, unsupported);
     add_text(model, report, unsupported);
   }

@@ -23,7 +23,8 @@ namespace quire::engine {
 
 inline constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
 
-// An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown.
+// An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown;
+// `saved` says there what the store says, here that it was saved.
 struct Item {
   ContextItem info;
   HeldRef device;

@@ -31,7 +31,8 @@ EngineOptions to_engine_options(const LLMOptions& options) {
                     .quantize = options.quantize,
                     .kv_dtype = options.kv_dtype,
                     .seed = options.seed,
-                    .progress = options.progress}};
+                    .progress = options.progress,
+                    .weights_store = options.cache_weights ? options.store : ""}};
 }
 
 }  // namespace quire::engine

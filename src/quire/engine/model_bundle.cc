@@ -2,17 +2,21 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "quire/base/home_path.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
+#include "quire/engine/weights_cache.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -37,17 +41,19 @@ bool is_preset(std::string_view model) { return model.starts_with(kPresetPrefix)
 
 bool is_gguf(const std::string& model) { return fs::path(model).extension() == ".gguf"; }
 
-Status check_exists(const std::string& model) {
+// The path of a model on disk, which is there.
+Result<std::string> locate(const std::string& model) {
+  std::string path = base::home_path(model);
   std::error_code failure;
-  if (!fs::exists(model, failure)) {
+  if (!fs::exists(path, failure)) {
     return {ErrorCode::kIo,
-            base::str_cat("no model at ", base::quoted(model, 400), ": no such file or folder")};
+            base::str_cat("no model at ", base::quoted(path, 400), ": no such file or folder")};
   }
-  if (!fs::is_directory(model, failure) && !is_gguf(model)) {
+  if (!fs::is_directory(path, failure) && !is_gguf(path)) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat(base::quoted(model, 400), " is neither a model folder nor a .gguf file")};
+            base::str_cat(base::quoted(path, 400), " is neither a model folder nor a .gguf file")};
   }
-  return {};
+  return path;
 }
 
 // The file's text, or "" when there is no such file.
@@ -223,32 +229,35 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
   return bundle;
 }
 
-// Where the pieces of a model on disk come from.
+// What the weights of a model on disk come from.
 struct Source {
   weights::Checkpoint checkpoint;
   model::ModelConfig config;
-  std::shared_ptr<const TextBundle> text;
-  std::string text_error;
 };
 
 Result<Source> open_source(const std::string& model) {
   if (is_gguf(model)) {
     QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
     QUIRE_TRY(auto config, model::config_from_gguf(*checkpoint.gguf()));
-    QUIRE_TRY(auto text, text_of_gguf(*checkpoint.gguf()));
-    return Source{std::move(checkpoint), std::move(config), std::move(text), ""};
+    return Source{std::move(checkpoint), std::move(config)};
   }
   QUIRE_TRY(auto config, config_of_folder(model));
   QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
-  Source source{std::move(checkpoint), std::move(config), nullptr, ""};
+  return Source{std::move(checkpoint), std::move(config)};
+}
+
+// Its text; null where it has none.
+Result<std::shared_ptr<const TextBundle>> text_of(const std::string& model,
+                                                  const weights::Checkpoint& checkpoint) {
+  if (is_gguf(model)) {
+    return text_of_gguf(*checkpoint.gguf());
+  }
   std::error_code failure;
   if (!fs::exists(fs::path(model) / "tokenizer.json", failure) &&
       !fs::exists(fs::path(model) / "tokenizer.model", failure)) {
-    source.text_error = base::str_cat(model, " holds no tokenizer.json or tokenizer.model");
-    return source;
+    return std::shared_ptr<const TextBundle>();
   }
-  QUIRE_TRY(source.text, text_of_folder(model));
-  return source;
+  return text_of_folder(model);
 }
 
 }  // namespace
@@ -257,11 +266,11 @@ Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
   if (is_preset(model)) {
     return {ErrorCode::kUnsupported, "a preset has no tokenizer"};
   }
-  QUIRE_TRY_STATUS(check_exists(model));
-  if (!is_gguf(model)) {
-    return text_of_folder(model);
+  QUIRE_TRY(const std::string path, locate(model));
+  if (!is_gguf(path)) {
+    return text_of_folder(path);
   }
-  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
+  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
   return text_of_gguf(*checkpoint.gguf());
 }
 
@@ -269,31 +278,52 @@ Result<model::ModelConfig> load_config(const std::string& model) {
   if (is_preset(model)) {
     return model::config_from_preset(model.substr(kPresetPrefix.size()));
   }
-  QUIRE_TRY_STATUS(check_exists(model));
-  if (!is_gguf(model)) {
-    return config_of_folder(model);
+  QUIRE_TRY(const std::string path, locate(model));
+  if (!is_gguf(path)) {
+    return config_of_folder(path);
   }
-  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(model));
+  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
   return model::config_from_gguf(*checkpoint.gguf());
 }
 
 Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,
                                const BundleOptions& options) {
+  if (is_preset(model) && !options.weights_store.empty()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("cache_weights is for models on disk, and ",
+                                                       model, " has no file; leave it out")};
+  }
   if (is_preset(model)) {
     return load_preset(context, model.substr(kPresetPrefix.size()), options);
   }
-  QUIRE_TRY_STATUS(check_exists(model));
-  QUIRE_TRY(auto source, open_source(model));
+  QUIRE_TRY(const std::string path, locate(model));
+  QUIRE_TRY(const auto source, open_source(path));
   const Formats formats = choose_formats(options, source.config.checkpoint_dtype);
   const model::LoadOptions load{.format = formats.weights,
                                 .keep_codes = options.quantize.empty() && options.dtype == "auto",
                                 .progress = options.progress};
-  QUIRE_TRY(auto decoder, model::Decoder::load(context, source.config, source.checkpoint, load,
-                                               options.placement));
   ModelBundle bundle;
-  bundle.decoder.emplace(std::move(decoder));
-  bundle.text = std::move(source.text);
-  bundle.text_error = std::move(source.text_error);
+  // Meanwhile, for it takes as long as verifying the weights of a small model.
+  auto text = std::async([&] { return text_of(path, source.checkpoint); });
+  std::optional<WeightsCache> cache;
+  if (!options.weights_store.empty()) {
+    QUIRE_TRY(cache, WeightsCache::open(options.weights_store,
+                                        {path, source.checkpoint, source.config, load}));
+    bundle.decoder = cache->find(context, source.config);
+  }
+  QUIRE_TRY(bundle.text, text.get());
+  if (!bundle.decoder) {
+    QUIRE_TRY(bundle.decoder, model::Decoder::load(context, source.config, source.checkpoint, load,
+                                                   options.placement));
+    if (cache) {
+      cache->keep(context, *bundle.decoder);
+    }
+  }
+  if (cache) {
+    bundle.remarks = cache->remarks();
+  }
+  if (bundle.text == nullptr) {
+    bundle.text_error = base::str_cat(path, " holds no tokenizer.json or tokenizer.model");
+  }
   bundle.kv_dtype = formats.kv;
   bundle.eos_token_ids = source.config.eos_token_ids;
   if (bundle.eos_token_ids.empty() && bundle.text != nullptr) {

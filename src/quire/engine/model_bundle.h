@@ -35,6 +35,7 @@ struct BundleOptions {
   std::string kv_dtype = "auto";
   std::uint64_t seed = 0;  // of random presets
   std::function<void(double)> progress;
+  std::string weights_store;  // where packed weights are cached; "": nowhere. On the CPU
   model::Placement placement;
 };
 
@@ -44,6 +45,7 @@ struct ModelBundle {
   std::string text_error;                  // why text is null
   tensor::DType kv_dtype = tensor::DType::kBFloat16;
   std::vector<TokenId> eos_token_ids;
+  std::vector<std::string> remarks;  // what did not work and need not, for people
 };
 
 // `model`: folder, .gguf file or "preset:NAME". Errors name file, tensor or key.

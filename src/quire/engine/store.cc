@@ -16,6 +16,7 @@
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/weights_folder.h"
 #include "quire/result.h"
 
 namespace quire {
@@ -56,6 +57,11 @@ const char* state_name(kv_store::ObjectReport::State state) {
       return "missing";
   }
   return "";
+}
+
+const char* state_name(kv_store::WeightsReport::State state) {
+  constexpr const char* kNames[] = {"ok", "stale", "damaged"};
+  return kNames[static_cast<std::uint8_t>(state)];
 }
 
 }  // namespace
@@ -152,6 +158,8 @@ Result<StoreCleaning> Store::gc() {
                        .removed_objects = report.removed_objects,
                        .removed_bytes = report.removed_bytes,
                        .removed_temporaries = report.removed_temporaries,
+                       .removed_weights = report.removed_weights,
+                       .removed_weight_bytes = report.removed_weight_bytes,
                        .objects = report.objects,
                        .bytes = report.bytes};
 }
@@ -168,6 +176,19 @@ Result<std::vector<StoreObject>> Store::verify() const {
                        .message = report.message});
   }
   return objects;
+}
+
+std::vector<StoreWeights> Store::weights(bool verify) const {
+  std::vector<StoreWeights> shown;
+  for (const kv_store::WeightsReport& report : impl_->store.weights(verify)) {
+    shown.push_back({.key = report.key,
+                     .model = report.model,
+                     .state = state_name(report.state),
+                     .written_at = iso(report.written_ms),
+                     .bytes = report.bytes,
+                     .message = report.message});
+  }
+  return shown;
 }
 
 Status Store::export_entry(const std::string& entry, const std::string& path) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -244,18 +245,28 @@ const char* format_name(WeightFormat format) {
   return kNames[static_cast<std::uint8_t>(format)];
 }
 
+std::optional<std::int64_t> packed_bytes(WeightFormat format, std::int64_t columns,
+                                         std::int64_t depth) {
+  if (std::min(columns, depth) < 1 || std::max(columns, depth) > kMaxPackedSize) {
+    return std::nullopt;
+  }
+  const std::int64_t panels = (columns + kPanelColumns - 1) / kPanelColumns;
+  const std::int64_t steps = (depth + kStepDepth - 1) / kStepDepth;
+  return panels * steps * step_bytes(format);  // at most 2^62
+}
+
 void PackedWeights::allocate(WeightFormat format, std::int64_t columns, std::int64_t depth) {
   QUIRE_CHECK(columns > 0 && depth > 0, "a weight matrix has at least one row and column");
   format_ = format;
   columns_ = columns;
   depth_ = depth;
-  bytes_ = device::AlignedBuffer<std::byte>(size_bytes());
+  owned_ = device::AlignedBuffer<std::byte>(size_bytes());
 }
 
 PackedWeights::PackedWeights(WeightFormat format, std::int64_t columns, std::int64_t depth) {
   allocate(format, columns, depth);
-  if (data() != nullptr) {
-    std::memset(data(), 0, size_bytes());  // scale 0 makes every code a zero
+  if (owned_.data() != nullptr) {
+    std::memset(owned_.data(), 0, size_bytes());  // scale 0 makes every code a zero
   }
 }
 
@@ -276,7 +287,7 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
     QUIRE_CHECK(buffer.data() != nullptr, "out of memory for 32 rows of a weight matrix");
     const std::span<float> values = buffer.span().first(static_cast<std::size_t>(rows * depth));
     source(first, rows, values);
-    std::byte* to = packed.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
+    std::byte* to = packed.owned_.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     pack_panel(*context.table, format, {values, rows, depth}, to);
   });
   return packed;
@@ -309,13 +320,37 @@ PackedWeights PackedWeights::pack_codes(const Context& context, WeightFormat for
                                    .scales = std::span(buffer.scales).first(used / kStepDepth),
                                    .minimums = std::span(buffer.minimums).first(used / kStepDepth)};
     source(first, rows, from);
-    std::byte* to = packed.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
+    std::byte* to = packed.owned_.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     if (rows < kPanelColumns) {
       std::memset(to, 0, packed.panel_bytes());  // scale 0 makes every code a zero
     }
     place_panel(format, from, rows, depth, to);
   });
   return packed;
+}
+
+PackedWeights PackedWeights::view(WeightFormat format, std::int64_t columns, std::int64_t depth,
+                                  std::span<const std::byte> bytes) {
+  constexpr std::uintptr_t kAlignment = 64;
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());  // NOLINT: alignment
+  QUIRE_CHECK(
+      packed_bytes(format, columns, depth) == std::ssize(bytes) && address % kAlignment == 0,
+      "a view of a weight matrix has its size and alignment");
+  PackedWeights packed;
+  packed.format_ = format;
+  packed.columns_ = columns;
+  packed.depth_ = depth;
+  packed.viewed_ = bytes.data();
+  return packed;
+}
+
+PackedWeights PackedWeights::clone() const {
+  PackedWeights copy;
+  copy.allocate(format_, columns_, depth_);
+  if (copy.data() != nullptr) {
+    std::memcpy(copy.owned_.data(), data(), size_bytes());
+  }
+  return copy;
 }
 
 void PackedWeights::unpack_row(std::int64_t column, std::span<float> out) const {

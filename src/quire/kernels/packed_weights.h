@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "quire/device/aligned_buffer.h"
@@ -27,6 +28,11 @@
 #include "quire/tensor/code_rows.h"
 
 namespace quire::kernels {
+
+// Counts the layouts above and the rules of packing: whoever changes one raises it, so that packed
+// weights of another version are known for what they are. No instruction set has a layout or a rule
+// of its own.
+inline constexpr std::uint32_t kPackingVersion = 1;
 
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kStepDepth = 32;
@@ -41,6 +47,11 @@ inline constexpr int kWeightFormats = 5;
 // "float32", "bfloat16", "q8g32", "q4g32", "q4m32".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
+// Bytes of such a matrix as packed; nothing unless both sizes are 1 to kMaxPackedSize.
+inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
+[[nodiscard]] std::optional<std::int64_t> packed_bytes(WeightFormat format, std::int64_t columns,
+                                                       std::int64_t depth);
+
 // Fills out [num_rows, depth] with rows [first_row, first_row + num_rows) of W in fp32. Called from
 // several threads at once.
 using RowSource =
@@ -51,7 +62,8 @@ using RowSource =
 using CodeSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
 
-// Owns its bytes. Move only. Columns and depth are at least 1.
+// Owns its bytes, or views those of somebody who outlives it. Move only. Columns and depth are at
+// least 1.
 class PackedWeights {
  public:
   PackedWeights() = default;
@@ -72,6 +84,14 @@ class PackedWeights {
                                                 std::int64_t columns, std::int64_t depth,
                                                 const CodeSource& source);
 
+  // Weights that lie packed in `bytes`. Precondition: as many as packed_bytes says, 64-byte
+  // aligned.
+  [[nodiscard]] static PackedWeights view(WeightFormat format, std::int64_t columns,
+                                          std::int64_t depth, std::span<const std::byte> bytes);
+
+  // A copy that owns its bytes. Without memory for it data() is null.
+  [[nodiscard]] PackedWeights clone() const;
+
   // Row `column` of W as the kernels see it, fp32 [depth]: embedding look-up of tied weights. Any
   // thread; a nanosecond or so per value.
   void unpack_row(std::int64_t column, std::span<float> out) const;
@@ -89,8 +109,9 @@ class PackedWeights {
   [[nodiscard]] std::size_t size_bytes() const {
     return panel_bytes() * static_cast<std::size_t>(panels());
   }
-  [[nodiscard]] const std::byte* data() const { return bytes_.data(); }
-  [[nodiscard]] std::byte* data() { return bytes_.data(); }
+  [[nodiscard]] const std::byte* data() const {
+    return viewed_ == nullptr ? owned_.data() : viewed_;
+  }
 
  private:
   void allocate(WeightFormat format, std::int64_t columns, std::int64_t depth);
@@ -98,7 +119,8 @@ class PackedWeights {
   WeightFormat format_ = WeightFormat::kF32;
   std::int64_t columns_ = 0;
   std::int64_t depth_ = 0;
-  device::AlignedBuffer<std::byte> bytes_;  // [panels][steps][step_bytes]
+  device::AlignedBuffer<std::byte> owned_;  // [panels][steps][step_bytes]
+  const std::byte* viewed_ = nullptr;       // instead
 };
 
 }  // namespace quire::kernels

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <span>
 #include <tuple>
@@ -209,6 +210,35 @@ TEST_F(PackedWeightsTest, MemoryThatIsNotThereIsReportedNotUsed) {
       PackedWeights::pack(context_, WeightFormat::kF32, kHuge, kHuge,
                           [](std::int64_t, std::int64_t, std::span<float>) { FAIL(); });
   EXPECT_EQ(packed.data(), nullptr);
+}
+
+TEST_F(PackedWeightsTest, AViewShowsWhatIsPackedAndACloneOutlivesIt) {
+  const std::vector<float> w = test::random_floats(33, 40, 6);
+  for (const WeightFormat format : test::kFormats) {
+    PackedWeights clone;
+    {
+      const PackedWeights packed = test::pack_plain(context_, format, w, 33, 40);
+      const PackedWeights view =
+          PackedWeights::view(format, 33, 40, {packed.data(), packed.size_bytes()});
+      EXPECT_EQ(view.data(), packed.data());
+      EXPECT_EQ(reference::unpack_weights(view), reference::unpack_weights(packed));
+      clone = view.clone();
+      EXPECT_NE(clone.data(), view.data());
+      EXPECT_EQ(std::memcmp(clone.data(), view.data(), view.size_bytes()), 0);
+    }
+    EXPECT_EQ(clone.columns(), 33);
+    EXPECT_EQ(reference::unpack_weights(clone).size(), w.size());
+  }
+}
+
+TEST_F(PackedWeightsTest, BytesAreThoseOfTheShapeAndOnlyOfOneThatCanBe) {
+  EXPECT_EQ(packed_bytes(WeightFormat::kQ4g32, 5, 40), 2 * 576);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF32, kMaxPackedSize, kMaxPackedSize),
+            std::int64_t{1} << 62);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF32, kMaxPackedSize + 1, 1), std::nullopt);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF32, 1, kMaxPackedSize + 1), std::nullopt);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF32, 0, 1), std::nullopt);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF32, 1, -1), std::nullopt);
 }
 
 TEST_F(PackedWeightsTest, NotANumberDoesNotBecomeANumberInFloats) {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -31,46 +33,55 @@ BlockPool::BlockPool(std::int32_t num_blocks)
   }
 }
 
-std::vector<BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) {
+std::span<const BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count >= 0 && count <= num_free_, "more blocks asked for than are free");
-  std::vector<BlockRef> taken;
-  taken.reserve(static_cast<std::size_t>(count));
+  taken_.clear();
   std::int32_t rest = count;
   if (after.value >= 0 && rest > 0) {
     const std::int32_t first = after.value + 1;
     const std::int32_t length = std::min(rest, find_next(first, false) - first);
-    take({first, length}, taken);
+    take({first, length});
     rest -= length;
   }
   if (rest == 0) {
-    return taken;
+    return taken_;
   }
-  std::vector<Extent> extents = free_extents();
-  const auto longer = [](Extent a, Extent b) {
-    return a.length != b.length ? a.length > b.length : a.first < b.first;
-  };
-  const Extent largest = *std::ranges::min_element(extents, longer);
-  if (largest.length >= rest) {
-    const std::int32_t gap =
-        largest.first == 0 ? 0 : std::min(kGrowthBlocks, (largest.length - rest) / 2);
-    take({largest.first + gap, rest}, taken);
-    return taken;
+  Extent largest;
+  for (Extent next = next_free_extent(0); next.length > 0;
+       next = next_free_extent(next.first + next.length)) {
+    largest = next.length > largest.length ? next : largest;
   }
-  std::ranges::sort(extents, longer);
-  for (const Extent extent : extents) {
-    const std::int32_t length = std::min(rest, extent.length);
-    take({extent.first, length}, taken);
-    rest -= length;
+  if (largest.length < rest) {
+    take_fragments(rest);
+    return taken_;
   }
-  return taken;
+  const std::int32_t gap =
+      largest.first == 0 ? 0 : std::min(kGrowthBlocks, (largest.length - rest) / 2);
+  take({largest.first + gap, rest});
+  return taken_;
 }
 
-void BlockPool::take(Extent extent, std::vector<BlockRef>& taken) {
+// From the largest extents on.
+void BlockPool::take_fragments(std::int32_t count) {
+  std::vector<Extent> extents;
+  for (Extent next = next_free_extent(0); next.length > 0;
+       next = next_free_extent(next.first + next.length)) {
+    extents.push_back(next);
+  }
+  std::ranges::stable_sort(extents, std::greater(), &Extent::length);
+  for (const Extent extent : extents) {
+    const std::int32_t length = std::min(count, extent.length);
+    take({extent.first, length});
+    count -= length;
+  }
+}
+
+void BlockPool::take(Extent extent) {
   for (std::int32_t i = extent.first; i < extent.first + extent.length; ++i) {
     Slot& slot = slots_[static_cast<std::size_t>(i)];
     slot.references = 1;
     free_bits_[word_of(i)] &= ~bit_of(i);
-    taken.push_back({BlockId{i}, slot.generation});
+    taken_.push_back({BlockId{i}, slot.generation});
   }
   num_free_ -= extent.length;
 }
@@ -126,15 +137,9 @@ std::int32_t BlockPool::find_next(std::int32_t from, bool free) const {
   return num_blocks();
 }
 
-std::vector<BlockPool::Extent> BlockPool::free_extents() const {
-  std::vector<Extent> extents;
-  std::int32_t first = find_next(0, true);
-  while (first < num_blocks()) {
-    const std::int32_t end = find_next(first, false);
-    extents.push_back({first, end - first});
-    first = find_next(end, true);
-  }
-  return extents;
+BlockPool::Extent BlockPool::next_free_extent(std::int32_t from) const {
+  const std::int32_t first = find_next(from, true);
+  return {.first = first, .length = find_next(first, false) - first};
 }
 
 Status BlockPool::check() const {

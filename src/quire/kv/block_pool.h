@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -27,8 +28,9 @@ class BlockPool {
   // it leaves a few blocks to the neighbour before it, which may grow. More room would spread a
   // few tokens over the whole pool, and the first touch of a page is slow.
   // Precondition: count <= num_free(). Cost: O(count), and O(num_blocks / 64 + extents * log
-  // extents) when `after` cannot be continued.
-  [[nodiscard]] std::vector<BlockRef> acquire(std::int32_t count, BlockId after);
+  // extents) when `after` cannot be continued. Valid until the next call, which uses the memory
+  // again.
+  [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
   // Adds a reference. Precondition (always checked, as for release): is_current(block).
   void retain(BlockRef block);
@@ -58,12 +60,15 @@ class BlockPool {
 
   [[nodiscard]] bool is_free(std::int32_t index) const;
   [[nodiscard]] std::int32_t find_next(std::int32_t from, bool free) const;
-  [[nodiscard]] std::vector<Extent> free_extents() const;
-  void take(Extent extent, std::vector<BlockRef>& taken);
+  // The first one that begins at or after `from`; of length 0 when there is none.
+  [[nodiscard]] Extent next_free_extent(std::int32_t from) const;
+  void take_fragments(std::int32_t count);
+  void take(Extent extent);
 
   std::vector<Slot> slots_;               // [num_blocks]
   std::vector<std::uint64_t> free_bits_;  // bit i: block i is free; bits behind the last are 0
   std::int32_t num_free_ = 0;
+  std::vector<BlockRef> taken_;  // by the last acquire
 };
 
 }  // namespace quire::kv

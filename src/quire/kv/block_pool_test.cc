@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr BlockId kNothing{};
 
-std::vector<std::int32_t> ids(const std::vector<BlockRef>& blocks) {
+std::vector<std::int32_t> ids(std::span<const BlockRef> blocks) {
   std::vector<std::int32_t> values;
   for (const BlockRef block : blocks) {
     values.push_back(block.id.value);
@@ -24,6 +25,10 @@ std::vector<std::int32_t> ids(const std::vector<BlockRef>& blocks) {
 
 using Ids = std::vector<std::int32_t>;
 
+std::vector<BlockRef> copied(std::span<const BlockRef> blocks) {
+  return {blocks.begin(), blocks.end()};
+}
+
 TEST(BlockPool, FirstBlocksAreConsecutiveFromZero) {
   BlockPool pool(8);
   EXPECT_EQ(ids(pool.acquire(3, kNothing)), (Ids{0, 1, 2}));
@@ -32,20 +37,20 @@ TEST(BlockPool, FirstBlocksAreConsecutiveFromZero) {
 
 TEST(BlockPool, ContinuesBehindTheCallersLastBlock) {
   BlockPool pool(8);
-  const std::vector<BlockRef> first = pool.acquire(2, kNothing);
+  const std::vector<BlockRef> first = copied(pool.acquire(2, kNothing));
   EXPECT_EQ(ids(pool.acquire(2, first.back().id)), (Ids{2, 3}));
 }
 
 TEST(BlockPool, ANewcomerLeavesRoomForItsNeighbourToGrow) {
   BlockPool pool(16);
-  const std::vector<BlockRef> first = pool.acquire(2, kNothing);
+  const std::vector<BlockRef> first = copied(pool.acquire(2, kNothing));
   EXPECT_EQ(ids(pool.acquire(2, kNothing)), (Ids{6, 7}));
   EXPECT_EQ(ids(pool.acquire(4, first.back().id)), (Ids{2, 3, 4, 5}));
 }
 
 TEST(BlockPool, RestOfABrokenContinuationGoesToTheLargestExtent) {
   BlockPool pool(10);
-  const std::vector<BlockRef> all = pool.acquire(10, kNothing);
+  const std::vector<BlockRef> all = copied(pool.acquire(10, kNothing));
   for (const std::int32_t i : {1, 2, 5, 6, 7}) {
     pool.release(all[static_cast<std::size_t>(i)]);
   }
@@ -54,7 +59,7 @@ TEST(BlockPool, RestOfABrokenContinuationGoesToTheLargestExtent) {
 
 TEST(BlockPool, FragmentsAreUsedLargestFirstWhenNoneHoldsAll) {
   BlockPool pool(10);
-  const std::vector<BlockRef> all = pool.acquire(10, kNothing);
+  const std::vector<BlockRef> all = copied(pool.acquire(10, kNothing));
   for (const std::int32_t i : {0, 4, 5, 6, 8, 9}) {
     pool.release(all[static_cast<std::size_t>(i)]);
   }

@@ -40,6 +40,11 @@ BlockTable BlockTable::clone(std::int32_t count) const {
   return copy;
 }
 
+void BlockTable::reserve(std::int32_t count) {
+  ids_.reserve(static_cast<std::size_t>(count));
+  refs_.reserve(static_cast<std::size_t>(count));
+}
+
 void BlockTable::push(BlockRef block) {
   ids_.push_back(block.id);
   refs_.push_back(block);

@@ -27,6 +27,8 @@ class BlockTable {
   // A second table over the first `count` blocks, which both hold from then on.
   [[nodiscard]] BlockTable clone(std::int32_t count) const;
 
+  // Memory for so many blocks.
+  void reserve(std::int32_t count);
   // Takes over the caller's reference.
   void push(BlockRef block);
   // Takes over the caller's reference on `block` and gives back the one on what was there.

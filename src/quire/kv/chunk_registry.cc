@@ -338,11 +338,7 @@ void ChunkRegistry::count(std::int64_t hits, std::int64_t misses) {
 Result<const Chunk*> ChunkRegistry::update(std::string_view id, const ChunkUpdate& update) {
   base::json::object metadata;
   if (update.metadata_json) {
-    QUIRE_TRY(const base::json::value parsed, base::parse_json(*update.metadata_json, "metadata"));
-    if (!parsed.is_object()) {
-      return {ErrorCode::kInvalidArgument, "metadata must be an object"};
-    }
-    metadata = parsed.get_object();
+    QUIRE_TRY(metadata, base::parse_kept_object(*update.metadata_json, "metadata"));
   }
   if (update.ttl_seconds && *update.ttl_seconds && !(**update.ttl_seconds > 0)) {
     return {ErrorCode::kInvalidArgument,

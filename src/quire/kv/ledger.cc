@@ -210,9 +210,13 @@ std::int32_t Ledger::segment_tokens(SeqId id) const {
 }
 
 std::vector<RunView> Ledger::runs(SeqId id) const {
-  const Sequence& sequence = impl_->sequence(id);
   std::vector<RunView> views;
-  views.reserve(sequence.sealed().size() + 1);
+  append_runs(id, views);
+  return views;
+}
+
+void Ledger::append_runs(SeqId id, std::vector<RunView>& views) const {
+  const Sequence& sequence = impl_->sequence(id);
   for (const SealedRun& run : sequence.sealed()) {
     views.push_back({.blocks = run.segment->blocks().ids(),
                      .num_tokens = run.segment->num_tokens(),
@@ -224,7 +228,6 @@ std::vector<RunView> Ledger::runs(SeqId id) const {
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
                    .start_position = open.start_position});
-  return views;
 }
 
 std::int32_t Ledger::segment_blocks(SeqId id) const {
@@ -301,6 +304,8 @@ void Ledger::advance_unpublished(SeqId id, std::int32_t count) {
 void Ledger::publish(SeqId id) { impl_->sequence(id).publish(); }
 
 void Ledger::append(SeqId id, TokenId token) { impl_->sequence(id).append(token); }
+
+void Ledger::reserve(SeqId id, std::int64_t tokens) { impl_->sequence(id).reserve(tokens); }
 
 Status Ledger::rollback(SeqId id, std::int32_t length) {
   return impl_->sequence(id).rollback(length);
@@ -391,7 +396,7 @@ Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tok
                           blocks_available(), " of ", counts().blocks_total, " can be had")};
   }
   BlockTable blocks = base.blocks().clone(base.blocks().size());
-  const std::vector<BlockRef> fresh = impl_->shared.acquire(needed, BlockId{});
+  const std::span<const BlockRef> fresh = impl_->shared.acquire(needed, BlockId{});
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const std::int32_t first = touched[i] * block_tokens;
     impl_->copies.push_back({.from = blocks.ref(touched[i]).id,

@@ -57,6 +57,7 @@ class Ledger {
   [[nodiscard]] std::span<const TokenId> tokens(SeqId id) const;  // all, computed or not
   [[nodiscard]] std::int32_t num_computed(SeqId id) const;        // tokens with KV: THE length
   [[nodiscard]] std::vector<RunView> runs(SeqId id) const;        // last one is the open run
+  void append_runs(SeqId id, std::vector<RunView>& views) const;  // the same, behind others
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
   // Whether it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;
@@ -91,6 +92,8 @@ class Ledger {
 
   // Adds a token without KV (a sampled one).
   void append(SeqId id, TokenId token);
+  // Memory for `tokens` tokens in all: until there are more, what is added allocates nothing.
+  void reserve(SeqId id, std::int64_t tokens);
 
   // Cuts tokens and KV to `length` tokens; blocks return. kInvalidArgument outside [0, tokens] or
   // when the window has already freed what is needed.

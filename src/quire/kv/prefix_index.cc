@@ -162,14 +162,15 @@ void PrefixIndex::set_unused(BlockRef block) {
 PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
   QUIRE_CHECK(num_unused_ > 0, "nothing to evict");
   const EvictionOrder::Choice chosen = order_.next();
-  Eviction done{.blocks = {ref_of(chosen.block)}, .why = why.value_or(chosen.why)};
-  for (std::size_t i = 0; i < done.blocks.size(); ++i) {
-    for (std::int32_t child = node(done.blocks[i].id.value).first_child; child >= 0;
+  evicted_.assign(1, ref_of(chosen.block));
+  for (std::size_t i = 0; i < evicted_.size(); ++i) {
+    for (std::int32_t child = node(evicted_[i].id.value).first_child; child >= 0;
          child = node(child).next_sibling) {
-      done.blocks.push_back(ref_of(child));
+      evicted_.push_back(ref_of(child));
     }
   }
-  std::ranges::reverse(done.blocks);
+  std::ranges::reverse(evicted_);
+  const Eviction done{.blocks = evicted_, .why = why.value_or(chosen.why)};
   for (const BlockRef block : done.blocks) {
     const Gone gone{.hash = node(block.id.value).hash, .why = done.why, .when = order_.now()};
     if (gone_.size() < kRemembered) {

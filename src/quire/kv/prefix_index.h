@@ -65,7 +65,8 @@ class PrefixIndex {
   [[nodiscard]] const EvictionOrder& order() const { return order_; }
 
   struct Eviction {
-    std::vector<BlockRef> blocks;  // children before parents; without a window it is one
+    std::span<const BlockRef> blocks;  // children before parents; without a window it is one.
+                                       // Valid until the next one
     PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
   };
   // Removes the block whose turn it is with everything below it. `why`, for explain: the rule that
@@ -121,6 +122,7 @@ class PrefixIndex {
   EvictionOrder order_;
   std::vector<Gone> gone_;  // a ring of the last ones
   std::size_t next_gone_ = 0;
+  std::vector<BlockRef> evicted_;  // the last ones
 };
 
 }  // namespace quire::kv

@@ -20,6 +20,11 @@ using Tokens = std::vector<TokenId>;
 
 BlockRef block(std::int32_t id, std::uint32_t generation = 0) { return {BlockId{id}, generation}; }
 
+std::vector<BlockRef> evicted(PrefixIndex& index) {
+  const std::span<const BlockRef> blocks = index.evict().blocks;
+  return {blocks.begin(), blocks.end()};
+}
+
 TEST(PrefixIndex, FindsTheLongestChainOfWholeBlocks) {
   PrefixIndex index(4, 2);
   index.insert(kIndexRoot, block(0), Tokens{1, 2});
@@ -60,9 +65,9 @@ TEST(PrefixIndex, EvictsTheLeastRecentlyUnusedFirst) {
   }
   index.set_used(block(1));
   index.set_unused(block(1));
-  EXPECT_EQ(index.evict().blocks, (std::vector{block(0)}));
-  EXPECT_EQ(index.evict().blocks, (std::vector{block(2)}));
-  EXPECT_EQ(index.evict().blocks, (std::vector{block(1)}));
+  EXPECT_EQ(evicted(index), (std::vector{block(0)}));
+  EXPECT_EQ(evicted(index), (std::vector{block(2)}));
+  EXPECT_EQ(evicted(index), (std::vector{block(1)}));
   EXPECT_EQ(index.num_unused(), 0);
 }
 
@@ -74,7 +79,7 @@ TEST(PrefixIndex, EvictionOfAnAncestorTakesItsSubtreeAlong) {
   index.insert(kIndexRoot, block(3), Tokens{9});
   index.set_unused(block(0));
   index.set_unused(block(3));
-  EXPECT_EQ(index.evict().blocks, (std::vector{block(2), block(1), block(0)}));
+  EXPECT_EQ(evicted(index), (std::vector{block(2), block(1), block(0)}));
   EXPECT_FALSE(index.contains(block(2)));
   EXPECT_TRUE(index.contains(block(3)));
 }
@@ -234,7 +239,7 @@ class RandomWalk {
       return;
     }
     const auto by_id = [](BlockRef a, BlockRef b) { return a.id < b.id; };
-    std::vector<BlockRef> removed = index_.evict().blocks;
+    std::vector<BlockRef> removed = evicted(index_);
     std::vector<BlockRef> expected = oracle_.evict();
     std::ranges::sort(removed, by_id);
     std::ranges::sort(expected, by_id);

@@ -96,7 +96,7 @@ void Sequence::extend(std::int32_t count, std::vector<BlockCopy>& copies) {
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
-  const std::vector<BlockRef> fresh = shared_->acquire(blocks_needed(count), last);
+  const std::span<const BlockRef> fresh = shared_->acquire(blocks_needed(count), last);
   auto next = fresh.begin();
   if (copy) {
     const std::int32_t at = open_.num_tokens / shared_->config().block_tokens;
@@ -110,6 +110,11 @@ void Sequence::extend(std::int32_t count, std::vector<BlockCopy>& copies) {
     open_.blocks.push(*next);
   }
   room_ = count;
+}
+
+void Sequence::reserve(std::int64_t tokens) {
+  tokens_.reserve(static_cast<std::size_t>(tokens));
+  open_.blocks.reserve(blocks_for_tokens(shared_->config(), tokens));
 }
 
 void Sequence::advance_unpublished(std::int32_t count) {

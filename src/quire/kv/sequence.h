@@ -75,6 +75,8 @@ class Sequence {
   void advance_unpublished(std::int32_t count);
   void publish() { publish_from(0); }
   void append(TokenId token) { tokens_.push_back(token); }
+  // As Ledger::reserve.
+  void reserve(std::int64_t tokens);
   // As Ledger::rollback.
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run.

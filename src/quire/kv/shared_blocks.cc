@@ -5,7 +5,6 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
@@ -29,7 +28,7 @@ std::int64_t SharedBlocks::num_evictions() const {
          num_evictions(PrefixMiss::Why::kCleared);
 }
 
-std::vector<BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
+std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
   while (pool_.num_free() < count) {
     evict({});

@@ -40,8 +40,8 @@ class SharedBlocks {
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
   // Takes `count` blocks as BlockPool::acquire does, evicting cached ones in their order where too
-  // few are free. Precondition: count <= num_available().
-  [[nodiscard]] std::vector<BlockRef> acquire(std::int32_t count, BlockId after);
+  // few are free; valid as long. Precondition: count <= num_available().
+  [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
   void retain(BlockRef block);
   // The same for a request of `session`, which found the block in the index.

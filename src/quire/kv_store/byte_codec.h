@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,9 @@ class ByteWriter {
   }
   void put_bytes(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  void put_text(std::string_view text) {
+    put_bytes(std::as_bytes(std::span(text.data(), text.size())));
   }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
   [[nodiscard]] std::vector<std::byte> take() && { return std::move(bytes_); }
@@ -54,6 +59,10 @@ class ByteReader {
     const auto bytes = rest_.first(count);
     rest_ = rest_.subspan(count);
     return bytes;
+  }
+  std::string get_text(std::size_t count) {
+    const auto bytes = get_bytes(count);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   // Whether `count` elements of `size` bytes can follow: to be asked before making room for them.
   [[nodiscard]] bool holds(std::uint64_t count, std::size_t size) {

@@ -227,24 +227,55 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
   return {};
 }
 
-Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
+Status CheckpointManager::complete_entry(Checkpoint& checkpoint) const {
   checkpoint.entry.key = key_of(checkpoint.name);
   checkpoint.entry.tenant = options_.tenant;
   checkpoint.entry.kind = EntryKind::kCheckpoint;
   checkpoint.entry.name = checkpoint.name;
   QUIRE_TRY(checkpoint.entry.metadata_json, describe(checkpoint, options_.series));
-  QUIRE_TRY_STATUS(store_->put_entry(checkpoint.entry));
+  return {};
+}
+
+Status CheckpointManager::put_numbered(Checkpoint& checkpoint) {
+  for (;; ++checkpoint.number) {
+    checkpoint.name = base::str_cat("checkpoint-", checkpoint.number);
+    QUIRE_TRY_STATUS(complete_entry(checkpoint));
+    QUIRE_TRY(const bool put, store_->put_new_entry(checkpoint.entry));
+    if (put) {
+      return {};
+    }
+  }
+}
+
+Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
+  if (checkpoint.name.empty()) {
+    QUIRE_TRY_STATUS(put_numbered(checkpoint));
+  } else {
+    QUIRE_TRY_STATUS(complete_entry(checkpoint));
+    QUIRE_TRY_STATUS(store_->put_entry(checkpoint.entry));
+  }
   QUIRE_TRY(Checkpoint stored, find(checkpoint.name));
   stored.written_objects = checkpoint.written_objects;
   stored.written_bytes = checkpoint.written_bytes;
   return stored;
 }
 
-Result<Checkpoint> CheckpointManager::save(std::string name,
+Result<Checkpoint> CheckpointManager::save(const std::string& name,
                                            std::span<const LiveSequence> sequences,
                                            const PagedStore& shelves,
                                            std::span<const std::string> only) {
   QUIRE_TRY(const auto chosen, choose(sequences, only));
+  QUIRE_TRY(Checkpoint stored, put_until_there([&] { return put(name, chosen, shelves); }));
+  saved_ms_ = store_->now_ms();
+  if (options_.keep > 0) {
+    QUIRE_TRY_STATUS(prune(options_.keep));
+  }
+  return stored;
+}
+
+Result<Checkpoint> CheckpointManager::put(const std::string& name,
+                                          std::span<const LiveSequence* const> sequences,
+                                          const PagedStore& shelves) {
   QUIRE_TRY(const std::vector<Checkpoint> earlier, list());
   PieceCutter cutter(options_.tenant);
   for (const Checkpoint& known : earlier) {
@@ -252,20 +283,13 @@ Result<Checkpoint> CheckpointManager::save(std::string name,
       cutter.learn(sequence.parts);
     }
   }
-  Checkpoint checkpoint{.number = earlier.empty() ? 1 : earlier.front().number + 1};
-  checkpoint.name =
-      name.empty() ? base::str_cat("checkpoint-", checkpoint.number) : std::move(name);
-  const auto cuts = common_cuts(chosen);
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    QUIRE_TRY_STATUS(
-        put_pieces(*chosen[i], cutter.cut(*chosen[i], shelves, cuts[i]), shelves, checkpoint));
+  Checkpoint checkpoint{.name = name, .number = earlier.empty() ? 1 : earlier.front().number + 1};
+  const auto cuts = common_cuts(sequences);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    QUIRE_TRY_STATUS(put_pieces(*sequences[i], cutter.cut(*sequences[i], shelves, cuts[i]), shelves,
+                                checkpoint));
   }
-  QUIRE_TRY(Checkpoint stored, put_checkpoint(std::move(checkpoint)));
-  saved_ms_ = store_->now_ms();
-  if (options_.keep > 0) {
-    QUIRE_TRY_STATUS(prune(options_.keep));
-  }
-  return stored;
+  return put_checkpoint(std::move(checkpoint));
 }
 
 Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) const {

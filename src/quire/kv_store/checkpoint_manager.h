@@ -58,10 +58,12 @@ class CheckpointManager {
   [[nodiscard]] static Result<CheckpointManager> create(Store& store, CheckpointOptions options);
 
   // Saves `sequences`, then forgets what `keep` does not cover. Interrupted anywhere, the earlier
-  // checkpoints are whole. `name` empty: "checkpoint-<number>"; one of the same name is replaced.
+  // checkpoints are whole. One of the same name is replaced. `name` empty: "checkpoint-<number>",
+  // with a number that is free: of several processes that save at a time none loses its own.
   // `only`: names of the sequences to save, empty: all; kNotFound for one that is not given. Writes
   // the blocks that no checkpoint of the series has.
-  [[nodiscard]] Result<Checkpoint> save(std::string name, std::span<const LiveSequence> sequences,
+  [[nodiscard]] Result<Checkpoint> save(const std::string& name,
+                                        std::span<const LiveSequence> sequences,
                                         const PagedStore& shelves,
                                         std::span<const std::string> only = {});
 
@@ -98,9 +100,16 @@ class CheckpointManager {
  private:
   CheckpointManager(Store& store, CheckpointOptions options);
   [[nodiscard]] std::string key_of(std::string_view name) const;
+  [[nodiscard]] Result<Checkpoint> put(const std::string& name,
+                                       std::span<const LiveSequence* const> sequences,
+                                       const PagedStore& shelves);
   [[nodiscard]] Status put_pieces(const LiveSequence& sequence,
                                   std::span<const SequencePiece> pieces, const PagedStore& shelves,
                                   Checkpoint& checkpoint);
+  // Fills the entry, but for its parts, from name, number and sequences.
+  [[nodiscard]] Status complete_entry(Checkpoint& checkpoint) const;
+  // Puts the entry under the first name "checkpoint-<number>" that is free from its number on.
+  [[nodiscard]] Status put_numbered(Checkpoint& checkpoint);
   // Puts the entry of what was put before; the stored one.
   [[nodiscard]] Result<Checkpoint> put_checkpoint(Checkpoint checkpoint);
   [[nodiscard]] Status compact_sequence(const SavedSequence& saved, LiveSequence sequence,

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -264,6 +265,37 @@ TEST_F(Checkpoints, ExactlyTheNewestAreKeptAndPinnedOnesBeside) {
   ASSERT_TRUE(checkpoints.latest().ok());
 }
 
+TEST_F(Checkpoints, WithoutANameReplaceNoOther) {
+  CheckpointManager checkpoints = manager();
+  const LiveSequence first = sequence("a", 0, 3), second = sequence("a", 8, 2);
+  ASSERT_TRUE(checkpoints.save("checkpoint-2", {&first, 1}, shelves_).ok());
+  const auto saved = checkpoints.save("", {&second, 1}, shelves_);
+  ASSERT_TRUE(saved.ok());
+  EXPECT_THAT(names(checkpoints.list()), ElementsAre("checkpoint-3", "checkpoint-2"));
+  const auto kept = checkpoints.find("checkpoint-2");
+  ASSERT_TRUE(kept.ok());
+  expect_saved(checkpoints, kept->sequences.front(), first);
+}
+
+TEST_F(Checkpoints, OfWritersAtTheSameTimeAreAllThere) {
+  constexpr int kEach = 20;
+  const auto write = [this](std::int32_t first_block) {
+    Result<Store> store = Store::open(folder_.path() / "store", {.write = {.sync = false}});
+    ASSERT_TRUE(store.ok());
+    auto checkpoints = CheckpointManager::create(*store, {.keep = 0});
+    ASSERT_TRUE(checkpoints.ok());
+    for (int i = 0; i < kEach; ++i) {
+      const LiveSequence live = sequence("a", first_block + i % 8, 2);
+      const auto saved = checkpoints->save("", {&live, 1}, shelves_);
+      ASSERT_TRUE(saved.ok()) << saved.error().message;
+    }
+  };
+  std::thread other([&] { write(0); });
+  write(16);
+  other.join();
+  EXPECT_EQ(manager().list()->size(), 2 * kEach);
+}
+
 TEST_F(Checkpoints, OfOtherSeriesAndTenantsAreLeftAlone) {
   CheckpointManager one = manager({.series = "one", .keep = 1});
   CheckpointManager two = manager({.series = "two", .keep = 1});
@@ -329,6 +361,23 @@ TEST_F(Checkpoints, MetadataOfAStrangerIsAnError) {
             .ok());
     EXPECT_EQ(manager().list().error().code, ErrorCode::kCorrupt) << metadata;
   }
+}
+
+// Equal KV is one object: what one manager forgets the other is about to name.
+TEST_F(Checkpoints, ManagersThatForgetWhatOthersSaveLoseNothing) {
+  const auto save_often = [&](const std::string& series) {
+    Store store = Store::open(folder_.path() / "store", {.write = {.sync = false}}).value();
+    CheckpointManager own = CheckpointManager::create(store, {.series = series, .keep = 1}).value();
+    for (int round = 0; round < 40; ++round) {
+      const std::vector<LiveSequence> live = {sequence("a", round % 3 * 8, 8)};
+      const auto saved = own.save("", live, shelves_);
+      ASSERT_TRUE(saved.ok()) << saved.error().message;
+      EXPECT_EQ(own.list()->size(), 1);
+      expect_saved(own, saved->sequences[0], live[0]);
+    }
+  };
+  std::jthread other([&] { save_often("other"); });
+  save_often("own");
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kKindNames = {"chunk", "sequence", "context",
                                                         "checkpoint"};
-constexpr std::size_t kMaxNameBytes = 1024;
 constexpr std::size_t kMaxParts = std::size_t{1} << 20;
 constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
 

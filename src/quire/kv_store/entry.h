@@ -1,6 +1,7 @@
 // What a user named: an entry of the store and the objects that hold its KV. Plain structs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include "quire/result.h"
 
 namespace quire::kv_store {
+
+inline constexpr std::size_t kMaxNameBytes = 1024;  // of an entry
 
 enum class EntryKind : std::uint8_t { kChunk, kSequence, kContext, kCheckpoint };
 

@@ -26,7 +26,6 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr std::size_t kHashDigits = 64;
 constexpr std::size_t kCopyPiece = std::size_t{1} << 20;
 constexpr std::size_t kPartBytes = 4 + 8 + 8;
 constexpr std::size_t kObjectBytes = kHashDigits + 8;
@@ -42,30 +41,22 @@ struct Manifest {
   std::vector<PackedObject> objects;
 };
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::vector<std::byte> encode(const Manifest& manifest) {
   const Entry& entry = manifest.entry;
   std::map<std::string_view, std::uint32_t> places;
   ByteWriter out(kHashDigits);
-  out.put_bytes(bytes_of(entry.key));
+  out.put_text(entry.key);
   out.put(static_cast<std::uint32_t>(entry.kind));
   out.put(entry.created_ms);
   out.put(static_cast<std::uint32_t>(entry.name.size()));
   out.put(static_cast<std::uint32_t>(entry.metadata_json.size()));
   out.put(static_cast<std::uint32_t>(manifest.objects.size()));
   out.put(static_cast<std::uint32_t>(entry.parts.size()));
-  out.put_bytes(bytes_of(entry.name));
-  out.put_bytes(bytes_of(entry.metadata_json));
+  out.put_text(entry.name);
+  out.put_text(entry.metadata_json);
   for (const PackedObject& object : manifest.objects) {
     places.emplace(object.hash, static_cast<std::uint32_t>(places.size()));
-    out.put_bytes(bytes_of(object.hash));
+    out.put_text(object.hash);
     out.put(object.bytes);
   }
   for (const EntryPart& part : entry.parts) {
@@ -80,23 +71,22 @@ Result<Manifest> decode(std::span<const std::byte> bytes) {
   const Error damaged{.code = ErrorCode::kCorrupt, .message = "its list of objects is damaged"};
   ByteReader in(bytes);
   Manifest manifest;
-  manifest.entry.key = text_of(in.get_bytes(kHashDigits));
+  manifest.entry.key = in.get_text(kHashDigits);
   const auto kind = in.get<std::uint32_t>();
   manifest.entry.created_ms = in.get<std::int64_t>();
   const auto name_bytes = in.get<std::uint32_t>();
   const auto metadata_bytes = in.get<std::uint32_t>();
   const auto num_objects = in.get<std::uint32_t>();
   const auto num_parts = in.get<std::uint32_t>();
-  manifest.entry.name = text_of(in.get_bytes(name_bytes));
-  manifest.entry.metadata_json = text_of(in.get_bytes(metadata_bytes));
+  manifest.entry.name = in.get_text(name_bytes);
+  manifest.entry.metadata_json = in.get_text(metadata_bytes);
   if (!in.holds(num_objects, kObjectBytes) ||
       kind > static_cast<std::uint32_t>(EntryKind::kCheckpoint)) {
     return damaged;
   }
   manifest.entry.kind = static_cast<EntryKind>(kind);
   for (std::uint32_t i = 0; i < num_objects; ++i) {
-    PackedObject object{.hash = text_of(in.get_bytes(kHashDigits)),
-                        .bytes = in.get<std::int64_t>()};
+    PackedObject object{.hash = in.get_text(kHashDigits), .bytes = in.get<std::int64_t>()};
     if (!is_hash(object.hash) || object.bytes < 0) {
       return damaged;
     }
@@ -186,8 +176,8 @@ Status Store::export_entry(std::string_view key, std::string_view tenant,
   }
   QUIRE_TRY(const auto offsets, place_objects(manifest.objects, header.size(),
                                               std::numeric_limits<std::int64_t>::max()));
-  QUIRE_TRY(const Folder folder, Folder::open(path.has_parent_path() ? path.parent_path() : "."));
-  QUIRE_TRY(NewFile file, NewFile::create(folder, path.filename().string()));
+  QUIRE_TRY(const FilePlace place, place_of(path));
+  QUIRE_TRY(NewFile file, NewFile::create(place.folder, place.name));
   for (std::size_t i = 0; i < manifest.objects.size(); ++i) {
     const PackedObject& object = manifest.objects[i];
     QUIRE_TRY_STATUS(export_object(object.hash, file, offsets[i], object.bytes));

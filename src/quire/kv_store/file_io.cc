@@ -17,9 +17,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "quire/base/check.h"
+#include "quire/base/home_path.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
@@ -91,7 +93,17 @@ Error io_error(const std::filesystem::path& path, std::string_view doing, int re
       .message = base::str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason))};
 }
 
-Result<Folder> Folder::open(const std::filesystem::path& path) {
+Result<std::filesystem::path> resolved(const std::filesystem::path& path) {
+  std::error_code failure;
+  const auto whole = std::filesystem::absolute(base::home_path(path.string()), failure);
+  if (failure) {
+    return io_error(path, "resolve", failure.value());
+  }
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+Result<Folder> Folder::open(const std::filesystem::path& given) {
+  QUIRE_TRY(const std::filesystem::path path, resolved(given));
   Folder folder{.descriptor = Descriptor(::open(path.c_str(), kFolderFlags)), .path = path};
   if (folder.descriptor.get() < 0) {
     return io_error(path, "open folder", errno);
@@ -121,7 +133,27 @@ Result<Descriptor> open_file(const Folder& folder, const std::string& name) {
 }
 
 Result<Descriptor> open_file(const std::filesystem::path& path) {
-  return checked_regular(Descriptor(::open(path.c_str(), kReadFlags)), path);
+  const std::string name = base::home_path(path.string());
+  return checked_regular(Descriptor(::open(name.c_str(), kReadFlags)), name);
+}
+
+Result<FilePlace> place_of(const std::filesystem::path& path) {
+  if (!path.has_filename()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot write ", base::quoted(path.string()), ": it names no file")};
+  }
+  QUIRE_TRY(std::filesystem::path whole, resolved(path));
+  std::error_code failure;
+  const auto there = std::filesystem::status(whole, failure);
+  if (std::filesystem::is_regular_file(there)) {
+    whole = std::filesystem::canonical(whole, failure);
+  } else if (std::filesystem::is_directory(there)) {
+    return io_error(whole, "write", EISDIR);
+  } else if (std::filesystem::exists(there)) {
+    return {ErrorCode::kIo, base::str_cat("cannot write ", whole.string(), ": not a regular file")};
+  }
+  QUIRE_TRY(Folder folder, Folder::open(whole.parent_path()));
+  return FilePlace{std::move(folder), whole.filename().string()};
 }
 
 Result<std::int64_t> file_size(const Descriptor& file, const std::filesystem::path& path) {

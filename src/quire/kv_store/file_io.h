@@ -3,6 +3,7 @@
 // and the last component is never followed, so that no link leads out of it.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -37,13 +38,17 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// An open folder; `path` is for messages.
+// `path` as an absolute one without a slash behind it, a leading "~" expanded: what it names stays
+// the same when the working directory changes. kIo where there is none.
+[[nodiscard]] Result<std::filesystem::path> resolved(const std::filesystem::path& path);
+
+// An open folder; `path` is absolute.
 struct Folder {
   Descriptor descriptor;
   std::filesystem::path path;
 
   // kNotFound when there is none, kIo otherwise; a link in place of the folder itself is followed,
-  // since the caller named it.
+  // since the caller named it. A leading "~" is the user's home folder, here and below.
   [[nodiscard]] static Result<Folder> open(const std::filesystem::path& path);
   // The folder `name` inside this one; a link is kIo. `create`: makes it (mode 0700) when missing.
   [[nodiscard]] Result<Folder> open_in(const std::string& name, bool create) const;
@@ -57,9 +62,23 @@ struct Folder {
 // The same for a path of the caller's choice, whose links are followed.
 [[nodiscard]] Result<Descriptor> open_file(const std::filesystem::path& path);
 
+// Where a file of the caller's choice will be; links are followed.
+struct FilePlace {
+  Folder folder;
+  std::string name;
+};
+// kInvalidArgument for a path that names no file, kIo for what a file must not replace: a folder, a
+// device, a pipe.
+[[nodiscard]] Result<FilePlace> place_of(const std::filesystem::path& path);
+
 // Bytes of an open file.
 [[nodiscard]] Result<std::int64_t> file_size(const Descriptor& file,
                                              const std::filesystem::path& path);
+
+// When a file was last written to: nanoseconds since 1970.
+[[nodiscard]] inline std::int64_t modified_ns(const struct stat& info) {
+  return info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec;
+}
 
 // Fills all of `pieces` from `offset` on; they are used up. At most 1024 pieces. kCorrupt when the
 // file ends before, kIo for what the system refuses.

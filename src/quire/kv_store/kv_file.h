@@ -89,9 +89,6 @@ class KVFile {
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<std::byte> to) const;
 
-  // Asks the system to read a layer of a run from the disk; returns at once. A hint.
-  void will_need(int run, int layer) const;
-
   // Reads the whole payload and compares every checksum.
   [[nodiscard]] Status verify() const;
 

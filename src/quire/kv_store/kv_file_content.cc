@@ -19,8 +19,6 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr std::size_t kHashDigits = 64;
-
 Status check_run(const SavedRun& run) {
   if (run.tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "has no tokens"};

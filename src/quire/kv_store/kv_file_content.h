@@ -41,7 +41,8 @@ struct KVFileContent {
 [[nodiscard]] std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
                                                          const SavedRun& run);
 
-// 64 lower-case hexadecimal digits.
+// kHashDigits lower-case hexadecimal digits.
+inline constexpr std::size_t kHashDigits = 64;
 [[nodiscard]] bool is_hash(std::string_view text);
 
 // kInvalidArgument unless it is a JSON object of at most kMaxMetadataBytes.

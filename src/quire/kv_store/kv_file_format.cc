@@ -31,23 +31,25 @@ namespace {
 
 // The first byte is no text, and the line ends are lost where a transfer "mends" them.
 using Magic = std::array<std::uint8_t, 8>;
-constexpr Magic kKVMagic = {0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'};
-constexpr Magic kEntryMagic = {0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'};
 constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
-constexpr std::size_t kHashDigits = 64;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
 
 enum class DTypeCode : std::uint8_t { kFloat32 = 1, kBFloat16 = 2 };
 
-const Magic& magic_of(FileKind kind) { return kind == FileKind::kKV ? kKVMagic : kEntryMagic; }
+// What tells one kind of file from another.
+struct KindTraits {
+  Magic magic;
+  std::uint32_t version;
+  std::string_view name;
+};
 
-std::uint32_t version_of(FileKind kind) {
-  return kind == FileKind::kKV ? kKVFileVersion : kEntryFileVersion;
-}
-
-std::string_view name_of(FileKind kind) {
-  return kind == FileKind::kKV ? "kv file" : "store entry file";
+const KindTraits& traits_of(FileKind kind) {
+  static constexpr KindTraits kTraits[] = {
+      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersion, "kv file"},
+      {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
+      {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
+  return kTraits[static_cast<std::uint8_t>(kind)];
 }
 
 Error corrupt(std::string message) {
@@ -55,17 +57,6 @@ Error corrupt(std::string message) {
 }
 
 Error too_short() { return corrupt("the header ends before its last field"); }
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-std::string text_of(std::span<const std::byte> bytes) {
-  std::string text(bytes.size(), '\0');
-  std::transform(bytes.begin(), bytes.end(), text.begin(),
-                 [](std::byte byte) { return static_cast<char>(byte); });
-  return text;
-}
 
 Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   tensor::KVGeometry geometry;
@@ -205,8 +196,7 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   const tensor::KVGeometry& geometry = content.geometry;
   ByteWriter out(header_size(header));
   out.put_bytes(std::as_bytes(std::span(content.fingerprint.bytes)));
-  out.put_bytes(
-      bytes_of(content.object_hash.empty() ? std::string(kHashDigits, '\0') : content.object_hash));
+  out.put_text(content.object_hash.empty() ? std::string(kHashDigits, '\0') : content.object_hash);
   out.put(geometry.layers);
   out.put(geometry.kv_heads);
   out.put(geometry.head_dim);
@@ -234,15 +224,15 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
     std::for_each(pieces.stored_bytes.begin(), pieces.stored_bytes.end(),
                   [&](std::uint32_t bytes) { out.put(bytes); });
   }
-  out.put_bytes(bytes_of(content.metadata_json));
+  out.put_text(content.metadata_json);
   QUIRE_CHECK(out.bytes().size() == header_size(header), "header size and encoding disagree");
   return std::move(out).take();
 }
 
 std::vector<std::byte> encode_preamble(const Preamble& preamble) {
   ByteWriter out(kPreambleBytes);
-  out.put_bytes(std::as_bytes(std::span(magic_of(preamble.kind))));
-  out.put(version_of(preamble.kind));
+  out.put_bytes(std::as_bytes(std::span(traits_of(preamble.kind).magic)));
+  out.put(traits_of(preamble.kind).version);
   out.put(std::uint32_t{0});
   out.put(preamble.header_bytes);
   out.put(preamble.file_bytes);
@@ -255,19 +245,19 @@ std::vector<std::byte> encode_preamble(const Preamble& preamble) {
 
 Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
                                 std::int64_t file_bytes) {
+  const KindTraits& wanted = traits_of(kind);
   if (bytes.size() < kPreambleBytes) {
-    return corrupt(base::str_cat("a ", name_of(kind), " has at least ", kPreambleBytes,
+    return corrupt(base::str_cat("a ", wanted.name, " has at least ", kPreambleBytes,
                                  " bytes, this one has ", bytes.size()));
   }
   ByteReader reader(bytes);
-  const Magic& magic = magic_of(kind);
+  const Magic& magic = wanted.magic;
   if (std::memcmp(reader.get_bytes(magic.size()).data(), magic.data(), magic.size()) != 0) {
-    return corrupt(base::str_cat("not a ", name_of(kind), ": it begins with other bytes"));
+    return corrupt(base::str_cat("not a ", wanted.name, ": it begins with other bytes"));
   }
-  if (const auto version = reader.get<std::uint32_t>(); version != version_of(kind)) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(name_of(kind), " format version ", version, ", this build reads version ",
-                          version_of(kind))};
+  if (const auto version = reader.get<std::uint32_t>(); version != wanted.version) {
+    return {ErrorCode::kUnsupported, base::str_cat(wanted.name, " format version ", version,
+                                                   ", this build reads version ", wanted.version)};
   }
   const auto first = bytes.first(kPreambleChecksumAt);
   ByteReader sum(bytes.subspan(kPreambleChecksumAt));
@@ -298,7 +288,7 @@ Result<KVFileHeader> parse_header(std::span<const std::byte> bytes, std::int64_t
   const auto fingerprint = reader.get_bytes(content.fingerprint.bytes.size());
   std::transform(fingerprint.begin(), fingerprint.end(), content.fingerprint.bytes.begin(),
                  [](std::byte byte) { return static_cast<std::uint8_t>(byte); });
-  content.object_hash = text_of(reader.get_bytes(kHashDigits));
+  content.object_hash = reader.get_text(kHashDigits);
   if (content.object_hash == std::string(kHashDigits, '\0')) {
     content.object_hash.clear();
   }
@@ -320,7 +310,7 @@ Result<KVFileHeader> parse_header(std::span<const std::byte> bytes, std::int64_t
   }
   QUIRE_TRY_STATUS(parse_runs(reader, num_runs, header));
   QUIRE_TRY_STATUS(parse_pieces(reader, header));
-  content.metadata_json = text_of(reader.get_bytes(metadata_bytes));
+  content.metadata_json = reader.get_text(metadata_bytes);
   if (reader.failed() || reader.left() != 0) {
     return reader.failed() ? too_short() : corrupt("the header goes on behind its last field");
   }

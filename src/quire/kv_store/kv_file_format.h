@@ -41,8 +41,9 @@ struct KVFileHeader {
 };
 
 // What begins with a preamble. Versions are counted for each kind.
-enum class FileKind : std::uint8_t { kKV, kEntry };
+enum class FileKind : std::uint8_t { kKV, kEntry, kWeights };
 inline constexpr std::uint32_t kEntryFileVersion = 1;
+inline constexpr std::uint32_t kWeightsFileVersion = 1;
 
 struct Preamble {
   FileKind kind = FileKind::kKV;

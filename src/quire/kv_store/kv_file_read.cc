@@ -1,4 +1,3 @@
-#include <fcntl.h>
 
 #include <algorithm>
 #include <array>
@@ -256,16 +255,6 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
     to = to.subspan(blocks * block_bytes);
   }
   return {};
-}
-
-void KVFile::will_need(int run, int layer) const {
-  if (run < 0 || static_cast<std::size_t>(run) >= content().runs.size() || layer < 0 ||
-      layer >= content().geometry.layers) {
-    return;
-  }
-  const std::int64_t begin = piece_offset(run, piece_index({.run = run, .layer = layer}));
-  const std::int64_t end = piece_offset(run, piece_index({.run = run, .layer = layer + 1}));
-  ::posix_fadvise(file_.get(), begin, end - begin, POSIX_FADV_WILLNEED);
 }
 
 Status KVFile::verify_head(Place at, std::span<const std::span<std::byte>> scratch,

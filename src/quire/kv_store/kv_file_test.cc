@@ -182,7 +182,6 @@ TEST(KVFile, ReadsAPartOfARun) {
     sources.push_back(saved.blocks[0][static_cast<std::size_t>(i + 13)]);
   }
   for (int layer = 0; layer < 2; ++layer) {
-    file->will_need(0, layer);
     ASSERT_TRUE(file->read_layer(0, layer, 13, targets, to).ok());
   }
   EXPECT_EQ(shelf_bytes(to, targets), shelf_bytes(from, sources));
@@ -424,6 +423,36 @@ TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
   EXPECT_EQ(file_bytes_of(path), before);
   const auto left = std::distance(std::filesystem::directory_iterator(folder.path()), {});
   EXPECT_EQ(left, 1) << "temporary files stay behind";
+}
+
+TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
+  const TemporaryFolder folder;
+  const PagedStore shelves = random_shelves(small_geometry(), 6, 16);
+  const Saved saved = two_runs(shelves.geometry());
+  ASSERT_EQ(::mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_directory(folder.path() / "folder");
+  std::filesystem::create_symlink("pipe", folder.path() / "to pipe");
+  for (const std::string name : {"pipe", "folder", "to pipe"}) {
+    const Status written =
+        write_kv_file(folder.path() / name, saved.content, shelves, saved.blocks);
+    ASSERT_FALSE(written.ok()) << name;
+    EXPECT_EQ(written.error().code, ErrorCode::kIo);
+    EXPECT_THAT(written.error().message,
+                HasSubstr(name == "folder" ? "directory" : "not a regular file"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(folder.path() / "pipe"));
+  for (const std::filesystem::path& path : {folder.path() / "", std::filesystem::path()}) {
+    EXPECT_EQ(write_kv_file(path, saved.content, shelves, saved.blocks).error().code,
+              ErrorCode::kInvalidArgument);
+  }
+  ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks).ok());
+  std::filesystem::create_symlink("a", folder.path() / "link");
+  const auto before = file_bytes_of(folder.path() / "a");
+  Saved other = saved;
+  other.content.metadata_json = R"({"other":true})";
+  ASSERT_TRUE(write_kv_file(folder.path() / "link", other.content, shelves, saved.blocks).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link"));
+  EXPECT_NE(file_bytes_of(folder.path() / "a"), before);
 }
 
 TEST(KVFile, AFileThatShrinksOrIsReplacedWhileOpenIsAnErrorOrTheOldFile) {

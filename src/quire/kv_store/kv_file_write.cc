@@ -218,12 +218,8 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
 Status write_kv_file(const std::filesystem::path& path, const KVFileContent& content,
                      const PagedStore& shelves, std::span<const std::vector<BlockId>> blocks,
                      const WriteOptions& options) {
-  if (!path.has_filename()) {
-    return refuse(base::str_cat(path.string(), " names no file"));
-  }
-  QUIRE_TRY(const Folder folder, Folder::open(path.has_parent_path() ? path.parent_path() : "."));
-  const auto written =
-      write_kv_file(folder, path.filename().string(), content, shelves, blocks, options);
+  QUIRE_TRY(const FilePlace place, place_of(path));
+  const auto written = write_kv_file(place.folder, place.name, content, shelves, blocks, options);
   return written.ok() ? Status() : Status(written.error());
 }
 

@@ -1,13 +1,9 @@
 #include "quire/kv_store/store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +14,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,6 +25,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/result.h"
@@ -37,102 +33,19 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr std::string_view kFormatStart = "quire store ";
-constexpr int kFormatVersion = 1;
-
-Status no_store(const Folder& folder, std::string_view why) {
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat(folder.path.string(), " is not a quire store: ", why)};
-}
-
-bool may_write(const Folder& folder) {
-  return ::faccessat(folder.descriptor.get(), ".", W_OK | X_OK, AT_EACCESS) == 0;
-}
-
-// Anything but what a store leaves that was killed while it was made.
-bool holds_something(const std::filesystem::path& path) {
-  std::error_code failure;
-  for (const auto& item : std::filesystem::directory_iterator(path, failure)) {
-    if (!item.path().filename().string().starts_with(kTemporaryPrefix)) {
-      return true;
-    }
-  }
-  return bool(failure);
-}
-
-Status write_format(const Folder& folder) {
-  const std::string text = base::str_cat(kFormatStart, kFormatVersion, "\n");
-  QUIRE_TRY(NewFile file, NewFile::create(folder, kFormatName));
-  QUIRE_TRY_STATUS(write_at(file.descriptor(), std::as_bytes(std::span(text)), 0, file.path()));
-  return file.commit(true);
-}
-
-Status check_format(const Folder& folder) {
-  QUIRE_TRY(const Descriptor file, open_file(folder, kFormatName));
-  QUIRE_TRY(const std::int64_t size, file_size(file, folder.path / kFormatName));
-  std::string text(static_cast<std::size_t>(std::min<std::int64_t>(size, 64)), '\0');
-  QUIRE_TRY_STATUS(read_at(file, std::as_writable_bytes(std::span(text)), 0, folder.path));
-  int version = 0;
-  const char* end = text.data() + text.size();
-  if (!text.starts_with(kFormatStart) ||
-      std::from_chars(text.data() + kFormatStart.size(), end, version).ec != std::errc()) {
-    return no_store(folder, "its file \"format\" says something else");
-  }
-  if (version != kFormatVersion) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(folder.path.string(), ": store format version ", version,
-                          ", this build reads version ", kFormatVersion)};
-  }
-  return {};
-}
-
-// The same, for a folder that must be a store already.
-Status check_is_store(const Folder& folder) {
-  Status format = check_format(folder);
-  return !format.ok() && format.error().code == ErrorCode::kNotFound
-             ? no_store(folder, "it has no file \"format\"")
-             : format;
-}
-
-// Makes what a new store needs. The caller holds the lock of the folder.
-Status set_up(const Folder& folder) {
-  Status format = check_format(folder);
-  if (format.ok() || format.error().code != ErrorCode::kNotFound) {
-    return format;
-  }
-  if (holds_something(folder.path)) {
-    return no_store(folder, "it holds other files and no file \"format\"");
-  }
-  return write_format(folder);
-}
-
 Result<StoreIndex> open_index(const Folder& folder, const Folder& objects,
                               const StoreOptions& options) {
-  if (::faccessat(folder.descriptor.get(), kIndexName, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
-      holds_something(objects.path)) {
-    return {
-        ErrorCode::kCorrupt,
-        base::str_cat((folder.path / kIndexName).string(),
-                      " is missing, but there are objects; `quire store repair` makes a new one")};
+  struct stat index{};
+  const bool there =
+      ::fstatat(folder.descriptor.get(), kIndexName, &index, AT_SYMLINK_NOFOLLOW) == 0;
+  if ((!there || (S_ISREG(index.st_mode) && index.st_size == 0)) && holds_something(objects.path)) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat((folder.path / kIndexName).string(), there ? " is empty" : " is missing",
+                          ", but there are objects; `quire store repair` makes a new one")};
   }
   return options.read_only ? StoreIndex::open_read_only(folder)
                            : StoreIndex::open_writable(folder, options.write.sync);
 }
-
-// Held while a store is opened for writing, so that two processes do not make it at once.
-class FolderLock {
- public:
-  explicit FolderLock(const Folder& folder) : fd_(folder.descriptor.get()) {
-    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock() { ::flock(fd_, LOCK_UN); }
-
- private:
-  int fd_;
-};
 
 std::int64_t tokens_of(const KVFileContent& content) {
   std::int64_t tokens = 0;
@@ -171,27 +84,11 @@ Store::Store(Folder folder, Folder objects, StoreIndex index, StoreOptions optio
       options_(std::move(options)) {}
 
 Result<Store> Store::open(const std::filesystem::path& path, StoreOptions options) {
-  const bool creates = options.create && !options.read_only;
-  if (creates && !std::filesystem::exists(path)) {
-    std::error_code failure;
-    std::filesystem::create_directories(std::filesystem::absolute(path).parent_path(), failure);
-    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-      return io_error(path, "create store", errno);
-    }
-  }
-  QUIRE_TRY(Folder folder, Folder::open(path));
-  if (!options.read_only && may_write(folder)) {
-    const FolderLock lock(folder);
-    QUIRE_TRY_STATUS(creates ? set_up(folder) : check_is_store(folder));
-    QUIRE_TRY(Folder objects, folder.open_in(kObjectsName, true));
-    QUIRE_TRY(StoreIndex index, open_index(folder, objects, options));
-    return Store(std::move(folder), std::move(objects), std::move(index), std::move(options));
-  }
-  options.read_only = true;
-  QUIRE_TRY_STATUS(check_is_store(folder));
-  QUIRE_TRY(Folder objects, folder.open_in(kObjectsName, false));
-  QUIRE_TRY(StoreIndex index, open_index(folder, objects, options));
-  return Store(std::move(folder), std::move(objects), std::move(index), std::move(options));
+  QUIRE_TRY(StoreFolder opened, open_store_folder(path, !options.read_only, options.create));
+  options.read_only = !opened.writable();
+  QUIRE_TRY(Folder objects, opened.folder.open_in(kObjectsName, opened.writable()));
+  QUIRE_TRY(StoreIndex index, open_index(opened.folder, objects, options));
+  return Store(std::move(opened.folder), std::move(objects), std::move(index), std::move(options));
 }
 
 Status Store::check_writable() const {
@@ -216,9 +113,7 @@ Result<Store::FileIdentity> Store::identify(const Folder& folder, const std::str
   if (::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
     return io_error(folder.path / name, "examine", errno);
   }
-  return FileIdentity{.inode = info.st_ino,
-                      .bytes = info.st_size,
-                      .changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
+  return FileIdentity{.inode = info.st_ino, .bytes = info.st_size, .changed_ns = modified_ns(info)};
 }
 
 Status Store::note_whole(const Folder& folder, const std::string& hash,
@@ -239,6 +134,11 @@ Result<KVFile> Store::open_object(const std::string& hash) const {
                           base::quoted(file.content().object_hash))};
   }
   return file;
+}
+
+bool Store::is_there(const std::string& hash) const {
+  const auto folder = object_folder(hash, false);
+  return folder.ok() && identify(*folder, hash).ok();
 }
 
 Result<bool> Store::has_object(const std::string& hash, const KVFileContent& content) {
@@ -307,6 +207,13 @@ Status Store::check_parts(const Entry& entry, const std::string& hash,
 }
 
 Status Store::put_entry(Entry entry) {
+  QUIRE_TRY([[maybe_unused]] const bool put, put_entry(std::move(entry), true));
+  return {};
+}
+
+Result<bool> Store::put_new_entry(Entry entry) { return put_entry(std::move(entry), false); }
+
+Result<bool> Store::put_entry(Entry entry, bool may_replace) {
   QUIRE_TRY_STATUS(check_writable());
   QUIRE_TRY_STATUS(check_entry(entry));
   entry.accessed_ms = options_.now_ms();
@@ -314,6 +221,12 @@ Status Store::put_entry(Entry entry) {
   entry.tokens = entry.bytes = 0;
   // Under the lock no gc can remove what is found here.
   QUIRE_TRY(Transaction transaction, index_.begin());
+  if (!may_replace) {
+    QUIRE_TRY(const std::optional<Entry> there, index_.find(entry.key, entry.tenant));
+    if (there) {
+      return false;
+    }
+  }
   for (const EntryPart& part : entry.parts) {
     entry.tokens += part.tokens;
   }
@@ -326,7 +239,7 @@ Status Store::put_entry(Entry entry) {
   QUIRE_TRY_STATUS(index_.put(entry));
   QUIRE_TRY_STATUS(transaction.commit());
   keep_below_limit(entry);
-  return {};
+  return true;
 }
 
 bool Store::is_visible(const Entry& entry) const {

@@ -4,6 +4,7 @@
 //   DIR/objects/ab/<hash>.qkv    KV files named by what the KV is: equal KV is written once
 //   DIR/index.sqlite             entries: what users named, which objects hold it, pins, TTL,
 //   access
+//   DIR/weights/<hash>.qw        weights files, which models are mapped from (weights_file.h)
 //
 // Invariants:
 // 1. An entry in the index names only objects that were whole and on the disk when it was put.
@@ -35,6 +36,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/store_index.h"
+#include "quire/kv_store/weights_folder.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -59,8 +61,10 @@ struct GcReport {
   std::int64_t removed_objects = 0;      // no entry named them any more
   std::int64_t removed_bytes = 0;        // of those
   std::int64_t removed_temporaries = 0;  // of writers that were killed
-  std::int64_t objects = 0;              // left
-  std::int64_t bytes = 0;                // left
+  std::int64_t removed_weights = 0;      // weights files that no start would use
+  std::int64_t removed_weight_bytes = 0;
+  std::int64_t objects = 0;  // left
+  std::int64_t bytes = 0;    // left
 };
 
 struct ObjectReport {
@@ -96,12 +100,16 @@ class Store {
   // kNotFound, kCorrupt and the like name the object; to a reader each of them is a miss. The
   // caller compares the tokens.
   [[nodiscard]] Result<KVFile> open_object(const std::string& hash) const;
+  // Whether its file is there, whatever is in it. Cost: two looks at the file system.
+  [[nodiscard]] bool is_there(const std::string& hash) const;
 
   // Puts or replaces an entry and sets its tokens, bytes and times. kNotFound naming an object that
   // is not (or no longer) there: put it and try again. kInvalidArgument for a part of an object
   // beyond the tokens that it has. Above max_bytes others go as by gc, never this one; what that
   // fails to do the next put does.
   [[nodiscard]] Status put_entry(Entry entry);
+  // The same, but where the tenant has an entry of that key already, nothing is put: false.
+  [[nodiscard]] Result<bool> put_new_entry(Entry entry);
   // Nothing when there is none or it has expired. No use: see touch.
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
                                                   std::string_view tenant) const;
@@ -122,12 +130,14 @@ class Store {
                                     bool wipe = false);
 
   // Removes expired entries, then least recently used ones while the objects exceed max_bytes
-  // (never pinned ones), objects that no entry names and that are older than grace_ms, and what
-  // killed writers left. An object that another process is about to name may go: its put_entry says
-  // so.
+  // (never pinned ones), objects that no entry names and that are older than grace_ms, what killed
+  // writers left, and weights files that no start would use. An object that another process is
+  // about to name may go: its put_entry says so.
   [[nodiscard]] Result<GcReport> gc();
   // Reads every object. kCorrupt only when the index itself is damaged.
   [[nodiscard]] Result<std::vector<ObjectReport>> verify() const;
+  // Its weights files; `verify`: with every checksum compared. max_bytes does not count them.
+  [[nodiscard]] std::vector<WeightsReport> weights(bool verify = false) const;
   // For a damaged or missing index, with the store closed everywhere: sets it aside
   // (index.sqlite.damaged) and makes a new one of the entries that can still be read and whose
   // objects are all there. Returns how many.
@@ -143,6 +153,7 @@ class Store {
                                            std::string_view tenant);
 
  private:
+  [[nodiscard]] Result<bool> put_entry(Entry entry, bool may_replace);
   // What tells an object's file from another under the same name.
   struct FileIdentity {
     std::uint64_t inode = 0;
@@ -204,5 +215,20 @@ class Store {
   std::unordered_map<std::string, WholeObject> whole_;  // objects seen whole, as they were then
   std::optional<std::int64_t> room_;  // bytes that may be written before max_bytes is looked at
 };
+
+// What `put` gives, which puts objects and then the entry that names them: again, a few times at
+// most, where others took one of them meanwhile (kNotFound).
+template <class Put>
+auto put_until_there(Put put) -> decltype(put()) {
+  constexpr int kAttempts = 4;
+  auto done = put();
+  for (int attempt = 1; attempt < kAttempts && !done.ok(); ++attempt) {
+    if (done.error().code != ErrorCode::kNotFound) {
+      break;
+    }
+    done = put();
+  }
+  return done;
+}
 
 }  // namespace quire::kv_store

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
@@ -104,7 +105,7 @@ class StoreTest : public ::testing::Test {
   TemporaryFolder folder_;
   PagedStore shelves_;
   std::filesystem::path path_;
-  std::int64_t ahead_ms_ = 0;
+  std::atomic<std::int64_t> ahead_ms_ = 0;
 };
 
 }  // namespace quire::kv_store

@@ -65,6 +65,37 @@ TEST_F(StoreTest, FilesAreForTheirUserAlone) {
   EXPECT_EQ(static_cast<int>(std::filesystem::status(path_).permissions()), 0700);
 }
 
+TEST_F(StoreTest, AFolderNamedWithASlashIsPrivateToo) {
+  const mode_t before = ::umask(022);
+  path_ += "/";
+  open();
+  ::umask(before);
+  EXPECT_EQ(static_cast<int>(std::filesystem::status(path_).permissions()), 0700);
+}
+
+TEST_F(StoreTest, ARelativePathStaysTheSameFolderWhenTheWorkingDirectoryChanges) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_.path());
+  Store store = Store::open("store").value();
+  std::filesystem::current_path(before);
+  put(store, "a", {0});
+  EXPECT_EQ(store.path(), path_);
+  EXPECT_EQ(store.verify().value().size(), 1);
+  EXPECT_EQ(store.gc().value().objects, 1);
+}
+
+TEST_F(StoreTest, PathsThatTheSystemRefusesAreErrors) {
+  std::filesystem::create_symlink("loop", folder_.path() / "loop");
+  for (const std::filesystem::path& path :
+       {folder_.path() / std::string(300, 'a'), folder_.path() / "loop",
+        folder_.path() / std::string(300, 'a') / "b", std::filesystem::path("/dev/null"),
+        std::filesystem::path()}) {
+    const auto store = Store::open(path);
+    ASSERT_FALSE(store.ok()) << path;
+    EXPECT_EQ(store.error().code, ErrorCode::kIo) << path;
+  }
+}
+
 // The body runs in another process, as a user for whom file modes count.
 void as_plain_user(const std::filesystem::path& path, const std::function<bool()>& body) {
   constexpr uid_t kNobody = 65534;
@@ -159,6 +190,8 @@ TEST_F(StoreTest, ADamagedIndexIsAnErrorAndRepairKeepsWhatCanBeRead) {
   EXPECT_TRUE(open().verify().ok());
   std::filesystem::remove(index);
   EXPECT_THAT(Store::open(path_).error().message, HasSubstr("is missing"));
+  write_bytes(index, {});
+  EXPECT_THAT(Store::open(path_).error().message, HasSubstr("is empty"));
   EXPECT_EQ(*Store::repair(path_), 0);
   EXPECT_TRUE(open().list()->empty());
 }

@@ -9,11 +9,16 @@ namespace quire::kv_store {
 
 inline constexpr const char* kFormatName = "format";
 inline constexpr const char* kObjectsName = "objects";
+inline constexpr const char* kWeightsName = "weights";
 inline constexpr std::string_view kObjectEnding = ".qkv";
+inline constexpr std::string_view kWeightsEnding = ".qw";
 inline constexpr std::size_t kFolderDigits = 2;  // of the hash: the folder of an object
 
 [[nodiscard]] inline std::string object_file_name(std::string_view hash) {
   return std::string(hash).append(kObjectEnding);
+}
+[[nodiscard]] inline std::string weights_file_name(std::string_view key) {
+  return std::string(key).append(kWeightsEnding);
 }
 
 }  // namespace quire::kv_store

@@ -14,12 +14,14 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/device/cpu/thread_pool.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
@@ -28,6 +30,7 @@
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
+#include "quire/kv_store/weights_folder.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -39,9 +42,7 @@ constexpr std::size_t kWipePiece = std::size_t{1} << 20;
 // others write too.
 constexpr std::int64_t kLookShare = 16;
 
-std::int64_t modified_ms(const struct stat& info) {
-  return info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1'000'000;
-}
+std::int64_t modified_ms(const struct stat& info) { return modified_ns(info) / 1'000'000; }
 
 // The hash in "<hash>.qkv", or "".
 std::string hash_of(std::string_view file_name) {
@@ -50,6 +51,14 @@ std::string hash_of(std::string_view file_name) {
   }
   file_name.remove_suffix(kObjectEnding.size());
   return is_hash(file_name) ? std::string(file_name) : std::string();
+}
+
+void visit_files(const Folder& folder,
+                 const std::function<void(const Folder&, const std::string&)>& visit) {
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(folder.path, ignored)) {
+    visit(folder, file.path().filename().string());
+  }
 }
 
 }  // namespace
@@ -62,10 +71,7 @@ Status Store::for_each_file(
     if (!folder.ok()) {
       continue;  // a stray file or link: nothing of ours
     }
-    std::error_code ignored;
-    for (const auto& file : std::filesystem::directory_iterator(folder->path, ignored)) {
-      visit(*folder, file.path().filename().string());
-    }
+    visit_files(*folder, visit);
   }
   return failure ? Status(io_error(objects_.path, "list", failure.value())) : Status();
 }
@@ -188,7 +194,13 @@ Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObjec
 
 Result<GcReport> Store::gc() {
   QUIRE_TRY_STATUS(check_writable());
-  return collect(nullptr);
+  QUIRE_TRY(GcReport report, collect(nullptr));
+  if (const auto weights = folder_.open_in(kWeightsName, false); weights.ok()) {
+    const RemovedWeights removed = remove_useless_weights(*weights);
+    report.removed_weights = removed.files;
+    report.removed_weight_bytes = removed.bytes;
+  }
+  return report;
 }
 
 void Store::keep_below_limit(const Entry& entry) {
@@ -239,15 +251,31 @@ Result<GcReport> Store::collect(const Entry* keep) {
 std::int64_t Store::remove_temporaries() const {
   std::int64_t removed = 0;
   const std::int64_t old = options_.now_ms() - options_.grace_ms;
-  static_cast<void>(for_each_file([&](const Folder& folder, const std::string& name) {
+  const auto remove = [&](const Folder& folder, const std::string& name) {
     struct stat info{};
     if (name.starts_with(kTemporaryPrefix) &&
         ::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
         modified_ms(info) <= old && ::unlinkat(folder.descriptor.get(), name.c_str(), 0) == 0) {
       ++removed;
     }
-  }));
+  };
+  static_cast<void>(for_each_file(remove));
+  if (const auto weights = folder_.open_in(kWeightsName, false); weights.ok()) {
+    visit_files(*weights, remove);
+  }
   return removed;
+}
+
+std::vector<WeightsReport> Store::weights(bool verify) const {
+  const auto weights = folder_.open_in(kWeightsName, false);
+  if (!weights.ok()) {
+    return {};  // nobody has kept any
+  }
+  if (!verify) {
+    return examine_weights(*weights, nullptr);
+  }
+  device::ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  return examine_weights(*weights, &pool);
 }
 
 Result<std::vector<ObjectReport>> Store::verify() const {
@@ -255,11 +283,17 @@ Result<std::vector<ObjectReport>> Store::verify() const {
   QUIRE_TRY(const auto references, index_.references());
   QUIRE_TRY(const auto objects, scan_objects());
   std::vector<ObjectReport> reports;
+  const auto is_gone = [](const auto& file) {
+    return !file.ok() && file.error().code == ErrorCode::kNotFound;
+  };
   for (const auto& [hash, object] : objects) {
     ObjectReport report{.hash = hash, .bytes = object.bytes};
     const auto count = references.find(hash);
     report.entries = count == references.end() ? 0 : count->second;
     const auto file = open_object(hash);
+    if (is_gone(file)) {
+      continue;
+    }
     const Status whole = file.ok() ? file->verify() : Status(file.error());
     if (!whole.ok()) {
       report.state = ObjectReport::State::kDamaged;
@@ -267,8 +301,10 @@ Result<std::vector<ObjectReport>> Store::verify() const {
     }
     reports.push_back(std::move(report));
   }
+  // What others removed meanwhile is missing only if an entry names it still.
   for (const auto& [hash, count] : references) {
-    if (!objects.contains(hash)) {
+    QUIRE_TRY(const bool named, index_.is_referenced(hash));
+    if (named && is_gone(open_object(hash))) {
       reports.push_back({.hash = hash,
                          .state = ObjectReport::State::kMissing,
                          .entries = count,

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "quire/kv_store/store.h"
@@ -34,6 +36,37 @@ TEST_F(StoreTest, WipingOverwritesTheBytesBeforeTheNameGoes) {
   const std::vector<char> bytes = file_bytes_of(folder_.path() / "seen");
   EXPECT_FALSE(bytes.empty());
   EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; }));
+}
+
+TEST_F(StoreTest, VerifyingFindsNoDamageInWhatAnotherRemovesMeanwhile) {
+  Store store = open();
+  std::atomic<bool> done = false;
+  std::jthread other([&] {
+    Store theirs = open();
+    for (int round = 0; round < 150; ++round) {
+      put(theirs, "a", {0, 1, 2, 3});
+      EXPECT_TRUE(theirs.remove(test_hash("a"), "t").ok());
+    }
+    done = true;
+  });
+  while (!done) {
+    for (const ObjectReport& report : store.verify().value()) {
+      EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;
+    }
+  }
+}
+
+TEST(PutUntilThere, PutsAgainWhatOthersTookAndNothingElse) {
+  const auto calls_until = [](ErrorCode code, int failures) {
+    int calls = 0;
+    const Status done =
+        put_until_there([&] { return ++calls <= failures ? Status(code, "taken") : Status(); });
+    return done.ok() ? calls : -calls;
+  };
+  EXPECT_EQ(calls_until(ErrorCode::kNotFound, 0), 1);
+  EXPECT_EQ(calls_until(ErrorCode::kNotFound, 2), 3);
+  EXPECT_EQ(calls_until(ErrorCode::kNotFound, 100), -4);
+  EXPECT_EQ(calls_until(ErrorCode::kIo, 1), -1);
 }
 
 TEST_F(StoreTest, ExpiredEntriesAreGoneUnlessPinned) {

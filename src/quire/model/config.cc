@@ -1,5 +1,6 @@
 #include "quire/model/config.h"
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config_internal.h"
@@ -95,9 +97,8 @@ struct PackedByteCounter {
   std::int64_t total = 0;
   Status matrix(const WeightId& id, const kernels::PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
-    const std::int64_t panels = (columns + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
-    const std::int64_t steps = (depth + kernels::kStepDepth - 1) / kernels::kStepDepth;
-    total += panels * steps * kernels::step_bytes(weight_format(config, id.part, format));
+    const auto packed = weight_format(config, id.part, format);
+    total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
   }
   Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
@@ -106,7 +107,32 @@ struct PackedByteCounter {
   }
 };
 
+void add_double(base::FieldHasher& hasher, double value) {
+  hasher.add_int(std::bit_cast<std::int64_t>(value));
+}
+
 }  // namespace
+
+void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
+  for (const std::int64_t value :
+       {std::int64_t{config.vocab_size}, std::int64_t{config.hidden_size},
+        std::int64_t{config.intermediate_size}, std::int64_t{config.layers},
+        std::int64_t{config.heads}, std::int64_t{config.kv_heads}, std::int64_t{config.head_dim},
+        std::int64_t{config.tied_embeddings}, std::int64_t{config.qkv_bias},
+        std::int64_t{config.output_bias}, std::int64_t{config.mlp_bias},
+        std::int64_t{config.qk_norm}}) {
+    hasher.add_int(value);
+  }
+  add_double(hasher, config.norm_epsilon);
+  add_double(hasher, config.rotary.scale);
+  hasher.add_int(config.rotary.rotary_dim());
+  for (const double frequency : config.rotary.inverse_frequencies) {
+    add_double(hasher, frequency);
+  }
+  for (const std::int32_t window : config.window_tokens) {
+    hasher.add_int(window);
+  }
+}
 
 std::int64_t packed_weight_bytes(const ModelConfig& config, kernels::WeightFormat format) {
   DecoderWeights shape;

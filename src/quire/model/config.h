@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/base/sha256.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/rotary.h"
 #include "quire/result.h"
@@ -60,6 +61,9 @@ struct ModelConfig {
 // Shapes of public models for benchmarks on random weights: "tinyllama-1.1b", "llama-3.1-8b", ...
 [[nodiscard]] Result<ModelConfig> config_from_preset(std::string_view name);
 [[nodiscard]] std::vector<std::string> preset_names();
+
+// Feeds every field that decides a result; names and ids do not.
+void add_config(base::FieldHasher& hasher, const ModelConfig& config);
 
 // Bytes of the weights of `config` once packed in `format`: what a decoder of it holds.
 [[nodiscard]] std::int64_t packed_weight_bytes(const ModelConfig& config,

@@ -1,7 +1,6 @@
 #include "quire/model/cpu_backend.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include "quire/attention/plan.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
+#include "quire/base/stopwatch.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/elementwise.h"
@@ -33,21 +33,9 @@
 namespace quire::model {
 namespace {
 
+using base::Stopwatch;
 using device::AlignedBuffer;
 using tensor::PagedKVView;
-
-// Adds the time since the last lap to whichever part has just run.
-class Stopwatch {
- public:
-  void lap(double& part) {
-    const auto now = std::chrono::steady_clock::now();
-    part += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 // What all layers with one window share during a step.
 struct WindowPlan {
@@ -124,7 +112,7 @@ struct CpuBackend final : DecoderBackend {
             .softmax_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
   }
 
-  void prepare(const ForwardBatch& batch, std::int32_t block_tokens);
+  void prepare(const ForwardBatch& batch, std::int32_t block_tokens, Stopwatch& watch);
   const WindowPlan& plan_for(std::int32_t window_tokens) const;
 
   void linear(const kernels::PackedWeights& matrix, std::span<const float> x, std::int64_t rows,
@@ -150,11 +138,13 @@ struct CpuBackend final : DecoderBackend {
 };
 
 // Plans and rotary tables: everything that does not depend on the layer.
-void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens) {
+void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens, Stopwatch& watch) {
   key_rotary.fill(context, config.rotary, batch.positions);
   for (WindowPlan& window : plans) {
+    watch.lap(timing.other);
     plan_maker.make(attention_shape(), batch.entries, block_tokens, window.window_tokens,
                     context.pool->threads(), window.plan);
+    watch.lap(timing.host);
     window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
   }
 }
@@ -286,7 +276,7 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   Stopwatch watch;
   auto rows = static_cast<std::int64_t>(batch.token_ids.size());
   const std::int64_t hidden = config.hidden_size;
-  prepare(batch, kv.front().block_tokens);
+  prepare(batch, kv.front().block_tokens, watch);
 
   // token_ids [T] -> x [T, H]
   auto x = rows_of(residual, rows, hidden);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +13,11 @@
 
 #include "quire/attention/plan.h"
 #include "quire/base/check.h"
+#include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
+#include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/cpu_backend.h"
@@ -92,32 +93,6 @@ class TwoSinks final : public WeightSink {
   WeightSink& second_;
 };
 
-void add_double(base::FieldHasher& hasher, double value) {
-  hasher.add_int(std::bit_cast<std::int64_t>(value));
-}
-
-// Every field that decides a result; names and ids do not.
-void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
-  for (const std::int64_t value :
-       {std::int64_t{config.vocab_size}, std::int64_t{config.hidden_size},
-        std::int64_t{config.intermediate_size}, std::int64_t{config.layers},
-        std::int64_t{config.heads}, std::int64_t{config.kv_heads}, std::int64_t{config.head_dim},
-        std::int64_t{config.tied_embeddings}, std::int64_t{config.qkv_bias},
-        std::int64_t{config.output_bias}, std::int64_t{config.mlp_bias},
-        std::int64_t{config.qk_norm}}) {
-    hasher.add_int(value);
-  }
-  add_double(hasher, config.norm_epsilon);
-  add_double(hasher, config.rotary.scale);
-  hasher.add_int(config.rotary.rotary_dim());
-  for (const double frequency : config.rotary.inverse_frequencies) {
-    add_double(hasher, frequency);
-  }
-  for (const std::int32_t window : config.window_tokens) {
-    hasher.add_int(window);
-  }
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -127,6 +102,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 struct Decoder::Impl {
   kernels::Context context;
   ModelConfig config;
+  base::MappedFile file;   // what mapped weights lie in
   DecoderWeights weights;  // empty on an accelerator
   LoadReport report;
   std::string digest;  // hexadecimal; empty until it is asked for
@@ -206,6 +182,16 @@ Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig
   });
 }
 
+Result<Decoder> Decoder::map(const kernels::Context& context, const ModelConfig& config,
+                             MappedWeights weights) {
+  QUIRE_TRY(Decoder decoder, Impl::make(context, config, {}, [&](LoadReport& report, WeightSink*) {
+              return view_weights(config, weights.parts, report);
+            }));
+  decoder.impl_->file = std::move(weights.file);
+  decoder.impl_->digest = std::move(weights.digest);
+  return decoder;
+}
+
 Result<Decoder> Decoder::random(const kernels::Context& context, const ModelConfig& config,
                                 kernels::WeightFormat format, std::uint64_t seed,
                                 const Placement& placement) {
@@ -218,6 +204,11 @@ const ModelConfig& Decoder::config() const { return impl_->config; }
 const LoadReport& Decoder::load_report() const { return impl_->report; }
 attention::PlanCounters Decoder::last_counters() const { return impl_->backend->last_counters(); }
 ForwardTiming Decoder::last_timing() const { return impl_->backend->last_timing(); }
+
+std::vector<kernels::PackedPart> Decoder::packed_parts() const {
+  return impl_->weights.layers.empty() ? std::vector<kernels::PackedPart>()
+                                       : packed_parts_of(impl_->config, impl_->weights);
+}
 
 std::string Decoder::weights_digest() const {
   if (impl_->digest.empty()) {

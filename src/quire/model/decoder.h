@@ -9,10 +9,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "quire/attention/plan.h"
+#include "quire/base/mapped_file.h"
 #include "quire/device/accelerator.h"
 #include "quire/kernels/context.h"
+#include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
@@ -40,16 +43,24 @@ struct LoadOptions {
 };
 
 struct LoadReport {
-  std::int64_t bytes_read = 0;  // of the checkpoint; 0 for random weights
+  std::int64_t bytes_read = 0;  // of the checkpoint; 0 for random or mapped weights
   double seconds = 0;
-  std::int64_t packed_bytes = 0;
-  std::int64_t layer_bytes = 0;  // matrices of the layers, which every step reads
+  std::int64_t packed_bytes = 0;  // of all weights
+  std::int64_t mapped_bytes = 0;  // of those, what lies packed in a file that is mapped
+  std::int64_t layer_bytes = 0;   // matrices of the layers, which every step reads
   std::int64_t head_bytes = 0;
   // Of the layers' matrices, the format that most bytes are in.
   kernels::WeightFormat main_format = kernels::WeightFormat::kBf16;
   [[nodiscard]] double gigabytes_per_second() const {
     return seconds > 0 ? static_cast<double>(bytes_read) / seconds * 1e-9 : 0.0;
   }
+};
+
+// Weights that somebody has packed before.
+struct MappedWeights {
+  base::MappedFile file;                   // what the bytes of the parts lie in
+  std::vector<kernels::PackedPart> parts;  // as Decoder::packed_parts has given them
+  std::string digest;                      // as Decoder::weights_digest has
 };
 
 class Decoder {
@@ -63,6 +74,10 @@ class Decoder {
                                             const weights::Checkpoint& checkpoint,
                                             const LoadOptions& options,
                                             const Placement& placement = {});
+  // On the CPU, from matrices where they lie in the file: nothing is packed, nor read before it is
+  // used. kCorrupt when the parts are not those of the config.
+  [[nodiscard]] static Result<Decoder> map(const kernels::Context& context,
+                                           const ModelConfig& config, MappedWeights weights);
   // Random weights of the config's shape, seeded, for benchmarks.
   [[nodiscard]] static Result<Decoder> random(const kernels::Context& context,
                                               const ModelConfig& config,
@@ -95,8 +110,12 @@ class Decoder {
   [[nodiscard]] attention::PlanCounters last_counters() const;
   // SHA-256 over config, weight formats and the SHA-256 of pieces of the weights as packed: part of
   // every KV identity. The first call reads all weights with threads of its own (about 1.5 s per 2
-  // GB and thread), also while others compute; later ones are free, as on an accelerator all are.
+  // GB and thread), also while others compute; later ones are free, as are all of mapped weights
+  // and on an accelerator.
   [[nodiscard]] std::string weights_digest() const;
+  // All weights where they lie, first to last; valid while the decoder lives. None on an
+  // accelerator.
+  [[nodiscard]] std::vector<kernels::PackedPart> packed_parts() const;
 
  private:
   struct Impl;

@@ -19,7 +19,7 @@ namespace quire::model {
 // Time of one forward by part, for the profiler and bench; seconds.
 struct ForwardTiming {
   double linear = 0, attention = 0, other = 0;  // on the CPU
-  double host = 0;                              // with a device: of all but waiting for it
+  double host = 0;  // planning attention; with a device all but waiting for it
 };
 
 class DecoderBackend {

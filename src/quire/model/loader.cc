@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "quire/base/str.h"
 #include "quire/kernels/context.h"
+#include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -24,6 +26,7 @@
 namespace quire::model {
 namespace {
 
+using kernels::PackedPart;
 using kernels::PackedWeights;
 using kernels::WeightFormat;
 using weights::TensorInfo;
@@ -174,6 +177,72 @@ class Packer {
   TensorMap map_;
 };
 
+// Visitor that fills weights from parts that are packed already.
+class Viewer {
+ public:
+  Viewer(std::span<const PackedPart> parts, LoadReport& report)
+      : parts_(parts), tally_(report, nullptr) {}
+
+  Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
+                std::int64_t depth) {
+    QUIRE_TRY(const PackedPart* part, take(true, columns, depth));
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): take has looked
+    weights = PackedWeights::view(*part->format, columns, depth, part->bytes);
+    return tally_.matrix(id, weights);
+  }
+
+  Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
+    QUIRE_TRY(const PackedPart* part, take(false, size, 0));
+    values.resize(static_cast<std::size_t>(size));
+    std::memcpy(values.data(), part->bytes.data(), part->bytes.size());
+    return tally_.vector(id, values);
+  }
+
+  Status finish() {
+    tally_.finish();
+    return taken_ == parts_.size() ? Status() : mismatch();
+  }
+
+ private:
+  Result<const PackedPart*> take(bool is_matrix, std::int64_t columns, std::int64_t depth) {
+    if (taken_ < parts_.size()) {
+      const PackedPart& next = parts_[taken_];
+      if (next.format.has_value() == is_matrix && next.columns == columns && next.depth == depth) {
+        ++taken_;
+        return &next;
+      }
+    }
+    return mismatch();
+  }
+  [[nodiscard]] Error mismatch() const {
+    return {.code = ErrorCode::kCorrupt,
+            .message = base::str_cat("packed weight ", taken_, " of ", parts_.size(),
+                                     " is not what the config wants")};
+  }
+
+  std::span<const PackedPart> parts_;
+  std::size_t taken_ = 0;
+  Tally tally_;
+};
+
+// Visitor that lists weights.
+struct Lister {
+  std::vector<PackedPart>& parts;
+
+  Status matrix(const WeightId& /*id*/, const PackedWeights& weights, std::int64_t columns,
+                std::int64_t depth) {
+    parts.push_back({.format = weights.format(),
+                     .columns = columns,
+                     .depth = depth,
+                     .bytes = {weights.data(), weights.size_bytes()}});
+    return {};
+  }
+  Status vector(const WeightId& /*id*/, const std::vector<float>& values, std::int64_t size) {
+    parts.push_back({.columns = size, .bytes = std::as_bytes(std::span(values))});
+    return {};
+  }
+};
+
 // Steele, Lea & Flood 2014: a good 64-bit mix, so that any row can be drawn without the others.
 std::uint64_t split_mix(std::uint64_t& state) {
   state += 0x9e3779b97f4a7c15U;
@@ -281,6 +350,25 @@ Result<DecoderWeights> load_weights(const kernels::Context& context, const Model
   QUIRE_TRY_STATUS(visit_weights(config, weights, packer));
   packer.finish();
   return weights;
+}
+
+Result<DecoderWeights> view_weights(const ModelConfig& config, std::span<const PackedPart> parts,
+                                    LoadReport& report) {
+  DecoderWeights weights;
+  weights.layers.resize(static_cast<std::size_t>(config.layers));
+  report = {};
+  Viewer viewer(parts, report);
+  QUIRE_TRY_STATUS(visit_weights(config, weights, viewer));
+  QUIRE_TRY_STATUS(viewer.finish());
+  report.mapped_bytes = report.packed_bytes;
+  return weights;
+}
+
+std::vector<PackedPart> packed_parts_of(const ModelConfig& config, const DecoderWeights& weights) {
+  std::vector<PackedPart> parts;
+  Lister lister{parts};
+  (void)visit_weights(config, weights, lister);  // never fails
+  return parts;
 }
 
 Result<DecoderWeights> random_weights(const kernels::Context& context, const ModelConfig& config,

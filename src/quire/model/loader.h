@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "quire/kernels/context.h"
+#include "quire/kernels/packed_part.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
@@ -31,6 +35,15 @@ namespace quire::model {
 // the numbers come; "" for floats. Tensors of several encodings that make one matrix are quantised
 // again, to q8g32.
 [[nodiscard]] std::string computed_as(weights::Encoding encoding);
+
+// Weights that view what is packed elsewhere and outlives them, but for vectors, which are small
+// and copied. kCorrupt when `parts` are not what the config wants, in its order.
+[[nodiscard]] Result<DecoderWeights> view_weights(const ModelConfig& config,
+                                                  std::span<const kernels::PackedPart> parts,
+                                                  LoadReport& report);
+// All of them, as view_weights takes them; borrowed.
+[[nodiscard]] std::vector<kernels::PackedPart> packed_parts_of(const ModelConfig& config,
+                                                               const DecoderWeights& weights);
 
 // Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
 // of one, small biases. The same seed gives the same weights on any machine. Of the options format

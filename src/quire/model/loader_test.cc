@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/str.h"
@@ -21,6 +22,7 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -275,6 +277,51 @@ TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
   sink.refused = Part::kFinalNorm;
   const auto refused = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+}
+
+TEST_F(LoaderTest, PackedPartsAreViewedAsTheWeightsThatTheyAre) {
+  const ModelConfig config = llama_config();
+  const Decoder packed =
+      Decoder::random(context_, config, kernels::WeightFormat::kQ8g32, 7).value();
+  std::vector<kernels::PackedPart> parts = packed.packed_parts();
+  const auto viewed = Decoder::map(context_, config, {.parts = parts, .digest = "given"});
+  ASSERT_TRUE(viewed.ok()) << viewed.error().message;
+  const LoadReport report = viewed->load_report();
+  EXPECT_EQ(report.bytes_read, 0);
+  EXPECT_EQ(report.mapped_bytes, packed.load_report().packed_bytes);
+  EXPECT_EQ(report.packed_bytes, packed.load_report().packed_bytes);
+  EXPECT_EQ(report.layer_bytes, packed.load_report().layer_bytes);
+  EXPECT_EQ(report.main_format, packed.load_report().main_format);
+  EXPECT_EQ(viewed->weights_digest(), "given");
+  const std::vector<kernels::PackedPart> again = viewed->packed_parts();
+  ASSERT_EQ(again.size(), parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(again[i].format, parts[i].format);
+    EXPECT_TRUE(std::ranges::equal(again[i].bytes, parts[i].bytes)) << i;
+    EXPECT_EQ(again[i].bytes.data() == parts[i].bytes.data(), parts[i].format.has_value())
+        << "matrices stay where they are";
+  }
+}
+
+TEST_F(LoaderTest, PackedPartsOfAnotherConfigAreRefused) {
+  const ModelConfig config = llama_config();
+  const Decoder packed =
+      Decoder::random(context_, config, kernels::WeightFormat::kQ8g32, 7).value();
+  const auto refused = [&](const auto& change) {
+    std::vector<kernels::PackedPart> parts = packed.packed_parts();
+    change(parts);
+    const auto viewed = Decoder::map(context_, config, {.parts = parts});
+    return !viewed.ok() && viewed.error().code == ErrorCode::kCorrupt;
+  };
+  using Parts = std::vector<kernels::PackedPart>;
+  EXPECT_TRUE(refused([](Parts& parts) { parts.pop_back(); }));
+  EXPECT_TRUE(refused([](Parts& parts) { parts.push_back(parts.back()); }));
+  EXPECT_TRUE(refused([](Parts& parts) { std::swap(parts[0], parts[1]); }));
+  EXPECT_TRUE(refused([](Parts& parts) { parts.front().columns += 1; }));
+  EXPECT_TRUE(refused([](Parts& parts) { parts.front().format.reset(); }));
+  EXPECT_TRUE(refused([](Parts& parts) {  // a matrix of one input is no vector
+    parts[1].format = kernels::WeightFormat::kF32;
+  }));
 }
 
 TEST_F(LoaderTest, RandomWeightsHaveTheDeviationThatKeepsActivationsInRange) {

@@ -43,6 +43,9 @@ std::size_t StopChecker::live_begin() const {
 }
 
 StopChecker::Piece StopChecker::push(std::string_view delta) {
+  if (patterns_.empty()) {
+    return {.text = delta};
+  }
   for (const char next : delta) {
     if (stopped_) {
       break;
@@ -58,31 +61,31 @@ StopChecker::Piece StopChecker::push(std::string_view delta) {
     stopped_ = found_ <= live_begin();
   }
   if (stopped_) {
-    std::string text = held_.substr(0, found_);
+    released_.assign(held_, 0, found_);
     held_.clear();
     found_ = 0;
-    return {.text = std::move(text), .stopped = true};
+    return {.text = released_, .stopped = true};
   }
   return {.text = release(live_begin()), .stopped = false};
 }
 
 // Takes the first `count` bytes out of what is held back.
-std::string StopChecker::release(std::size_t count) {
-  std::string text = held_.substr(0, count);
+std::string_view StopChecker::release(std::size_t count) {
+  released_.assign(held_, 0, count);
   held_.erase(0, count);
   found_ -= found_ == kNotFound ? 0 : count;
-  return text;
+  return released_;
 }
 
-std::string StopChecker::flush() {
-  std::string text = held_.substr(0, found_);
+std::string_view StopChecker::flush() {
+  released_.assign(held_, 0, found_);
   held_.clear();
   found_ = kNotFound;
   stopped_ = false;
   for (auto& pattern : patterns_) {
     pattern.matched = 0;
   }
-  return text;
+  return released_;
 }
 
 }  // namespace quire::sampling

@@ -17,8 +17,9 @@ namespace quire::sampling {
 class StopChecker {
  public:
   struct Piece {
-    std::string text;      // may be passed on
-    bool stopped = false;  // a stop string was found; `text` ends before it
+    std::string_view text;  // may be passed on; valid until the next call and as long as what
+                            // was pushed
+    bool stopped = false;   // a stop string was found; `text` ends before it
   };
 
   // Precondition: no stop string is empty.
@@ -28,8 +29,8 @@ class StopChecker {
   [[nodiscard]] Piece push(std::string_view delta);
 
   // What was held back, up to a stop string, when no more will come. The object starts afresh
-  // afterwards.
-  [[nodiscard]] std::string flush();
+  // afterwards. Valid until the next call.
+  [[nodiscard]] std::string_view flush();
 
  private:
   // A stop string with its Knuth-Morris-Pratt borders: how much of it the text so far ends with.
@@ -43,9 +44,10 @@ class StopChecker {
 
   static void advance(Pattern& pattern, char next);
   [[nodiscard]] std::size_t live_begin() const;
-  [[nodiscard]] std::string release(std::size_t count);
+  [[nodiscard]] std::string_view release(std::size_t count);
 
   std::vector<Pattern> patterns_;
+  std::string released_;           // what the last call returned
   std::string held_;               // the end of the text so far that may begin a stop string
   std::size_t found_ = kNotFound;  // where the first stop string in held_ begins
   bool stopped_ = false;

@@ -38,7 +38,7 @@ std::string cut_in_pieces(const std::string& text, const std::vector<std::string
       return out;
     }
   }
-  return out + checker.flush();
+  return out.append(checker.flush());
 }
 
 TEST(StopChecker, PassesEverythingOnWithoutStops) {

@@ -93,7 +93,7 @@ class FakeEngine {
   // One whole step. The plan that was carried out comes back.
   [[nodiscard]] Result<StepPlan> step() {
     const StepPlan plan = scheduler.plan();
-    QUIRE_TRY(const std::vector<ScheduledRun> runs, scheduler.commit(plan));
+    QUIRE_TRY(const auto runs, scheduler.commit(plan));
     for (const kv::BlockCopy copy : ledger.take_copies()) {
       std::copy_n(shelves_.begin() + slot(copy.from, 0), copy.tokens,
                   shelves_.begin() + slot(copy.to, 0));

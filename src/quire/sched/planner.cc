@@ -22,8 +22,9 @@ class Planner {
  public:
   explicit Planner(const State& state) : state_(state), ledger_(*state.ledger) {}
 
-  StepPlan make() {
-    StepPlan plan{.version = state_.version};
+  void make(StepPlan& plan) {
+    plan.clear();
+    plan.version = state_.version;
     rows_left_ = state_.config.max_batch_tokens;
     blocks_left_ = ledger_.blocks_available();
     const std::optional<RequestId> needy = first_needy();
@@ -35,7 +36,6 @@ class Planner {
     if (plan.stuck) {
       drop_waiting(plan);
     }
-    return plan;
   }
 
  private:
@@ -76,46 +76,46 @@ class Planner {
       dropped.push_back(entry(keep - 1).running_sequence());
       plan.preempt.push_back(entry(keep - 1).request.id);
     }
-    plan = {.version = plan.version};
+    plan.clear();
     return false;
   }
 
-  // Rows for the first `keep`: those that want one token, then the others, oldest first.
-  [[nodiscard]] std::vector<std::int32_t> share_rows(std::int32_t keep) {
-    std::vector<std::int32_t> rows(static_cast<std::size_t>(keep));
+  // Runs of the first `keep` with rows for those that want one token, of which there are never more
+  // than rows, then for the others, oldest first. A run may get none.
+  void share_rows(std::int32_t keep, std::vector<PlannedRun>& runs) {
+    runs.clear();
     rows_left_ = state_.config.max_batch_tokens;
-    for (const bool single : {true, false}) {
-      for (std::int32_t i = 0; i < keep; ++i) {
-        const std::int32_t pending = pending_tokens(entry(i));
-        if (pending > 0 && (pending == 1) == single) {
-          rows[static_cast<std::size_t>(i)] = std::min(pending, rows_left_);
-          rows_left_ -= rows[static_cast<std::size_t>(i)];
-        }
+    for (std::int32_t i = 0; i < keep; ++i) {
+      const std::int32_t pending = pending_tokens(entry(i));
+      const std::int32_t first = ledger_.num_computed(entry(i).running_sequence());
+      runs.push_back(make_run(entry(i), first, pending));
+      rows_left_ -= pending == 1 ? 1 : 0;
+    }
+    for (PlannedRun& run : runs) {
+      if (run.count > 1) {
+        run.count = std::min(run.count, rows_left_);
+        rows_left_ -= run.count;
       }
     }
-    return rows;
   }
 
   // Blocks for the first `keep` if the KV of `dropped` were gone; false when one that got rows
   // cannot have a single one of them.
   bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
                   std::vector<PlannedRun>& runs) {
-    const std::vector<std::int32_t> rows = share_rows(keep);
+    share_rows(keep, runs);
     blocks_left_ = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(dropped);
-    runs.clear();
     for (std::int32_t i = 0; i < keep; ++i) {
-      const Entry& running = entry(i);
-      const SeqId id = running.running_sequence();
-      const std::int32_t wanted = rows[static_cast<std::size_t>(i)];
-      const std::int32_t count = rows_that_fit(id, wanted);
-      if (wanted > 0 && count == 0) {
+      PlannedRun& run = runs[static_cast<std::size_t>(i)];
+      const SeqId id = entry(i).running_sequence();
+      const std::int32_t count = rows_that_fit(id, run.count);
+      if (run.count > 0 && count == 0) {
         return false;
       }
       blocks_left_ -= ledger_.blocks_needed(id, count);
-      if (count > 0) {
-        runs.push_back(make_run(running, ledger_.num_computed(id), count));
-      }
+      run = make_run(entry(i), run.first, count);
     }
+    std::erase_if(runs, [](const PlannedRun& run) { return run.count == 0; });
     return true;
   }
 
@@ -232,6 +232,6 @@ class Planner {
 
 }  // namespace
 
-StepPlan make_plan(const State& state) { return Planner(state).make(); }
+void make_plan(const State& state, StepPlan& plan) { Planner(state).make(plan); }
 
 }  // namespace quire::sched

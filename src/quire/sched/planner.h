@@ -35,7 +35,7 @@ struct State {
   std::uint64_t version = 0;  // grows with every change
 };
 
-// As Scheduler::plan.
-[[nodiscard]] StepPlan make_plan(const State& state);
+// As Scheduler::plan; replaces what `plan` holds.
+void make_plan(const State& state, StepPlan& plan);
 
 }  // namespace quire::sched

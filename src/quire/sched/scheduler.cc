@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -42,6 +43,14 @@ Status SchedulerConfig::validate() const {
   return {};
 }
 
+void StepPlan::clear() {
+  preempt.clear();
+  admit.clear();
+  runs.clear();
+  drop.clear();
+  stuck.reset();
+}
+
 struct Scheduler::Impl {
   [[nodiscard]] Entry* find(RequestId id) const;
   [[nodiscard]] std::int64_t prompt_tokens(const Request& request) const;
@@ -49,9 +58,10 @@ struct Scheduler::Impl {
   [[nodiscard]] Status check_fits(const Request& request) const;
   void preempt(RequestId id);
   void admit(RequestId id);
-  [[nodiscard]] Result<std::vector<ScheduledRun>> make_room(const std::vector<PlannedRun>& runs);
+  [[nodiscard]] Status make_room(std::span<const PlannedRun> runs);
 
   State state;
+  std::vector<ScheduledRun> scheduled;              // by the last commit
   std::unordered_map<std::uint64_t, Entry*> by_id;  // owned by state.line
   std::uint64_t last_arrival = 0;
 };
@@ -110,12 +120,12 @@ void Scheduler::Impl::admit(RequestId id) {
     head.request.prompt = {};
     head.progress.cached_tokens = state.ledger->num_computed(*head.sequence);
   }
+  state.ledger->reserve(*head.sequence, head.total_tokens + std::int64_t{1});
   ++state.num_running;
 }
 
-Result<std::vector<ScheduledRun>> Scheduler::Impl::make_room(const std::vector<PlannedRun>& runs) {
-  std::vector<ScheduledRun> scheduled;
-  scheduled.reserve(runs.size());
+Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
+  scheduled.clear();
   for (const PlannedRun& run : runs) {
     const SeqId sequence = find(run.request)->running_sequence();
     if (state.ledger->num_computed(sequence) != run.first) {
@@ -130,7 +140,7 @@ Result<std::vector<ScheduledRun>> Scheduler::Impl::make_room(const std::vector<P
                          .count = run.count,
                          .samples = run.samples});
   }
-  return scheduled;
+  return {};
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
@@ -199,9 +209,12 @@ bool Scheduler::finish(RequestId id) {
   return true;
 }
 
-StepPlan Scheduler::plan() const { return make_plan(impl_->state); }
+StepPlan Scheduler::plan(StepPlan memory) const {
+  make_plan(impl_->state, memory);
+  return memory;
+}
 
-Result<std::vector<ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
+Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
   State& state = impl_->state;
   if (plan.version != state.version) {
     return {ErrorCode::kInternal, base::str_cat("the plan is stale: made of state ", plan.version,
@@ -217,7 +230,8 @@ Result<std::vector<ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
   for (const RequestId id : plan.admit) {
     impl_->admit(id);
   }
-  return impl_->make_room(plan.runs);
+  QUIRE_TRY_STATUS(impl_->make_room(plan.runs));
+  return std::span<const ScheduledRun>(impl_->scheduled);
 }
 
 void Scheduler::complete(const ScheduledRun& run, std::optional<TokenId> sampled) {

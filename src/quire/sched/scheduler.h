@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -64,6 +65,7 @@ struct StepPlan {
                                    // of the scheduler. The plan is empty then
   std::uint64_t version = 0;       // of the state that it was made from
   [[nodiscard]] bool empty() const { return runs.empty(); }
+  void clear();  // keeps its memory
 };
 
 // A committed run: the ledger has room for it.
@@ -102,13 +104,14 @@ class Scheduler {
   // max_batch_tokens goes. Blocks: oldest first; a prompt takes fewer rows when blocks are short,
   // and when there is none for a sequence the youngest is preempted. Nobody is admitted in a step
   // that preempts, or before blocks for all his known tokens are there. Cost: O(running)
-  // plus the prefix match of what is admitted and of one more.
-  [[nodiscard]] StepPlan plan() const;
+  // plus the prefix match of what is admitted and of one more. `memory`: of an earlier plan, to be
+  // used again; what it holds does not matter.
+  [[nodiscard]] StepPlan plan(StepPlan memory = {}) const;
 
   // Carries the plan out. A plan made before the last change of state is kInternal and changes
   // nothing. Runs whose blocks could not be had (never for a fresh plan) are an error too; what was
-  // admitted and preempted before stays so.
-  [[nodiscard]] Result<std::vector<ScheduledRun>> commit(const StepPlan& plan);
+  // admitted and preempted before stays so. The runs are valid until the next call.
+  [[nodiscard]] Result<std::span<const ScheduledRun>> commit(const StepPlan& plan);
 
   // After the forward pass: the KV of the run is stored; `sampled` is appended where run.samples.
   // A request that was finished since the commit is ignored.

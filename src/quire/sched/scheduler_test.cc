@@ -241,7 +241,7 @@ TEST(Scheduler, AStalePlanIsRefusedAndChangesNothing) {
   const StepPlan plan = engine.scheduler.plan();
   engine.abort(1);
   const std::string before = digest(engine);
-  const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(plan);
+  const auto runs = engine.scheduler.commit(plan);
   ASSERT_FALSE(runs.ok());
   EXPECT_EQ(runs.error().code, ErrorCode::kInternal);
   EXPECT_EQ(digest(engine), before);
@@ -266,7 +266,7 @@ TEST(Scheduler, FinishFreesBlocksAtOnceInEveryState) {
 TEST(Scheduler, ARunThatWasFinishedAfterTheCommitIsIgnored) {
   FakeEngine engine({.num_blocks = 4, .block_tokens = 2}, {});
   ASSERT_TRUE(engine.submit(1, prompt_of(4), 2).ok());
-  const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(engine.scheduler.plan());
+  const auto runs = engine.scheduler.commit(engine.scheduler.plan());
   ASSERT_TRUE(runs.ok());
   EXPECT_TRUE(engine.scheduler.finish({1}));
   engine.scheduler.complete(runs->front(), 5);
@@ -373,7 +373,7 @@ TEST(Scheduler, ACompositionComputesOnlyWhatIsBehindItsSegments) {
   ASSERT_TRUE(engine.scheduler.submit({.id = {1}, .sequence = id, .max_new_tokens = 2}).ok());
   const StepPlan plan = engine.scheduler.plan();
   EXPECT_EQ(show(plan), "admit 1 1:0+5!");
-  const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(plan);
+  const auto runs = engine.scheduler.commit(plan);
   ASSERT_TRUE(runs.ok());
   EXPECT_EQ(engine.scheduler.progress({1}).cached_tokens, 3);
   engine.scheduler.complete(runs->front(), 9);
@@ -403,7 +403,7 @@ TEST(Scheduler, APreemptedCompositionComesBackToItsSegments) {
   ASSERT_TRUE(engine.scheduler.submit({.id = {2}, .sequence = id, .max_new_tokens = 2}).ok());
   const auto commit = [&] {
     const StepPlan plan = engine.scheduler.plan();
-    const Result<std::vector<ScheduledRun>> runs = engine.scheduler.commit(plan);
+    const auto runs = engine.scheduler.commit(plan);
     EXPECT_TRUE(runs.ok());
     for (const ScheduledRun& run : *runs) {
       engine.scheduler.complete(run, run.samples ? std::optional<TokenId>(7) : std::nullopt);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "quire/text/utf8.h"
 
@@ -43,16 +44,22 @@ void append_byte_spelling(std::string& out, std::string_view bytes) {
   }
 }
 
-std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
-  std::string bytes;
+bool append_bytes_of(std::string& out, std::string_view spelling) {
+  const std::size_t before = out.size();
   for (std::size_t position = 0; position < spelling.size();) {
     const char32_t c = next_code_point(spelling, position);
     if (c >= kEnd || kAlphabet.byte[c] < 0) {
-      return std::nullopt;
+      out.resize(before);
+      return false;
     }
-    bytes.push_back(static_cast<char>(kAlphabet.byte[c]));
+    out.push_back(static_cast<char>(kAlphabet.byte[c]));
   }
-  return bytes;
+  return true;
+}
+
+std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
+  std::string bytes;
+  return append_bytes_of(bytes, spelling) ? std::optional(std::move(bytes)) : std::nullopt;
 }
 
 }  // namespace quire::text

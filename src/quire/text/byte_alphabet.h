@@ -12,6 +12,10 @@ namespace quire::text {
 // Appends the spelling of `bytes` in the alphabet.
 void append_byte_spelling(std::string& out, std::string_view bytes);
 
+// Appends the bytes that well-formed `spelling` stands for; false, and nothing appended, when a
+// character is outside.
+[[nodiscard]] bool append_bytes_of(std::string& out, std::string_view spelling);
+
 // The bytes that well-formed `spelling` stands for; nullopt when a character is outside.
 [[nodiscard]] std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 

@@ -61,15 +61,13 @@ class ByteLevelStage final : public DecodeStage {
  public:
   ByteLevelStage(const decode::ByteLevel& /*step*/, DecodeStage* next) : DecodeStage(next) {}
   void push(std::string_view text, bool /*starts_token*/) override {
-    if (const auto bytes = bytes_of_spelling(text)) {
-      held_ += *bytes;
-    } else {
+    if (!append_bytes_of(held_, text)) {
       held_ += text;
     }
-    std::string ready;
-    const std::size_t rest = append_complete_utf8(held_, ready);
+    ready_.clear();
+    const std::size_t rest = append_complete_utf8(held_, ready_);
     held_.erase(0, held_.size() - rest);
-    next().push(ready, std::exchange(first_, false));
+    next().push(ready_, std::exchange(first_, false));
   }
   void flush() override {
     if (!held_.empty()) {
@@ -82,6 +80,7 @@ class ByteLevelStage final : public DecodeStage {
 
  private:
   std::string held_;
+  std::string ready_;  // memory of push
   bool first_ = true;
 };
 

@@ -1,6 +1,7 @@
 #include "quire/text/detokenizer.h"
 
 #include <string>
+#include <string_view>
 
 #include "quire/base/check.h"
 #include "quire/text/decoder.h"
@@ -14,28 +15,30 @@ struct Detokenizer::Impl {
   const Tokenizer::Impl* tokenizer;
   bool skip_special_tokens;
   DecodeStream stream;
+  std::string text;  // that the last call returned
 };
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
     : impl_(new Impl{.tokenizer = tokenizer.impl_.get(),
                      .skip_special_tokens = skip_special_tokens,
-                     .stream = DecodeStream(tokenizer.impl_->decoder)}) {}
+                     .stream = DecodeStream(tokenizer.impl_->decoder),
+                     .text = {}}) {}
 
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
 Detokenizer& Detokenizer::operator=(Detokenizer&&) noexcept = default;
 
-std::string Detokenizer::push(TokenId id) {
+std::string_view Detokenizer::push(TokenId id) {
   QUIRE_CHECK(id >= 0 && id < impl_->tokenizer->vocabulary.end_id(), "id outside the vocabulary");
-  std::string text;
-  impl_->tokenizer->decode(id, impl_->skip_special_tokens, impl_->stream, text);
-  return text;
+  impl_->text.clear();
+  impl_->tokenizer->decode(id, impl_->skip_special_tokens, impl_->stream, impl_->text);
+  return impl_->text;
 }
 
-std::string Detokenizer::flush() {
-  std::string text;
-  impl_->stream.flush(text);
-  return text;
+std::string_view Detokenizer::flush() {
+  impl_->text.clear();
+  impl_->stream.flush(impl_->text);
+  return impl_->text;
 }
 
 }  // namespace quire::text

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <string_view>
 
 #include "quire/text/tokenizer.h"
 
@@ -19,10 +19,10 @@ class Detokenizer {
   Detokenizer& operator=(Detokenizer&&) noexcept;
 
   // Text that became certain with `id` (may be empty). Precondition: id is in the vocabulary.
-  // Amortised O(bytes of the token).
-  [[nodiscard]] std::string push(TokenId id);
+  // Amortised O(bytes of the token). Valid until the next call, as for flush.
+  [[nodiscard]] std::string_view push(TokenId id);
   // What was held back; incomplete bytes become U+FFFD. The object starts afresh afterwards.
-  [[nodiscard]] std::string flush();
+  [[nodiscard]] std::string_view flush();
 
  private:
   struct Impl;

@@ -40,7 +40,7 @@ TEST_P(SentencePiece, GivesTheIdsAndTextOfTheLibrary) {
     for (const TokenId id : ids) {
       streamed += stream.push(id);
     }
-    EXPECT_EQ(streamed + stream.flush(), expected);
+    EXPECT_EQ(streamed.append(stream.flush()), expected);
   }
 }
 

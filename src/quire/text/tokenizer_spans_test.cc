@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -119,7 +120,7 @@ TEST(Detokenizer, NeverEmitsABrokenCharacter) {
       Detokenizer stream(tokenizer, round % 2 == 0);
       std::vector<TokenId> ids;
       std::string streamed;
-      const auto take = [&](const std::string& piece) {
+      const auto take = [&](std::string_view piece) {
         // The reference for well-formedness: encoding would repair nothing.
         EXPECT_EQ(tokenizer.encode(piece).size(), tokenizer.encode(piece).size());
         for (std::size_t i = 0; i < piece.size(); ++i) {
@@ -147,7 +148,7 @@ TEST(Detokenizer, EmitsTextAsSoonAsItIsCertain) {
   Detokenizer stream(tokenizer);
   std::vector<std::string> pieces;
   for (const TokenId id : ids) {
-    pieces.push_back(stream.push(id));
+    pieces.emplace_back(stream.push(id));
   }
   ASSERT_GE(pieces.size(), 2U);
   EXPECT_EQ(pieces.back(), "!");

@@ -258,6 +258,16 @@ std::span<const UnsupportedTensor> Checkpoint::unsupported() const {
 
 std::int64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
 
+std::vector<CheckpointFile> Checkpoint::files() const {
+  std::vector<CheckpointFile> files;
+  for (const base::MappedFile& file : impl_->files) {
+    files.push_back({.path = file.path(),
+                     .bytes = std::ssize(file.bytes()),
+                     .modified_ns = file.modified_ns()});
+  }
+  return files;
+}
+
 void Checkpoint::release(const TensorInfo& tensor) const {
   // Only pages that lie wholly inside, so that a neighbour's first or last page is not read twice.
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "quire/result.h"
 #include "quire/weights/tensor_info.h"  // IWYU pragma: export
@@ -14,6 +15,13 @@
 namespace quire::weights {
 
 class GgufFile;
+
+// A file that a checkpoint consists of, as it was when it was opened.
+struct CheckpointFile {
+  std::filesystem::path path;
+  std::int64_t bytes = 0;
+  std::int64_t modified_ns = 0;  // nanoseconds since 1970
+};
 
 // Immutable after open; any thread may read it. Move only.
 class Checkpoint {
@@ -36,6 +44,7 @@ class Checkpoint {
   // Tensors whose element type is not decoded here; the loader refuses those that it would need.
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
   [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
+  [[nodiscard]] std::vector<CheckpointFile> files() const;
   // Tells the kernel that the tensor's pages are no longer needed (after packing it). Reading the
   // tensor again is still right, only slower.
   void release(const TensorInfo& tensor) const;

@@ -74,6 +74,11 @@ TEST(Checkpoint, ShardedFolderEqualsTheOriginalLibrary) {
   const auto checkpoint = Checkpoint::open(kGolden / "sharded");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   expect_golden(*checkpoint, "sharded");
+  for (const CheckpointFile& file : checkpoint->files()) {
+    EXPECT_EQ(file.bytes, static_cast<std::int64_t>(std::filesystem::file_size(file.path)));
+    EXPECT_GT(file.modified_ns, 0);
+  }
+  EXPECT_EQ(checkpoint->files().size(), 2u);
   EXPECT_EQ(checkpoint->total_bytes(), 4 * 40 * 2 + 40 * 4 + 3 * 64 * 2);
 }
 

@@ -1,4 +1,4 @@
-"""Makes the golden KV files of format version 1, and the fuzzer's seeds, from docs/store-format.md alone.
+"""Makes the golden KV and weights files of format version 1, and the fuzzers' seeds, from docs/store-format.md alone.
 
     python3 tests/golden/kv_store/make_goldens.py
 
@@ -11,7 +11,7 @@ import pathlib
 import struct
 
 HERE = pathlib.Path(__file__).resolve().parent
-CORPUS = HERE.parents[1] / "fuzz" / "corpus" / "kv_file"
+CORPUS = HERE.parents[1] / "fuzz" / "corpus"
 
 xxhash = ctypes.CDLL("libxxhash.so.0")
 xxhash.XXH3_64bits.restype = ctypes.c_uint64
@@ -26,6 +26,15 @@ RUNS = [([7, 10, 13, 16, 19, 22], 0), ([100, 50, 0], 32000)]  # token ids, posit
 METADATA = '{"name":"golden","é":[1,2]}'.encode()
 FINGERPRINT = bytes(range(1, 33))
 OBJECT_HASH = b"0123456789abcdef" * 4
+
+WEIGHTS_DIGEST = b"fedcba9876543210" * 4
+MODEL = b"/models/golden"
+SOURCES = [(b"/models/golden/a.safetensors", 123, 1_700_000_000_000_000_001)]  # path, bytes, modified
+PACKING_VERSION = 1
+STEP_BYTES = {0: 4096, 1: 2048, 2: 1088, 3: 576, 4: 640}  # of 32 outputs and 32 inputs, by format
+VECTOR = 255
+WEIGHTS = [(3, 33, 40), (VECTOR, 5, 0), (1, 32, 64)]  # format, outputs, inputs
+PIECE = 4 << 20
 
 
 def checksum(data):
@@ -50,6 +59,39 @@ def compressed(block):
     room = ctypes.create_string_buffer(len(block) - 1)
     size = zstd.ZSTD_compress(room, len(room), planes, len(planes), 1)
     return room.raw[:size] if size <= len(room) else block  # an error code is a huge number
+
+
+def preamble(kind, file_bytes, header):
+    front = b"\x8aQ" + kind + b"\r\n\x1a\n" + struct.pack("<IIQQQQQ", 1, 0, len(header), file_bytes, checksum(header), 0, 0)
+    return front + struct.pack("<Q", checksum(front))
+
+
+def weight_bytes(index):
+    """Any bytes: what they mean is packed_weights.h's matter."""
+    code, outputs, inputs = WEIGHTS[index]
+    size = 4 * outputs if code == VECTOR else -(-outputs // 32) * -(-inputs // 32) * STEP_BYTES[code]
+    return bytes((index * 31 + at * 7 + at // 256) % 256 for at in range(size))
+
+
+def weights_file():
+    """Preamble, header and payload."""
+    parts = [weight_bytes(index) for index in range(len(WEIGHTS))]
+    pieces = [part[at : at + PIECE] for part in parts for at in range(0, len(part), PIECE)]
+    size = 2 * 64 + 4 * 4 + len(MODEL) + sum(20 + len(path) for path, _, _ in SOURCES) + 28 * len(WEIGHTS) + 8 * len(pieces)
+    end, offsets = 64 + size, []
+    for part in parts:
+        offsets.append(-(-end // 4096) * 4096)
+        end = offsets[-1] + len(part)
+    header = OBJECT_HASH + WEIGHTS_DIGEST + struct.pack("<4I", PACKING_VERSION, len(MODEL), len(SOURCES), len(WEIGHTS)) + MODEL
+    header += b"".join(struct.pack("<Iqq", len(path), size, modified) for path, size, modified in SOURCES)
+    header += b"".join(path for path, _, _ in SOURCES)
+    header += b"".join(struct.pack("<Iqqq", *shape, offset) for shape, offset in zip(WEIGHTS, offsets))
+    header += b"".join(struct.pack("<Q", checksum(piece)) for piece in pieces)
+    file = bytearray(preamble(b"WF", end, header) + header)
+    assert len(file) == 64 + size
+    for part, offset in zip(parts, offsets):
+        file += bytes(offset - len(file)) + part
+    return bytes(file), size
 
 
 def kv_file(codec, runs):
@@ -77,21 +119,25 @@ def kv_file(codec, runs):
         header += b"".join(struct.pack("<I", len(block)) for run in stored for block in run)
     header += METADATA
     assert len(header) == size
-    preamble = b"\x8aQKV\r\n\x1a\n" + struct.pack("<IIQQQQQ", 1, 0, size, end, checksum(header), 0, 0)
-    preamble += struct.pack("<Q", checksum(preamble))
-    file = bytearray(preamble + header)
+    file = bytearray(preamble(b"KV", end, header) + header)
     for run, offset in zip(stored, offsets):
         file += bytes(offset - len(file)) + b"".join(run)
     return bytes(file), size
 
 
+def write(folder, name, ending, file, header_bytes):
+    """The golden file, and as seeds the whole file and one to be sealed."""
+    corpus = CORPUS / folder
+    corpus.mkdir(parents=True, exist_ok=True)
+    (HERE / f"v1_{name}{ending}").write_bytes(file)
+    (corpus / name).write_bytes(b"\0" + file)
+    (corpus / f"{name}_sealed").write_bytes(b"\1" + struct.pack("<H", header_bytes) + file[64:])
+
+
 def main():
-    CORPUS.mkdir(parents=True, exist_ok=True)
     for name, codec, runs in (("raw", 0, RUNS), ("planes", 1, RUNS), ("metadata", 0, [])):
-        file, header_bytes = kv_file(codec, runs)
-        (HERE / f"v1_{name}.qkv").write_bytes(file)
-        (CORPUS / f"{name}").write_bytes(b"\0" + file)
-        (CORPUS / f"{name}_sealed").write_bytes(b"\1" + struct.pack("<H", header_bytes) + file[64:])
+        write("kv_file", name, ".qkv", *kv_file(codec, runs))
+    write("weights_file", "weights", ".qw", *weights_file())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,106 @@
+#include "quire/kv_store/weights_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/store_layout.h"
+#include "quire/kv_store/weights_file.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+using State = WeightsReport::State;
+
+// The keys of the files there, sorted.
+std::vector<std::string> keys_in(const Folder& folder) {
+  std::vector<std::string> keys;
+  std::error_code failure;
+  for (const auto& item : std::filesystem::directory_iterator(folder.path, failure)) {
+    const std::string name = item.path().filename().string();
+    if (name.ends_with(kWeightsEnding) &&
+        is_hash(std::string_view(name).substr(0, name.size() - kWeightsEnding.size()))) {
+      keys.push_back(name.substr(0, name.size() - kWeightsEnding.size()));
+    }
+  }
+  std::ranges::sort(keys);
+  return keys;
+}
+
+WeightsReport examine(const Folder& folder, const std::string& key, device::ThreadPool* pool) {
+  WeightsReport report{.key = key};
+  struct stat info{};
+  if (::fstatat(folder.descriptor.get(), weights_file_name(key).c_str(), &info,
+                AT_SYMLINK_NOFOLLOW) == 0) {
+    report.bytes = info.st_size;
+    report.written_ms = modified_ns(info) / 1'000'000;
+  }
+  const auto file = WeightsFile::open(folder, key);
+  if (!file.ok()) {
+    const bool other_version = file.error().code == ErrorCode::kUnsupported;
+    report.state = other_version ? State::kStale : State::kDamaged;
+    report.message = file.error().message;
+    return report;
+  }
+  report.model = file->content().model;
+  report.message = changed_source(file->content().sources);
+  if (!report.message.empty()) {
+    report.state = State::kStale;
+    return report;
+  }
+  if (const Status whole = pool == nullptr ? Status() : file->verify(*pool); !whole.ok()) {
+    report.state = State::kDamaged;
+    report.message = whole.error().message;
+  }
+  return report;
+}
+
+}  // namespace
+
+std::string changed_source(std::span<const SourceFile> sources) {
+  for (const SourceFile& source : sources) {
+    struct stat info{};
+    if (::stat(source.path.c_str(), &info) != 0) {
+      return base::str_cat(source.path, " is gone");
+    }
+    if (info.st_size != source.bytes || modified_ns(info) != source.modified_ns) {
+      return base::str_cat(source.path, " has changed");
+    }
+  }
+  return {};
+}
+
+std::vector<WeightsReport> examine_weights(const Folder& folder, device::ThreadPool* pool) {
+  std::vector<WeightsReport> reports;
+  for (const std::string& key : keys_in(folder)) {
+    reports.push_back(examine(folder, key, pool));
+  }
+  return reports;
+}
+
+RemovedWeights remove_useless_weights(const Folder& folder) {
+  RemovedWeights removed;
+  for (const WeightsReport& report : examine_weights(folder, nullptr)) {
+    if (report.state != State::kOk &&
+        ::unlinkat(folder.descriptor.get(), weights_file_name(report.key).c_str(), 0) == 0) {
+      ++removed.files;
+      removed.bytes += report.bytes;
+    }
+  }
+  return removed;
+}
+
+}  // namespace quire::kv_store

@@ -1,0 +1,121 @@
+#include "counted.h"
+
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;
+std::atomic<std::int64_t> refused = 0;
+std::atomic<std::int64_t> wakes = 0;
+thread_local int uncounted = 0;  // objects
+
+constexpr std::uint32_t kPass = 0x51756972;  // as sixth argument: the filter lets a futex call pass
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (uncounted == 0) {
+    ++allocations;
+  }
+  if (void* memory = std::malloc(bytes)) {  // NOLINT: it is the allocator
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+// A sanitizer's own would not call the one above, and its memory must not end in free below.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  if (uncounted == 0) {
+    ++allocations;
+  }
+  return std::malloc(bytes);  // NOLINT: the same
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);  // NOLINT
+}
+
+namespace quire::testing {
+namespace {
+
+#if defined(__x86_64__)
+std::array<greg_t, 6> arguments_of(const mcontext_t& registers) {
+  const auto& all = registers.gregs;
+  return {all[REG_RDI], all[REG_RSI], all[REG_RDX], all[REG_R10], all[REG_R8], all[REG_R9]};
+}
+void set_result(mcontext_t& registers, long result) { registers.gregs[REG_RAX] = result; }
+#elif defined(__aarch64__)
+std::array<std::uint64_t, 6> arguments_of(const mcontext_t& registers) {
+  const auto& all = registers.regs;
+  return {all[0], all[1], all[2], all[3], all[4], all[5]};
+}
+void set_result(mcontext_t& registers, long result) {
+  registers.regs[0] = static_cast<std::uint64_t>(result);
+}
+#endif
+
+// A wake does not read its sixth argument.
+void count_system_call(int /*signal*/, siginfo_t* info, void* context) {
+  mcontext_t& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+  const auto arguments = arguments_of(registers);
+  if (info->si_syscall != SYS_futex || (arguments[1] & FUTEX_CMD_MASK) != FUTEX_WAKE) {
+    ++refused;
+    set_result(registers, -EAGAIN);
+    return;
+  }
+  ++wakes;
+  const int error = errno;
+  const long woken = ::syscall(SYS_futex, arguments[0], arguments[1], arguments[2], arguments[3],
+                               arguments[4], kPass);
+  set_result(registers, woken < 0 ? -errno : woken);
+  errno = error;
+}
+
+}  // namespace
+
+std::int64_t num_allocations() { return allocations; }
+std::int64_t num_refused() { return refused; }
+std::int64_t num_wakes() { return wakes; }
+
+Uncounted::Uncounted() { ++uncounted; }
+Uncounted::~Uncounted() { --uncounted; }
+
+bool refuse_system_calls(Threads threads) {
+  struct sigaction action = {};
+  action.sa_sigaction = count_system_call;
+  action.sa_flags = SA_SIGINFO;
+  std::array<sock_filter, 9> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 6, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 5, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 4, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 2),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[5])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPass, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  sock_fprog filter = {.len = program.size(), .filter = program.data()};
+  const unsigned flags = threads == Threads::kAll ? SECCOMP_FILTER_FLAG_TSYNC : 0;
+  const std::int64_t before = refused;
+  return ::sigaction(SIGSYS, &action, nullptr) == 0 &&
+         ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) == 0 &&
+         ::syscall(SYS_getppid) == -1 && refused == before + 1;
+}
+
+}  // namespace quire::testing

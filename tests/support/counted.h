@@ -1,0 +1,28 @@
+// What a program asks the allocator and the kernel for. Linking counted.cc replaces operator new.
+#pragma once
+
+#include <cstdint>
+
+namespace quire::testing {
+
+// Calls of operator new since the program began, by all threads but those that hold an Uncounted.
+[[nodiscard]] std::int64_t num_allocations();
+
+class Uncounted {
+ public:
+  Uncounted();
+  ~Uncounted();
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+};
+
+enum class Threads : std::uint8_t { kAll, kThisOne };
+
+// From now on the kernel refuses these threads whatever they ask for, but the time, the end and
+// that other threads are woken: they should try again. False if that cannot be had.
+[[nodiscard]] bool refuse_system_calls(Threads threads);
+[[nodiscard]] std::int64_t num_refused();
+// Calls that wake threads which sleep.
+[[nodiscard]] std::int64_t num_wakes();
+
+}  // namespace quire::testing
