@@ -203,8 +203,7 @@ class Runner {
     const double us = microseconds(context_, layers, [&](int i) {
       cuda::AttentionArgs each = args;
       each.kv.data += i * layer;
-      must(cuda::launch_items(each, stream()));
-      must(cuda::launch_merge(each, stream()));
+      must(cuda::launch_attention(each, stream()));
     });
     return print(made, us, plan);
   }
@@ -250,7 +249,8 @@ class Runner {
                      .num_rows = rows,
                      .merges = plan.num_merged > 0,
                      .part_values = room<float>(parts * kDim),
-                     .part_stats = room<float2>(parts)},
+                     .part_stats = room<float2>(parts),
+                     .parts_there = send(std::vector<std::uint32_t>(out / kDim))},
             .q = send(random_numbers(plan.query_rows.size() * kHeads * kDim)),
             .heads = kHeads,
             .kv_heads = kKvHeads,

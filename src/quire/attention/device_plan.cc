@@ -327,6 +327,7 @@ class Planner {
       const auto batch_row = plan_.query_rows[static_cast<std::size_t>(row.query)];
       const std::int32_t first = plan_.parts[static_cast<std::size_t>(batch_row)].first;
       row.part = first < 0 ? ~batch_row : first + row.part;
+      row.row = batch_row;
     }
   }
 

@@ -41,6 +41,7 @@ struct DevicePlan {
     std::int32_t visible_begin = 0;  // tokens of the run that it sees
     std::int32_t visible_end = 0;
     std::int32_t part = 0;  // where nothing is to be merged: ~row of the batch, to be written whole
+    std::int32_t row = 0;   // of the batch
   };
   // Where the parts of one row of the batch lie: [first, first + count).
   struct Parts {

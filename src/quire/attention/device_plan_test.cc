@@ -69,6 +69,7 @@ Coverage coverage_of(const DevicePlan& plan) {
           ++coverage.times[{row.query, token}];
         }
         const std::int32_t batch_row = plan.query_rows[static_cast<std::size_t>(row.query)];
+        EXPECT_EQ(row.row, batch_row);
         coverage.parts[batch_row].emplace_back(row.part, row.query);
       }
     }

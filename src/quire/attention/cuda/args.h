@@ -46,6 +46,8 @@ struct DeviceWork {
   bool merges = true;                      // of a row; else all are written by their item
   float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
+  // [rows, heads] parts that are there, for who merges in the same kernel; zero between kernels
+  std::uint32_t* parts_there = nullptr;
 };
 
 struct AttentionArgs {

@@ -1,4 +1,5 @@
 // Attention kernels on a GPU. Oracle: a dense softmax in double precision over what is stored.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/attention/cuda/args.h"
@@ -110,10 +112,11 @@ class Attention : public device::cuda::test::GpuTest {
     const auto kv = upload(scene.kv_), queries = upload(q);
     // What is beyond a plan's items has no rows and does nothing.
     const auto padded = [&](std::vector<DevicePlan::Item> items) {
-      items.resize(items.size() + kPadding);
-      return upload(items);
+      items.resize(items.empty() ? 0 : items.size() + kPadding);
+      return items;
     };
-    const auto few = padded(plan.few), many = padded(plan.many);
+    const auto few_items = padded(plan.few), many_items = padded(plan.many);
+    const auto few = upload(few_items), many = upload(many_items);
     const auto crew = upload(std::vector{plan.crew});
     const auto plan_rows = upload(plan.rows);
     const auto parts = upload(plan.parts);
@@ -127,6 +130,7 @@ class Attention : public device::cuda::test::GpuTest {
     const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, 0x7fc0));
     const auto lse = upload(std::vector<float>(size, 7));
     const auto half = static_cast<std::ptrdiff_t>(scene.v_offset());
+    const auto parts_there = upload(std::vector<std::uint32_t>(size));
     const AttentionArgs args{
         .kv = {.data = kv.data(),
                .head_stride = 2 * half * scene.num_blocks_,
@@ -141,13 +145,14 @@ class Attention : public device::cuda::test::GpuTest {
                  .parts = parts.data(),
                  .blocks = blocks.data(),
                  .crew = crew.data(),
-                 .num_few = static_cast<std::int32_t>(plan.few.size() + kPadding),
-                 .num_many = static_cast<std::int32_t>(plan.many.size() + kPadding),
+                 .num_few = static_cast<std::int32_t>(few_items.size()),
+                 .num_many = static_cast<std::int32_t>(many_items.size()),
                  .wide = plan.widest_few > 8,
                  .num_rows = rows,
                  .merges = plan.num_merged > 0,
                  .part_values = values.data(),
-                 .part_stats = reinterpret_cast<float2*>(stats.data())},
+                 .part_stats = reinterpret_cast<float2*>(stats.data()),
+                 .parts_there = parts_there.data()},
         .q = queries.data(),
         .heads = shape.heads,
         .kv_heads = shape.kv_heads,
@@ -155,8 +160,8 @@ class Attention : public device::cuda::test::GpuTest {
         .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(shape.head_dim)),
         .out = out.data(),
         .lse = lse.data()};
-    must(device::cuda::to_status(launch_items(args, stream()), "items"));
-    must(device::cuda::to_status(launch_merge(args, stream()), "merge"));
+    must(device::cuda::to_status(launch_attention(args, stream()), "attention"));
+    EXPECT_THAT(download(parts_there, size), testing::Each(0)) << "the next kernel counts on";
     return {download(out, size * shape.head_dim), download(lse, size)};
   }
 };
@@ -232,15 +237,17 @@ struct Case {
   }
 };
 
-// Sequences of random lengths that decode or prefill, some of them behind shared runs.
-Case random_case(Scene& scene, std::mt19937& random, int most_tokens) {
+// Sequences of random lengths that decode or, unless `decodes`, prefill, some of them behind shared
+// runs.
+Case random_case(Scene& scene, std::mt19937& random, int most_tokens, bool decodes) {
   const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
   Case made;
   const int sequences = up_to(5);
   Case::Use shared{.tokens = up_to(most_tokens)};
   shared.blocks = scene.run(shared.tokens);
   for (int i = 0; i < sequences; ++i) {
-    const int tokens = up_to(most_tokens), count = up_to(3) == 1 ? up_to(std::min(tokens, 90)) : 1;
+    const int tokens = up_to(most_tokens);
+    const int count = !decodes && up_to(3) == 1 ? up_to(std::min(tokens, 90)) : 1;
     Case::Use own{.blocks = scene.run(tokens), .tokens = tokens};
     for (int j = 0; j < count; ++j) {
       const int position = tokens - count + j;
@@ -307,7 +314,7 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
           const int most = i == 0 ? 20 : 700;
           Scene scene(shape, 6 * (most / shape.block_tokens + 1),
                       static_cast<std::uint32_t>(cases));
-          const Case made = random_case(scene, random, most);
+          const Case made = random_case(scene, random, most, i >= 2);
           const auto q = random_queries(scene, made);
           const auto got = run(scene, made.entries(), made.rows, q, range, window);
           SCOPED_TRACE("heads " + std::to_string(shape.heads) + " of " +
@@ -334,11 +341,17 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
     all.uses.push_back({scene.run(tokens), tokens, {{all.rows, tokens - 1, tokens}}});
     ++all.rows;
   }
+  const std::size_t decoding = all.uses.size();
+  Case::Use prefill{scene.run(300), 300, {}};
+  for (int i = 0; i < 40; ++i) {
+    prefill.rows.push_back({all.rows++, 260 + i, 260 + i + 1});
+  }
+  all.uses.push_back(std::move(prefill));
   const auto q = random_queries(scene, all);
   const Result together = run(scene, all.entries(), all.rows, q, 512, 0);
   const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.head_dim);
   const std::size_t q_size = static_cast<std::size_t>(shape.heads * scene.stored_);
-  for (std::size_t i = 0; i < all.uses.size(); ++i) {
+  for (std::size_t i = 0; i < decoding; ++i) {
     Case alone;
     alone.uses.push_back(all.uses[i]);
     alone.uses[0].rows[0].row = 0;

@@ -1,10 +1,11 @@
-// All items on Hopper, by CTAs that stay: some compute items of many columns, two warpgroups of 64
-// columns each on the same tiles; in the others each warpgroup computes items of few by itself. Two
-// warps bring tiles of keys and of values by the copy engine, block by block, swizzled as the
-// tensor core wants them, and two bring queries; they run ahead into the next item. A warpgroup
-// issues the scores of tile i before the values of tile i - 1 and computes the softmax of the
-// former while the latter run; warpgroups with the same tiles take turns at the tensor core
-// (FlashAttention-3, Shah et al., arXiv 2407.08608).
+// All items on Hopper, by CTAs that stay: those of one kernel compute items of many columns, two
+// warpgroups of 64 columns each on the same tiles; in those of another each warpgroup computes
+// items of few by itself. Where a step has both, the kernels share the multiprocessors. Two warps
+// bring tiles of keys and of values by the copy engine, block by block, swizzled as the tensor core
+// wants them, and two bring queries; they run ahead into the next item. A warpgroup issues the
+// scores of tile i before the values of tile i - 1 and computes the softmax of the former while the
+// latter run; warpgroups with the same tiles take turns at the tensor core (FlashAttention-3, Shah
+// et al., arXiv 2407.08608).
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials. Items of few columns wait for memory instead.
@@ -22,6 +23,7 @@
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
 #include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/merge.cuh"
 #include "quire/attention/cuda/parts.cuh"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
@@ -36,6 +38,7 @@ constexpr int kSmallestBox = 8;                          // tokens: a swizzle ta
 #if QUIRE_WGMMA
 
 constexpr float kNothing = -1e30f;
+constexpr int kNoRow = -1;
 
 // What one of a lane's two columns has seen so far.
 struct Column {
@@ -43,21 +46,21 @@ struct Column {
   float largest, sum;
 };
 
-// The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. `kMany`,
-// `kFew`: which kinds of items there are.
-template <int D, bool kMany, bool kFew>
+// The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. With `kMany`
+// both warpgroups have the same tiles; without, a warpgroup's columns are few, and it merges the
+// rows whose last part it brings if `merges`.
+template <int D, bool kMany>
 class Columns {
  public:
-  // `many`: both warpgroups have the same tiles.
   __device__ Columns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
-                     bool many, int group)
+                     int group, bool merges)
       : args_(args),
         shared_(shared),
         keys_(cursor),
-        many_(many),
         group_(group),
+        merges_(merges),
         thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {
-    if (many_ && group_ == 1) {
+    if (kMany && group_ == 1) {
       pass(kTurn, kGroups * kGroupThreads);
     }
   }
@@ -87,13 +90,13 @@ class Columns {
     keys_.advance(2);
     for (first += kTokens; first < last_token_; first += kTokens) {
       shared_.full[keys_.slot()].await(keys_.round());
-      if (many()) {
+      if (kMany) {
         meet(kTurn + group_, kGroups * kGroupThreads);
       }
       issue_scores(score);
       await_values(first - kTokens);
       issue_values(weight);
-      if (many()) {
+      if (kMany) {
         pass(kTurn + 1 - group_, kGroups * kGroupThreads);
       }
       await_products<1>();
@@ -117,15 +120,19 @@ class Columns {
     if (busy()) {
       finish();
     }
+    if (merges_) {
+      merge(index);
+    }
   }
 
   // Barriers of a part of the CTA: 1 + group for one warpgroup, and whose turn it is.
   static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
 
-  [[nodiscard]] __device__ bool many() const { return !kFew || (kMany && many_); }
-  // Warps without columns have nothing to do beside products, in which all warps take part. Where
-  // the code is for many columns too, leaving it out would cost those more than it saves.
+  // Warps without columns, of few, have nothing to do beside products, in which all warps take
+  // part.
   [[nodiscard]] __device__ bool busy() const { return kMany || busy_; }
+  // Nor has a warp with columns for the second half if that has none.
+  [[nodiscard]] __device__ bool empty(int half) const { return !kMany && half == 1 && !both_; }
 
   // One of the lane's columns, in the warpgroup.
   [[nodiscard]] __device__ int index_of(int half) const {
@@ -133,17 +140,17 @@ class Columns {
   }
   // Rows of the products before the first column. Few columns are one warp's; those of the two
   // warpgroups should not be warps of the same quarter of the multiprocessor.
-  [[nodiscard]] __device__ int skipped() const { return !many() && group_ == 1 ? 16 : 0; }
+  [[nodiscard]] __device__ int skipped() const { return !kMany && group_ == 1 ? 16 : 0; }
   [[nodiscard]] __device__ Brief::Column column_of(int half) const {
     const int index = index_of(half);
-    if (!many() && (index < 0 || index >= kFewColumnsOfOneKernel)) {
-      return {0, INT_MAX, kNoPart};
+    if (!kMany && (index < 0 || index >= kFewColumnsOfOneKernel)) {
+      return {0, INT_MAX, kNoPart, kNoRow};
     }
     return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
   }
 
   __device__ void start(int index) {
-    const int buffers = many() ? 1 : kQueryBuffers;
+    const int buffers = kMany ? 1 : kQueryBuffers;
     buffer_ = index % buffers;
     shared_.queries_full[group_][buffer_].await(index / buffers);
     const Brief& brief = shared_.brief[group_][buffer_];
@@ -157,6 +164,10 @@ class Columns {
     for (int half = 0; half < 2; ++half) {
       const Brief::Column told = column_of(half);
       column_[half] = {told.part, kNothing, 0};
+      if (!kMany && told.part >= 0) {
+        rows_[half] = told.row;
+        num_parts_[half] = args_.work.parts[told.row].count;  // not needed soon
+      }
       begin = max(begin, told.begin);
       end = min(end, told.end);
       there = there || told.part != kNoPart;
@@ -164,6 +175,7 @@ class Columns {
     all_begin_ = __reduce_max_sync(0xffffffffu, begin);
     all_end_ = __reduce_min_sync(0xffffffffu, end);
     busy_ = __any_sync(0xffffffffu, there);
+    both_ = __any_sync(0xffffffffu, column_[1].part != kNoPart);
 #pragma unroll
     for (auto& tile : out_) {
       tile[0] = tile[1] = tile[2] = tile[3] = 0;
@@ -241,6 +253,9 @@ class Columns {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (empty(half)) {
+        break;
+      }
       Column& mine = column_[half];
       float low = score[0][2 * half], high = score[0][2 * half + 1];
 #pragma unroll
@@ -273,6 +288,9 @@ class Columns {
   __device__ void hide(float (&score)[kTokens / 8][4], int first) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (empty(half)) {
+        break;
+      }
       // Token n * 8 + c of this lane is seen where begin <= it < end.
       const Brief::Column seen = column_of(half);
       const int begin = seen.begin - first - thread_ % 4 * 2;
@@ -314,12 +332,15 @@ class Columns {
     const int t = thread_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (empty(half)) {
+        break;
+      }
       const Column& mine = column_[half];
       float sum = mine.sum;
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       const bool there = mine.part != kNoPart;
-      const int column = (many() ? group_ * kGroupColumns : 0) + index_of(half);
+      const int column = (kMany ? group_ * kGroupColumns : 0) + index_of(half);
       const int head = first_head_ + column % (args_.heads / args_.kv_heads);
       const PartWriter writer(args_, there ? mine.part : 0, head, mine.largest, sum);
       if (there && t == 0) {
@@ -334,6 +355,46 @@ class Columns {
         }
       }
     }
+  }
+
+  // Who brings the last part of a row merges them all; a warpgroup shares what that is of an item.
+  __device__ void merge(int index) {
+    int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
+    if (busy()) {
+      __threadfence();
+      __syncwarp();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column = index_of(half);
+      if (thread_ % 4 == 0 && column >= 0 && column < kFewColumnsOfOneKernel) {
+        merging[column] = is_last(half) ? rows_[half] : kNoRow;
+      }
+    }
+    meet(kOwn + group_, kGroupThreads);
+#pragma unroll 1
+    for (int column = thread_ / 32; column < kFewColumnsOfOneKernel; column += kGroupWarps) {
+      if (const int row = merging[column]; row != kNoRow) {
+        merge_parts<D>(args_, row, first_head_ + column % (args_.heads / args_.kv_heads),
+                       thread_ % 32, out_);
+      }
+    }
+  }
+
+  // Whether the part of this column was the last one of its row.
+  [[nodiscard]] __device__ bool is_last(int half) const {
+    if (column_[half].part < 0) {
+      return false;
+    }
+    const int head = first_head_ + index_of(half) % (args_.heads / args_.kv_heads);
+    const auto last = static_cast<unsigned>(num_parts_[half] - 1);
+    const bool all =
+        atomicInc(args_.work.parts_there + std::int64_t{rows_[half]} * args_.heads + head, last) ==
+        last;
+    if (all) {
+      __threadfence();
+    }
+    return all;
   }
 
   // Four lanes hold two dimensions each of four tiles of eight; lane t gets tile first + t whole.
@@ -363,37 +424,52 @@ class Columns {
   const AttentionArgs& args_;
   Shared<D>& shared_;
   Cursor<D> keys_;
-  const bool many_;
-  const int group_, thread_;
+  const int group_;
+  const bool merges_;
+  const int thread_;
   int buffer_ = 0;
   int first_token_ = 0, first_seen_ = 0, last_token_ = 0, first_head_ = 0;
-  bool busy_ = false;                // the warp has columns
-  int all_begin_ = 0, all_end_ = 0;  // what all of them see
+  bool busy_ = false, both_ = false;  // the warp has columns, also of the second half
+  int all_begin_ = 0, all_end_ = 0;   // what all of them see
   Column column_[2];
+  int rows_[2] = {}, num_parts_[2] = {};  // of columns that are merged here
   float out_[D / 8][4];
 };
 
 #endif  // QUIRE_WGMMA
 
-// `kMany`, `kFew`: which items there are. Code for one kind alone needs fewer registers.
-template <int D, bool kMany, bool kFew>
+#if QUIRE_WGMMA
+
+// Rows that see nothing, by one warp of each of the CTAs.
+template <int D>
+__device__ void clear_unseen(const AttentionArgs& args, int ctas) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int i = static_cast<int>(blockIdx.x); i < args.work.num_rows * args.heads; i += ctas) {
+    if (const int row = i / args.heads; args.work.parts[row].count == 0) {
+      write_row<D>(args, row, i % args.heads, lane, {});
+    }
+  }
+}
+
+#endif  // QUIRE_WGMMA
+
+template <int D, bool kMany>
 __global__ void __launch_bounds__(kThreads, 1)
     items_hopper(const __grid_constant__ AttentionArgs args,
-                 const __grid_constant__ CUtensorMap map, int box_tokens) {
+                 const __grid_constant__ CUtensorMap map, int box_tokens, Turn turn) {
 #if QUIRE_WGMMA
   extern __shared__ __align__(1024) unsigned char bytes[];
   static_assert(sizeof(Shared<D>) <= kSharedBytes<D>);
   auto& shared = *reinterpret_cast<Shared<D>*>(bytes);
   const DevicePlan::Crew crew = *args.work.crew;
-  if (static_cast<int>(blockIdx.x) >= crew.many_workers + crew.few_workers) {
+  if (static_cast<int>(blockIdx.x) >= (kMany ? crew.many_workers : crew.few_workers)) {
     return;
   }
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const bool many = !kFew || (kMany && static_cast<int>(blockIdx.x) < crew.many_workers);
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots<D>; ++slot) {
       shared.full[slot].start(1);
-      shared.free[slot].start(many ? kGroups * kGroupWarps : kGroupWarps);
+      shared.free[slot].start(kMany ? kGroups * kGroupWarps : kGroupWarps);
     }
     for (int i = 0; i < kGroups * kQueryBuffers; ++i) {
       shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
@@ -402,21 +478,31 @@ __global__ void __launch_bounds__(kThreads, 1)
     publish_barriers();
   }
   __syncthreads();
-  kernels::cuda::begin_kernel();
+  if (turn != Turn::kFirst) {
+    kernels::cuda::allow_next();
+  }
+  const bool merges = !kMany && turn == Turn::kAlone && args.work.merges;
   if (group == kGroups) {
     keep_registers<56>();
     const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
-    const Queue queue(args, crew, served);
+    const Queue queue(args, crew, kMany, served);
     if (task >= kGroups) {
-      brief(args, queue, many, served, shared);
-    } else if (served == 0 || !many) {
-      feed(args, map, box_tokens, queue, ring_of<D>(queue, many, served), shared);
+      brief<D, kMany>(args, turn, queue, served, shared);
+      if (merges && served == 1) {
+        clear_unseen<D>(args, crew.few_workers);
+      }
+    } else if (served == 0 || !kMany) {
+      feed(args, {map, box_tokens}, turn, queue, ring_of<D>(queue, kMany, served), shared);
     }
   } else {
     take_registers<224>();
-    const Queue queue(args, crew, group);
-    const Cursor<D> cursor = kFew ? ring_of<D>(queue, many, group) : Cursor<D>(0, kSlots<D>);
-    Columns<D, kMany, kFew>(args, shared, cursor, many, group).attend_all(queue.rounds());
+    const Queue queue(args, crew, kMany, group);
+    begin_turn(turn);
+    Columns<D, kMany>(args, shared, ring_of<D>(queue, kMany, group), group, merges)
+        .attend_all(queue.rounds());
+  }
+  if (turn == Turn::kSecond) {
+    kernels::cuda::await_previous();
   }
 #endif
 }
@@ -460,8 +546,8 @@ cudaError_t make_map(const DeviceKV& kv, std::int32_t kv_heads, CUtensorMap& map
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// Enough CTAs for any crew.
-cudaError_t count_ctas(const AttentionArgs& args, int& ctas) {
+// Enough CTAs for any crew of one kernel.
+cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
     return error;
@@ -471,37 +557,44 @@ cudaError_t count_ctas(const AttentionArgs& args, int& ctas) {
       error != cudaSuccess) {
     return error;
   }
-  ctas = std::min(ctas, (args.work.num_many + args.work.num_few) * args.kv_heads);
+  ctas = std::min(ctas, items * kv_heads);
   return cudaSuccess;
 }
 
-template <int D, bool kMany, bool kFew>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+template <int D, bool kMany>
+cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
   CUtensorMap map;
   int ctas = 0;
   if (const cudaError_t error = make_map(args.kv, args.kv_heads, map); error != cudaSuccess) {
     return error;
   }
-  if (const cudaError_t error = count_ctas(args, ctas); error != cudaSuccess) {
+  if (const cudaError_t error =
+          count_ctas(kMany ? args.work.num_many : args.work.num_few, args.kv_heads, ctas);
+      error != cudaSuccess) {
     return error;
   }
-  const auto kernel = items_hopper<D, kMany, kFew>;
+  const auto kernel = items_hopper<D, kMany>;
   if (const cudaError_t error = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
       error != cudaSuccess) {
     return error;
   }
   return kernels::cuda::launch_early(kernel, {ctas, kThreads, kSharedBytes<D>}, stream, args, map,
-                                     box_of(args.kv.block_tokens));
+                                     box_of(args.kv.block_tokens), turn);
 }
 
 template <int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
-    return launch<D, true, false>(args, stream);
+    return launch<D, true>(args, Turn::kAlone, stream);
   }
-  return args.work.num_many == 0 ? launch<D, false, true>(args, stream)
-                                 : launch<D, true, true>(args, stream);
+  if (args.work.num_many == 0) {
+    return launch<D, false>(args, Turn::kAlone, stream);
+  }
+  if (const cudaError_t error = launch<D, true>(args, Turn::kFirst, stream); error != cudaSuccess) {
+    return error;
+  }
+  return launch<D, false>(args, Turn::kSecond, stream);
 }
 
 }  // namespace
@@ -514,6 +607,12 @@ bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
   }
   return major == 9 && (head_dim == 64 || head_dim == 128) &&
          box_of(block_tokens) >= kSmallestBox && encode_tiled() != nullptr;
+}
+
+// Items of few columns end at much the same time, and there a kernel more is dear. Of many columns
+// a row has few parts beside its work.
+bool hopper_merges(const AttentionArgs& args) {
+  return args.work.num_many == 0 && args.work.num_few > 0;
 }
 
 cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream) {

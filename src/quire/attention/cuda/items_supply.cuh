@@ -15,6 +15,7 @@
 #include "quire/attention/cuda/parts.cuh"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
+#include "quire/kernels/cuda/launch.cuh"
 
 namespace quire::attention::cuda {
 
@@ -31,10 +32,26 @@ constexpr int kSlots = D == 64 ? 12 : 6;
 
 // Of Shared<D>, which only device code knows.
 template <int D>
-constexpr int kSharedBytes = 2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
-                             kGroups * (kQueryBuffers * (2 * 8 + 16) + 12 * kGroupColumns);
+constexpr int kSharedBytes =
+    2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
+    kGroups * (kQueryBuffers * (2 * 8 + 16) + 16 * kGroupColumns + 2 * 4 * kFewColumnsOfOneKernel);
+
+// Items of both kinds are two kernels that run side by side: CTAs of the second start as soon as
+// all that came before the first is done, and the last of them ends after the first kernel.
+enum class Turn : std::uint8_t { kAlone, kFirst, kSecond };
 
 #if QUIRE_WGMMA
+
+// What earlier kernels wrote can be read.
+__device__ __forceinline__ void begin_turn(Turn turn) {
+  if (turn == Turn::kSecond) {
+    return;
+  }
+  kernels::cuda::await_previous();
+  if (turn == Turn::kFirst) {
+    kernels::cuda::allow_next();
+  }
+}
 
 inline constexpr int kGroupWarps = kGroupThreads / 32;
 
@@ -42,7 +59,7 @@ inline constexpr int kGroupWarps = kGroupThreads / 32;
 struct Brief {
   struct Column {
     int begin, end;  // tokens that it sees
-    int part;
+    int part, row;
   };
   int first_token, first_seen, last_token;
   int first_head;  // of the KV head
@@ -57,19 +74,20 @@ struct Shared {
   PhaseBarrier queries_full[kGroups][kQueryBuffers], queries_free[kGroups][kQueryBuffers];
   Brief brief[kGroups][kQueryBuffers];
   Brief::Column columns[kGroups][kGroupColumns];
+  // Rows whose parts are all there, by column of an item of few, of this item and the one before.
+  int merging[kGroups][2][kFewColumnsOfOneKernel];
 };
 
 // The items of a worker, a CTA or a warpgroup of one: one of each round, from alternating ends of
 // the round, since the items are sorted by length.
 class Queue {
  public:
-  __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, int group) {
+  __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, bool many, int group) {
     const int cta = static_cast<int>(blockIdx.x);
-    const bool many = cta < crew.many_workers;
     kv_heads_ = args.kv_heads;
     items_ = many ? args.work.many : args.work.few;
     units_ = (many ? crew.many_items : crew.few_items) * kv_heads_;
-    worker_ = many ? cta : group * crew.few_workers + cta - crew.many_workers;
+    worker_ = many ? cta : group * crew.few_workers + cta;
     workers_ = many ? crew.many_workers : kGroups * crew.few_workers;
   }
   [[nodiscard]] __device__ bool empty() const { return unit() >= units_; }
@@ -185,14 +203,22 @@ class Boxes {
   int first_ = 0, slot_ = 0, block_ = 0, kv_head_ = 0;
 };
 
+// How the copy engine finds tiles, in boxes of so many tokens.
+struct TileMap {
+  const CUtensorMap& map;
+  int box_tokens;
+};
+
 // One warp: keys and values of tile after tile.
 template <int D>
-__device__ void feed(const AttentionArgs& args, const CUtensorMap& map, int box_tokens,
-                     const Queue& queue, Cursor<D> cursor, Shared<D>& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / box_tokens;
-  fetch_map(map);
-  const int column = lane / boxes, row = lane % boxes * box_tokens;
-  for (Boxes next(args, queue, row, box_tokens); !next.empty();) {
+__device__ void feed(const AttentionArgs& args, const TileMap& tiles, Turn turn, const Queue& queue,
+                     Cursor<D> cursor, Shared<D>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / tiles.box_tokens;
+  fetch_map(tiles.map);
+  const int column = lane / boxes, row = lane % boxes * tiles.box_tokens;
+  Boxes next(args, queue, row, tiles.box_tokens);
+  begin_turn(turn);
+  while (!next.empty()) {
     const int slot = next.slot(), block = next.block(), kv_head = next.kv_head();
     next.pop();
 #pragma unroll
@@ -204,7 +230,7 @@ __device__ void feed(const AttentionArgs& args, const CUtensorMap& map, int box_
       }
       __syncwarp();
       if (column < D / 64) {
-        copy_box(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, map,
+        copy_box(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, tiles.map,
                  {column * 64, slot, what, block, kv_head}, full);
       }
       cursor.advance(1);
@@ -214,62 +240,65 @@ __device__ void feed(const AttentionArgs& args, const CUtensorMap& map, int box_
 
 // One warp: the queries of each item, and what there is to know. Items of many columns have one
 // buffer, filled while the item before ends; items of few use two in turn.
-template <int D>
-__device__ void brief(const AttentionArgs& args, Queue queue, bool many, int group,
+template <int D, bool kMany>
+__device__ void brief(const AttentionArgs& args, Turn turn, Queue queue, int group,
                       Shared<D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
+  constexpr int kBuffers = kMany ? 1 : kQueryBuffers, kRoom = kGroupColumns / kBuffers;
+  constexpr int kBatches = kRoom / 32;  // a lane to each of 32 columns
   const int lane = static_cast<int>(threadIdx.x) % 32, heads = args.heads / args.kv_heads;
-  const int buffers = many ? 1 : kQueryBuffers, room = kGroupColumns / buffers;
-  const int first_column = many ? group * kGroupColumns : 0;
-  const auto row_of = [&](const DevicePlan::Item& item, int at) {
-    const int row = (first_column + at + lane) / heads;
-    return row < item.num_rows ? args.work.rows[item.first_row + row]
-                               : DevicePlan::Row{.part = kNoPart};
-  };
-  // Of the item to come, fetched ahead: item and first rows.
+  const int first_column = kMany ? group * kGroupColumns : 0;
+  // Of the item to come, fetched ahead: item and rows.
   DevicePlan::Item next = {};
-  DevicePlan::Row next_row = {};
-  if (!queue.empty()) {
+  DevicePlan::Row next_rows[kBatches] = {};
+  const auto fetch = [&] {
     next = queue.item();
-    next_row = row_of(next, 0);
-  }
-  while (!queue.empty()) {
-    const int round = queue.round(), buffer = round % buffers, first_place = buffer * room;
-    const DevicePlan::Item item = next;
-    const int first_head = queue.kv_head() * heads;
-    queue.pop();
-    if (!queue.empty()) {
-      next = queue.item();
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const int row = (first_column + batch * 32 + lane) / heads;
+      next_rows[batch] = row < next.num_rows ? args.work.rows[next.first_row + row]
+                                             : DevicePlan::Row{.part = kNoPart};
     }
-    shared.queries_free[group][buffer].await(round / buffers + 1);
+  };
+  if (!queue.empty()) {
+    fetch();
+  }
+  begin_turn(turn);
+  while (!queue.empty()) {
+    const int round = queue.round(), buffer = round % kBuffers, first_place = buffer * kRoom;
+    const int first_head = queue.kv_head() * heads;
+    shared.queries_free[group][buffer].await(round / kBuffers + 1);
     if (lane == 0) {
-      shared.brief[group][buffer] = {item.first_token, item.first_seen, item.last_token,
+      shared.brief[group][buffer] = {next.first_token, next.first_seen, next.last_token,
                                      first_head};
     }
-    for (int at = 0; at < room; at += 32) {
-      const DevicePlan::Row row = at == 0 ? next_row : row_of(item, at);
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const DevicePlan::Row& row = next_rows[batch];
       const bool there = row.part != kNoPart;
-      shared.columns[group][first_place + at + lane] = {
-          there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX, row.part};
+      shared.columns[group][first_place + batch * 32 + lane] = {
+          there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX, row.part, row.row};
       // What lies beyond the columns of the item is never used.
-      const int count = min(32, item.num_rows * heads - first_column - at);
-#pragma unroll 1
+      const int count = min(32, next.num_rows * heads - first_column - batch * 32);
+      const int query =
+          row.query * args.heads + first_head + (first_column + batch * 32 + lane) % heads;
+#pragma unroll 2
       for (int c = 0; c < count; c += kAtOnce) {
         const int mine = c + lane / kPieces, piece = lane % kPieces;
-        const int place = first_place + at + mine;
-        const std::int64_t from = __shfl_sync(0xffffffffu, row.query, mine);
-        const int head = first_head + (first_column + at + mine) % heads;
+        const int place = first_place + batch * 32 + mine;
+        const std::int64_t from = __shfl_sync(0xffffffffu, query, mine);
         copy_16(shared.queries[group] + piece / 8 * kGroupColumns * 64 + place * 64 +
                     (piece % 8 ^ place % 8) * 8,
-                args.q + (from * args.heads + head) * D + piece * 8);
+                args.q + from * D + piece * 8);
       }
-    }
-    if (!queue.empty()) {
-      next_row = row_of(next, 0);
     }
     await_copies();
     publish_shared();
     shared.queries_full[group][buffer].arrive();
+    queue.pop();
+    if (!queue.empty()) {
+      fetch();
+    }
   }
 }
 

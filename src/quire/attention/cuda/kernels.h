@@ -35,16 +35,17 @@ template <class Launch>
 // `options` with what the planner should know of the current device and its kernels for a stored
 // head size; block_tokens is set already.
 [[nodiscard]] DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim);
-// Items of both families: to parts, and to rows of `out` and `lse` that have but one.
-[[nodiscard]] cudaError_t launch_items(const AttentionArgs& args, cudaStream_t stream);
-// Parts to rows of `out` and `lse`, in order.
-[[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream);
+// Every row of `out` and `lse`, also those that see nothing.
+[[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 
-// What launch_items consists of: few columns and many, or both on Hopper where stored head size and
-// block size suit its copy engine.
+// What it consists of: items of few columns and of many, or both on Hopper where stored head size
+// and block size suit its copy engine; these write parts, and rows that have but one. Then parts to
+// rows, in order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
 [[nodiscard]] bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens);
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
+[[nodiscard]] bool hopper_merges(const AttentionArgs& args);
+[[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace quire::attention::cuda

@@ -23,14 +23,18 @@ DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim
   return options;
 }
 
-cudaError_t launch_items(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
   if (hopper_takes(args.kv.head_dim, args.kv.block_tokens)) {
-    return launch_items_hopper(args, stream);
+    const cudaError_t error = launch_items_hopper(args, stream);
+    return error != cudaSuccess || hopper_merges(args) ? error : launch_merge(args, stream);
   }
   if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
     return error;
   }
-  return launch_many_rows(args, stream);
+  if (const cudaError_t error = launch_many_rows(args, stream); error != cudaSuccess) {
+    return error;
+  }
+  return launch_merge(args, stream);
 }
 
 }  // namespace quire::attention::cuda

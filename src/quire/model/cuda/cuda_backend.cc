@@ -173,10 +173,11 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<Bf16> queries_;                   // [entry rows, heads, stored head_dim]
   DeviceBuffer<Bf16> attended_;                  // [T, Q]
   DeviceBuffer<float> part_values_, part_stats_;
-  DeviceBuffer<float> lse_;      // [T, heads], for a probe
-  DeviceBuffer<float> gate_up_;  // [T, 2 I]
-  DeviceBuffer<Bf16> gated_;     // [T, I]
-  double host_seconds_ = 0;      // of the last forward, without waiting
+  DeviceBuffer<std::uint32_t> parts_there_;  // [T, heads]
+  DeviceBuffer<float> lse_;                  // [T, heads], for a probe
+  DeviceBuffer<float> gate_up_;              // [T, 2 I]
+  DeviceBuffer<Bf16> gated_;                 // [T, I]
+  double host_seconds_ = 0;                  // of the last forward, without waiting
   std::vector<EntryMass> masses_;
   DeviceBuffer<double> mass_;  // of all entries that a probe asks for
 };
@@ -219,6 +220,15 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(attended_, rows * heads * static_cast<std::size_t>(config_.head_dim)));
   QUIRE_TRY_STATUS(reserve(part_values_, parts * heads * stored));
   QUIRE_TRY_STATUS(reserve(part_stats_, parts * heads * 2));
+  if (parts_there_.size() < rows * heads) {
+    QUIRE_TRY_STATUS(reserve(parts_there_, rows * heads));
+    if (Status zero = device::cuda::fill_async(
+            parts_there_.data(), 0, parts_there_.size() * sizeof(std::uint32_t), stream());
+        !zero.ok()) {
+      parts_there_ = {};
+      return zero;
+    }
+  }
   QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
   QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
@@ -318,7 +328,8 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .num_rows = step_.shape().rows,
                    .merges = window.shape.merges,
                    .part_values = part_values_.data(),
-                   .part_stats = reinterpret_cast<float2*>(part_stats_.data())},
+                   .part_stats = reinterpret_cast<float2*>(part_stats_.data()),
+                   .parts_there = parts_there_.data()},
           .q = queries_.data(),
           .heads = config_.heads,
           .kv_heads = config_.kv_heads,
@@ -344,8 +355,7 @@ Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
                                                            stream()),
                              "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
-  QUIRE_TRY_STATUS(to_status(attention::cuda::launch_items(args, stream()), "attention"));
-  return to_status(attention::cuda::launch_merge(args, stream()), "merge");
+  return to_status(attention::cuda::launch_attention(args, stream()), "attention");
 }
 
 // x [rows, H] += down(silu(gate(normed)) * up(normed))

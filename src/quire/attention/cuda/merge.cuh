@@ -1,0 +1,137 @@
+// Merging the parts of a row. The bits depend on the parts and their order alone, not on who
+// merges.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention::cuda {
+
+// Floats that other multiprocessors may have written in this kernel, so not from the own cache. In
+// the order of the program.
+__device__ __forceinline__ void load_fresh(float& to, const float* from) {
+  asm volatile("ld.global.cg.f32 %0, [%1];\n" : "=f"(to) : "l"(from) : "memory");
+}
+__device__ __forceinline__ void load_fresh(float& x, float& y, const float* from) {
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];\n" : "=f"(x), "=f"(y) : "l"(from) : "memory");
+}
+__device__ __forceinline__ void load_fresh(float (&to)[4], const float* from) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "l"(from)
+               : "memory");
+}
+
+// Values of one head, spread over a warp: lane l holds dimensions [l * D / 32, (l + 1) * D / 32).
+// Relative to 2^largest; the weights add up to `total`.
+template <int D>
+struct Merged {
+  float sum[D / 32] = {};
+  float largest = -INFINITY, total = 0;
+};
+
+template <int D>
+__device__ void write_row(const AttentionArgs& args, int row, int head, int lane,
+                          const Merged<D>& merged) {
+  constexpr int kMine = D / 32;
+  const std::int64_t to = std::int64_t{row} * args.heads + head;
+  auto* out = reinterpret_cast<__nv_bfloat16*>(args.out) + to * args.head_dim;
+#pragma unroll
+  for (int d = 0; d < kMine; ++d) {
+    if (const int dim = lane * kMine + d; dim < args.head_dim) {
+      out[dim] = __float2bfloat16_rn(merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
+    }
+  }
+  if (args.lse != nullptr && lane == 0) {
+    constexpr float kLn2 = 0.693147180559945f;
+    args.lse[to] = merged.total > 0 ? (merged.largest + log2f(merged.total)) * kLn2 : -INFINITY;
+  }
+}
+
+// N floats -> elements [i * N, (i + 1) * N) of `room`.
+template <int N, int R>
+__device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* from) {
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+      load_fresh(room[(i * N + n) / 4], from + n);
+    }
+  } else if constexpr (N == 2) {
+    load_fresh(room[i / 2][i % 2 * 2], room[i / 2][i % 2 * 2 + 1], from);
+  } else {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      load_fresh(room[(i * N + n) / 4][(i * N + n) % 4], from + n);
+    }
+  }
+}
+
+// One head of one row, by a warp: parts are scaled to the largest of 32, 32 after 32, and added in
+// order. `room` is overwritten: registers for kAtOnce parts, which a kernel may have anyway.
+template <int D>
+__device__ void merge_parts(const AttentionArgs& args, int row, int head, int lane,
+                            float (&room)[D / 8][4]) {
+  constexpr int kAll = 32, kMine = D / kAll, kAtOnce = 16;
+  const auto over_lanes = [](float x, const auto& combine) {
+#pragma unroll
+    for (int step = kAll / 2; step > 0; step /= 2) {
+      x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
+    }
+    return x;
+  };
+  const DevicePlan::Parts parts = args.work.parts[row];
+  const auto at = [&](int part) { return std::int64_t{parts.first + part} * args.heads + head; };
+  Merged<D> merged;
+#pragma unroll 1
+  for (int first = 0; first < parts.count; first += kAll) {
+    const int left = min(kAll, parts.count - first);
+    // Of the part with this lane's number.
+    float largest = -INFINITY, weight = 0, scale = 0;
+    if (lane < left) {
+      load_fresh(largest, weight,
+                 reinterpret_cast<const float*>(args.work.part_stats + at(first + lane)));
+    }
+#pragma unroll 1
+    for (int begin = 0; begin < left; begin += kAtOnce) {
+      // Under way before the statistics are there.
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (begin + i < left) {
+          fetch<kMine>(room, i, args.work.part_values + at(first + begin + i) * D + lane * kMine);
+        }
+      }
+      if (begin == 0) {
+        const float now = fmaxf(merged.largest,
+                                over_lanes(largest, [](float a, float b) { return fmaxf(a, b); }));
+        const float keep = exp2f(merged.largest - now);
+        scale = exp2f(largest - now);
+        merged.largest = now;
+        merged.total = merged.total * keep +
+                       over_lanes(scale * weight, [](float a, float b) { return a + b; });
+#pragma unroll
+        for (float& x : merged.sum) {
+          x *= keep;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float take = __shfl_sync(0xffffffffu, scale, begin + i);
+        if (begin + i < left) {
+#pragma unroll
+          for (int d = 0; d < kMine; ++d) {
+            merged.sum[d] =
+                __fmaf_rn(room[(i * kMine + d) / 4][(i * kMine + d) % 4], take, merged.sum[d]);
+          }
+        }
+      }
+    }
+  }
+  write_row<D>(args, row, head, lane, merged);
+}
+
+}  // namespace quire::attention::cuda
