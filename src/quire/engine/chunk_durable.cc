@@ -85,9 +85,7 @@ Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   bool read = false;
   if (has_kv && (is_system || reads_next(name))) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, name.second));
-    registry_.count(0, -1);  // begin counted a miss
     QUIRE_TRY(read, read_kv(chunk, name.second));
-    registry_.count(read ? 1 : 0, 0);
   }
   if (!read && has_kv && is_system) {
     return {};

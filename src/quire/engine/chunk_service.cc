@@ -248,8 +248,9 @@ Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
 
 // Room was set aside for this variant; it is given back when the prefill cannot start.
 Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk,
-                                                          const kv::VariantKey& key) {
-  const auto store = [this, id = chunk.id, key](std::optional<kv::SegmentId> segment) {
+                                                          const kv::VariantKey& key, bool counted) {
+  const auto store = [this, id = chunk.id, key, counted](std::optional<kv::SegmentId> segment) {
+    registry_.count(0, counted && segment ? 1 : 0);
     const bool wanted = registry_.end(id, key, segment);
     if (wanted && segment) {
       registry_.publish(id);
@@ -318,14 +319,11 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
   draft.result.created = true;
-  if (needs_kv && !draft.counted) {
-    registry_.count(0, -1);  // what begin counted
-  }
   if (!needs_kv) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
   }
-  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key));
+  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.counted));
   return std::optional(pending);
 }
 
