@@ -6,7 +6,6 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>

@@ -222,6 +222,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   draft.result.id = draft.chunk.id = known->id;
   if (draft.counted) {
     registry_.merge(draft.chunk);
+    draft.result.used = true;
   }
   return true;
 }
@@ -314,6 +315,7 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   const kv::VariantKey key = kv::registered_key(draft.chunk);
   const auto meanwhile = pending_.find({draft.chunk.id, key});
   if (meanwhile != pending_.end()) {  // somebody else is at it
+    draft.waits = true;
     return std::optional(meanwhile->second);
   }
   QUIRE_TRY(const kv::Chunk* chunk,
@@ -417,7 +419,16 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     return {};
   });
   const Status computed = wait(pending, interrupted);
-  return begun.ok() ? computed : begun;
+  if (!begun.ok() || !computed.ok()) {
+    return begun.ok() ? computed : begun;
+  }
+  return engine_.call([&] {
+    for (Draft& draft : drafts) {
+      if (draft.waits) {
+        merge(draft, registry_.find(draft.chunk.id));
+      }
+    }
+  });
 }
 
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
@@ -461,7 +472,10 @@ void ChunkService::withdraw(std::span<const Registered> registered) {
   [[maybe_unused]] const Status closed = engine_.call([&] {
     for (const Registered& created : registered) {
       const kv::Chunk* chunk = created.created ? registry_.find(created.id) : nullptr;
-      if (chunk != nullptr && chunk->accesses == 0) {
+      const auto own = std::ranges::count_if(registered, [&](const Registered& equal) {
+        return equal.used && equal.id == created.id;
+      });
+      if (chunk != nullptr && chunk->accesses == own) {
         registry_.remove(created.id, kv::Removal::kDeleted);
         [[maybe_unused]] const bool saved = store_ != nullptr && store_->remove(created.id);
       }
@@ -537,24 +551,6 @@ Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
   return engine_.ask<bool>([&]() -> Result<bool> {
     const bool removed = registry_.remove(id, kv::Removal::kDeleted);
     return (store_ != nullptr && store_->remove(id, wipe)) || removed;
-  });
-}
-
-Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
-  writes_.wait();
-  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
-    std::unordered_set<std::string> registered;
-    for (const kv::Chunk* chunk : registry_.list()) {
-      registered.insert(chunk->id);
-    }
-    std::int64_t cleared = registry_.clear(type);
-    for (const kv::Chunk& saved : saved_chunks()) {
-      const bool wanted = !type || saved.type == *type;
-      const bool in_use = registry_.find(saved.id) != nullptr;
-      const bool removed = wanted && !in_use && store_->remove(saved.id);
-      cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
-    }
-    return cleared;
   });
 }
 

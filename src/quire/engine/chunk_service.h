@@ -54,6 +54,7 @@ class ChunkService {
   struct Registered {
     std::string id;
     bool created = false;  // by this call
+    bool used = false;     // counted as a use of one that was there
   };
   // Made at first use. A template that cannot be cut is no error yet: registering text is, with the
   // reason.
@@ -124,7 +125,8 @@ class ChunkService {
     kv::NewChunk chunk;
     std::string serial;  // kv::ChunkIdentity::serial
     bool counted = true;
-    Registered result;  // its id once it is known to the registry
+    bool waits = false;  // for a prefill that was begun for an equal one
+    Registered result;   // its id once it is known to the registry
   };
   using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
 
