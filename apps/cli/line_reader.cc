@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,8 +30,47 @@ constexpr int kInterruptPollMs = 50;
 
 constexpr std::string_view kBlanks = " \t";
 
-// Where history stays: a file that only the user reads, made when it is not there. "" if it cannot
-// be.
+struct EndHistory {
+  void operator()(History* lines) const { history_end(lines); }
+};
+using Lines = std::unique_ptr<History, EndHistory>;
+
+Lines up_to(int count) {
+  Lines lines(history_init());
+  HistEvent event;
+  history(lines.get(), &event, H_SETSIZE, count);
+  return lines;
+}
+
+// Opened to write at its end: a file that only the user reads, made when it is not there. Negative
+// if it cannot be.
+int open_private(const std::string& path) {
+  const int file =
+      open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
+  if (file >= 0 && fchmod(file, S_IRUSR | S_IWUSR) != 0) {
+    close(file);
+    return -1;
+  }
+  return file;
+}
+
+// Writes the lines behind what the file has. A full disk is no reason to stop: the line stays for
+// this session.
+void append(const Lines& lines, const std::string& path) {
+  const int descriptor = open_private(path);
+  // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
+  std::FILE* const file = descriptor < 0 ? nullptr : fdopen(descriptor, "a");
+  if (file == nullptr) {
+    return;
+  }
+  // Where the file is not empty, no line that says what it is.
+  std::fseek(file, 0, SEEK_END);
+  HistEvent event;
+  history(lines.get(), &event, H_SAVE_FP, file);
+  std::fclose(file);
+}
+
+// Where history stays; "" if it cannot stay.
 std::string history_file() {
   namespace fs = std::filesystem;
   const char* state = std::getenv("XDG_STATE_HOME");
@@ -47,7 +87,7 @@ std::string history_file() {
   std::error_code error;
   fs::create_directories(folder, error);
   std::string path = folder / "history";
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int file = open_private(path);
   if (error || file < 0) {
     return "";
   }
@@ -73,15 +113,17 @@ struct LineReader::Editor {
         completer(std::move(completer_in)),
         editor(el_init("quire", stdin, stdout, stderr)) {
     HistEvent event;
-    history(lines, &event, H_SETSIZE, kHistoryLines);
-    history(lines, &event, H_SETUNIQUE, 1);
+    history(lines.get(), &event, H_SETUNIQUE, 1);
     if (!file.empty()) {
-      history(lines, &event, H_LOAD, file.c_str());
+      const int loaded = history(lines.get(), &event, H_LOAD, file.c_str());
+      if (loaded < 0 || loaded > 2 * kHistoryLines) {  // new or damaged; else long enough
+        begin_file();
+      }
     }
     el_set(editor, EL_CLIENTDATA, this);
     el_set(editor, EL_PROMPT, show_prompt);
     el_set(editor, EL_EDITOR, "emacs");
-    el_set(editor, EL_HIST, history, lines);
+    el_set(editor, EL_HIST, history, lines.get());
     el_set(editor, EL_GETCFN, read_character);
     // The narrow form copies both texts and never frees them.
     el_wset(editor, EL_ADDFN, L"quire-complete", L"completes the last word", complete);
@@ -89,14 +131,7 @@ struct LineReader::Editor {
   }
   Editor(const Editor&) = delete;
   Editor& operator=(const Editor&) = delete;
-  ~Editor() {
-    if (!file.empty()) {
-      HistEvent event;
-      history(lines, &event, H_SAVE, file.c_str());
-    }
-    history_end(lines);
-    el_end(editor);
-  }
+  ~Editor() { el_end(editor); }
 
   static Editor& of(EditLine* editor) {
     Editor* self = nullptr;
@@ -164,9 +199,24 @@ struct LineReader::Editor {
     }
   }
 
+  // Also in the file, where it is as soon as it was entered: a session may be killed, and several
+  // may write.
   void remember(const std::string& line) const {
     HistEvent event;
-    history(lines, &event, H_ENTER, line.c_str());
+    const bool is_new = history(lines.get(), &event, H_ENTER, line.c_str()) > 0;
+    if (is_new && !file.empty()) {
+      const Lines last = up_to(1);
+      history(last.get(), &event, H_ENTER, line.c_str());
+      append(last, file);
+    }
+  }
+
+  // Anew, with the lines that were loaded of it.
+  void begin_file() const {
+    const std::string begun = file + ".new";
+    std::remove(begun.c_str());
+    append(lines, begun);
+    std::rename(begun.c_str(), file.c_str());
   }
 
   Interrupts& interrupts;
@@ -174,7 +224,7 @@ struct LineReader::Editor {
   const std::string file = history_file();
   std::string prompt;
   EditLine* editor;
-  History* lines = history_init();
+  const Lines lines = up_to(kHistoryLines);
 };
 
 LineReader::LineReader(Interrupts& interrupts, Completer completer) {

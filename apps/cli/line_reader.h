@@ -21,8 +21,8 @@ using Completer = std::function<std::vector<std::string>(std::string_view typed)
 class LineReader {
  public:
   // Editing, completion by tab, history and a prompt only when stdin and stdout are terminals.
-  // History outlives the program in a file private to the user, below $XDG_STATE_HOME or
-  // ~/.local/state; where that cannot be, it lasts as long as the reader. `interrupts` must
+  // Each line is appended to a history file private to the user, below $XDG_STATE_HOME or
+  // ~/.local/state; where that cannot be, history lasts as long as the reader. `interrupts` must
   // outlive the reader.
   LineReader(Interrupts& interrupts, Completer completer);
   ~LineReader();

@@ -105,7 +105,8 @@ class QUIRE_API Sequence {
   // used where they now stand): the sequence's grade says so from then on.
   [[nodiscard]] Status replace(std::int64_t start, std::int64_t stop,
                                std::span<const TokenId> tokens, const Interrupt& interrupted = {},
-                               EditMode mode = EditMode::kExact);
+                               EditMode mode = EditMode::kExact,
+                               const RequestOptions& options = {});
   [[nodiscard]] Result<SequenceDiff> diff(const Sequence& other) const;
 
   // All its tokens. Stale once the sequence changes, unless a fork or a mark stays there.

@@ -403,6 +403,45 @@ class TerminalTest(unittest.TestCase):
         self.wait_for("* main")
         self.leave()
 
+    def test_history_has_what_killed_and_other_sessions_entered(self):
+        for word in ("first", "second"):
+            self.wait_for("> ")
+            self.type(f"/{word}\r")
+            self.wait_for(f'"/{word}"')
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.start(*LONG)
+        self.wait_for("> ")
+        beside = self.pid, self.terminal
+        self.start(*LONG)
+        self.wait_for("> ")
+        self.type("/third\r")
+        self.wait_for('"/third"')
+        self.leave()
+        self.pid, self.terminal = beside
+        self.type("\x1b[A\x1b[A\r")  # it has loaded the two, not the third
+        self.wait_for('"/first"')
+        self.leave()
+        history = pathlib.Path(self.state.name, "quire", "history")
+        commands = [line for line in history.read_text().splitlines() if line.startswith("/")]
+        self.assertEqual(commands, ["/first", "/second", "/third", "/exit", "/first", "/exit"])
+
+    def test_a_long_or_damaged_history_is_begun_anew(self):
+        self.wait_for("> ")
+        self.leave()
+        history = pathlib.Path(self.state.name, "quire", "history")
+        first_line = history.read_text().splitlines()[0]
+        for content, kept in ((f"{first_line}\n" + "".join(f"/line{i}\n" for i in range(2500)), 1000), ("no history\n", 0)):
+            history.write_text(content)
+            history.chmod(0o644)
+            self.start(*LONG)
+            self.wait_for("> ")
+            self.leave()
+            lines = history.read_text().splitlines()
+            self.assertEqual((lines[0], len(lines) - 2, lines[-1]), (first_line, kept, "/exit"))
+            self.assertEqual(history.stat().st_mode & 0o777, 0o600)
+            self.assertEqual(list(history.parent.iterdir()), [history])
+
     def test_branches_show_in_the_prompt_and_inactive_items_are_dim(self):
         self.wait_for("> ")
         self.type("/fork side\r")

@@ -105,6 +105,8 @@ TEST_F(WriteBehind, WrittenThroughWhatTheDiskRefusesIsNotRegistered) {
   {
     const FullDisk full;
     EXPECT_EQ(llm.register_chunk(card).error().code, ErrorCode::kIo);
+    const std::vector<ChunkContent> twice = {card, card};
+    EXPECT_EQ(llm.register_chunks(twice).error().code, ErrorCode::kIo);
   }
   EXPECT_THAT(llm.list_chunks().value(), IsEmpty());
   EXPECT_TRUE(llm.register_chunk(card).ok());

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _quire
-from .llm import LLM, _pass, _set
+from .llm import LLM
 from .outputs import Record
 from .sequence import Sequence
-from .tokenizer import to_path, to_text
+from .tokenizer import _pass, _set, to_path, to_text
 
 
 class Checkpoint(Record):

@@ -13,11 +13,11 @@ import numpy as np
 
 from . import _quire, sequence
 from .errors import ChunkNotFoundError, InvalidCompositionError
-from .llm import LLM, Params, Prompt, _pass, _prompt, _set
+from .llm import LLM, Params, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
 from .session import session_name, session_names
 from .stream import Stream
-from .tokenizer import to_json, to_path
+from .tokenizer import _pass, _set, to_json, to_path
 
 PREVIEW_CHARACTERS = 60
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +11,11 @@ from typing import Any
 from . import _quire
 from ._quire import SamplingParams
 from .errors import ChunkNotFoundError, ClosedError
-from .llm import LLM, Prompt, _prompt, _set
+from .llm import LLM, Prompt, _prompt
 from .outputs import GenerationOutput, Record
 from .sequence import Blocks
 from .session import session_name
-from .tokenizer import to_path, to_text
+from .tokenizer import _callback, _set, to_path, to_text
 
 
 class ContextItem(Record):
@@ -55,14 +54,13 @@ def _item(item: Any) -> str:
     raise error
 
 
-def _retention(
-    pinned: bool | None, priority: int | None, ttl_seconds: float | None
-) -> tuple[bool | None, int | None, float | None]:
+def _retention(pinned: bool | None, priority: int | None, ttl_seconds: float | None) -> _quire.ItemRetention:
     """None stays None: unsaid."""
-    number = None if priority is None else operator.index(priority)
-    if number is not None and not -(2**31) <= number < 2**31:
-        raise ValueError(f"priority is {number}; give one of 32 bits")
-    return None if pinned is None else bool(pinned), number, None if ttl_seconds is None else float(ttl_seconds)
+    retention = _quire.ItemRetention()
+    _set(retention, "pinned", None if pinned is None else bool(pinned))
+    _set(retention, "priority", priority)
+    _set(retention, "ttl_seconds", ttl_seconds)
+    return retention
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
@@ -215,7 +213,8 @@ class ContextManager:
         LLM.pause_session); items themselves go by their own retention.
         """
         question = None if text is None else to_text(text)
-        return GenerationOutput(self._handle.infer(question, sampling_params, on_text, session_name(session)))
+        listener = _callback(on_text, "on_text")
+        return GenerationOutput(self._handle.infer(question, sampling_params, listener, session_name(session)))
 
     def compose(self, items: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""

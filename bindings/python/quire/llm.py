@@ -13,7 +13,7 @@ from .outputs import Fields, ForwardOutput, GenerationOutput
 from .sequence import VirtualSequence
 from .session import session_name, session_names
 from .stream import Stream, token_dicts
-from .tokenizer import Tokenizer, to_ids, to_path, to_text
+from .tokenizer import Tokenizer, _callback, _pass, _set, to_ids, to_path, to_text
 
 Params = SamplingParams | dict[str, Any] | None
 Prompt = str | Sequence[int]
@@ -21,21 +21,6 @@ Prompt = str | Sequence[int]
 
 def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
-
-
-def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
-    """What the library makes of an argument; ValueError for a number that does not fit, TypeError for another kind of
-    thing."""
-    try:
-        return take(value)
-    except TypeError:
-        kind = ValueError if isinstance(value, (int, float)) else TypeError
-        raise kind(f"{name} cannot be {value!r}") from None
-
-
-def _set(options: Any, name: str, value: Any, field: str | None = None) -> None:
-    """Sets an option, with the errors of _pass."""
-    _pass(name, value, lambda value: setattr(options, field or name, value))
 
 
 def _is_batch(prompts: Any) -> bool:
@@ -95,7 +80,7 @@ class LLM:
         _set(options, "prefix_cache", prefix_cache)
         _set(options, "store", b"" if store is None else to_path(store))
         _set(options, "cache_weights", bool(cache_weights))
-        self._handle = self._open(to_path(model), options, progress)
+        self._handle = self._open(to_path(model), options, _callback(progress, "progress"))
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
         return _quire.LLM.open(model, options, progress)
@@ -167,7 +152,8 @@ class LLM:
         open: one is from the first request or set_retention that names it until it is closed, or until 16,384 others
         were named since.
         """
-        self._handle.pause_session(session_name(session), expected_return)
+        name = session_name(session)
+        _pass("expected_return", expected_return, lambda seconds: self._handle.pause_session(name, seconds))
 
     def close_session(self, session: str) -> None:
         """Nobody comes back to it; what it alone has left in the cache goes first. LookupError as above."""
@@ -175,7 +161,10 @@ class LLM:
 
     def set_retention(self, session: str, *, priority: int = 0, ttl: float | None = None) -> None:
         """How long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
-        self._handle.set_retention(session_name(session), priority, ttl)
+        retention = _quire.SessionRetention()
+        _set(retention, "priority", priority)
+        _set(retention, "ttl", ttl)
+        self._handle.set_retention(session_name(session), retention)
 
     def sequence(
         self,
@@ -200,7 +189,7 @@ class LLM:
         when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
         IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire.
         """
-        return sequence.Sequence(self._handle.load_sequence(to_path(path), wait))
+        return sequence.Sequence(self._handle.load_sequence(to_path(path), bool(wait)))
 
     def infer_from_blocks(
         self,

@@ -226,20 +226,21 @@ class Sequence:
         else:
             self._handle.commit(_mark(mark))
 
-    def replace(self, start: int, stop: int, ids: Any, mode: str = "exact") -> None:
+    def replace(self, start: int, stop: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
         """Tokens [start, stop) become `ids`. What stands behind them is computed again, what stands before is not.
 
         mode="approximate" keeps the KV of what stands behind, at its new place; `grade` says so from then on.
         """
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
-        self._handle.replace(_count(start), _count(stop), token_ids_of(ids, "ids"), mode == "exact")
+        changed = (_count(start), _count(stop), token_ids_of(ids, "ids"))
+        self._handle.replace(*changed, mode == "exact", session_name(session))
 
-    def insert(self, at: int, ids: Any, mode: str = "exact") -> None:
-        self.replace(at, at, ids, mode)
+    def insert(self, at: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
+        self.replace(at, at, ids, mode, session=session)
 
-    def delete(self, start: int, stop: int, mode: str = "exact") -> None:
-        self.replace(start, stop, (), mode)
+    def delete(self, start: int, stop: int, mode: str = "exact", *, session: str | None = None) -> None:
+        self.replace(start, stop, (), mode, session=session)
 
     def diff(self, other: Sequence) -> SequenceDiff:
         if not isinstance(other, Sequence):

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _quire
 from .outputs import Record
-from .tokenizer import to_path, to_text
+from .tokenizer import _pass, to_path, to_text
 
 
 class StoreEntry(Record):
@@ -91,7 +91,8 @@ class Store:
         owner = None if tenant is None else to_text(tenant, "tenant")
         self.path = path
         self._lock = threading.Lock()
-        self._handle = _quire.Store.open(to_path(path), bool(read_only), bool(create), limit, owner)
+        folder, given = to_path(path), (bool(read_only), bool(create))
+        self._handle = _pass("max_bytes", limit, lambda most: _quire.Store.open(folder, *given, most, owner))
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with self._lock:
@@ -103,18 +104,19 @@ class Store:
         return [entry for entry in entries if kind in (None, entry.kind)]
 
     def show(self, entry: str) -> StoreEntry:
-        return StoreEntry(self._call("find", to_text(entry)))
+        return StoreEntry(self._call("find", to_text(entry, "entry")))
 
     def pin(self, entry: str, pinned: bool = True) -> None:
-        self._call("pin", to_text(entry), bool(pinned))
+        self._call("pin", to_text(entry, "entry"), bool(pinned))
 
     def set_ttl(self, entry: str, seconds: float | None) -> None:
         """From now on; None: forever."""
-        self._call("set_ttl", to_text(entry), seconds)
+        name = to_text(entry, "entry")
+        _pass("seconds", seconds, lambda ttl: self._call("set_ttl", name, ttl))
 
     def rm(self, entry: str, wipe: bool = False) -> None:
         """With what only it held. `wipe`: its bytes become zeros first."""
-        self._call("remove", to_text(entry), bool(wipe))
+        self._call("remove", to_text(entry, "entry"), bool(wipe))
 
     def gc(self) -> StoreCleaning:
         """Removes what has expired, what nobody names, packed weights that no start would use, and the least recently
@@ -131,7 +133,7 @@ class Store:
 
     def export(self, entry: str, path: str | os.PathLike[str]) -> None:
         """One self-contained file. What is there is replaced."""
-        self._call("export_entry", to_text(entry), to_path(path))
+        self._call("export_entry", to_text(entry, "entry"), to_path(path))
 
     def import_(self, path: str | os.PathLike[str]) -> StoreEntry:
         """The entry of such a file. It is verified, but whoever made it is trusted for what its KV says."""

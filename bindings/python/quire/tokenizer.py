@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _quire
@@ -44,6 +44,28 @@ def to_path(path: str | os.PathLike[str]) -> bytes:
     return encoded
 
 
+def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
+    """What the library makes of an argument; ValueError for a number that does not fit, TypeError for another kind of
+    thing."""
+    try:
+        return take(value)
+    except TypeError:
+        kind = ValueError if isinstance(value, (int, float)) else TypeError
+        raise kind(f"{name} cannot be {value!r}") from None
+
+
+def _set(options: Any, name: str, value: Any, field: str | None = None) -> None:
+    """Sets an option, with the errors of _pass."""
+    _pass(name, value, lambda value: setattr(options, field or name, value))
+
+
+def _callback(function: Any, what: str) -> Any:
+    """A function or None; TypeError naming `what` for anything else."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{what} must be a function, not {function!r}")
+    return function
+
+
 class Tokenizer:
     """Immutable; any number of threads may call it. It outlives the LLM that it came from."""
 
@@ -56,23 +78,23 @@ class Tokenizer:
         return cls(_quire.Tokenizer.open(to_path(model)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._handle.encode(to_text(text), add_special_tokens)
+        return self._handle.encode(to_text(text), bool(add_special_tokens))
 
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
-        return self._handle.decode(to_ids([ids] if isinstance(ids, int) else ids, "ids"), skip_special_tokens)
+        return self._handle.decode(to_ids([ids] if isinstance(ids, int) else ids, "ids"), bool(skip_special_tokens))
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any
     ) -> list[int] | str:
         """Ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token."""
         call = self._handle.apply_chat_template if tokenize else self._handle.render_chat_template
-        return call(to_json(messages), add_generation_prompt, to_json(variables))
+        return call(to_json(messages), bool(add_generation_prompt), to_json(variables))
 
     def id_to_token(self, token_id: int) -> str:
-        return self._handle.id_to_token(token_id)
+        return _pass("token_id", token_id, self._handle.id_to_token)
 
     def token_to_id(self, token: str) -> int | None:
-        return self._handle.token_to_id(token)
+        return self._handle.token_to_id(to_text(token, "token"))
 
     @property
     def has_chat_template(self) -> bool:

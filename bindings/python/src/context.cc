@@ -3,16 +3,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -78,30 +75,17 @@ nb::dict describe(const ContextStats& stats) {
   return dict;
 }
 
-// pinned, priority, ttl_seconds
-using Retention = std::tuple<bool, std::int32_t, std::optional<double>>;
-
-ItemRetention to_retention(const Retention& retention) {
-  const auto& [pinned, priority, ttl_seconds] = retention;
-  return {.pinned = pinned, .priority = priority, .ttl_seconds = ttl_seconds};
-}
-
-using RetentionUpdate =
-    std::tuple<std::optional<bool>, std::optional<std::int32_t>, std::optional<double>>;
-
 // name, tags
 using Labels = std::pair<std::string, std::vector<std::string>>;
 
 std::string add(ContextManager& context, const Prompt& content, const Labels& labels,
-                const std::string& kind, bool active, const RetentionUpdate& retention) {
+                const std::string& kind, bool active, const ItemRetentionUpdate& retention) {
   const ItemOptions options{
       .name = labels.first,
       .tags = labels.second,
       .kind = by_name(kind, "kind", &item_kind_name, {ItemKind::kSystem, ItemKind::kContext}),
       .active = active,
-      .retention = {.pinned = std::get<0>(retention),
-                    .priority = std::get<1>(retention),
-                    .ttl_seconds = std::get<2>(retention)}};
+      .retention = retention};
   return unwrap(without_gil([&] { return context.add(content, options, &interrupted); }));
 }
 
@@ -161,8 +145,10 @@ void bind_items(nb::class_<ContextManager>& context) {
       .def("add", &add, nb::arg("content"), nb::arg("labels"), nb::arg("kind"), nb::arg("active"),
            nb::arg("retention"))
       .def("set_retention",
-           [](ContextManager& context, const std::string& item, const Retention& retention) {
-             const ItemRetention wanted = to_retention(retention);
+           [](ContextManager& context, const std::string& item, const ItemRetentionUpdate& given) {
+             const ItemRetention wanted{.pinned = given.pinned.value_or(false),
+                                        .priority = given.priority.value_or(0),
+                                        .ttl_seconds = given.ttl_seconds};
              unwrap(without_gil([&] { return context.set_retention(item, wanted); }));
            })
       .def("activate",
@@ -249,6 +235,11 @@ void bind_contexts(nb::module_& module) {
       .def_rw("max_store_bytes", &ContextOptions::max_store_bytes)
       .def_rw("compress", &ContextOptions::compress)
       .def_rw("write_through", &ContextOptions::write_through);
+  nb::class_<ItemRetentionUpdate>(module, "ItemRetention")
+      .def(nb::init<>())
+      .def_rw("pinned", &ItemRetentionUpdate::pinned, nb::arg().none())
+      .def_rw("priority", &ItemRetentionUpdate::priority, nb::arg().none())
+      .def_rw("ttl_seconds", &ItemRetentionUpdate::ttl_seconds, nb::arg().none());
   context.def_static("open", &open);
   bind_items(context);
   bind_asking(context);

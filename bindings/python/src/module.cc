@@ -127,18 +127,17 @@ void bind_sessions(nb::class_<LLM>& llm) {
            [](LLM& llm, const std::string& session) {
              unwrap(without_gil([&] { return llm.close_session(session); }));
            })
-      .def(
-          "set_retention",
-          [](LLM& llm, const std::string& session, std::int32_t priority,
-             std::optional<double> ttl) {
-            unwrap(without_gil([&] {
-              return llm.set_retention(session, {.priority = priority, .ttl_seconds = ttl});
-            }));
-          },
-          nb::arg("session"), nb::arg("priority"), nb::arg("ttl").none());
+      .def("set_retention",
+           [](LLM& llm, const std::string& session, const SessionRetention& retention) {
+             unwrap(without_gil([&] { return llm.set_retention(session, retention); }));
+           });
 }
 
 void bind_llm(nb::module_& module) {
+  nb::class_<SessionRetention>(module, "SessionRetention")
+      .def(nb::init<>())
+      .def_rw("priority", &SessionRetention::priority)
+      .def_rw("ttl", &SessionRetention::ttl_seconds, nb::arg().none());
   nb::class_<Stream>(module, "Stream")
       .def_prop_ro("request_id", [](const Stream& s) { return s.request_id().value; })
       .def("next", &next_delta)

@@ -81,9 +81,11 @@ void bind_growing(nb::class_<Sequence>& sequence) {
           nb::arg("params").none(), nb::arg("session"))
       .def("logits", &logits)
       .def("replace", [](Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids,
-                         bool exact) {
+                         bool exact, const std::string& session) {
         const EditMode mode = exact ? EditMode::kExact : EditMode::kApproximate;
-        unwrap(without_gil([&] { return sequence.replace(start, stop, ids, &interrupted, mode); }));
+        unwrap(without_gil([&] {
+          return sequence.replace(start, stop, ids, &interrupted, mode, {.session = session});
+        }));
       });
 }
 

@@ -152,6 +152,29 @@ def test_a_writer_killed_at_any_time_leaves_a_good_one(tmp_path):
             assert np.array_equal(seq.logits(), oracle[len(seq)])
 
 
+FORGETTING_WRITER = """
+import sys, quire
+llm = quire.LLM(sys.argv[1], threads=1)
+manager = quire.CheckpointManager(llm, sys.argv[2], keep=1)
+talks = [llm.sequence([10 + i] * 300) for i in range(2)]
+for i in range(80):
+    manager.save({"a": talks[i % 2]})
+    print("saved", flush=True)
+"""
+
+
+def test_the_newest_is_loaded_while_another_process_saves_and_forgets(llm, tmp_path):
+    command = [sys.executable, "-c", FORGETTING_WRITER, MODEL, tmp_path / "store"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "saved\n"
+        manager = quire.CheckpointManager(llm, tmp_path / "store")
+        while child.poll() is None:
+            for wait in (True, False):
+                with manager.load(wait=wait)["a"] as seq:
+                    assert seq.tokens in ([10] * 300, [11] * 300)
+    assert child.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("call", "error", "names"),
     [

@@ -221,6 +221,13 @@ def test_statistics_count(llm):
     llm.register_chunk(ADA, "context")
     stats = llm.get_chunk_stats()
     assert (stats.cache_misses - start.cache_misses, stats.cache_hits - start.cache_hits) == (2, 1)
+    other = llm.register_chunk("Another keeper.", ChunkType.SYSTEM_PROMPT)
+    for hits in (2, 4):  # a second variant of the context is one prefill more, once
+        llm.generate_from_chunks(other, [ids[1]], ids[2], {"max_tokens": 1})
+        now = llm.get_chunk_stats()
+        assert (now.cache_misses - stats.cache_misses, now.cache_hits - stats.cache_hits) == (2, hits - 1)
+    assert llm.delete_chunk(other)
+    stats = llm.get_chunk_stats()
     assert stats["total_chunks"] == 3 and stats["context_chunks"] == 1 and 0 < stats["hit_rate"] < 1
     assert stats["memory_used_mb"] * 2**20 == sum(c.memory_bytes for c in llm.list_chunks()) > 0
     assert f"{stats['hit_rate']:.1%}".endswith("%")

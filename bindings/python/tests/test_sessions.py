@@ -81,6 +81,7 @@ def test_bad_hints_are_named(small):
 def sequence_of(llm, ids, session):
     with llm.sequence(ids, session=session) as sequence:
         sequence.append([11], session=session)
+        sequence.insert(len(sequence), [12], session=session)
         sequence.generate(ONE, session=session)
         list(sequence.stream(ONE, session=session))
 
@@ -98,6 +99,28 @@ WAYS = {
     "virtual": lambda llm, ids, session: llm.infer(quire.VirtualSequence(ids, ONE), session=session),
     "context": context_of,
 }
+
+
+def test_an_edit_is_a_request_of_the_session(small):
+    with small.sequence(prompt(0)[:40], session="a") as sequence:
+        for edit in (
+            lambda **more: sequence.replace(30, 32, [11], **more),
+            lambda **more: sequence.insert(5, prompt(1)[:30], **more),
+            lambda **more: sequence.delete(3, 5, **more),
+            lambda **more: sequence.delete(3, 5, mode="approximate", **more),
+        ):
+            edit(session="a")
+            before = sequence.tokens
+            with pytest.raises(ValueError, match="session"):
+                edit(session="x" * 257)
+            assert sequence.tokens == before
+    with small.sequence(prompt(1)[:41]) as sequence:
+        sequence.replace(1, 2, [11], session="b")
+        edited = sequence.tokens
+    small.close_session("b")
+    for who in (2, 3):
+        small.generate(prompt(who), ONE)
+    assert not small.explain(edited)[0].hit and "its session was closed" in small.explain(edited)[0].reason
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -54,6 +54,21 @@ def test_pins_ttl_rm_and_gc(path):
     assert names(store) == [] and quire.Store(path, max_bytes="1GiB").gc().objects == 0
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda path: quire.Store(path, max_bytes=[1]), r"^max_bytes cannot be \[1\]"),
+        (lambda path: quire.Store(path).set_ttl("first", "1"), "^seconds cannot be '1'"),
+        (lambda path: quire.Store(path).set_ttl(1, 1), "^entry must be a str"),
+        (lambda path: quire.Store(path).pin(None), "^entry must be a str"),
+    ],
+)
+def test_a_wrong_argument_is_named(path, call, named):
+    with pytest.raises(TypeError, match=named):
+        call(path)
+    assert names(quire.Store(path)) == ["first", "second"]
+
+
 def test_verify_finds_damage(path):
     store = quire.Store(path)
     assert {item.state for item in store.verify()} == {"ok"}

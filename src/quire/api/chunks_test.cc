@@ -157,6 +157,20 @@ TEST(Chunks, RegisteringAgainIsAUseAndNoPrefill) {
   EXPECT_EQ(must(llm.chunk_stats()).cache_misses, 1);
 }
 
+TEST(Chunks, EqualOnesOfABatchAreOnePrefillAndAllThatWasSaid) {
+  ChunkedLLM llm = open_demo();
+  std::vector<ChunkContent> twice(2, {.content = some_ids(70, 3)});
+  twice[0].options.metadata_json = R"({"a": 1})";
+  twice[1].options = {.metadata_json = R"({"b": 2})", .pinned = true};
+  const auto ids = must(llm.register_chunks(twice));
+  EXPECT_EQ(ids[0], ids[1]);
+  const ChunkInfo info = must(llm.get_chunk(ids[0]));
+  EXPECT_EQ(info.metadata_json, R"({"a":1,"b":2})");
+  EXPECT_TRUE(info.pinned);
+  EXPECT_EQ(must(llm.chunk_stats()).cache_hits, 1);
+  EXPECT_EQ(must(llm.chunk_stats()).cache_misses, 1);
+}
+
 TEST(Chunks, BlocksComeBackWhenChunksGo) {
   ChunkedLLM llm = open_demo({}, {.prefix_cache = false});
   const double free_blocks = stats_of(llm)["blocks_free"];

@@ -323,10 +323,12 @@ Status Sequence::commit() {
 }
 
 Status Sequence::replace(std::int64_t start, std::int64_t stop, std::span<const TokenId> tokens,
-                         const Interrupt& interrupted, EditMode mode) {
+                         const Interrupt& interrupted, EditMode mode,
+                         const RequestOptions& options) {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
-    return mode == EditMode::kExact ? service.replace(state, start, stop, tokens, interrupted)
-                                    : service.replace_only(state, start, stop, tokens, interrupted);
+    return mode == EditMode::kExact
+               ? service.replace(state, start, stop, tokens, interrupted, options.session)
+               : service.replace_only(state, start, stop, tokens, interrupted, options.session);
   });
 }
 

@@ -191,20 +191,9 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load_newest(
     Engine& engine, std::span<const std::string> only, bool wait) const {
-  QUIRE_TRY(const std::vector<kv_store::Checkpoint> checkpoints, manager_->list());
-  Error last{.code = ErrorCode::kNotFound, .message = "there is no checkpoint to load"};
-  for (const kv_store::Checkpoint& checkpoint : checkpoints) {
-    auto loaded = load(engine, checkpoint, only, wait);
-    if (loaded.ok()) {
-      return loaded;
-    }
-    last = loaded.error();
-    const bool gone = last.code == ErrorCode::kNotFound || last.code == ErrorCode::kIo;
-    if (last.code != ErrorCode::kCorrupt && !gone) {
-      break;  // an earlier one would fare no better
-    }
-  }
-  return last;
+  return kv_store::take_newest(*manager_, [&](const kv_store::Checkpoint& checkpoint) {
+    return load(engine, checkpoint, only, wait);
+  });
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(

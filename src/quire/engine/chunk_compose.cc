@@ -120,9 +120,17 @@ Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> ru
   return read ? resolve_known(runs) : std::move(compositions);
 }
 
+// How far a call of submit has come.
+struct ChunkService::Attempt {
+  bool counted = true;           // all its runs are
+  std::set<Name> started;        // prefills of this call
+  Uses in_use;                   // nothing is evicted between two visits
+  std::vector<Pending> pending;  // to wait for; none: the runs have started
+  std::vector<std::shared_ptr<Channel>> channels;
+};
+
 // The prefill of a missing part, or first of the BOS token before it. It may be at work already.
-Result<ChunkService::Pending> ChunkService::start_part(const kv::Part& part,
-                                                       std::set<Name>& started) {
+Result<ChunkService::Pending> ChunkService::start_part(const kv::Part& part, Attempt& attempt) {
   const bool wants_bos = part.key.before == kv::kBosVariant && !bos_;
   const Name name =
       wants_bos ? Name("", {.before = part.key.before}) : Name(part.chunk->id, part.key);
@@ -133,18 +141,18 @@ Result<ChunkService::Pending> ChunkService::start_part(const kv::Part& part,
     return start_bos();
   }
   QUIRE_TRY_STATUS(registry_.begin_variant(part.chunk->id, part.key));
-  QUIRE_TRY(const Pending pending, start_prefill(*part.chunk, part.key));
-  started.insert(name);
+  QUIRE_TRY(const Pending pending, start_prefill(*part.chunk, part.key, attempt.counted));
+  attempt.started.insert(name);
   return pending;
 }
 
 // Prefills of what is missing; empty when nothing is.
 Result<std::vector<ChunkService::Pending>> ChunkService::start_missing(
-    const Compositions& compositions, std::set<Name>& started) {
+    const Compositions& compositions, Attempt& attempt) {
   std::vector<Pending> pending;
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
-      QUIRE_TRY(pending.emplace_back(), start_part(part, started));
+      QUIRE_TRY(pending.emplace_back(), start_part(part, attempt));
     }
   }
   return pending;
@@ -257,17 +265,9 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
   return channels;
 }
 
-// How far a call of submit has come.
-struct ChunkService::Attempt {
-  std::set<Name> started;        // prefills of this call
-  Uses in_use;                   // nothing is evicted between two visits
-  std::vector<Pending> pending;  // to wait for; none: the runs have started
-  std::vector<std::shared_ptr<Channel>> channels;
-};
-
 Status ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
   QUIRE_TRY(const Compositions compositions, resolve(runs, attempt.in_use));
-  QUIRE_TRY(attempt.pending, start_missing(compositions, attempt.started));
+  QUIRE_TRY(attempt.pending, start_missing(compositions, attempt));
   if (attempt.pending.empty()) {
     QUIRE_TRY(attempt.channels, start_runs(runs, compositions, attempt.started));
   }
@@ -291,7 +291,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     QUIRE_TRY_STATUS(SessionService::check_user(run.session));
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
-  Attempt attempt;
+  Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};
   const auto visit = [&]() -> Result<bool> {
     const Status done = advance(runs, attempt);
     if (!done.ok() || attempt.pending.empty()) {
@@ -302,7 +302,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
   for (int count = 0; count < kAttempts; ++count) {
     const auto started = engine_.ask_for_blocks<bool>(visit);  // blending takes some
     if (started.ok() && *started) {
-      if (std::ranges::all_of(runs, &Run::counted)) {
+      if (attempt.counted) {
         save_variants(attempt.started);
       }
       return std::move(attempt.channels);

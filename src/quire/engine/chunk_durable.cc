@@ -1,9 +1,11 @@
 // Chunks that outlive the process. The rest of ChunkService: chunk_service.cc, chunk_compose.cc.
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -85,9 +87,7 @@ Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   bool read = false;
   if (has_kv && (is_system || reads_next(name))) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, name.second));
-    registry_.count(0, -1);  // begin counted a miss
     QUIRE_TRY(read, read_kv(chunk, name.second));
-    registry_.count(read ? 1 : 0, 0);
   }
   if (!read && has_kv && is_system) {
     return {};
@@ -262,6 +262,24 @@ Result<ChunkInfo> ChunkService::get(const std::string& id) {
       }
     }
     return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
+  });
+}
+
+Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
+  writes_.wait();
+  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+    std::unordered_set<std::string> registered;
+    for (const kv::Chunk* chunk : registry_.list()) {
+      registered.insert(chunk->id);
+    }
+    std::int64_t cleared = registry_.clear(type);
+    for (const kv::Chunk& saved : saved_chunks()) {
+      const bool wanted = !type || saved.type == *type;
+      const bool in_use = registry_.find(saved.id) != nullptr;
+      const bool removed = wanted && !in_use && store_->remove(saved.id);
+      cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
+    }
+    return cleared;
   });
 }
 

@@ -222,6 +222,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   draft.result.id = draft.chunk.id = known->id;
   if (draft.counted) {
     registry_.merge(draft.chunk);
+    draft.result.used = true;
   }
   return true;
 }
@@ -248,8 +249,9 @@ Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
 
 // Room was set aside for this variant; it is given back when the prefill cannot start.
 Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk,
-                                                          const kv::VariantKey& key) {
-  const auto store = [this, id = chunk.id, key](std::optional<kv::SegmentId> segment) {
+                                                          const kv::VariantKey& key, bool counted) {
+  const auto store = [this, id = chunk.id, key, counted](std::optional<kv::SegmentId> segment) {
+    registry_.count(0, counted && segment ? 1 : 0);
     const bool wanted = registry_.end(id, key, segment);
     if (wanted && segment) {
       registry_.publish(id);
@@ -313,19 +315,17 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   const kv::VariantKey key = kv::registered_key(draft.chunk);
   const auto meanwhile = pending_.find({draft.chunk.id, key});
   if (meanwhile != pending_.end()) {  // somebody else is at it
+    draft.waits = true;
     return std::optional(meanwhile->second);
   }
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
   draft.result.created = true;
-  if (needs_kv && !draft.counted) {
-    registry_.count(0, -1);  // what begin counted
-  }
   if (!needs_kv) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
   }
-  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key));
+  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.counted));
   return std::optional(pending);
 }
 
@@ -419,7 +419,16 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     return {};
   });
   const Status computed = wait(pending, interrupted);
-  return begun.ok() ? computed : begun;
+  if (!begun.ok() || !computed.ok()) {
+    return begun.ok() ? computed : begun;
+  }
+  return engine_.call([&] {
+    for (Draft& draft : drafts) {
+      if (draft.waits) {
+        merge(draft, registry_.find(draft.chunk.id));
+      }
+    }
+  });
 }
 
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
@@ -463,7 +472,10 @@ void ChunkService::withdraw(std::span<const Registered> registered) {
   [[maybe_unused]] const Status closed = engine_.call([&] {
     for (const Registered& created : registered) {
       const kv::Chunk* chunk = created.created ? registry_.find(created.id) : nullptr;
-      if (chunk != nullptr && chunk->accesses == 0) {
+      const auto own = std::ranges::count_if(registered, [&](const Registered& equal) {
+        return equal.used && equal.id == created.id;
+      });
+      if (chunk != nullptr && chunk->accesses == own) {
         registry_.remove(created.id, kv::Removal::kDeleted);
         [[maybe_unused]] const bool saved = store_ != nullptr && store_->remove(created.id);
       }
@@ -539,24 +551,6 @@ Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
   return engine_.ask<bool>([&]() -> Result<bool> {
     const bool removed = registry_.remove(id, kv::Removal::kDeleted);
     return (store_ != nullptr && store_->remove(id, wipe)) || removed;
-  });
-}
-
-Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
-  writes_.wait();
-  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
-    std::unordered_set<std::string> registered;
-    for (const kv::Chunk* chunk : registry_.list()) {
-      registered.insert(chunk->id);
-    }
-    std::int64_t cleared = registry_.clear(type);
-    for (const kv::Chunk& saved : saved_chunks()) {
-      const bool wanted = !type || saved.type == *type;
-      const bool in_use = registry_.find(saved.id) != nullptr;
-      const bool removed = wanted && !in_use && store_->remove(saved.id);
-      cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
-    }
-    return cleared;
   });
 }
 

@@ -54,6 +54,7 @@ class ChunkService {
   struct Registered {
     std::string id;
     bool created = false;  // by this call
+    bool used = false;     // counted as a use of one that was there
   };
   // Made at first use. A template that cannot be cut is no error yet: registering text is, with the
   // reason.
@@ -124,7 +125,8 @@ class ChunkService {
     kv::NewChunk chunk;
     std::string serial;  // kv::ChunkIdentity::serial
     bool counted = true;
-    Registered result;  // its id once it is known to the registry
+    bool waits = false;  // for a prefill that was begun for an equal one
+    Registered result;   // its id once it is known to the registry
   };
   using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
 
@@ -150,7 +152,9 @@ class ChunkService {
   [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
                                       std::function<bool(std::optional<kv::SegmentId>)> store);
-  [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key);
+  // `counted`: as a miss, once it is done.
+  [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key,
+                                              bool counted);
   [[nodiscard]] Result<Pending> start_bos();
   [[nodiscard]] std::optional<TokenId> bos_token() const;
   [[nodiscard]] Result<SeqId> compose_behind(const kv::VariantKey& key,
@@ -184,9 +188,9 @@ class ChunkService {
   struct Attempt;
   [[nodiscard]] Status advance(std::span<const Run> runs, Attempt& attempt);
   void give_up(Attempt& attempt);  // the caller's thread
-  [[nodiscard]] Result<Pending> start_part(const kv::Part& part, std::set<Name>& started);
+  [[nodiscard]] Result<Pending> start_part(const kv::Part& part, Attempt& attempt);
   [[nodiscard]] Result<std::vector<Pending>> start_missing(const Compositions& compositions,
-                                                           std::set<Name>& started);
+                                                           Attempt& attempt);
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> start_runs(
       std::span<const Run> runs, const Compositions& compositions, const std::set<Name>& started);
   [[nodiscard]] Result<NewRequest> request_for(const Run& run,

@@ -406,7 +406,8 @@ Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length
 
 Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t start,
                                           std::int64_t stop, std::span<const TokenId> tokens,
-                                          const Interrupt& interrupted) {
+                                          const Interrupt& interrupted,
+                                          const std::string& session) {
   const std::int64_t all = std::ssize(state->tokens);
   if (start < 0 || stop < start || stop > all) {
     return {ErrorCode::kInvalidArgument,
@@ -417,18 +418,20 @@ Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t st
   changed.insert(changed.end(), state->tokens.begin() + stop, state->tokens.end());
   if (start >= state->segment_tokens || changed.empty()) {
     QUIRE_TRY(const StateRef kept, cut(state, start));
-    return append(kept, changed, interrupted);
+    return append(kept, changed, interrupted, session);
   }
   changed.insert(changed.begin(), state->tokens.begin(), state->tokens.begin() + start);
-  return open(changed, interrupted);
+  return open(changed, interrupted, session);
 }
 
 Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64_t start,
                                                std::int64_t stop, std::span<const TokenId> tokens,
-                                               const Interrupt& interrupted) {
+                                               const Interrupt& interrupted,
+                                               const std::string& session) {
   const std::int64_t with_kv = std::ssize(state->tokens) - 1;
   if (start < 0 || start > stop || stop >= with_kv || (start == stop && tokens.empty())) {
-    return replace(state, start, stop, tokens, interrupted);  // refused, or nothing stands behind
+    return replace(state, start, stop, tokens, interrupted,
+                   session);  // refused, or nothing stands behind
   }
   if (engine_.chunks().windowed()) {
     return {ErrorCode::kIncompatible,
@@ -437,14 +440,14 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
   }
   QUIRE_TRY_STATUS(check(with_kv + 1 - (stop - start), tokens));
   QUIRE_TRY(StateRef head, cut(state, start));
-  QUIRE_TRY(head, append(head, tokens, interrupted));
+  QUIRE_TRY(head, append(head, tokens, interrupted, session));
   std::vector<BlockRun> runs;
   if (!head->tokens.empty()) {
     runs.push_back(run_of(head));
   }
   QUIRE_TRY(const auto moved, engine_.tiers().copy_out(state, stop, with_kv));
   std::ranges::transform(moved, std::back_inserter(runs), &TierService::run_of);
-  return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate);
+  return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate, session);
 }
 
 // A request on a fork of the state. Engine thread.

@@ -81,13 +81,15 @@ class SequenceService {
   // segments: as a plain prompt.
   [[nodiscard]] Result<StateRef> replace(const StateRef& state, std::int64_t start,
                                          std::int64_t stop, std::span<const TokenId> tokens,
-                                         const Interrupt& interrupted);
+                                         const Interrupt& interrupted,
+                                         const std::string& session = {});
 
   // The same without computing again what stands behind: its KV is copied as it is, its keys used
   // as far away as they now stand. kApproximate. kIncompatible for a model with a sliding window.
   [[nodiscard]] Result<StateRef> replace_only(const StateRef& state, std::int64_t start,
                                               std::int64_t stop, std::span<const TokenId> tokens,
-                                              const Interrupt& interrupted);
+                                              const Interrupt& interrupted,
+                                              const std::string& session = {});
 
   // Gets the next state, or nullptr when there is none because the request failed or was aborted;
   // on the engine thread, before the request's caller sees its end.

@@ -242,7 +242,6 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
     entry.pending[*key] = blocks;
   }
   counts_.blocks += blocks;
-  counts_.misses += key ? 1 : 0;
   if (!entry.text_id.empty()) {
     by_text_[entry.text_id] = entry.id;
   }

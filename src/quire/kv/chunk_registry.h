@@ -144,7 +144,7 @@ class ChunkRegistry {
   };
   [[nodiscard]] Hold hold(std::string_view id);
   void release(const Hold& hold);
-  // Counts what a composition found and did not find.
+  // Counts prefills avoided and done. merge() counts those that it avoids itself.
   void count(std::int64_t hits, std::int64_t misses);
 
   [[nodiscard]] Result<const Chunk*> update(std::string_view id, const ChunkUpdate& update);

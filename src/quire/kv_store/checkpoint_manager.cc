@@ -443,18 +443,21 @@ Result<Checkpoint> CheckpointManager::find(std::string_view name) const {
 }
 
 Result<Checkpoint> CheckpointManager::latest() const {
-  QUIRE_TRY(std::vector<Checkpoint> checkpoints, list());
-  std::string reason = "none was saved";
-  for (Checkpoint& checkpoint : checkpoints) {
+  std::set<std::int64_t> passed_over;
+  auto newest = take_newest(*this, [&](Checkpoint& checkpoint) -> Result<Checkpoint> {
     const Status whole = verify_parts(*store_, checkpoint.entry);
     if (whole.ok()) {
       return std::move(checkpoint);
     }
-    reason = whole.error().message;
+    passed_over.insert(checkpoint.number);
+    return {ErrorCode::kCorrupt, whole.error().message};
+  });
+  if (newest.ok() || (passed_over.empty() && newest.error().code != ErrorCode::kNotFound)) {
+    return newest;
   }
   return {ErrorCode::kNotFound,
           base::str_cat("no whole checkpoint in series ", base::quoted(options_.series), ", ",
-                        checkpoints.size(), " are damaged (", reason, ")")};
+                        passed_over.size(), " are damaged (", newest.error().message, ")")};
 }
 
 Result<bool> CheckpointManager::remove(std::string_view name) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -120,5 +121,31 @@ class CheckpointManager {
   CheckpointOptions options_;
   std::int64_t saved_ms_ = 0;
 };
+
+// What `take` gives of the newest checkpoint that it can take: where one is damaged or not there
+// (kCorrupt, kNotFound, kIo), of the next earlier one. Other processes save and forget meanwhile:
+// when none is left, and by now there is a newer one than those, from that one on again.
+template <class Take>
+auto take_newest(const CheckpointManager& checkpoints, Take take)
+    -> decltype(take(std::declval<Checkpoint&>())) {
+  Error last{.code = ErrorCode::kNotFound, .message = "no checkpoint to load: none was saved"};
+  for (std::int64_t newest = -1;;) {
+    QUIRE_TRY(std::vector<Checkpoint> known, checkpoints.list());
+    if (known.empty() || std::exchange(newest, known.front().number) == known.front().number) {
+      return last;
+    }
+    for (Checkpoint& checkpoint : known) {
+      auto taken = take(checkpoint);
+      if (taken.ok()) {
+        return taken;
+      }
+      last = taken.error();
+      if (last.code != ErrorCode::kCorrupt && last.code != ErrorCode::kNotFound &&
+          last.code != ErrorCode::kIo) {
+        return last;  // an earlier one would fare no better
+      }
+    }
+  }
+}
 
 }  // namespace quire::kv_store

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -378,6 +379,30 @@ TEST_F(Checkpoints, ManagersThatForgetWhatOthersSaveLoseNothing) {
   };
   std::jthread other([&] { save_often("other"); });
   save_often("own");
+}
+
+// Each may go between being listed and being read.
+TEST_F(Checkpoints, TheLatestIsThereWhileAnotherProcessSavesAndForgets) {
+  const auto save = [&](Store& store, int round) {
+    CheckpointManager own = CheckpointManager::create(store, {.keep = 1}).value();
+    const auto saved = own.save("", {{sequence("a", round % 2 * 16, 8)}}, shelves_);
+    ASSERT_TRUE(saved.ok()) << saved.error().message;
+  };
+  save(*store_, 0);
+  std::atomic<bool> done = false;
+  std::jthread writer([&] {
+    Store store = Store::open(folder_.path() / "store", {.write = {.sync = false}}).value();
+    for (int round = 1; round < 300; ++round) {
+      save(store, round);
+    }
+    done = true;
+  });
+  for (std::int64_t number = 0; !done;) {
+    const auto latest = manager().latest();
+    ASSERT_TRUE(latest.ok()) << latest.error().message;
+    EXPECT_GE(latest->number, number);
+    number = latest->number;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
@@ -46,11 +47,15 @@ Error error_of(const std::filesystem::path& path, sqlite3* connection) {
             .message = base::str_cat(path.string(), " is damaged (", reason,
                                      "); `quire store repair` keeps the entries that can be read")};
   }
+  const int cause = connection == nullptr ? 0 : sqlite3_system_errno(connection);
+  const bool of_system = cause != 0 && (code == SQLITE_IOERR || code == SQLITE_CANTOPEN);
+  const std::string why =
+      of_system ? base::str_cat(" (", std::generic_category().message(cause), ")") : "";
   const char* hint = code == SQLITE_BUSY       ? "; another process is writing, try again"
                      : code == SQLITE_READONLY ? "; the store is read-only"
                                                : "";
   return {.code = ErrorCode::kIo,
-          .message = base::str_cat("cannot use ", path.string(), ": ", reason, hint)};
+          .message = base::str_cat("cannot use ", path.string(), ": ", reason, why, hint)};
 }
 
 }  // namespace
