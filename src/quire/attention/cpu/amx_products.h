@@ -41,6 +41,7 @@ struct AmxProducts {
   }
 
   static void values(const AttentionTask& t, const PieceView& view, const Buffers& b, float* out) {
+    kernels::finish_stores();
     for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
       t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
                   : value_columns<false>(t, view, b, dim, out);

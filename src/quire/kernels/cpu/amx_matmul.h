@@ -69,7 +69,17 @@ struct DepthRange {
   int steps = 0;
   const std::byte* prefetch = nullptr;  // bytes wanted later: `prefetch_lines` cache lines per step
   int prefetch_lines = 0;
+  Sums next =
+      {};  // of the 32 rows that follow: asked for, because stores to absent lines hold up loads
 };
+
+inline void ask_for_sums(const Sums& sums, int row) {
+  if (sums.data != nullptr && row < 32) {
+    float* to = sums.data + row * sums.stride;
+    __builtin_prefetch(to, 1, 2);
+    __builtin_prefetch(to + 16, 1, 2);
+  }
+}
 
 // Rows [row, row + rows) of the task, rows <= 32. Shapes are configured by the caller.
 template <bool kTwoBlocks>
@@ -88,6 +98,7 @@ void bf16_tiles(const MatmulTask& t, const DepthRange& range, int row, int rows,
     for (int i = 0; i < range.prefetch_lines; ++i, later += 64) {
       __builtin_prefetch(later, 0, 2);
     }
+    ask_for_sums(range.next, s);
     _tile_loadd(4, x0, 64);
     _tile_loadd(6, w, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -106,7 +117,7 @@ void bf16_tiles(const MatmulTask& t, const DepthRange& range, int row, int rows,
 }
 
 // Full pairs of row blocks. Rows and one panel of a depth block stay in the second cache; while one
-// panel is used, the next is fetched, a share per row pair.
+// panel is used, the next is fetched, a share per row pair, and so are the sums that come next.
 void bf16_paired_rows(const MatmulTask& t, int rows) {
   constexpr int kBlockSteps = 64;
   const TileGuard guard(bf16_shapes(16, 16));
@@ -123,6 +134,10 @@ void bf16_paired_rows(const MatmulTask& t, int rows) {
       for (int row = 0; row < rows; row += 32) {
         range.prefetch = next + static_cast<std::ptrdiff_t>(row / 32) * range.steps * lines * 64;
         float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
+        float* below = row + 32 < rows ? out + 32 * t.out_stride
+                       : last_panel    ? nullptr
+                                       : t.out + static_cast<std::ptrdiff_t>(p + 1) * 32;
+        range.next = {below, t.out_stride};
         bf16_tiles<true>(t, range, row, 32, {out, t.out_stride});
       }
     }
@@ -155,24 +170,28 @@ void amx_matmul_bf16(const MatmulTask& t) {
   }
 }
 
-// A panel as signed bytes [steps][2 tiles][8 quads][16][4] and fp32 scales [steps][32], in the
-// task's scratch memory.
+// A panel as signed bytes [steps][2 tiles][8 quads][16][4] and fp32 scales [steps][32], each
+// followed by the minimums [32] where there are some, in the task's scratch memory.
 struct SignedPanel {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;
 };
 
 template <class Q>
+constexpr int kHeaderFloats = Q::kHeaderBytes / 2;
+
+template <class Q>
 SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
   const SignedPanel panel = {
       reinterpret_cast<std::int8_t*>(scratch),
       reinterpret_cast<float*>(scratch + static_cast<std::size_t>(steps) * 1024)};
-  const __m512i bias = _mm512_set1_epi8(8);
+  const __m512i bias = _mm512_set1_epi8(Q::kMinimum ? 0 : 8);
   for (int s = 0; s < steps; ++s, w += Q::kStepBytes) {
     std::int8_t* to = panel.codes + static_cast<std::ptrdiff_t>(s) * 1024;
-    float* scales = panel.scales + static_cast<std::ptrdiff_t>(s) * 32;
-    _mm512_storeu_ps(scales, VecAvx512::load_fp16(w));
-    _mm512_storeu_ps(scales + 16, VecAvx512::load_fp16(w + 32));
+    float* header = panel.scales + static_cast<std::ptrdiff_t>(s) * kHeaderFloats<Q>;
+    for (int i = 0; i < kHeaderFloats<Q>; i += 16) {
+      _mm512_storeu_ps(header + i, VecAvx512::load_fp16(w + i * 2));
+    }
     for (int i = 0; i < 2 * Q::kTileRows; ++i) {
       const __m512i bits = _mm512_loadu_si512(w + Q::kHeaderBytes + i * 64);
       if constexpr (Q::kNibbles) {  // byte row i of tile i / 4 holds quads i % 4 and i % 4 + 4
@@ -184,67 +203,108 @@ SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
       }
     }
   }
+  finish_stores();
   return panel;
 }
-
-// acc[row] += float(sums[row]) * (weight scales * row scale) for 16 rows x 16 columns of one group.
-inline void add_group(const std::int32_t* sums, __m512 weight_scales, const float* row_scales,
-                      __m512 (&acc)[16]) {
-#pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) {
-    const __m512 scale = _mm512_mul_ps(weight_scales, _mm512_set1_ps(row_scales[r]));
-    acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * 16)), scale, acc[r]);
-  }
-}
-
-// Integer sums of one group. A macro, because gcc pastes tile numbers into the instruction's text.
-#define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile) \
-  _tile_loadd(rows_tile, block.x + (i) * 512, 32);       \
-  _tile_loadd(weights_tile, w + (i) * 1024, 64);         \
-  _tile_zero(i);                                         \
-  _tile_dpbssd(i, rows_tile, weights_tile);              \
-  _tile_stored(i, sums[i], 64)
 
 // 16 rows over the whole depth.
 struct QuantBlock {
   const std::int8_t* x = nullptr;  // [steps][16][32]
   const float* scales = nullptr;   // [steps][16]
+  const std::int32_t* offsets = nullptr;
   int steps = 0;
 };
 
-// 16 rows x 16 columns (tile `half` of the panel). Four groups are multiplied, then scaled: tiles
-// reach vector registers only through memory, and the distance hides that.
-void quant_tile_amx(const SignedPanel& panel, int half, QuantBlock block, float* out,
+// acc[row] += float(sums[row]) * (weight scales * row scale) for 16 rows x 16 columns of group
+// `group`, and then what the minimums add: the operations of scale_group in quant_vec.h.
+template <class Q>
+[[gnu::always_inline]] inline void add_group(const std::int32_t* sums, const float* header,
+                                             const QuantBlock& block, int group,
+                                             __m512 (&acc)[16]) {
+  const __m512 weight_scales = _mm512_loadu_ps(header);
+  const float* row_scales = block.scales + group * 16;
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    const __m512 scale = _mm512_mul_ps(weight_scales, _mm512_set1_ps(row_scales[r]));
+    acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * 16)), scale, acc[r]);
+  }
+  if constexpr (Q::kMinimum) {
+    const __m512 minimums = _mm512_loadu_ps(header + 32);
+    const __m512i offsets = _mm512_loadu_si512(block.offsets + group * 16);
+    alignas(64) float inputs[16];  // sums of the rows' inputs
+    _mm512_store_ps(
+        inputs, _mm512_mul_ps(_mm512_loadu_ps(row_scales),
+                              _mm512_mul_ps(_mm512_cvtepi32_ps(offsets), _mm512_set1_ps(-0.125f))));
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) {
+      acc[r] = _mm512_fmadd_ps(minimums, _mm512_set1_ps(inputs[r]), acc[r]);
+    }
+  }
+}
+
+// Integer sums of the i-th group from x and w on, to to[i]. A macro, because gcc pastes tile
+// numbers into the instruction's text.
+#define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile, to) \
+  _tile_loadd(rows_tile, x + (i) * 512, 32);                 \
+  _tile_loadd(weights_tile, w + (i) * 1024, 64);             \
+  _tile_zero(i);                                             \
+  _tile_dpbssd(i, rows_tile, weights_tile);                  \
+  _tile_stored(i, (to)[i], 64)
+
+// 16 rows x 16 columns (tile `half` of the panel). Tiles reach vector registers only through
+// memory: while four groups are scaled the next four are multiplied, one beside the other.
+template <class Q>
+void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block, float* out,
                     std::ptrdiff_t out_stride) {
-  alignas(64) std::int32_t sums[4][256];
+  alignas(64) std::int32_t sums[2][4][256];
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
     acc[r] = _mm512_setzero_ps();
   }
+  const std::int8_t* x = block.x;
   const std::int8_t* w = panel.codes + half * 512;
-  const float* weight_scales = panel.scales + half * 16;
+  const float* header = panel.scales + half * 16;
   int s = 0;
-  for (; s + 4 <= block.steps; s += 4) {
-    QUIRE_MULTIPLY_GROUP(0, 4, 6);
-    QUIRE_MULTIPLY_GROUP(1, 5, 7);
-    QUIRE_MULTIPLY_GROUP(2, 4, 6);
-    QUIRE_MULTIPLY_GROUP(3, 5, 7);
-    for (int i = 0; i < 4; ++i) {
-      add_group(sums[i], _mm512_loadu_ps(weight_scales + i * 32), block.scales + i * 16, acc);
-    }
-    block.x += 4 * 512;
-    block.scales += 4 * 16;
+  if (block.steps >= 4) {
+    QUIRE_MULTIPLY_GROUP(0, 4, 6, sums[0]);
+    QUIRE_MULTIPLY_GROUP(1, 5, 7, sums[0]);
+    QUIRE_MULTIPLY_GROUP(2, 4, 6, sums[0]);
+    QUIRE_MULTIPLY_GROUP(3, 5, 7, sums[0]);
+    x += 4 * 512;
     w += 4 * 1024;
-    weight_scales += 4 * 32;
+  }
+  int now = 0;
+  const auto add = [&](int i) __attribute__((always_inline)) {
+    add_group<Q>(sums[now][i], header + i * kHeaderFloats<Q>, block, s + i, acc);
+  };
+  for (; s + 8 <= block.steps; s += 4, now ^= 1) {
+    QUIRE_MULTIPLY_GROUP(0, 4, 6, sums[now ^ 1]);
+    add(0);
+    QUIRE_MULTIPLY_GROUP(1, 5, 7, sums[now ^ 1]);
+    add(1);
+    QUIRE_MULTIPLY_GROUP(2, 4, 6, sums[now ^ 1]);
+    add(2);
+    QUIRE_MULTIPLY_GROUP(3, 5, 7, sums[now ^ 1]);
+    add(3);
+    x += 4 * 512;
+    w += 4 * 1024;
+    header += 4 * kHeaderFloats<Q>;
+  }
+  if (block.steps >= 4) {
+    add(0);
+    add(1);
+    add(2);
+    add(3);
+    s += 4;
+    header += 4 * kHeaderFloats<Q>;
   }
   for (; s < block.steps; ++s) {
-    QUIRE_MULTIPLY_GROUP(0, 4, 6);
-    add_group(sums[0], _mm512_loadu_ps(weight_scales), block.scales, acc);
-    block.x += 512;
-    block.scales += 16;
+    QUIRE_MULTIPLY_GROUP(0, 4, 6, sums[0]);
+    add_group<Q>(sums[0][0], header, block, s, acc);
+    x += 512;
     w += 1024;
-    weight_scales += 32;
+    header += kHeaderFloats<Q>;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
@@ -268,14 +328,19 @@ void quant_full_blocks(const MatmulTask& t, int rows) {
   shapes.set(7, 8, 64);
   const TileGuard guard(shapes);
   for (int p = 0; p < t.panels; ++p) {
-    const SignedPanel panel = unpack_panel<Q>(
-        t.weights + static_cast<std::size_t>(p) * t.panel_bytes, t.steps, t.scratch);
+    const std::byte* w = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
+    const SignedPanel panel = unpack_panel<Q>(w, t.steps, t.scratch);
+    Ahead ahead =
+        Ahead::over(p + 1 < t.panels ? w + t.panel_bytes : t.next_weights,
+                    static_cast<std::ptrdiff_t>(t.panel_bytes), rows / 8);  // once per tile
     for (int row = 0; row < rows; row += 16) {
       const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps;
       const auto* x = reinterpret_cast<const std::int8_t*>(t.values) + group * 32;
       float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
       for (int half = 0; half < 2; ++half) {
-        quant_tile_amx(panel, half, {x, t.scales + group, t.steps}, out + half * 16, t.out_stride);
+        ahead.ask();
+        quant_tile_amx<Q>(panel, half, {x, t.scales + group, t.offsets + group, t.steps},
+                          out + half * 16, t.out_stride);
       }
     }
   }

@@ -38,5 +38,8 @@ class TileGuard {
   TileGuard& operator=(const TileGuard&) = delete;
 };
 
+// Tile loads do not tell gcc 12 that they read memory: what they read must be stored by now.
+inline void finish_stores() { __asm__ volatile("" ::: "memory"); }
+
 }  // namespace
 }  // namespace quire::kernels

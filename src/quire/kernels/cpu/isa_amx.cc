@@ -15,6 +15,7 @@ constexpr KernelTable make_table() {
   table.matmul[1] = amx_matmul_bf16;
   table.matmul[2] = amx_matmul_quant<Q8g32>;
   table.matmul[3] = amx_matmul_quant<Q4g32>;
+  table.matmul[4] = amx_matmul_quant<Q4m32>;
   table.peaks[1] = {amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32};
   table.peaks[2] = {amx_peak_int8, kTilePeakProducts * 2 * 16 * 16 * 64};
   return table;

@@ -195,6 +195,11 @@ void quant_tile(const QuantTile& t) {
     if (t.ahead != nullptr) {
       t.ahead->ask();
     }
+    if constexpr (Q::kScaleBytes == 2 && V::kStreamAhead > 0) {
+      for (int i = 0; i < Q::kHeaderBytes; i += 64) {
+        __builtin_prefetch(w + i + V::kStreamAhead);
+      }
+    }
 #pragma GCC unroll 2
     for (int turn = 0; turn < Turns; ++turn) {
       const int column = t.column + turn * 16;
