@@ -106,7 +106,7 @@ Status check_store(const std::string& path, bool create) {
     return {ErrorCode::kInvalidArgument, "--store names no directory"};
   }
   std::error_code error;
-  if (!create && !std::filesystem::is_directory(path, error)) {
+  if (!create && !std::filesystem::is_directory(expand_home(path), error)) {
     return {ErrorCode::kIo, "no store at \"" + path + "\"; quire chunk add makes one"};
   }
   return {};

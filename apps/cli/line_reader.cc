@@ -54,20 +54,20 @@ int open_private(const std::string& path) {
   return file;
 }
 
-// Writes the lines behind what the file has. A full disk is no reason to stop: the line stays for
-// this session.
-void append(const Lines& lines, const std::string& path) {
+// Writes the lines behind what the file has; whether all are there. A full disk is no reason to
+// stop: the line stays for this session.
+bool append(const Lines& lines, const std::string& path) {
   const int descriptor = open_private(path);
   // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
   std::FILE* const file = descriptor < 0 ? nullptr : fdopen(descriptor, "a");
   if (file == nullptr) {
-    return;
+    return false;
   }
   // Where the file is not empty, no line that says what it is.
   std::fseek(file, 0, SEEK_END);
   HistEvent event;
-  history(lines.get(), &event, H_SAVE_FP, file);
-  std::fclose(file);
+  const bool written = history(lines.get(), &event, H_SAVE_FP, file) >= 0 && std::ferror(file) == 0;
+  return std::fclose(file) == 0 && written;
 }
 
 // Where history stays; "" if it cannot stay.
@@ -215,8 +215,11 @@ struct LineReader::Editor {
   void begin_file() const {
     const std::string begun = file + ".new";
     std::remove(begun.c_str());
-    append(lines, begun);
-    std::rename(begun.c_str(), file.c_str());
+    if (append(lines, begun)) {
+      std::rename(begun.c_str(), file.c_str());
+    } else {
+      std::remove(begun.c_str());
+    }
   }
 
   Interrupts& interrupts;

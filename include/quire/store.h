@@ -46,8 +46,9 @@ struct StoreObject {
 struct StoreWeights {
   std::string key;         // 64 hexadecimal digits: what was packed, and how
   std::string model;       // its path; "" when the file cannot be read
-  std::string state;       // "ok"; "stale": no start will use it, since the model is gone or has
-                           // changed, or another version packed it; "damaged"
+  std::string state;       // "ok"; "stale": the model is gone from where it was or has changed, or
+                           // another version packed it; "damaged"; "unreadable": not now, or not
+                           // by this user
   std::string written_at;  // UTC, ISO 8601
   std::int64_t bytes = 0;
   std::string message;  // why it is not "ok"

@@ -150,6 +150,15 @@ class StoreTest(unittest.TestCase):
         done = subprocess.run([PROGRAM, "run", MODEL, "x", "--mode", "exact"], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, "--mode requires --chunk" in done.stderr), (2, True))
 
+    def test_a_store_may_be_named_below_the_home_folder(self):
+        def home(*command):
+            return subprocess.run([PROGRAM, "chunk", *command], capture_output=True, text=True, timeout=60,
+                                  env={**os.environ, "HOME": self.folder.name})
+        added = home("add", MODEL, "Card 3.", "--type", "context", "--store=~/below")
+        self.assertEqual((added.returncode, os.listdir(self.folder.name)), (0, ["below"]), added.stderr)
+        listed = home("list", MODEL, "--store=~/below")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+
     def test_only_adding_makes_a_store(self):
         for command in (("chunk", "list", MODEL), ("chunk", "show", MODEL, "ada"), ("compose", MODEL, "ada"),
                         ("run", MODEL, "x", "--chunk", "ada")):

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "quire/result.h"
+#include "text.h"
 
 namespace nb = nanobind;
 
@@ -47,7 +48,7 @@ void raise(const Error& error) {
     throw nb::python_error();
   }
   const nb::object exception =
-      nb::module_::import_("quire.errors").attr(class_of(error.code))(error.message);
+      nb::module_::import_("quire.errors").attr(class_of(error.code))(to_text(error.message));
   if (nb::hasattr(exception, "needed_bytes")) {
     exception.attr("chunk_id") =
         error.chunk_id.empty() ? nb::none() : nb::object(nb::str(error.chunk_id.c_str()));

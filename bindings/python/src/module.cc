@@ -22,6 +22,7 @@
 #include "quire/quire.h"
 #include "sequence.h"
 #include "store.h"
+#include "text.h"
 #include "waiting.h"
 
 namespace nb = nanobind;
@@ -175,7 +176,14 @@ void bind_llm(nb::module_& module) {
              }
              return dict;
            })
-      .def("remarks", [](const LLM& llm) { return unwrap(llm.remarks()); })
+      .def("remarks",
+           [](const LLM& llm) {
+             nb::list remarks;
+             for (const std::string& remark : unwrap(llm.remarks())) {
+               remarks.append(to_text(remark));
+             }
+             return remarks;
+           })
       .def("clear_prefix_cache",
            [](LLM& llm) { return unwrap(without_gil([&] { return llm.clear_prefix_cache(); })); })
       .def("abort",

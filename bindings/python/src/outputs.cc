@@ -12,17 +12,12 @@
 #include <vector>
 
 #include "quire/output.h"
+#include "text.h"
 
 namespace nb = nanobind;
 
 namespace quire::python {
 namespace {
-
-// Decoding never gives ill-formed UTF-8, so this cannot fail on text of ours.
-nb::object to_text(const std::string& text) {
-  return nb::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-}
 
 nb::list to_list(const std::vector<TokenLogprobs>& logprobs) {
   nb::list list;

@@ -18,6 +18,7 @@
 #include "quire/llm.h"
 #include "quire/sequence.h"
 #include "store.h"
+#include "text.h"
 #include "waiting.h"
 
 namespace nb = nanobind;
@@ -25,18 +26,12 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-// Whatever bytes a name has that somebody gave it.
-nb::object text(const std::string& bytes) {
-  return nb::steal(
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
-}
-
 nb::dict describe(const StoreEntry& entry) {
   nb::dict dict;
   dict["key"] = entry.key;
   dict["kind"] = entry.kind;
-  dict["name"] = text(entry.name);
-  dict["tenant"] = text(entry.tenant);
+  dict["name"] = to_text(entry.name);
+  dict["tenant"] = to_text(entry.tenant);
   dict["metadata"] = entry.metadata_json;
   dict["tokens"] = entry.tokens;
   dict["bytes"] = entry.bytes;
@@ -53,18 +48,18 @@ nb::dict describe(const StoreObject& object) {
   dict["state"] = object.state;
   dict["bytes"] = object.bytes;
   dict["entries"] = object.entries;
-  dict["message"] = object.message;
+  dict["message"] = to_text(object.message);
   return dict;
 }
 
 nb::dict describe(const StoreWeights& weights) {
   nb::dict dict;
   dict["key"] = weights.key;
-  dict["model"] = weights.model;
+  dict["model"] = to_text(weights.model);
   dict["state"] = weights.state;
   dict["written_at"] = weights.written_at;
   dict["bytes"] = weights.bytes;
-  dict["message"] = weights.message;
+  dict["message"] = to_text(weights.message);
   return dict;
 }
 
@@ -85,10 +80,10 @@ nb::dict describe(const StoreCleaning& cleaning) {
 nb::dict describe(const CheckpointInfo& info) {
   nb::dict sequences;
   for (const CheckpointInfo::SequenceInfo& sequence : info.sequences) {
-    sequences[text(sequence.name)] = sequence.tokens;
+    sequences[to_text(sequence.name)] = sequence.tokens;
   }
   nb::dict dict;
-  dict["name"] = text(info.name);
+  dict["name"] = to_text(info.name);
   dict["number"] = info.number;
   dict["created_at"] = info.created_at;
   dict["pinned"] = info.pinned;
@@ -202,7 +197,7 @@ void bind_saving(nb::class_<CheckpointManager>& manager) {
                  unwrap(without_gil([&] { return manager.load(name, only, {.wait = wait}); }));
              nb::dict dict;
              for (LoadedSequence& sequence : loaded) {
-               dict[text(sequence.name)] = std::move(sequence.sequence);
+               dict[to_text(sequence.name)] = std::move(sequence.sequence);
              }
              return dict;
            })

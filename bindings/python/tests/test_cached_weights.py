@@ -1,5 +1,8 @@
 """cache_weights from Python: a second start maps what the first one packed."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 from conftest import MODEL, some_ids
@@ -36,6 +39,17 @@ def test_a_store_shows_checks_and_clears_them(tmp_path):
     cleaning = store.gc()
     assert (cleaning.removed_weights, cleaning.removed_weight_bytes) == (1, weights.bytes - 1)
     assert store.weights() == []
+
+
+def test_a_model_may_lie_below_a_name_that_is_no_text(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    shutil.copytree(os.fsencode(MODEL), folder)
+    with quire.LLM(folder, threads=2, kv_budget="32MiB", store=tmp_path / "store", cache_weights=True) as llm:
+        assert llm.remarks() == []
+    (weights,) = quire.Store(tmp_path / "store").weights()
+    assert (weights.state, weights.model) == ("ok", f"{tmp_path}/caf\ufffd")
+    with pytest.raises(OSError, match="caf\ufffd/none"):
+        quire.LLM(folder + b"/none")
 
 
 def test_what_does_not_work_is_a_remark_and_what_cannot_be_meant_an_error(tmp_path):

@@ -21,9 +21,9 @@ namespace {
 constexpr std::int32_t kFewStep = 32;      // shortest range of an item of few columns
 constexpr std::int64_t kMostParts = 128;   // of one entry for one row
 constexpr std::int64_t kItemTokens = 256;  // that take as long as what an item costs beside them
-// Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kernel computes
-// both families: products for many columns, memory for few (H200, head size 128; their ratio
-// counts).
+// Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kind of kernel
+// computes both families: products for many columns, memory for few (H200, head size 128; their
+// ratio counts).
 constexpr double kManyStepUs = 1.6, kFewStepUs = 0.8;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

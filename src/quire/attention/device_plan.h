@@ -20,7 +20,7 @@
 namespace quire::attention {
 
 inline constexpr int kFewColumns = 16;  // (row, head) pairs of one KV head in an item at most
-inline constexpr int kFewColumnsOfOneKernel = 32;  // where one kernel computes both families
+inline constexpr int kFewColumnsOfOneKernel = 32;  // where one kind of kernel computes both
 inline constexpr int kManyColumns = 128;           // the same of the other family
 inline constexpr int kStepTokens = 128;            // that a kernel takes at once at most
 
@@ -72,8 +72,8 @@ struct DevicePlanOptions {
   std::int32_t window_tokens = 0;  // 0: none
   int few_workers = 1584;          // items of few columns that run side by side
   int many_workers = 132;          // of many
-  bool one_kernel = false;  // computes both families, in the same way; a worker for one of many
-                            // columns is instead two for few
+  bool one_kernel = false;  // one kind, in two instances side by side, computes both families; a
+                            // worker for one of many columns is instead two for few
   std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens
 };
 

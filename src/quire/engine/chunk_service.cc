@@ -422,13 +422,19 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   if (!begun.ok() || !computed.ok()) {
     return begun.ok() ? computed : begun;
   }
-  return engine_.call([&] {
+  Status merged;
+  QUIRE_TRY_STATUS(engine_.call([&] {
     for (Draft& draft : drafts) {
-      if (draft.waits) {
-        merge(draft, registry_.find(draft.chunk.id));
+      if (draft.waits && !merge(draft, registry_.find(draft.chunk.id))) {
+        merged = Error{.code = ErrorCode::kNotFound,
+                       .message =
+                           "an equal chunk, whose registration failed or which was evicted "
+                           "at once, is gone; register it again",
+                       .chunk_id = draft.chunk.id};
       }
     }
-  });
+  }));
+  return merged;
 }
 
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(

@@ -60,7 +60,7 @@ const char* state_name(kv_store::ObjectReport::State state) {
 }
 
 const char* state_name(kv_store::WeightsReport::State state) {
-  constexpr const char* kNames[] = {"ok", "stale", "damaged"};
+  constexpr const char* kNames[] = {"ok", "stale", "damaged", "unreadable"};
   return kNames[static_cast<std::uint8_t>(state)];
 }
 

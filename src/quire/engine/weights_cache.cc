@@ -34,8 +34,8 @@ constexpr std::size_t kSampleBytes = 4096;  // of each tensor
 
 std::string absolute_path(const fs::path& path) {
   std::error_code failure;
-  const fs::path whole = fs::absolute(path, failure);
-  return (failure ? path : whole).lexically_normal().string();
+  const fs::path whole = fs::weakly_canonical(path, failure);  // as the system follows links
+  return (failure ? path : whole).string();
 }
 
 // What is packed, and how. Neither where the model lies nor which kernels will compute is part of

@@ -3,6 +3,7 @@
 // cost follows what has changed since the last one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -124,28 +125,31 @@ class CheckpointManager {
 
 // What `take` gives of the newest checkpoint that it can take: where one is damaged or not there
 // (kCorrupt, kNotFound, kIo), of the next earlier one. Other processes save and forget meanwhile:
-// when none is left, and by now there is a newer one than those, from that one on again.
+// before an earlier one is taken, a newer one that has come is tried.
 template <class Take>
 auto take_newest(const CheckpointManager& checkpoints, Take take)
     -> decltype(take(std::declval<Checkpoint&>())) {
   Error last{.code = ErrorCode::kNotFound, .message = "no checkpoint to load: none was saved"};
-  for (std::int64_t newest = -1;;) {
-    QUIRE_TRY(std::vector<Checkpoint> known, checkpoints.list());
-    if (known.empty() || std::exchange(newest, known.front().number) == known.front().number) {
-      return last;
+  QUIRE_TRY(std::vector<Checkpoint> known, checkpoints.list());
+  for (std::size_t next = 0; next < known.size();) {
+    auto taken = take(known[next]);
+    if (taken.ok()) {
+      return taken;
     }
-    for (Checkpoint& checkpoint : known) {
-      auto taken = take(checkpoint);
-      if (taken.ok()) {
-        return taken;
-      }
-      last = taken.error();
-      if (last.code != ErrorCode::kCorrupt && last.code != ErrorCode::kNotFound &&
-          last.code != ErrorCode::kIo) {
-        return last;  // an earlier one would fare no better
-      }
+    last = taken.error();
+    if (last.code != ErrorCode::kCorrupt && last.code != ErrorCode::kNotFound &&
+        last.code != ErrorCode::kIo) {
+      return last;  // an earlier one would fare no better
+    }
+    QUIRE_TRY(std::vector<Checkpoint> now, checkpoints.list());
+    if (!now.empty() && now.front().number > known.front().number) {
+      known = std::move(now);
+      next = 0;
+    } else {
+      ++next;
     }
   }
+  return last;
 }
 
 }  // namespace quire::kv_store

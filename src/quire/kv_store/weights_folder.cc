@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -50,8 +51,10 @@ WeightsReport examine(const Folder& folder, const std::string& key, device::Thre
   }
   const auto file = WeightsFile::open(folder, key);
   if (!file.ok()) {
-    const bool other_version = file.error().code == ErrorCode::kUnsupported;
-    report.state = other_version ? State::kStale : State::kDamaged;
+    const ErrorCode code = file.error().code;
+    report.state = code == ErrorCode::kUnsupported ? State::kStale
+                   : code == ErrorCode::kCorrupt   ? State::kDamaged
+                                                   : State::kUnreadable;
     report.message = file.error().message;
     return report;
   }
@@ -74,7 +77,10 @@ std::string changed_source(std::span<const SourceFile> sources) {
   for (const SourceFile& source : sources) {
     struct stat info{};
     if (::stat(source.path.c_str(), &info) != 0) {
-      return base::str_cat(source.path, " is gone");
+      if (errno == ENOENT || errno == ENOTDIR) {
+        return base::str_cat(source.path, " is gone");
+      }
+      continue;
     }
     if (info.st_size != source.bytes || modified_ns(info) != source.modified_ns) {
       return base::str_cat(source.path, " has changed");
@@ -94,7 +100,8 @@ std::vector<WeightsReport> examine_weights(const Folder& folder, device::ThreadP
 RemovedWeights remove_useless_weights(const Folder& folder) {
   RemovedWeights removed;
   for (const WeightsReport& report : examine_weights(folder, nullptr)) {
-    if (report.state != State::kOk &&
+    const bool useless = report.state == State::kStale || report.state == State::kDamaged;
+    if (useless &&
         ::unlinkat(folder.descriptor.get(), weights_file_name(report.key).c_str(), 0) == 0) {
       ++removed.files;
       removed.bytes += report.bytes;

@@ -15,9 +15,10 @@ namespace quire::kv_store {
 struct WeightsReport {
   enum class State : std::uint8_t {
     kOk,
-    kStale,    // no start will use it: a file of its model is gone or has changed, or another
-               // version has packed it
-    kDamaged,  // a start would pack anew and replace it
+    kStale,  // of no use: a file of its model is gone from where it was or has changed, or another
+             // version has packed it
+    kDamaged,     // a start would pack anew and replace it
+    kUnreadable,  // not now, or not by us
   };
   std::string key;
   State state = State::kOk;
@@ -27,7 +28,8 @@ struct WeightsReport {
   std::string message;          // what is wrong
 };
 
-// "PATH is gone" or "PATH has changed" for the first file that is not as it was; "" when all are.
+// "PATH is gone" or "PATH has changed" for the first file that is not as it was; "" when all are,
+// or cannot be looked at.
 [[nodiscard]] std::string changed_source(std::span<const SourceFile> sources);
 
 // Every weights file of `folder`, by key. With a pool checksums are compared, else headers are

@@ -1,0 +1,17 @@
+// Text as Python holds it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+namespace quire::python {
+
+// Whatever bytes it has: names and paths have those that somebody gave them. What is not UTF-8
+// becomes U+FFFD.
+[[nodiscard]] inline nanobind::object to_text(const std::string& bytes) {
+  return nanobind::steal(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+}  // namespace quire::python
