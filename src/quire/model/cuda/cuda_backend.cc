@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <numbers>
 #include <span>
@@ -465,7 +466,7 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
   const LayerCall call{weights_.layers[index], view, step_.window_of(index)};
   QUIRE_TRY_STATUS(project(call.weights, rows));
   if (probe != nullptr && std::cmp_equal(index, probe->values_layer)) {
-    QUIRE_TRY_STATUS(read_values(rows, *probe));
+    QUIRE_TRY_STATUS(read_values(std::ssize(batch.token_ids), *probe));
     return false;
   }
   if (probe == nullptr || probe->values_layer < 0) {
@@ -533,11 +534,12 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
 
 Result<std::span<float>> CudaBackend::run(const ForwardBatch& batch,
                                           std::span<const PagedKVView> kv, ForwardProbe* probe) {
-  const bool small =
-      probe == nullptr && batch.before_layer == nullptr && batch.token_ids.size() <= kMostGraphRows;
+  // Also where nothing is recorded: a product of few rows of a number not seen before tries
+  // algorithms first.
+  const bool small = batch.token_ids.size() <= kMostGraphRows;
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
-  if (small) {
+  if (small && probe == nullptr && batch.before_layer == nullptr) {
     return run_recorded(batch, kv);
   }
   const bool weighs = probe != nullptr && !probe->mass.empty();
