@@ -142,12 +142,13 @@ Result<SamplingParams> with_settings(const SamplingParams& base,
     params.logit_bias.clear();
   }
   for (const auto& [name, value] : settings) {
-    const std::string option = "--" + name;
+    std::string option = "--" + name;
     if (app.get_option_no_throw(option) == nullptr) {
       return no_setting(name).error();
     }
     try {
-      app.parse(std::vector<std::string>{option + "=" + value});
+      option.append("=").append(value);
+      app.parse(std::vector<std::string>{option});
     } catch (const CLI::ParseError& error) {
       return refused_setting(name, value, error);
     }

@@ -423,18 +423,23 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     return begun.ok() ? computed : begun;
   }
   Status merged;
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    for (Draft& draft : drafts) {
-      if (draft.waits && !merge(draft, registry_.find(draft.chunk.id))) {
-        merged = Error{.code = ErrorCode::kNotFound,
-                       .message =
-                           "an equal chunk, whose registration failed or which was evicted "
-                           "at once, is gone; register it again",
-                       .chunk_id = draft.chunk.id};
-      }
-    }
-  }));
+  QUIRE_TRY_STATUS(engine_.call([&] { merged = merge_waiting(drafts); }));
   return merged;
+}
+
+// Drafts that waited for the prefill of an equal one become uses of that. On the engine's thread.
+Status ChunkService::merge_waiting(std::span<Draft> drafts) {
+  for (Draft& draft : drafts) {
+    if (!draft.waits || merge(draft, registry_.find(draft.chunk.id))) {
+      continue;
+    }
+    return Error{.code = ErrorCode::kNotFound,
+                 .message =
+                     "an equal chunk, whose registration failed or which was evicted at "
+                     "once, is gone; register it again",
+                 .chunk_id = draft.chunk.id};
+  }
+  return {};
 }
 
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
