@@ -16,7 +16,6 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/copy_engine.cuh"
@@ -25,6 +24,7 @@
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/merge.cuh"
 #include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/tile_map.h"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/launch.cuh"
@@ -33,7 +33,6 @@ namespace quire::attention::cuda {
 namespace {
 
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;  // the last warpgroup serves the others
-constexpr int kSmallestBox = 8;                          // tokens: a swizzle takes eight rows
 
 #if QUIRE_WGMMA
 
@@ -507,45 +506,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// Tokens of a box of the copy engine: the most that divide a block and a tile.
-int box_of(std::int32_t block_tokens) { return std::gcd(block_tokens, kTokens); }
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver, so that nothing links against it; null where it has none.
-EncodeTiled find_encode_tiled() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found,
-                                                             12000, cudaEnableDefault, &result);
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess
-             ? reinterpret_cast<EncodeTiled>(found)
-             : nullptr;
-}
-
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = find_encode_tiled();
-  return found;
-}
-
-// Dimensions: element, slot, key or value, block, KV head. How many blocks there are is not known
-// here, so that dimension is as long as can be.
-cudaError_t make_map(const DeviceKV& kv, std::int32_t kv_heads, CUtensorMap& map) {
-  const auto bytes = [](std::ptrdiff_t elements) { return static_cast<cuuint64_t>(elements) * 2; };
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(kv.head_dim),
-                              static_cast<cuuint64_t>(kv.block_tokens), 2, cuuint64_t{1} << 31,
-                              static_cast<cuuint64_t>(kv_heads)};
-  const cuuint64_t strides[] = {bytes(kv.head_dim), bytes(kv.v_offset), bytes(kv.block_stride),
-                                bytes(kv.head_stride)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_of(kv.block_tokens)), 1, 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  const CUresult result =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, kv.data, sizes, strides, box, steps,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 // Enough CTAs for any crew of one kernel.
 cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   int device = 0;
@@ -605,8 +565,7 @@ bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
     return false;
   }
-  return major == 9 && (head_dim == 64 || head_dim == 128) &&
-         box_of(block_tokens) >= kSmallestBox && encode_tiled() != nullptr;
+  return major == 9 && (head_dim == 64 || head_dim == 128) && can_make_map(block_tokens);
 }
 
 // Items of few columns end at much the same time, and there a kernel more is dear. Of many columns
