@@ -55,7 +55,7 @@ int open_private(const std::string& path) {
 }
 
 // Writes the lines behind what the file has; whether all are there. A full disk is no reason to
-// stop: the line stays for this session.
+// end: the line is known until the program ends.
 bool append(const Lines& lines, const std::string& path) {
   const int descriptor = open_private(path);
   // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>

@@ -180,6 +180,10 @@ TEST_F(WeightsFileTest, ALinkInPlaceOfAFileIsNotFollowed) {
   std::filesystem::rename(path(), folder_.path() / "elsewhere");
   std::filesystem::create_symlink(folder_.path() / "elsewhere", path());
   EXPECT_EQ(WeightsFile::open(weights_folder(), content_.key).error().code, ErrorCode::kIo);
+  Store store = open();
+  EXPECT_EQ(store.weights().front().state, State::kUnreadable);
+  EXPECT_EQ(store.gc()->removed_weights, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(path())) << "what cannot be read now is kept";
 }
 
 TEST_F(WeightsFileTest, EveryFlippedBitIsNoticedUnlessItIsPadding) {
