@@ -242,21 +242,29 @@ template <class Q>
   }
 }
 
-// Integer sums of the i-th group from x and w on, to to[i]. A macro, because gcc pastes tile
-// numbers into the instruction's text.
-#define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile, to) \
-  _tile_loadd(rows_tile, x + (i) * 512, 32);                 \
-  _tile_loadd(weights_tile, w + (i) * 1024, 64);             \
-  _tile_zero(i);                                             \
-  _tile_dpbssd(i, rows_tile, weights_tile);                  \
-  _tile_stored(i, (to)[i], 64)
+// Tile i = integer sums of the i-th group from x and w on. Macros, because gcc pastes tile numbers
+// into the instruction's text.
+#define QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile) \
+  _tile_loadd(rows_tile, x + (i) * 512, 32);             \
+  _tile_loadd(weights_tile, w + (i) * 1024, 64);         \
+  _tile_zero(i);                                         \
+  _tile_dpbssd(i, rows_tile, weights_tile)
+
+// One group: multiplied four groups before it is scaled, stored two before.
+#define QUIRE_TURN(i, two_on, rows_tile, weights_tile) \
+  if (more) {                                          \
+    QUIRE_MULTIPLY_GROUP(i, rows_tile, weights_tile);  \
+  }                                                    \
+  _tile_stored(two_on, sums[two_on], 64);              \
+  add_group<Q>(sums[i], header + (i) * kHeaderFloats<Q>, block, s + (i), acc)
 
 // 16 rows x 16 columns (tile `half` of the panel). Tiles reach vector registers only through
-// memory: while four groups are scaled the next four are multiplied, one beside the other.
+// memory, so three groups are under way at a time: a store right behind its product would wait for
+// it and hold up what follows (measured: ADR 0021).
 template <class Q>
 void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block, float* out,
                     std::ptrdiff_t out_stride) {
-  alignas(64) std::int32_t sums[2][4][256];
+  alignas(64) std::int32_t sums[4][256];
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
@@ -267,41 +275,31 @@ void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block,
   const float* header = panel.scales + half * 16;
   int s = 0;
   if (block.steps >= 4) {
-    QUIRE_MULTIPLY_GROUP(0, 4, 6, sums[0]);
-    QUIRE_MULTIPLY_GROUP(1, 5, 7, sums[0]);
-    QUIRE_MULTIPLY_GROUP(2, 4, 6, sums[0]);
-    QUIRE_MULTIPLY_GROUP(3, 5, 7, sums[0]);
+    QUIRE_MULTIPLY_GROUP(0, 4, 6);
+    QUIRE_MULTIPLY_GROUP(1, 5, 7);
+    QUIRE_MULTIPLY_GROUP(2, 4, 6);
+    _tile_stored(0, sums[0], 64);
+    QUIRE_MULTIPLY_GROUP(3, 5, 7);
+    _tile_stored(1, sums[1], 64);
     x += 4 * 512;
     w += 4 * 1024;
   }
-  int now = 0;
-  const auto add = [&](int i) __attribute__((always_inline)) {
-    add_group<Q>(sums[now][i], header + i * kHeaderFloats<Q>, block, s + i, acc);
-  };
-  for (; s + 8 <= block.steps; s += 4, now ^= 1) {
-    QUIRE_MULTIPLY_GROUP(0, 4, 6, sums[now ^ 1]);
-    add(0);
-    QUIRE_MULTIPLY_GROUP(1, 5, 7, sums[now ^ 1]);
-    add(1);
-    QUIRE_MULTIPLY_GROUP(2, 4, 6, sums[now ^ 1]);
-    add(2);
-    QUIRE_MULTIPLY_GROUP(3, 5, 7, sums[now ^ 1]);
-    add(3);
-    x += 4 * 512;
-    w += 4 * 1024;
-    header += 4 * kHeaderFloats<Q>;
-  }
-  if (block.steps >= 4) {
-    add(0);
-    add(1);
-    add(2);
-    add(3);
-    s += 4;
+  for (; s + 4 <= block.steps; s += 4) {
+    const bool more = s + 8 <= block.steps;
+    QUIRE_TURN(0, 2, 4, 6);
+    QUIRE_TURN(1, 3, 5, 7);
+    QUIRE_TURN(2, 0, 4, 6);
+    QUIRE_TURN(3, 1, 5, 7);
+    if (more) {
+      x += 4 * 512;
+      w += 4 * 1024;
+    }
     header += 4 * kHeaderFloats<Q>;
   }
   for (; s < block.steps; ++s) {
-    QUIRE_MULTIPLY_GROUP(0, 4, 6, sums[0]);
-    add_group<Q>(sums[0][0], header, block, s, acc);
+    QUIRE_MULTIPLY_GROUP(0, 4, 6);
+    _tile_stored(0, sums[0], 64);
+    add_group<Q>(sums[0], header, block, s, acc);
     x += 512;
     w += 1024;
     header += kHeaderFloats<Q>;
@@ -312,6 +310,7 @@ void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block,
   }
 }
 
+#undef QUIRE_TURN
 #undef QUIRE_MULTIPLY_GROUP
 
 // Rows [0, rows), a multiple of 16. Tiles 0..3 sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights
