@@ -1,7 +1,7 @@
 // What the engine itself takes of a decode step beside the model, by part.
 //
-//   step_bench [MODEL [CONTEXT]]
-//   default: preset:smollm2-135m, 64 tokens of context
+//   step_bench [MODEL [CONTEXT [DEVICE]]]
+//   default: preset:smollm2-135m, 64 tokens of context, cpu
 //
 // Bar: 60 us a step of 64 requests outside of kernels and the choice of tokens.
 #include <algorithm>
@@ -81,12 +81,13 @@ Parts measure(Engine& engine, std::int32_t batch, std::int32_t context) {
   for (std::int32_t i = 0; i < batch; ++i) {
     requests.push_back(
         {.prompt = prompt_of(context, i, engine.model_config().vocab_size),
-         .params = {.temperature = 0, .max_tokens = kSteps * (kRounds + 4), .ignore_eos = true}});
+         .params = {.temperature = 0, .max_tokens = kSteps * (kRounds + 20), .ignore_eos = true}});
   }
   const auto channels = must(engine.submit(std::move(requests)));
   EngineStats before = must(engine.stats());
-  while (before.requests_waiting > 0 || before.tokens_generated == 0) {
-    before = stats_from(engine, before.steps + 1);
+  while (before.requests_running < batch) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    before = must(engine.stats());
   }
   before = stats_from(engine, before.steps + kSteps);
   std::vector<Parts> rounds;
@@ -107,8 +108,9 @@ Parts measure(Engine& engine, std::int32_t batch, std::int32_t context) {
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
   const auto context = static_cast<std::int32_t>(argc > 2 ? std::atoi(argv[2]) : 64);
-  const auto engine = must(Engine::start(model, {.threads = 2}));
-  std::printf("us a step, %d tokens of context\n", context);
+  const std::string device = argc > 3 ? argv[3] : "cpu";
+  const auto engine = must(Engine::start(model, {.device = device, .threads = 2}));
+  std::printf("us a step, %d tokens of context, %s\n", context, device.c_str());
   std::printf("%6s %9s %9s %9s %9s %9s %9s %9s %9s\n", "batch", "schedule", "build", "plan",
               "settle", "deliver", "all", "sample", "step");
   bool fast = true;

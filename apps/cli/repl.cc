@@ -113,6 +113,7 @@ Interrupt Repl::interrupt() const {
 Status Repl::ask(const std::optional<std::string>& text) {
   std::vector<ContextItem> before = context_.items();
   std::erase_if(before, [](const ContextItem& item) { return !item.active; });
+  QUIRE_TRY(std::vector<ReusePart> parts, context_.explain());
   const bool whole = options_.format == Format::kJson;
   bool line_open = false;
   ContextManager::Follow follow{.on_text = {}, .stop = interrupt()};
@@ -130,13 +131,15 @@ Status Repl::ask(const std::optional<std::string>& text) {
   if (!answer.ok()) {
     return answer.error();
   }
-  last_ = {.answer = std::move(answer).value(), .before = std::move(before)};
+  last_ = {
+      .answer = std::move(answer).value(), .before = std::move(before), .parts = std::move(parts)};
   return report();
 }
 
 // What is said of an answer behind its text.
 Status Repl::report() {
-  const auto& [answer, before] = *last_;  // NOLINT(bugprone-unchecked-optional-access): was set
+  const auto& [answer, before, parts] =
+      *last_;  // NOLINT(bugprone-unchecked-optional-access): was set
   if (options_.format == Format::kJson) {
     boost::json::object object = to_json(answer.output);
     object["user_id"] = answer.user_id;

@@ -63,6 +63,7 @@ class Repl {
   struct LastAnswer {
     ContextManager::Answer answer;
     std::vector<ContextItem> before;  // the active items that it stood on, as they were
+    std::vector<ReusePart> parts;     // what was found of each of them
   };
   [[nodiscard]] const std::optional<LastAnswer>& last() const { return last_; }
   [[nodiscard]] const SamplingParams& sampling() const { return sampling_; }

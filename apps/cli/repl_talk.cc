@@ -83,12 +83,14 @@ Status delete_output(Repl& repl, const Arguments& arguments) {
   return repl.context().erase(id);
 }
 
-// What became of an active item's KV when it was needed. What the store has is read, or computed
-// where that is faster or it is damaged.
-std::string_view how_used(Tier before) {
+// What became of an active item's KV when it was needed, unless it was damaged.
+std::string how_used(const ContextItem& before, const ReusePart& found) {
   constexpr std::string_view kHow[] = {"reused", "moved back from host memory",
-                                       "read from the store, or computed", "computed"};
-  return kHow[static_cast<std::uint8_t>(before)];
+                                       "read from the store", "computed"};
+  if (before.tier == Tier::kDisk && !found.hit) {
+    return "computed: " + found.reason;
+  }
+  return std::string(kHow[static_cast<std::uint8_t>(before.tier)]);
 }
 
 Status explain(Repl& repl, const Arguments& /*arguments*/) {
@@ -96,15 +98,15 @@ Status explain(Repl& repl, const Arguments& /*arguments*/) {
   if (!last) {
     return {ErrorCode::kNotFound, "nothing was asked yet"};
   }
-  const auto& [answer, before] = *last;
+  const auto& [answer, before, parts] = *last;
   const GenerationOutput& output = answer.output;
   std::vector<std::vector<std::string>> rows;
   const auto add = [&rows](const ContextItem& item, std::string_view how) {
     rows.push_back({short_id(item.id), item_kind_name(item.kind),
                     std::to_string(item.token_ids.size()) + " tokens", std::string(how)});
   };
-  for (const ContextItem& item : before) {
-    add(item, how_used(item.tier));
+  for (std::size_t i = 0; i < before.size() && i < parts.size(); ++i) {
+    add(before[i], how_used(before[i], parts[i]));
   }
   for (const std::string& id : {answer.user_id, answer.output_id}) {
     const auto item = repl.context().show(id);  // unless it was erased since

@@ -69,7 +69,8 @@ struct ChunkCacheOptions {
   std::int32_t max_chunks = 1000;
   double chunk_memory_ratio = 0.5;   // of the KV blocks that chunks may hold, in (0, 1]
   bool enable_deduplication = true;  // equal chunks are one chunk
-  std::string salt;                  // tenant: equal chunks of two salts are two chunks
+  std::string salt;                  // tenant: equal chunks of two salts are two chunks; also of
+                                     // requests that bring none (RequestOptions::salt)
   std::string store;  // a directory: registered chunks are written there, and those of earlier
                       // processes are found there, without a prefill (docs/store-format.md)
   std::int64_t max_store_bytes = 0;  // of the store; 0: no limit. Registering then evicts what was

@@ -42,7 +42,8 @@ struct ContextOptions {
   // a plain prompt of the active items; what stands behind a switched item is computed again.
   ReuseMode mode = ReuseMode::kAnchored;
   std::string store;  // a directory (docs/store-format.md); empty: nothing can be saved
-  std::string salt;   // tenant: contexts of two salts share no item, in the store neither
+  std::string salt;   // tenant: contexts of two salts share no item, in the store neither, and no
+                      // cached prefix. Empty: ChunkCacheOptions::salt, usually none
   bool fetch = true;  // using an item that was unloaded brings it back; false: kNotFound
   // Of KV in host memory; 0: no limit. What is beyond it goes on to the store, or without one
   // nowhere: then it is computed when it is used again.
@@ -131,6 +132,10 @@ class QUIRE_API ContextManager {
   [[nodiscard]] Status check_open() const;
   [[nodiscard]] std::vector<ContextItem> items() const;  // in the order in which they were added
   [[nodiscard]] ContextStats stats() const;
+  // For each active item whether asking now would use its KV as it is (`hit`, from wherever it is),
+  // and why not: not computed yet, or on disk where computing is faster, with both figures. Reads
+  // no KV, changes nothing; KV that turns out to be damaged is computed.
+  [[nodiscard]] Result<std::vector<ReusePart>> explain() const;
 
   // Active turns, or all active items, in order: handles that go stale with the next change.
   [[nodiscard]] Result<BlockList> conversation_blocks(const Interrupt& interrupted = {});

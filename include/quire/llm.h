@@ -68,6 +68,9 @@ using Interrupt = std::function<bool()>;
 // How a request is served; what is computed does not depend on it.
 struct RequestOptions {
   std::string session;  // a name of up to 256 bytes: whose request it is (see LLM::pause_session)
+  std::string salt;     // tenant, up to 1024 bytes: cached prefixes are shared by requests of one
+                        // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
+                        // keeps the one that it was made with: for what follows, that or empty
 };
 
 // What becomes of the cached tokens of a session between its requests.
@@ -113,6 +116,9 @@ struct LoadSequenceOptions {
   // background, a request waits for each layer when it comes to it. A damaged block spoils all that
   // is loaded of its sequence: requests fail with kCorrupt, as does every later use of it.
   bool wait = true;
+  // As RequestOptions::salt: whose the sequence is, which the file does not say. Of a checkpoint it
+  // is the tenant.
+  std::string salt;
 };
 
 // Move only. All calls may come from any thread; they wait in the calling thread while one engine
@@ -155,10 +161,13 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<ForwardOutput> forward(std::span<const TokenId> token_ids,
                                               ForwardReuse reuse = ForwardReuse::kExact,
                                               ForwardRows rows = ForwardRows::kAll,
-                                              const Interrupt& interrupted = {});
+                                              const Interrupt& interrupted = {},
+                                              const RequestOptions& options = {});
 
-  // What the prefix cache holds of the prompt, and why it holds no more. Changes nothing.
-  [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt) const;
+  // What the prefix cache holds of the prompt for requests of this salt, and why it holds no more;
+  // of a prompt that another salt has computed it says so, to whoever may ask. Changes nothing.
+  [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt,
+                                                       const RequestOptions& options = {}) const;
 
   // Tokens as a value of the caller's; what no cache holds of them is computed. May be empty.
   [[nodiscard]] Result<Sequence> sequence(std::span<const TokenId> token_ids,

@@ -119,7 +119,7 @@ void expect_choices(Desk& desk, const Scene& scene, Selector selector, std::uint
     EXPECT_GT(choice.gap, 1e-4) << "rounding decides: draw another scene";
     const Blend how{.selector = selector, .share = percent / 100.0, .seed = seed};
     const auto got = must(desk.llm.logits_from_chunks(blended(spec, scene, how)));
-    EXPECT_LE(distance(got, references.with(choice.tokens)), kTolerance);
+    EXPECT_LE(distance(got, references.with(choice.tokens)), tolerance());
     const Blend named{.selector = Selector::kExplicit, .tokens = choice.tokens};
     EXPECT_EQ(got.logits, desk.logits(blended(spec, scene, named))) << "not the oracle's rows";
     EXPECT_TRUE(percent > 0 || got.logits == stored) << "not the base mode";
@@ -129,7 +129,7 @@ void expect_choices(Desk& desk, const Scene& scene, Selector selector, std::uint
 
 // T7, T6 and T9.
 TEST_P(BlendOf, EverySelectorAtEveryShareEqualsItsReference) {
-  Desk desk(folder(), float32(GetParam().block));
+  Desk desk(folder(), most_exact(GetParam().block));
   Dice dice(GetParam().seed);
   const Scene drawn = make_scene(dice, GetParam().contexts, GetParam().block);
   for (const Base& base : kBases) {
@@ -142,7 +142,7 @@ TEST_P(BlendOf, EverySelectorAtEveryShareEqualsItsReference) {
 }
 
 TEST_P(BlendOf, AnyExplicitRowsEqualTheirReference) {
-  Desk desk(folder(), float32(GetParam().block));
+  Desk desk(folder(), most_exact(GetParam().block));
   Dice dice(GetParam().seed + 50);
   const Scene drawn = make_scene(dice, GetParam().contexts, GetParam().block);
   for (const Base& base : kBases) {
@@ -157,7 +157,7 @@ TEST_P(BlendOf, AnyExplicitRowsEqualTheirReference) {
     for (const Tokens& tokens : sets) {
       const Blend how{.selector = Selector::kExplicit, .tokens = tokens};
       const auto got = must(desk.llm.logits_from_chunks(blended(spec, scene, how)));
-      EXPECT_LE(distance(got, references.with(tokens)), kTolerance)
+      EXPECT_LE(distance(got, references.with(tokens)), tolerance())
           << reuse_mode_name(base.mode) << ", " << tokens.size() << " rows";
     }
   }
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
 // A desk of the deep model and one composition of four contexts.
 class Blends : public testing::TestWithParam<Base> {
  protected:
-  Blends() : desk(deep_model(), float32(kBlock)), dice(21) {
+  Blends() : desk(deep_model(), most_exact(kBlock)), dice(21) {
     scene = placed(make_scene(dice, 4, kBlock), GetParam());
     spec = desk.compose(scene, Positions::kConcat);
   }
@@ -194,7 +194,7 @@ TEST_P(Blends, ShareOfOneComputesEveryRowAndEqualsExact) {
   CompositionSpec exact = spec;
   exact.mode = ReuseMode::kExact;
   exact.computed_in_place = false;
-  EXPECT_LE(distance(must(desk.llm.logits_from_chunks(exact)), want), kTolerance);
+  EXPECT_LE(distance(must(desk.llm.logits_from_chunks(exact)), want), tolerance());
   EXPECT_GT(distance(must(desk.llm.logits_from_chunks(spec)), want), 1e-3) << "proves nothing";
   const auto rows = static_cast<double>(scene.num_context_tokens() + std::ssize(scene.query.ids));
   for (const Selector selector : {Selector::kFirst, Selector::kRandom, Selector::kValueDeviation,
@@ -202,7 +202,7 @@ TEST_P(Blends, ShareOfOneComputesEveryRowAndEqualsExact) {
     const double before = desk.stat("tokens_computed");
     const auto got =
         must(desk.llm.logits_from_chunks(with({.selector = selector, .share = 1, .seed = 3})));
-    EXPECT_LE(distance(got, want), kTolerance) << selector_name(selector);
+    EXPECT_LE(distance(got, want), tolerance()) << selector_name(selector);
     EXPECT_EQ(desk.stat("tokens_computed") - before, rows) << selector_name(selector);
   }
 }
@@ -248,19 +248,19 @@ TEST_P(Blends, OneRowMoreOrAnotherRowIsToldApart) {
     };
     scene.recomputed = choice.tokens;
     const Matrix want = scene.logits(desk.oracle);
-    EXPECT_LE(distance(run(choice.tokens), want), kTolerance) << selector_name(selector);
+    EXPECT_LE(distance(run(choice.tokens), want), tolerance()) << selector_name(selector);
     Tokens other = choice.tokens;
     other.push_back(choice.next_best);
-    EXPECT_GT(distance(run(other), want), 10 * kTolerance) << selector_name(selector);
+    EXPECT_GT(distance(run(other), want), 10 * tolerance()) << selector_name(selector);
     std::erase(other, choice.tokens.back());
-    EXPECT_GT(distance(run(other), want), 10 * kTolerance) << selector_name(selector);
+    EXPECT_GT(distance(run(other), want), 10 * tolerance()) << selector_name(selector);
   }
 }
 
 // T9: the same rows every time, in every process: nothing but the seed moves them.
 TEST_P(Blends, EverySelectorIsDeterministicAndItsShareExact) {
   const std::int32_t tokens = scene.num_context_tokens();
-  Desk other(deep_model(), float32(kBlock));
+  Desk other(deep_model(), most_exact(kBlock));
   const CompositionSpec there = other.compose(scene, Positions::kConcat);
   for (const Selector selector : kByShare) {
     for (const std::int32_t percent : {1, 15, 30, 50, 99}) {
@@ -283,7 +283,7 @@ TEST_P(Blends, EverySelectorIsDeterministicAndItsShareExact) {
 }
 
 TEST_P(Blends, NumberOfRowsInAPassChangesNoChoice) {
-  LLMOptions narrow = float32(kBlock);
+  LLMOptions narrow = most_exact(kBlock);
   narrow.max_batch_tokens = 5;
   Desk other(deep_model(), narrow);
   const CompositionSpec there = other.compose(scene, Positions::kConcat);
@@ -292,7 +292,7 @@ TEST_P(Blends, NumberOfRowsInAPassChangesNoChoice) {
     const Choice choice = choose(scene, scores_of(selector, scene, desk.oracle, 4), 50);
     scene.recomputed = choice.tokens;
     const auto got = must(other.llm.logits_from_chunks(blended(there, scene, how)));
-    EXPECT_LE(distance(got, scene.logits(desk.oracle)), kTolerance) << selector_name(selector);
+    EXPECT_LE(distance(got, scene.logits(desk.oracle)), tolerance()) << selector_name(selector);
     const Blend named{.selector = Selector::kExplicit, .tokens = choice.tokens};
     EXPECT_EQ(got.logits, other.logits(blended(there, scene, named))) << selector_name(selector);
   }
@@ -358,7 +358,7 @@ INSTANTIATE_TEST_SUITE_P(Bases, Blends, testing::ValuesIn(kBases), [](const auto
 
 // Keys and values of the only layer depend on their token alone.
 TEST(Blend, WithOneLayerEveryBlendIsExact) {
-  Desk desk(write_checkpoint("one_layer", {.layers = 1}), float32(8));
+  Desk desk(write_checkpoint("one_layer", {.layers = 1}), most_exact(8));
   Dice dice(32);
   for (const Base& base : kBases) {
     const Scene scene = placed(make_scene(dice, 3, 8), base);
@@ -368,7 +368,7 @@ TEST(Blend, WithOneLayerEveryBlendIsExact) {
       for (const double share : {0.0, 0.15, 1.0}) {
         const auto got = must(desk.llm.logits_from_chunks(
             blended(spec, scene, {.selector = selector, .share = share})));
-        EXPECT_LE(distance(got, want), kTolerance) << selector_name(selector) << " " << share;
+        EXPECT_LE(distance(got, want), tolerance()) << selector_name(selector) << " " << share;
       }
     }
   }
@@ -377,7 +377,7 @@ TEST(Blend, WithOneLayerEveryBlendIsExact) {
 // Where copies lie is no part of a result: the same chunk at three places, with recomputed rows of
 // its own at some, while other chunks take one free block after the other.
 TEST(Blend, PlacesOfBlocksChangeNoBit) {
-  LLMOptions small = float32(8);
+  LLMOptions small = most_exact(8);
   small.kv_budget_bytes = std::int64_t{1} << 20;  // 64 blocks
   Desk desk(deep_model(), small, {.chunk_memory_ratio = 1});
   Dice dice(35);
@@ -411,7 +411,7 @@ TEST(Blend, OrderInWhichVariantsWereComputedChangesNoBit) {
   scene = placed(scene, {ReuseMode::kAnchored, true});
   std::vector<std::vector<float>> runs;
   for (const bool last_first : {false, true}) {
-    Desk desk(deep_model(), float32(8));
+    Desk desk(deep_model(), most_exact(8));
     CompositionSpec spec = desk.compose(scene, Positions::kFixed);
     if (last_first) {
       CompositionSpec only_last = spec;

@@ -44,7 +44,7 @@ class Causality : public testing::Test {
   static constexpr std::int32_t kBlock = 4;
 
   Causality()
-      : desk(write_checkpoint("secrets", {.with_secrets = true, .seed = 3}), float32(kBlock)) {
+      : desk(write_checkpoint("secrets", {.with_secrets = true, .seed = 3}), most_exact(kBlock)) {
     const auto chunk = [&](std::string_view layout) {  // o: ordinary, s: secret
       const auto number = static_cast<std::int32_t>(chunks_++);
       Ids ids;
@@ -138,7 +138,7 @@ class Causality : public testing::Test {
       most = std::max<double>(most, std::abs(before[i]));
       off = std::max<double>(off, std::abs(logits[i] - before[i]));
     }
-    EXPECT_TRUE(off == 0 || off > kTolerance * most) << off / most << " is neither";
+    EXPECT_TRUE(off == 0 || off > tolerance() * most) << off / most << " is neither";
     return off != 0;
   }
 
@@ -200,7 +200,7 @@ TEST_F(Causality, AskingTokensLookAtEverythingButSecrets) {
   const Scene placed = as(how);
   EXPECT_LE(
       distance(must(desk.llm.logits_from_chunks(spec_of(placed, how))), placed.logits(desk.oracle)),
-      kTolerance);
+      tolerance());
   const std::vector<double> looked = placed.query_attention(desk.oracle);
   for (const std::int32_t secret : secrets) {
     if (secret >= placed.first_context()) {
@@ -379,7 +379,8 @@ TEST_F(Causality, AContextLeavesNoTraceInCompositionsWithoutIt) {
     How how{.mode = base, .in_place = in_place};
     std::vector<std::vector<float>> runs;
     for (const bool changed : {false, true}) {
-      Desk fresh(write_checkpoint("secrets", {.with_secrets = true, .seed = 3}), float32(kBlock));
+      Desk fresh(write_checkpoint("secrets", {.with_secrets = true, .seed = 3}),
+                 most_exact(kBlock));
       Scene whole = as(how);
       if (changed) {
         whole.contexts[0].ids = {50, 51, 52, 53, 54, 55, 56};

@@ -77,7 +77,7 @@ void expect_equal(Desk& desk, Dice& dice, Scene scene, Positions positions) {
   const CompositionSpec spec = desk.compose(scene, positions);
   const auto got = desk.llm.logits_from_chunks(spec);
   ASSERT_TRUE(got.ok()) << got.error().message;
-  EXPECT_LE(distance(*got, scene.logits(desk.oracle)), kTolerance)
+  EXPECT_LE(distance(*got, scene.logits(desk.oracle)), tolerance())
       << reuse_mode_name(scene.mode) << (scene.computed_in_place ? " in place" : "")
       << ", positions " << static_cast<int>(positions) << ", " << scene.contexts.size()
       << " contexts" << (scene.system ? "" : ", without system");
@@ -129,7 +129,7 @@ TEST_P(EveryFamily, OracleEqualsTransformersOnAPlainPrompt) {
 }
 
 TEST_P(EveryFamily, EveryModeEqualsItsReference) {
-  Desk desk(folder_of(GetParam()), float32(16));
+  Desk desk(folder_of(GetParam()), most_exact(16));
   Dice dice(7);
   for (const std::int32_t contexts : {0, 2, 4}) {
     expect_all_modes(desk, dice, make_scene(dice, contexts, 16));
@@ -137,7 +137,7 @@ TEST_P(EveryFamily, EveryModeEqualsItsReference) {
 }
 
 TEST_P(EveryFamily, GreedyContinuationIsTheReferencesArgmax) {
-  Desk desk(folder_of(GetParam()), float32(16));
+  Desk desk(folder_of(GetParam()), most_exact(16));
   Dice dice(8);
   for (const ReuseMode mode : {ReuseMode::kIndependent, ReuseMode::kAnchored}) {
     for (const Positions positions : {Positions::kConcat, Positions::kParallel}) {
@@ -153,21 +153,25 @@ TEST_P(EveryFamily, GreedyContinuationIsTheReferencesArgmax) {
 }
 
 TEST_P(EveryFamily, BlendOfHalfTheTokensEqualsItsReference) {
-  Desk desk(folder_of(GetParam()), float32(16));
+  Desk desk(folder_of(GetParam()), most_exact(16));
   Dice dice(9);
   Scene scene = make_scene(dice, 3, 16);
+  // What a GPU computes in bf16 ranks close tokens in another order than the oracle.
+  const std::vector<Selector> selectors =
+      on_gpu() ? std::vector{Selector::kFirst, Selector::kRandom}
+               : std::vector{Selector::kValueDeviation, Selector::kQueryAttention};
   for (const ReuseMode base : {ReuseMode::kIndependent, ReuseMode::kAnchored}) {
     scene.mode = base;
     scene.place(Positions::kConcat);
     CompositionSpec spec = desk.compose(scene, Positions::kConcat);
     spec.mode = ReuseMode::kBlend;
-    for (const Selector selector : {Selector::kValueDeviation, Selector::kQueryAttention}) {
+    for (const Selector selector : selectors) {
       const Choice choice = choose(scene, scores_of(selector, scene, desk.oracle, 0), 50);
       EXPECT_GT(choice.gap, 1e-4) << "rounding decides: draw another scene";
       scene.recomputed = choice.tokens;
       spec.blend = {.selector = selector, .share = 0.5, .base = base};
       EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), scene.logits(desk.oracle)),
-                kTolerance)
+                tolerance())
           << selector_name(selector) << " on " << reuse_mode_name(base);
     }
     scene.recomputed.clear();
@@ -186,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, EveryFamily,
 class EveryBlockSize : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(EveryBlockSize, EveryNumberOfContextsEqualsItsReference) {
-  Desk desk(kGoldens / "llama_gqa", float32(GetParam()));
+  Desk desk(kGoldens / "llama_gqa", most_exact(GetParam()));
   Dice dice(static_cast<std::uint32_t>(GetParam()));
   for (std::int32_t contexts = 0; contexts <= 6; ++contexts) {
     Scene scene = make_scene(dice, contexts, GetParam());
@@ -195,7 +199,7 @@ TEST_P(EveryBlockSize, EveryNumberOfContextsEqualsItsReference) {
 }
 
 TEST_P(EveryBlockSize, AnyOrderAndNoSystemChunkEqualTheirReferences) {
-  Desk desk(kGoldens / "qwen3", float32(GetParam()));
+  Desk desk(kGoldens / "qwen3", most_exact(GetParam()));
   Dice dice(static_cast<std::uint32_t>(GetParam()) + 100);
   Scene scene = make_scene(dice, 4, GetParam());
   for (int i = 0; i < 4; ++i) {
@@ -215,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(Blocks, EveryBlockSize, testing::Values(1, 4, 16, 32),
 // T3: angles are those of the positions, not of their rounding. At 131072 an angle computed in
 // float32 is off by up to 7e-3.
 TEST(Modes, DistancesUpTo131072EqualTheirReferences) {
-  Desk desk(write_checkpoint("long", {.max_positions = 262144}), float32(16));
+  Desk desk(write_checkpoint("long", {.max_positions = 262144}), most_exact(16));
   Dice dice(33);
   Scene scene = make_scene(dice, 4, 16);
   const std::int64_t positions[][4] = {
@@ -234,7 +238,7 @@ TEST(Modes, DistancesUpTo131072EqualTheirReferences) {
         scene.query.position = 131200;
         const CompositionSpec spec = desk.compose(scene, Positions::kFixed);
         EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), scene.logits(desk.oracle)),
-                  kTolerance)
+                  tolerance())
             << reuse_mode_name(mode) << (in_place ? " in place" : "") << ", first at " << at[0];
       }
     }
@@ -243,7 +247,7 @@ TEST(Modes, DistancesUpTo131072EqualTheirReferences) {
 
 // T3: only distances count, to the bit, because keys are stored at positions of their own.
 TEST(Modes, AShiftOfAllPositionsChangesNoBit) {
-  Desk desk(write_checkpoint("long", {.max_positions = 262144}), float32(16));
+  Desk desk(write_checkpoint("long", {.max_positions = 262144}), most_exact(16));
   Dice dice(34);
   Scene scene = make_scene(dice, 4, 16);
   for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent}) {
@@ -263,7 +267,7 @@ TEST(Modes, AShiftOfAllPositionsChangesNoBit) {
 
 // T5: one context behind the system chunk has seen all that stands before it.
 TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {
-  Desk desk(kGoldens / "llama_gqa", float32(16));
+  Desk desk(kGoldens / "llama_gqa", most_exact(16));
   Dice dice(5);
   for (const std::int32_t length : {1, 15, 16, 17, 50}) {
     Scene scene{.system = Scene::Segment{.ids = dice.ids(9)},
@@ -278,16 +282,16 @@ TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {
                       .columns = all.columns,
                       .values = {all.values.end() - static_cast<std::ptrdiff_t>(4 * all.columns),
                                  all.values.end()}};
-    EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), want), kTolerance);
+    EXPECT_LE(distance(must(desk.llm.logits_from_chunks(spec)), want), tolerance());
     CompositionSpec exact = spec;
     exact.mode = ReuseMode::kExact;
-    EXPECT_LE(distance(must(desk.llm.logits_from_chunks(exact)), want), kTolerance);
+    EXPECT_LE(distance(must(desk.llm.logits_from_chunks(exact)), want), tolerance());
   }
 }
 
 // T11: side by side, contexts have no order.
 TEST(Modes, OrderOfParallelSiblingsChangesNoBit) {
-  Desk desk(kGoldens / "llama_gqa", float32(16));
+  Desk desk(kGoldens / "llama_gqa", most_exact(16));
   Dice dice(11);
   Scene scene = make_scene(dice, 5, 16);
   scene.mode = ReuseMode::kIndependent;
@@ -303,7 +307,7 @@ TEST(Modes, OrderOfParallelSiblingsChangesNoBit) {
 
 // T12.
 TEST(Modes, OneCopyAtThreeOffsetsInOneBatchEqualsThreeRunsOfTheirOwn) {
-  LLMOptions options = float32(16);
+  LLMOptions options = most_exact(16);
   options.prefix_cache = false;
   Desk desk(kGoldens / "qwen2", options);
   const auto in_use = [&] {
@@ -341,7 +345,7 @@ TEST(Modes, OneCopyAtThreeOffsetsInOneBatchEqualsThreeRunsOfTheirOwn) {
 
 // A BOS token needs a tokenizer: the demo model (8 layers, trained) stands for all.
 TEST(Modes, ABosSinkEqualsItsReferenceOnTheDemoModel) {
-  Desk desk(QUIRE_SOURCE_DIR "/models/cardfile/model", float32(16));
+  Desk desk(source_path("models/cardfile/model"), most_exact(16));
   Dice dice(13);
   Scene scene = make_scene(dice, 3, 16);
   scene.mode = ReuseMode::kIndependent;
@@ -353,7 +357,7 @@ TEST(Modes, ABosSinkEqualsItsReferenceOnTheDemoModel) {
 
 TEST(Modes, AModelWithAWindowComposesInModeExactOnly) {
   for (const std::string name : {"mistral_window", "qwen2_window", "phi3"}) {
-    Desk desk(kGoldens / name, float32(16));
+    Desk desk(kGoldens / name, most_exact(16));
     Dice dice(14);
     Scene scene = make_scene(dice, 3, 16);
     scene.place(Positions::kConcat);

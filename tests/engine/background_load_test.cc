@@ -27,7 +27,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr LoadSequenceOptions kAtOnce{.wait = false};
+const LoadSequenceOptions kAtOnce{.wait = false};
 // The last token has no KV.
 constexpr std::size_t kTokens = 1205;      // a partly filled block at the end
 constexpr std::size_t kFullBlocks = 1217;  // none

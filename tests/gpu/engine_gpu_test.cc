@@ -224,6 +224,8 @@ TEST(Gpu, EveryModeOfComposingAgreesWithTheCpu) {
   spec.mode = ReuseMode::kBlend;
   spec.blend = {.selector = Selector::kQueryAttention, .share = 0.3};
   specs.push_back(spec);
+  spec.blend = {.selector = Selector::kValueDeviation, .share = 0.3};
+  specs.push_back(spec);
   spec.blend = {.selector = Selector::kFirst, .share = 1};
   specs.push_back(spec);
   for (const CompositionSpec& each : specs) {

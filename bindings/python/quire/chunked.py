@@ -15,7 +15,7 @@ from . import _quire, sequence
 from .errors import ChunkNotFoundError, InvalidCompositionError
 from .llm import LLM, Params, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
-from .session import session_name, session_names
+from .session import each_whose, whose
 from .stream import Stream
 from .tokenizer import _pass, _set, to_json, to_path
 
@@ -266,11 +266,11 @@ class ChunkedLLM(LLM):
         **options: Any,
     ) -> None:
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
-        template; `salt`: equal chunks of two salts are two chunks; `store`: a directory where registered chunks are
-        written and those of earlier processes are found; `max_store_bytes`: beyond it (0: no limit) registering evicts
-        what was used least recently from there; `compress_store`: smaller, slower; `write_through`: registering returns
-        when the chunk is on the disk, False: before that, see flush_store (the machine has the same work: the call is
-        shorter, a whole run is not); the rest as for LLM."""
+        template; `salt`: equal chunks of two salts are two chunks, and requests that bring none have this one; `store`:
+        a directory where registered chunks are written and those of earlier processes are found; `max_store_bytes`:
+        beyond it (0: no limit) registering evicts what was used least recently from there; `compress_store`: smaller,
+        slower; `write_through`: registering returns when the chunk is on the disk, False: before that, see flush_store
+        (the machine has the same work: the call is shorter, a whole run is not); the rest as for LLM."""
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
@@ -400,20 +400,29 @@ class ChunkedLLM(LLM):
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
         return Fields(_described(self._chunks.preview_composition(spec)))
 
-    def explain(self, request: Mapping[str, Any] | Composition | Prompt | None = None, **composing: Any) -> list[Fields]:
+    def explain(
+        self,
+        request: Mapping[str, Any] | Composition | Prompt | None = None,
+        *,
+        salt: str | None = None,
+        **composing: Any,
+    ) -> list[Fields]:
         """For each part of a request whether its KV is there (`hit`), and why not (`reason`). Changes nothing.
 
         A request is one of batch_generate_from_chunks, a Composition, composing keywords, or a plain prompt.
-        Chunks that have gone are parts too.
+        Chunks that have gone are parts too. `salt`: of a plain prompt, as for LLM.explain.
         """
+        plain = request is not None and not isinstance(request, (Mapping, Composition))
+        if salt is not None and not plain:
+            raise TypeError("chunks have the salt that the LLM was opened with; give none")
         if request is None:
             spec = _spec(**composing)
         elif composing:
             raise TypeError("explain takes a request, or composing keywords")
-        elif isinstance(request, (Mapping, Composition)):
-            spec = _request(request)
+        elif plain:
+            return super().explain(request, salt=salt)
         else:
-            return super().explain(request)
+            spec = _request(request)
         return [Fields(part) for part in self._chunks.explain(spec)]
 
     def generate_from_chunks(
@@ -431,7 +440,7 @@ class ChunkedLLM(LLM):
         session: whose request it is; what it alone composes goes by what it says (see pause_session)
         """
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        fields = self._chunks.generate_from_chunks([spec], [sampling_params], [session_name(session)])
+        fields = self._chunks.generate_from_chunks([spec], [sampling_params], [whose(session)])
         return GenerationOutput(fields[0])
 
     def stream_from_chunks(
@@ -446,7 +455,7 @@ class ChunkedLLM(LLM):
     ) -> Stream:
         """Deltas as they come; joined they equal what generate_from_chunks gives."""
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        return Stream(self._chunks.stream_from_chunks(spec, sampling_params, session_name(session)))
+        return Stream(self._chunks.stream_from_chunks(spec, sampling_params, whose(session)))
 
     def batch_generate_from_chunks(
         self,
@@ -459,7 +468,7 @@ class ChunkedLLM(LLM):
         one for all, or one for each."""
         params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
         specs = [_request(request) for request in requests]
-        outputs = self._chunks.generate_from_chunks(specs, params, session_names(session))
+        outputs = self._chunks.generate_from_chunks(specs, params, each_whose(session))
         return [GenerationOutput(fields) for fields in outputs]
 
     def logits_from_chunks(
@@ -484,14 +493,15 @@ class ChunkedLLM(LLM):
         blocks: Any = None,
         existing_token_count: int | None = None,
         session: str | None = None,
+        salt: str | None = None,
     ) -> sequence.Sequence:
         """As LLM.sequence; or behind a composition, whose query is the first of the sequence's own tokens."""
         if not isinstance(token_ids, Composition):
             behind = {"blocks": blocks, "existing_token_count": existing_token_count}
-            return super().sequence(token_ids, session=session, **behind)
+            return super().sequence(token_ids, session=session, salt=salt, **behind)
         if blocks is not None or existing_token_count is not None:
             raise TypeError("a composition says already what stands before; give no blocks")
-        return sequence.Sequence(self._chunks.sequence(token_ids.spec, session_name(session)))
+        return sequence.Sequence(self._chunks.sequence(token_ids.spec, whose(session, salt)))
 
     def generate(
         self,
@@ -503,6 +513,7 @@ class ChunkedLLM(LLM):
         query: Prompt | None = None,
         persist_chunks: bool = True,
         session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
         **how: Any,
     ) -> GenerationOutput | list[GenerationOutput]:
         """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
@@ -512,7 +523,7 @@ class ChunkedLLM(LLM):
         """
         contexts = [context] if isinstance(context, str) else list(context or ())
         if query is None and system_prompt is None and not contexts and not how:
-            return super().generate(prompt, sampling_params, session=session)
+            return super().generate(prompt, sampling_params, session=session, salt=salt)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
         spec = _how(**how)
@@ -520,5 +531,5 @@ class ChunkedLLM(LLM):
             raise InvalidCompositionError("a composition has exactly one query; give query")
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
         whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
-        fields = self._chunks.generate(whole, spec, sampling_params, persist_chunks, session_name(session))
+        fields = self._chunks.generate(whole, spec, sampling_params, persist_chunks, whose(session, salt))
         return GenerationOutput(fields)

@@ -12,9 +12,9 @@ from . import _quire
 from ._quire import SamplingParams
 from .errors import ChunkNotFoundError, ClosedError
 from .llm import LLM, Prompt, _prompt
-from .outputs import GenerationOutput, Record
+from .outputs import Fields, GenerationOutput, Record
 from .sequence import Blocks
-from .session import session_name
+from .session import whose
 from .tokenizer import _callback, _set, to_path, to_text
 
 
@@ -174,6 +174,11 @@ class ContextManager:
         """In the order in which they were added."""
         return [ContextItem(item) for item in self._handle.items()]
 
+    def explain(self) -> list[Fields]:
+        """For each active item whether asking now would use its KV as it is (`hit`, from wherever it is), and why not
+        (`reason`): not computed yet, or on disk where computing is faster, with both figures. Changes nothing."""
+        return [Fields(part) for part in self._handle.explain()]
+
     def __len__(self) -> int:
         return self._handle.stats()["items"]
 
@@ -214,7 +219,7 @@ class ContextManager:
         """
         question = None if text is None else to_text(text)
         listener = _callback(on_text, "on_text")
-        return GenerationOutput(self._handle.infer(question, sampling_params, listener, session_name(session)))
+        return GenerationOutput(self._handle.infer(question, sampling_params, listener, whose(session)))
 
     def compose(self, items: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""

@@ -11,7 +11,7 @@ from . import _quire, sequence
 from ._quire import SamplingParams
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .sequence import VirtualSequence
-from .session import session_name, session_names
+from .session import each_whose, session_name, whose
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer, _callback, _pass, _set, to_ids, to_path, to_text
 
@@ -91,21 +91,26 @@ class LLM:
         sampling_params: Params | Sequence[Params] = None,
         *,
         session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
     ) -> GenerationOutput | list[GenerationOutput]:
         """One output, or a list for a list of prompts, computed in one continuous batch.
 
         session: whose request it is (see pause_session); for a list of prompts perhaps a list
+        salt: tenant; cached prefixes are shared by requests of one salt alone. None: that of the chunks if they have
+            one (ChunkedLLM), else none; for a list of prompts perhaps a list
         """
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
         params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
-        fields = self._handle.generate(prompts, params, session_names(session))
+        fields = self._handle.generate(prompts, params, each_whose(session, salt))
         outputs = [GenerationOutput(each) for each in fields]
         return outputs if batch else outputs[0]
 
-    def stream(self, prompt: Prompt, sampling_params: Params = None, *, session: str | None = None) -> Stream:
+    def stream(
+        self, prompt: Prompt, sampling_params: Params = None, *, session: str | None = None, salt: str | None = None
+    ) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
-        return Stream(self._handle.stream(_prompt(prompt), sampling_params, session_name(session)))
+        return Stream(self._handle.stream(_prompt(prompt), sampling_params, whose(session, salt)))
 
     def chat(
         self,
@@ -113,10 +118,11 @@ class LLM:
         sampling_params: Params = None,
         *,
         session: str | None = None,
+        salt: str | None = None,
         **template_args: Any,
     ) -> GenerationOutput:
         """As generate, through the model's own chat template."""
-        return self.generate(self._chat_ids(messages, template_args), sampling_params, session=session)
+        return self.generate(self._chat_ids(messages, template_args), sampling_params, session=session, salt=salt)
 
     def stream_chat(
         self,
@@ -124,25 +130,32 @@ class LLM:
         sampling_params: Params = None,
         *,
         session: str | None = None,
+        salt: str | None = None,
         **template_args: Any,
     ) -> Stream:
         """As stream, through the model's own chat template."""
-        return self.stream(self._chat_ids(messages, template_args), sampling_params, session=session)
+        return self.stream(self._chat_ids(messages, template_args), sampling_params, session=session, salt=salt)
 
     def _chat_ids(self, messages: list[dict[str, Any]], template_args: dict[str, Any]) -> list[int]:
         return self.tokenizer.apply_chat_template(messages, tokenize=True, **template_args)
 
-    def forward(self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all") -> ForwardOutput:
+    def forward(
+        self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None
+    ) -> ForwardOutput:
         """Logits of the rows after the cached prefix (`rows="last"`: of the last one). Fills the cache."""
         if reuse not in ("exact", "none"):
             raise ValueError(f"reuse must be 'exact' or 'none', not {reuse!r}")
         if rows not in ("all", "last"):
             raise ValueError(f"rows must be 'all' or 'last', not {rows!r}")
-        return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuse == "exact", rows == "all"))
+        ids, whole = to_ids(token_ids, "token_ids"), rows == "all"
+        return ForwardOutput(self._handle.forward(ids, reuse == "exact", whole, whose(salt=salt)))
 
-    def explain(self, prompt: Prompt) -> list[Fields]:
-        """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing."""
-        return [Fields(part) for part in self._handle.explain(_prompt(prompt))]
+    def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
+        """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing.
+
+        `salt`: for requests of that tenant. It says of a prompt that another one has computed it: not for their eyes.
+        """
+        return [Fields(part) for part in self._handle.explain(_prompt(prompt), whose(salt=salt))]
 
     def pause_session(self, session: str, expected_return: float | None = None) -> None:
         """The session is away, and back in `expected_return` seconds (None: nobody knows); its next request ends this.
@@ -173,23 +186,28 @@ class LLM:
         blocks: Any = None,
         existing_token_count: int | None = None,
         session: str | None = None,
+        salt: str | None = None,
     ) -> sequence.Sequence:
         """Tokens as a value of the program's, behind cached ones if `blocks` names any (as `existing_blocks` below).
 
-        What no cache holds of them is computed now. No tokens at all: an empty sequence.
+        What no cache holds of them is computed now. No tokens at all: an empty sequence. It keeps its `salt` (see
+        generate) for all that follows; blocks of sequences must have the same one.
         """
         ids = sequence.token_ids_of(token_ids, "token_ids")
         handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count))
-        return sequence.Sequence(self._handle.sequence(handle, ids, session_name(session)))
+        return sequence.Sequence(self._handle.sequence(handle, ids, whose(session, salt)))
 
-    def load_sequence(self, path: str | os.PathLike[str], wait: bool = True) -> sequence.Sequence:
+    def load_sequence(
+        self, path: str | os.PathLike[str], wait: bool = True, *, salt: str | None = None
+    ) -> sequence.Sequence:
         """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
 
         Computes nothing. `wait=False` returns at once and reads the KV in the background: a request waits for each layer
         when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
         IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire.
+        `salt`: whose it is now (see generate); the file does not say.
         """
-        return sequence.Sequence(self._handle.load_sequence(to_path(path), bool(wait)))
+        return sequence.Sequence(self._handle.load_sequence(to_path(path), bool(wait), whose(salt=salt)))
 
     def infer_from_blocks(
         self,
@@ -199,6 +217,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         session: str | None = None,
+        salt: str | None = None,
     ) -> GenerationOutput:
         """Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
 
@@ -207,7 +226,7 @@ class LLM:
         existing_token_count: how many of their tokens count; None: all
         """
         virtual = VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count)
-        return self.infer(virtual, session=session)
+        return self.infer(virtual, session=session, salt=salt)
 
     def infer_from_blocks_stream(
         self,
@@ -217,21 +236,26 @@ class LLM:
         sampling_params: Params = None,
         *,
         session: str | None = None,
+        salt: str | None = None,
     ) -> Iterator[dict[str, Any]]:
         """The same as it comes, one dict per token: "token" (text), "token_id", "finish_reason" (None until the last).
 
         Joined texts equal infer_from_blocks' text. Closing or dropping the iterator aborts the request.
         """
         virtual = VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count)
-        return self.infer_stream(virtual, session=session)
+        return self.infer_stream(virtual, session=session, salt=salt)
 
-    def infer(self, virtual: VirtualSequence, *, session: str | None = None) -> GenerationOutput:
+    def infer(
+        self, virtual: VirtualSequence, *, session: str | None = None, salt: str | None = None
+    ) -> GenerationOutput:
         """Runs a VirtualSequence as infer_from_blocks does."""
-        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(virtual), session_name(session)))
+        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(virtual), whose(session, salt)))
 
-    def infer_stream(self, virtual: VirtualSequence, *, session: str | None = None) -> Iterator[dict[str, Any]]:
+    def infer_stream(
+        self, virtual: VirtualSequence, *, session: str | None = None, salt: str | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Runs a VirtualSequence as infer_from_blocks_stream does."""
-        stream = self._handle.infer_from_blocks_stream(*self._virtual(virtual), session_name(session))
+        stream = self._handle.infer_from_blocks_stream(*self._virtual(virtual), whose(session, salt))
         return token_dicts(Stream(stream))
 
     def _virtual(self, virtual: VirtualSequence) -> tuple[_quire.Blocks, list[int], Params]:

@@ -14,7 +14,7 @@ from . import _quire
 from ._quire import Mark, SamplingParams
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
-from .session import session_name
+from .session import whose
 from .stream import Stream
 from .tokenizer import to_ids, to_path
 
@@ -176,19 +176,19 @@ class Sequence:
 
     def append(self, ids: Any, *, session: str | None = None) -> None:
         """`session` here and below: whose request it is (see LLM.pause_session)."""
-        self._handle.append(token_ids_of(ids, "ids"), session_name(session))
+        self._handle.append(token_ids_of(ids, "ids"), whose(session))
 
     def generate(
         self, sampling_params: SamplingParams | dict[str, Any] | None = None, *, session: str | None = None
     ) -> GenerationOutput:
         """Goes on from here; the sequence grows by what comes."""
-        return GenerationOutput(self._handle.generate(sampling_params, session_name(session)))
+        return GenerationOutput(self._handle.generate(sampling_params, whose(session)))
 
     def stream(
         self, sampling_params: SamplingParams | dict[str, Any] | None = None, *, session: str | None = None
     ) -> Stream:
         """The same as it comes. The sequence has grown with the last delta; a stream closed before leaves it."""
-        return Stream(self._handle.stream(sampling_params, session_name(session)))
+        return Stream(self._handle.stream(sampling_params, whose(session)))
 
     def logits(self) -> np.ndarray:
         """Of the next token, float32 [vocab_size]."""
@@ -234,7 +234,7 @@ class Sequence:
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
         changed = (_count(start), _count(stop), token_ids_of(ids, "ids"))
-        self._handle.replace(*changed, mode == "exact", session_name(session))
+        self._handle.replace(*changed, mode == "exact", whose(session))
 
     def insert(self, at: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
         self.replace(at, at, ids, mode, session=session)

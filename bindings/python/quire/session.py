@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from . import _quire
 from .tokenizer import to_text
 
 
@@ -14,6 +15,21 @@ def session_name(session: str | None) -> str:
     return "" if session is None else to_text(session, "session")
 
 
-def session_names(session: str | Sequence[str | None] | None) -> list[str]:
+def whose(session: str | None = None, salt: str | None = None) -> _quire.RequestOptions:
+    """The options of a request of this session and tenant."""
+    if salt == "":
+        raise ValueError("salt must have 1 to 1024 bytes, or be None")
+    options = _quire.RequestOptions()
+    options.session = session_name(session)
+    options.salt = "" if salt is None else to_text(salt, "salt")
+    return options
+
+
+def each_whose(
+    session: str | Sequence[str | None] | None, salt: str | Sequence[str | None] | None = None
+) -> list[_quire.RequestOptions]:
     """One for all requests of a batch, or one for each."""
-    return [session_name(each) for each in (session if isinstance(session, (list, tuple)) else [session])]
+    sessions, salts = (list(said) or [None] if isinstance(said, (list, tuple)) else [said] for said in (session, salt))
+    if 1 < len(sessions) != len(salts) > 1:
+        raise ValueError(f"{len(sessions)} sessions and {len(salts)} salts; give one, or one for each request")
+    return [whose(sessions[i % len(sessions)], salts[i % len(salts)]) for i in range(max(len(sessions), len(salts)))]

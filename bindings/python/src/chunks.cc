@@ -125,13 +125,12 @@ std::vector<std::string> register_chunks(ChunkedLLM& llm, const std::vector<Chun
 using Texts = std::tuple<std::optional<Prompt>, std::vector<Prompt>, Prompt>;
 
 nb::dict generate(ChunkedLLM& llm, const Texts& texts, const CompositionSpec& how,
-                  const nb::object& params, bool persist_chunks, const std::string& session) {
+                  const nb::object& params, bool persist_chunks, const RequestOptions& options) {
   const SamplingParams sampling = to_params(params);
   const ChunkedPrompt prompt{
       .system = std::get<0>(texts), .contexts = std::get<1>(texts), .query = std::get<2>(texts)};
-  const RegisteredGeneration generation = unwrap(without_gil([&] {
-    return llm.generate(prompt, how, sampling, persist_chunks, &interrupted, {.session = session});
-  }));
+  const RegisteredGeneration generation = unwrap(without_gil(
+      [&] { return llm.generate(prompt, how, sampling, persist_chunks, &interrupted, options); }));
   nb::dict ids;
   ids["system"] = or_none(generation.system_id);
   ids["context"] = generation.context_ids;
@@ -142,9 +141,8 @@ nb::dict generate(ChunkedLLM& llm, const Texts& texts, const CompositionSpec& ho
 }
 
 nb::list generate_from_chunks(ChunkedLLM& llm, const std::vector<CompositionSpec>& specs,
-                              const nb::list& params, const std::vector<std::string>& sessions) {
+                              const nb::list& params, const std::vector<RequestOptions>& options) {
   const auto list = to_params_list(params);
-  const auto options = to_options(sessions);
   auto outputs = without_gil(
       [&] { return llm.batch_generate_from_chunks(specs, list, &interrupted, options); });
   nb::list result;
@@ -301,18 +299,17 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
              return to_list(unwrap(without_gil([&] { return llm.explain(spec); })));
            })
       .def("generate", &generate, nb::arg("texts"), nb::arg("how"), nb::arg("params").none(),
-           nb::arg("persist_chunks"), nb::arg("session"))
+           nb::arg("persist_chunks"), nb::arg("options"))
       .def("generate_from_chunks", &generate_from_chunks)
       .def(
           "stream_from_chunks",
           [](ChunkedLLM& llm, const CompositionSpec& spec, const nb::object& params,
-             const std::string& session) {
+             const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(without_gil([&] {
-              return llm.stream_from_chunks(spec, sampling, &interrupted, {.session = session});
-            }));
+            return unwrap(without_gil(
+                [&] { return llm.stream_from_chunks(spec, sampling, &interrupted, options); }));
           },
-          nb::arg("spec"), nb::arg("params").none(), nb::arg("session"))
+          nb::arg("spec"), nb::arg("params").none(), nb::arg("options"))
       .def("logits_from_chunks",
            [](ChunkedLLM& llm, const CompositionSpec& spec) {
              return to_dict(
@@ -323,9 +320,8 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
              return unwrap(without_gil([&] { return llm.chunk_blocks(id); }));
            })
       .def("sequence",
-           [](ChunkedLLM& llm, const CompositionSpec& spec, const std::string& session) {
-             return unwrap(without_gil(
-                 [&] { return llm.sequence(spec, &interrupted, {.session = session}); }));
+           [](ChunkedLLM& llm, const CompositionSpec& spec, const RequestOptions& options) {
+             return unwrap(without_gil([&] { return llm.sequence(spec, &interrupted, options); }));
            });
 }
 

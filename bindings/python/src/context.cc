@@ -126,12 +126,11 @@ class Listener {
 };
 
 nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
-               const nb::object& params, nb::object on_text, const std::string& session) {
+               const nb::object& params, nb::object on_text, const RequestOptions& options) {
   const SamplingParams sampling = to_params(params);
   Listener listener(std::move(on_text));
-  auto answered = without_gil([&] {
-    return context.infer(text, sampling, &interrupted, listener.follow(), {.session = session});
-  });
+  auto answered = without_gil(
+      [&] { return context.infer(text, sampling, &interrupted, listener.follow(), options); });
   listener.rethrow();
   const ContextManager::Answer answer = unwrap(std::move(answered));
   nb::dict dict = to_dict(answer.output);
@@ -179,6 +178,10 @@ void bind_items(nb::class_<ContextManager>& context) {
            [](const ContextManager& context) {
              return describe(without_gil([&] { return context.stats(); }));
            })
+      .def("explain",
+           [](const ContextManager& context) {
+             return to_list(unwrap(without_gil([&] { return context.explain(); })));
+           })
       .def("clear", &ContextManager::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("check_open", [](const ContextManager& context) { unwrap(context.check_open()); });
 }
@@ -194,7 +197,7 @@ void bind_asking(nb::class_<ContextManager>& context) {
              return unwrap(without_gil([&] { return context.active_blocks(&interrupted); }));
            })
       .def("infer", &infer, nb::arg("text").none(), nb::arg("params").none(),
-           nb::arg("on_text").none(), nb::arg("session"))
+           nb::arg("on_text").none(), nb::arg("options"))
       .def("compose",
            [](ContextManager& context, const std::vector<std::string>& items,
               const std::string& name) {

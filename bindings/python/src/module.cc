@@ -33,9 +33,8 @@ namespace {
 constexpr int kSignalPollMs = 50;
 
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
-                  const std::vector<std::string>& sessions) {
+                  const std::vector<RequestOptions>& options) {
   const auto list = to_params_list(params);
-  const auto options = to_options(sessions);
   auto outputs =
       without_gil([&] { return llm.generate_batch(prompts, list, &interrupted, options); });
   nb::list result;
@@ -117,7 +116,11 @@ void bind_tokenizer(nb::module_& module) {
       .def_prop_ro("unk_token_id", &Tokenizer::unk_token_id);
 }
 
-void bind_sessions(nb::class_<LLM>& llm) {
+void bind_sessions(nb::module_& module, nb::class_<LLM>& llm) {
+  nb::class_<SessionRetention>(module, "SessionRetention")
+      .def(nb::init<>())
+      .def_rw("priority", &SessionRetention::priority)
+      .def_rw("ttl", &SessionRetention::ttl_seconds, nb::arg().none());
   llm.def(
          "pause_session",
          [](LLM& llm, const std::string& session, std::optional<double> expected_return) {
@@ -135,10 +138,6 @@ void bind_sessions(nb::class_<LLM>& llm) {
 }
 
 void bind_llm(nb::module_& module) {
-  nb::class_<SessionRetention>(module, "SessionRetention")
-      .def(nb::init<>())
-      .def_rw("priority", &SessionRetention::priority)
-      .def_rw("ttl", &SessionRetention::ttl_seconds, nb::arg().none());
   nb::class_<Stream>(module, "Stream")
       .def_prop_ro("request_id", [](const Stream& s) { return s.request_id().value; })
       .def("next", &next_delta)
@@ -150,22 +149,24 @@ void bind_llm(nb::module_& module) {
       .def("generate", &generate)
       .def(
           "stream",
-          [](LLM& llm, const Prompt& prompt, const nb::object& params, const std::string& session) {
+          [](LLM& llm, const Prompt& prompt, const nb::object& params,
+             const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(
-                without_gil([&] { return llm.stream(prompt, sampling, {.session = session}); }));
+            return unwrap(without_gil([&] { return llm.stream(prompt, sampling, options); }));
           },
-          nb::arg("prompt"), nb::arg("params").none(), nb::arg("session"))
+          nb::arg("prompt"), nb::arg("params").none(), nb::arg("options"))
       .def("forward",
-           [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows) {
+           [](LLM& llm, const std::vector<TokenId>& ids, bool reuse, bool all_rows,
+              const RequestOptions& options) {
              return to_dict(unwrap(without_gil([&] {
                return llm.forward(ids, reuse ? ForwardReuse::kExact : ForwardReuse::kNone,
-                                  all_rows ? ForwardRows::kAll : ForwardRows::kLast, &interrupted);
+                                  all_rows ? ForwardRows::kAll : ForwardRows::kLast, &interrupted,
+                                  options);
              })));
            })
       .def("explain",
-           [](const LLM& llm, const Prompt& prompt) {
-             return to_list(unwrap(without_gil([&] { return llm.explain(prompt); })));
+           [](const LLM& llm, const Prompt& prompt, const RequestOptions& options) {
+             return to_list(unwrap(without_gil([&] { return llm.explain(prompt, options); })));
            })
       .def("tokenizer", [](const LLM& llm) { return unwrap(llm.tokenizer()); })
       .def("stats",
@@ -191,7 +192,7 @@ void bind_llm(nb::module_& module) {
              return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));
            })
       .def("close", &LLM::close, nb::call_guard<nb::gil_scoped_release>());
-  bind_sessions(llm);
+  bind_sessions(module, llm);
   bind_sequences(module, llm);
 }
 

@@ -156,16 +156,11 @@ std::vector<SamplingParams> to_params_list(const nb::list& objects) {
   return params;
 }
 
-std::vector<RequestOptions> to_options(const std::vector<std::string>& sessions) {
-  std::vector<RequestOptions> options;
-  options.reserve(sessions.size());
-  for (const std::string& session : sessions) {
-    options.push_back({.session = session});
-  }
-  return options;
-}
-
 void bind_params(nb::module_& module) {
+  nb::class_<RequestOptions>(module, "RequestOptions")
+      .def(nb::init<>())
+      .def_rw("session", &RequestOptions::session)
+      .def_rw("salt", &RequestOptions::salt);
   nb::class_<SamplingParams> cls(
       module, "SamplingParams",
       "How the next token is chosen. Order: logit bias and penalties, temperature, top-k, top-p on "

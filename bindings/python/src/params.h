@@ -22,9 +22,6 @@ void set_fields(SamplingParams& params, const nanobind::dict& fields);
 // One for each object of the list.
 [[nodiscard]] std::vector<SamplingParams> to_params_list(const nanobind::list& objects);
 
-// Request options of the sessions of these names.
-[[nodiscard]] std::vector<RequestOptions> to_options(const std::vector<std::string>& sessions);
-
 void bind_params(nanobind::module_& module);
 
 }  // namespace quire::python

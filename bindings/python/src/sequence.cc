@@ -59,33 +59,30 @@ void bind_values(nb::module_& module) {
 void bind_growing(nb::class_<Sequence>& sequence) {
   sequence
       .def("append",
-           [](Sequence& sequence, const Ids& ids, const std::string& session) {
-             unwrap(without_gil(
-                 [&] { return sequence.append(ids, &interrupted, {.session = session}); }));
+           [](Sequence& sequence, const Ids& ids, const RequestOptions& options) {
+             unwrap(without_gil([&] { return sequence.append(ids, &interrupted, options); }));
            })
       .def(
           "generate",
-          [](Sequence& sequence, const nb::object& params, const std::string& session) {
+          [](Sequence& sequence, const nb::object& params, const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
-            return to_dict(unwrap(without_gil(
-                [&] { return sequence.generate(sampling, &interrupted, {.session = session}); })));
+            return to_dict(unwrap(
+                without_gil([&] { return sequence.generate(sampling, &interrupted, options); })));
           },
-          nb::arg("params").none(), nb::arg("session"))
+          nb::arg("params").none(), nb::arg("options"))
       .def(
           "stream",
-          [](Sequence& sequence, const nb::object& params, const std::string& session) {
+          [](Sequence& sequence, const nb::object& params, const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(
-                without_gil([&] { return sequence.stream(sampling, {.session = session}); }));
+            return unwrap(without_gil([&] { return sequence.stream(sampling, options); }));
           },
-          nb::arg("params").none(), nb::arg("session"))
+          nb::arg("params").none(), nb::arg("options"))
       .def("logits", &logits)
       .def("replace", [](Sequence& sequence, std::int64_t start, std::int64_t stop, const Ids& ids,
-                         bool exact, const std::string& session) {
+                         bool exact, const RequestOptions& options) {
         const EditMode mode = exact ? EditMode::kExact : EditMode::kApproximate;
-        unwrap(without_gil([&] {
-          return sequence.replace(start, stop, ids, &interrupted, mode, {.session = session});
-        }));
+        unwrap(without_gil(
+            [&] { return sequence.replace(start, stop, ids, &interrupted, mode, options); }));
       });
 }
 
@@ -134,36 +131,35 @@ void bind_looking(nb::class_<Sequence>& sequence) {
 
 void bind_direct_inference(nb::class_<LLM>& llm) {
   llm.def("sequence",
-          [](LLM& llm, const BlockList& existing, const Ids& ids, const std::string& session) {
-            return unwrap(without_gil(
-                [&] { return llm.sequence(existing, ids, &interrupted, {.session = session}); }));
+          [](LLM& llm, const BlockList& existing, const Ids& ids, const RequestOptions& options) {
+            return unwrap(
+                without_gil([&] { return llm.sequence(existing, ids, &interrupted, options); }));
           })
       .def(
           "infer_from_blocks",
           [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params,
-             const std::string& session) {
+             const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
             return to_dict(unwrap(without_gil([&] {
-              return llm.infer_from_blocks(existing, ids, sampling, &interrupted,
-                                           {.session = session});
+              return llm.infer_from_blocks(existing, ids, sampling, &interrupted, options);
             })));
           },
-          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("session"))
+          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("options"))
       .def(
           "infer_from_blocks_stream",
           [](LLM& llm, const BlockList& existing, const Ids& ids, const nb::object& params,
-             const std::string& session) {
+             const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
             return unwrap(without_gil([&] {
-              return llm.infer_from_blocks_stream(existing, ids, sampling, &interrupted,
-                                                  {.session = session});
+              return llm.infer_from_blocks_stream(existing, ids, sampling, &interrupted, options);
             }));
           },
-          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("session"))
+          nb::arg("existing"), nb::arg("ids"), nb::arg("params").none(), nb::arg("options"))
       .def("load_sequence",
-           [](LLM& llm, const nb::bytes& path, bool wait) {
+           [](LLM& llm, const nb::bytes& path, bool wait, const RequestOptions& options) {
              const std::string file = to_path(path);
-             return unwrap(without_gil([&] { return llm.load_sequence(file, {.wait = wait}); }));
+             return unwrap(without_gil(
+                 [&] { return llm.load_sequence(file, {.wait = wait, .salt = options.salt}); }));
            })
       .def("find_blocks",
            [](const LLM& llm, const std::vector<std::int32_t>& block_ids, std::int64_t num_tokens) {

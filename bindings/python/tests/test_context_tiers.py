@@ -105,3 +105,16 @@ def test_answers_come_piece_by_piece_and_end_when_told(llm):
         ctx.infer("And Ada?", GREEDY, on_text=lambda _: 1 / 0)
     assert len(ctx) == items
     ctx.clear()
+
+
+def test_explain_says_of_each_active_item_where_its_kv_is(llm, tmp_path):
+    context = ContextManager(llm, store=tmp_path)
+    ids = [context.add(f"Card {number}. Ada keeps a goose, and Lars a finch.") for number in range(4)]
+    context.unload(ids[1])
+    context.save(ids[2])
+    context.unload(ids[2], drop=True)
+    context.unload(ids[3], drop=True)
+    parts = context.explain()
+    assert [part.chunk_id for part in parts] == ids and parts[1].position == parts[0].tokens
+    assert [part.reason for part in parts] == ["hit", "hit, in host memory", "hit, on disk", "not computed yet"]
+    assert [part.hit for part in parts] == [True, True, True, False]

@@ -81,10 +81,10 @@ CheckpointManager::~CheckpointManager() = default;
 
 Result<CheckpointManager> CheckpointManager::open(const LLM& llm, const std::string& folder,
                                                   const CheckpointOptions& options) {
-  QUIRE_TRY([[maybe_unused]] const auto engine, llm.impl().open_engine());
+  QUIRE_TRY(const auto engine, llm.impl().open_engine());
   auto impl = std::make_unique<Impl>();
   impl->llm = llm.shared_impl();
-  QUIRE_TRY(impl->service, CheckpointService::open(folder, options));
+  QUIRE_TRY(impl->service, CheckpointService::open(*engine, folder, options));
   return CheckpointManager(std::move(impl));
 }
 
@@ -118,6 +118,10 @@ Result<CheckpointInfo> CheckpointManager::latest() const {
 Result<std::vector<LoadedSequence>> CheckpointManager::load(const std::string& name,
                                                             std::span<const std::string> only,
                                                             const LoadSequenceOptions& options) {
+  if (!options.salt.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            "the salt of a checkpoint's sequences is its tenant; open the manager with that one"};
+  }
   QUIRE_TRY(auto loaded, impl_->run([&](auto& engine) {
     return impl_->service->load(engine, name, only, options.wait);
   }));

@@ -263,7 +263,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
   for (std::size_t i = 0; i < specs.size(); ++i) {
     runs.push_back({.spec = &specs[i],
                     .params = &params[params.size() == 1 ? 0 : i],
-                    .session = session_of(options, i)});
+                    .options = options_of(options, i)});
   }
   QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
   return await_outputs(*service.engine, channels, interrupted);
@@ -275,7 +275,7 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const RequestOptions& options) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const ChunkService::Run run{
-      .spec = &spec, .params = &params, .streaming = true, .session = options.session};
+      .spec = &spec, .params = &params, .streaming = true, .options = options};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
   stream->engine = service.engine;
@@ -291,9 +291,8 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   std::vector<ChunkService::Registered> registered;
   auto generation = generate_registered(
-      service, prompt, how,
-      {.params = &params, .counted = persist_chunks, .session = options.session}, registered,
-      interrupted);
+      service, prompt, how, {.params = &params, .counted = persist_chunks, .options = options},
+      registered, interrupted);
   if (!generation.ok() || !persist_chunks) {
     service->withdraw(registered);
   }
@@ -330,7 +329,7 @@ Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id) const {
 Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted,
                                       const RequestOptions& options) {
   QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted, options.session));
+  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted, options));
   return make_sequence(impl_->llm.shared_impl(), std::move(state));
 }
 

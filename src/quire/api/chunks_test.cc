@@ -264,12 +264,10 @@ TEST(Chunks, AnyOrderIsComputedFromTheSameBlocksAndABatchEqualsSingleCalls) {
   EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
 }
 
-// These, and those that choose by the chunks' KV; a GPU does not look at values.
+// These, and those that choose by the chunks' KV.
 std::vector<Selector> looking_and(std::vector<Selector> selectors) {
   selectors.push_back(Selector::kQueryAttention);
-  if (!on_gpu()) {
-    selectors.push_back(Selector::kValueDeviation);
-  }
+  selectors.push_back(Selector::kValueDeviation);
   return selectors;
 }
 

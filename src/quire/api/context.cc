@@ -13,6 +13,7 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/engine/context.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
@@ -83,6 +84,10 @@ std::vector<ContextItem> ContextManager::items() const {
 
 ContextStats ContextManager::stats() const {
   return impl_->look([](const auto& context) { return context.stats(); });
+}
+
+Result<std::vector<ReusePart>> ContextManager::explain() const {
+  return impl_->run([](const auto& context) { return context.explain(); });
 }
 
 Result<BlockList> ContextManager::conversation_blocks(const Interrupt& interrupted) {

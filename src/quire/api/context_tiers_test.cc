@@ -223,6 +223,15 @@ TEST_F(ContextTiers, WhatIsSavedIsComputedWhereThatIsFasterAndPossible) {
   }
   const auto computed_by_restore = [&] {
     EXPECT_TRUE(context.unload(id, true).ok());
+    const ReusePart part = context.explain().value().back();
+    EXPECT_EQ(part.chunk_id, id);
+    if (context.show(system).ok()) {
+      EXPECT_FALSE(part.hit);
+      EXPECT_EQ(part.reason, pace.why_not_read());
+      EXPECT_THAT(part.reason, HasSubstr("on disk, but computing is faster here: 1000 us a token"));
+    } else {
+      EXPECT_EQ(part.reason, "hit, on disk");
+    }
     const double before = stat(llm_, "tokens_computed");
     EXPECT_TRUE(context.restore(id).ok());
     return stat(llm_, "tokens_computed") - before;
@@ -230,6 +239,79 @@ TEST_F(ContextTiers, WhatIsSavedIsComputedWhereThatIsFasterAndPossible) {
   EXPECT_GE(computed_by_restore(), tokens);
   ASSERT_TRUE(context.erase(system).ok());
   EXPECT_EQ(computed_by_restore(), 0) << "nobody has what it has seen";
+}
+
+TEST_F(ContextTiers, ExplainSaysOfEachActiveItemWhereItsKvIsAndWhyNot) {
+  ContextManager context = open({.store = store()});
+  std::vector<std::string> ids;
+  for (const int number : {1, 2, 3, 4, 5}) {
+    ids.push_back(context.add(card(number), {.active = number < 5}).value());
+  }
+  ASSERT_TRUE(context.unload(ids[1]).ok());
+  ASSERT_TRUE(context.save(ids[2]).ok() && context.unload(ids[2], true).ok());
+  ASSERT_TRUE(context.unload(ids[3], true).ok());
+  const auto expect_reasons = [&](const ContextManager& asked,
+                                  const std::vector<std::string>& want) {
+    const auto parts = asked.explain().value();
+    ASSERT_EQ(parts.size(), want.size());
+    std::int64_t position = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_EQ(parts[i].reason, want[i]);
+      EXPECT_EQ(parts[i].hit, want[i].starts_with("hit"));
+      EXPECT_EQ(parts[i].position, position);
+      EXPECT_EQ(parts[i].chunk_type, "context");
+      position += parts[i].tokens;
+    }
+  };
+  const double computed = stat(llm_, "tokens_computed");
+  expect_reasons(context, {"hit", "hit, in host memory", "hit, on disk", "not computed yet"});
+  EXPECT_EQ(stat(llm_, "tokens_computed"), computed) << "and changes nothing";
+  ASSERT_TRUE(context.populate().ok());
+  expect_reasons(context, {"hit", "hit", "hit", "hit"});
+  ContextManager strict = open({.store = store(), .fetch = false});
+  const std::string unloaded = strict.add(card(1)).value();
+  ASSERT_TRUE(strict.unload(unloaded).ok());
+  expect_reasons(strict, {"unloaded; restore it"});
+}
+
+TEST_F(ContextTiers, InModeExactExplainFollowsTheTokens) {
+  ContextManager context = open({.mode = ReuseMode::kExact});
+  const std::string first = context.add(card(1)).value();
+  ASSERT_TRUE(context.add(card(2)).ok());
+  EXPECT_EQ(context.explain().value().front().reason, "never seen");
+  ASSERT_TRUE(context.populate().ok());
+  for (const ReusePart& part : context.explain().value()) {
+    EXPECT_TRUE(part.hit) << part.reason;
+  }
+  ASSERT_TRUE(context.deactivate(first).ok());
+  const auto parts = context.explain().value();
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_FALSE(parts.front().hit) << "it stands behind something else now";
+}
+
+// What was foretold for all items together is what asking then does.
+TEST_F(ContextTiers, ExplainForetellsWhatIsReadAndWhatIsComputed) {
+  ContextManager context = open({.store = store()});
+  std::vector<std::string> ids;
+  for (int number = 0; number < 20; ++number) {
+    ids.push_back(context.add(card(number)).value());
+    ASSERT_TRUE(context.save(ids.back()).ok());
+  }
+  engine::ReloadPace& pace = llm_.impl().open_engine().value()->tiers().pace();
+  for (int i = 0; i < 5; ++i) {
+    pace.note_read(100, 100);
+    pace.note_computed(100, 0.1);
+  }
+  for (const std::string& id : ids) {
+    ASSERT_TRUE(context.unload(id, true).ok());
+  }
+  std::int64_t expected = 0, read = 0;
+  for (const ReusePart& part : context.explain().value()) {
+    expected += part.hit ? 0 : part.tokens;
+    read += part.hit ? 1 : 0;
+  }
+  EXPECT_EQ(read, 1) << "of sixteen one is read, so that the measurement stays young";
+  EXPECT_EQ(context.populate().value(), expected);
 }
 
 TEST_F(ContextTiers, AStoreThatCannotBeWrittenIsToldAndNothingIsLost) {

@@ -205,8 +205,8 @@ Status check_counts(std::size_t requests, std::size_t params, std::size_t option
   return {};
 }
 
-std::string session_of(std::span<const RequestOptions> options, std::size_t index) {
-  return options.empty() ? std::string() : options[options.size() == 1 ? 0 : index].session;
+RequestOptions options_of(std::span<const RequestOptions> options, std::size_t index) {
+  return options.empty() ? RequestOptions() : options[options.size() == 1 ? 0 : index];
 }
 
 Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
@@ -218,9 +218,11 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
   std::vector<NewRequest> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i]));
+    RequestOptions whose = options_of(options, i);
     requests.push_back({.prompt = std::move(ids),
                         .params = params[params.size() == 1 ? 0 : i],
-                        .session = session_of(options, i)});
+                        .session = std::move(whose.session),
+                        .salt = std::move(whose.salt)});
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   return await_outputs(*engine, channels, interrupted);
@@ -231,8 +233,11 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(auto ids, prompt_ids(*engine, prompt));
   std::vector<NewRequest> requests;
-  requests.push_back(
-      {.prompt = std::move(ids), .params = params, .session = options.session, .streaming = true});
+  requests.push_back({.prompt = std::move(ids),
+                      .params = params,
+                      .session = options.session,
+                      .salt = options.salt,
+                      .streaming = true});
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
@@ -255,13 +260,16 @@ Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingPa
 }
 
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,
-                                   ForwardRows rows, const Interrupt& interrupted) {
+                                   ForwardRows rows, const Interrupt& interrupted,
+                                   const RequestOptions& options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   std::vector<NewRequest> requests;
   requests.push_back(
       {.kind = rows == ForwardRows::kAll ? RequestKind::kForwardAll : RequestKind::kForwardLast,
        .prompt = {token_ids.begin(), token_ids.end()},
-       .reuse = reuse == ForwardReuse::kExact});
+       .reuse = reuse == ForwardReuse::kExact,
+       .session = options.session,
+       .salt = options.salt});
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
   return channels.front()->take_forward();
@@ -342,10 +350,11 @@ Status LLM::set_retention(const std::string& session, const SessionRetention& re
   return engine->sessions().set_retention(session, retention);
 }
 
-Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt) const {
+Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
+                                            const RequestOptions& options) const {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt));
-  QUIRE_TRY(const auto cached, engine->cached_prefix(ids));
+  QUIRE_TRY(const auto cached, engine->cached_prefix(ids, options.salt));
   std::vector<ReusePart> parts;
   if (cached.tokens > 0) {
     parts.push_back({.tokens = cached.tokens, .hit = true, .reason = "hit"});

@@ -46,7 +46,7 @@ using Channels = std::span<const std::shared_ptr<engine::Channel>>;
 [[nodiscard]] Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
                                   std::string_view what);
 // Whose request number `index` of such a batch is; "": nobody's.
-[[nodiscard]] std::string session_of(std::span<const RequestOptions> options, std::size_t index);
+[[nodiscard]] RequestOptions options_of(std::span<const RequestOptions> options, std::size_t index);
 
 // The outputs of all, once they have ended.
 [[nodiscard]] Result<std::vector<GenerationOutput>> await_outputs(engine::Engine& engine,

@@ -57,7 +57,7 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl
     return engine.error();
   }
   auto channel = (*engine)->sequences().generate(
-      state, {.params = &params, .streaming = streaming, .session = options.session},
+      state, {.params = &params, .streaming = streaming, .options = options},
       [sequence](StateRef next) { sequence->end(std::move(next)); });
   if (!channel.ok()) {
     sequence->end(nullptr);
@@ -96,7 +96,7 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(const StateRef state,
             engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                     ReuseGrade::kApproximate, how.session));
+                                     ReuseGrade::kApproximate, how.options));
   auto stream = std::make_unique<Stream::Impl>();
   QUIRE_TRY(stream->channel, engine->sequences().generate(state, how, [](const StateRef&) {}));
   stream->engine = engine;
@@ -247,7 +247,7 @@ ReuseGrade Sequence::grade() const {
 Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interrupted,
                         const RequestOptions& options) {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
-    return service.append(state, tokens, interrupted, options.session);
+    return service.append(state, tokens, interrupted, options);
   });
 }
 
@@ -327,8 +327,8 @@ Status Sequence::replace(std::int64_t start, std::int64_t stop, std::span<const 
                          const RequestOptions& options) {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
     return mode == EditMode::kExact
-               ? service.replace(state, start, stop, tokens, interrupted, options.session)
-               : service.replace_only(state, start, stop, tokens, interrupted, options.session);
+               ? service.replace(state, start, stop, tokens, interrupted, options)
+               : service.replace_only(state, start, stop, tokens, interrupted, options);
   });
 }
 
@@ -361,7 +361,7 @@ Status Sequence::save(const std::string& path) const {
 
 Result<Sequence> LLM::load_sequence(const std::string& path, const LoadSequenceOptions& options) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(StateRef state, engine->tiers().load(path, options.wait));
+  QUIRE_TRY(StateRef state, engine->tiers().load(path, options));
   return make_sequence(impl_, std::move(state));
 }
 
@@ -375,7 +375,7 @@ Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenI
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(StateRef state, engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                                     ReuseGrade::kApproximate, options.session));
+                                                     ReuseGrade::kApproximate, options));
   return make_sequence(impl_, std::move(state));
 }
 
@@ -386,7 +386,7 @@ Result<GenerationOutput> LLM::infer_from_blocks(const BlockList& existing,
                                                 const RequestOptions& options) {
   QUIRE_TRY(const auto stream, start_behind(*impl_, existing, new_tokens,
                                             {.params = &params,
-                                             .session = options.session,
+                                             .options = options,
                                              .source = "blocks",
                                              .cached = reused_tokens(existing, new_tokens)},
                                             interrupted));
@@ -401,7 +401,7 @@ Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
   QUIRE_TRY(auto stream, start_behind(*impl_, existing, new_tokens,
                                       {.params = &params,
                                        .streaming = true,
-                                       .session = options.session,
+                                       .options = options,
                                        .source = "blocks",
                                        .cached = reused_tokens(existing, new_tokens)},
                                       interrupted));

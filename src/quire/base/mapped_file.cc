@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "quire/base/file_time.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
 
@@ -64,7 +65,7 @@ Result<MappedFile> MappedFile::map(int descriptor, const std::filesystem::path& 
   }
   MappedFile mapped;
   mapped.path_ = path;
-  mapped.modified_ns_ = info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec;
+  mapped.modified_ns_ = base::modified_ns(info);
   if (info.st_size == 0) {
     return mapped;
   }

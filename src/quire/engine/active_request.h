@@ -54,6 +54,7 @@ struct NewRequest {
   SamplingParams params;
   bool reuse = true;
   std::string session;  // whose it is, for SessionService; empty: nobody's
+  std::string salt;     // of a prompt: whose cached prefixes it shares; set by the engine if empty
   bool streaming = false;
   bool same_bits = true;                      // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;     // instead of `prompt`

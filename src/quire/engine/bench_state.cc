@@ -63,7 +63,7 @@ Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
     QUIRE_TRY(const StateRef state, engine.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
     QUIRE_TRY_STATUS(engine.tiers().save(state, file, {}));
   }
-  return median_of_rounds([&] { return outcome(engine.tiers().load(file, true)); });
+  return median_of_rounds([&] { return outcome(engine.tiers().load(file, {})); });
 }
 
 Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take) {

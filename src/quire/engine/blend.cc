@@ -20,6 +20,7 @@
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/types.h"
+#include "quire/kv_store/paged_store.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -105,6 +106,39 @@ class Rows {
   std::deque<std::vector<std::int32_t>> entry_blocks_;
   std::vector<attention::Entry> entries_;
   model::ForwardBatch batch_;
+};
+
+// V of the first mixed layer as it is stored for the tokens of runs: a copy in host memory.
+class StoredValues {
+ public:
+  // The runs have blocks.
+  [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedStore& store,
+                                               std::span<const kv::RunView> runs) {
+    std::vector<BlockId> blocks;
+    std::vector<std::int32_t> first_blocks;
+    for (const kv::RunView& run : runs) {
+      first_blocks.push_back(static_cast<std::int32_t>(blocks.size()));
+      blocks.insert(blocks.end(), run.blocks.begin(), run.blocks.end());
+    }
+    QUIRE_TRY(kv_store::PagedStore copy, store.copy_of_layer(kFirstMixedLayer, blocks));
+    return StoredValues(std::move(copy), std::move(first_blocks));
+  }
+
+  // out: [head_dim]
+  void read(Place place, int kv_head, std::span<float> out) const {
+    const std::int32_t block_tokens = copy_.geometry().block_tokens;
+    kernels::read_value(
+        copy_.view(0), kv_head,
+        {.block = first_blocks_[static_cast<std::size_t>(place.run)] + place.local / block_tokens,
+         .offset = place.local % block_tokens},
+        out);
+  }
+
+ private:
+  StoredValues(kv_store::PagedStore copy, std::vector<std::int32_t> first_blocks)
+      : copy_(std::move(copy)), first_blocks_(std::move(first_blocks)) {}
+  kv_store::PagedStore copy_;
+  std::vector<std::int32_t> first_blocks_;  // of each run, in the copy
 };
 
 // Every context token of a composition.
@@ -252,17 +286,14 @@ class Blender {
 
   // How far V of the first mixed layer is from what is stored, when everything before is in sight.
   [[nodiscard]] Result<std::vector<double>> value_deviations() {
-    if (context_.views.front().on_device) {
-      return {ErrorCode::kUnsupported,
-              "selector \"value_dev\" is not supported on a GPU yet; use \"query_attn\""};
-    }
-    if (context_.decoder.config().layers <= kFirstMixedLayer) {
+    if (context_.decoder.config().layers <= kFirstMixedLayer || contexts_.empty()) {
       return std::vector<double>(contexts_.size());
     }
     QUIRE_TRY(const SeqId id, context_.ledger.compose(composition_.uses()));
     const Composed sequence(context_.ledger, id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
+    QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.store, sealed));
     std::vector<double> scores;
     for (std::size_t first = 0; first < contexts_.size();) {
       Rows rows(sealed, block_tokens());
@@ -275,25 +306,21 @@ class Blender {
       QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
                 context_.decoder.forward(rows.build(), context_.views, &probe));
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        scores.push_back(deviation(sealed, contexts_[first + i], probe.values, i));
+        scores.push_back(deviation(stored, contexts_[first + i], probe.values, i));
       }
       first += rows.size();
     }
     return scores;
   }
 
-  [[nodiscard]] double deviation(std::span<const kv::RunView> runs, Place place,
+  [[nodiscard]] double deviation(const StoredValues& all_stored, Place place,
                                  std::span<const float> values, std::size_t row) const {
     const model::ModelConfig& config = context_.decoder.config();
     const auto head_dim = static_cast<std::size_t>(config.head_dim);
-    const kv::RunView& run = runs[static_cast<std::size_t>(place.run)];
-    const tensor::KVSlot slot = {
-        .block = run.blocks[static_cast<std::size_t>(place.local / block_tokens())].value,
-        .offset = place.local % block_tokens()};
     std::vector<float> stored(head_dim);
     double sum = 0;
     for (int head = 0; head < config.kv_heads; ++head) {
-      kernels::read_value(context_.views[kFirstMixedLayer], head, slot, stored);
+      all_stored.read(place, head, stored);
       const auto first =
           (row * static_cast<std::size_t>(config.kv_heads) + static_cast<std::size_t>(head)) *
           head_dim;

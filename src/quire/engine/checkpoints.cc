@@ -70,17 +70,18 @@ Status check_fit(std::span<const kv_store::KVFilePart> pieces,
 }  // namespace
 
 Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
-    const std::string& folder, const CheckpointOptions& options) {
+    const Engine& engine, const std::string& folder, const CheckpointOptions& options) {
   QUIRE_TRY_STATUS(options.validate());
   auto store = kv_store::Store::open(
       folder, {.max_bytes = options.max_bytes, .write = {.compress = options.compress}});
   if (!store.ok()) {
     return missing_file(std::move(store).error());
   }
-  std::unique_ptr<CheckpointService> service(new CheckpointService(std::move(store).value()));
+  std::unique_ptr<CheckpointService> service(
+      new CheckpointService(std::move(store).value(), engine.salt_of(options.tenant)));
   QUIRE_TRY(auto manager, kv_store::CheckpointManager::create(
                               service->store_, {.series = options.series,
-                                                .tenant = options.tenant,
+                                                .tenant = service->tenant_,
                                                 .keep = options.keep,
                                                 .every_tokens = options.every_tokens,
                                                 .every_ms = static_cast<std::int64_t>(std::ceil(
@@ -109,11 +110,22 @@ Result<kv_store::LiveSequence> CheckpointService::describe(Engine& engine, const
   return live;
 }
 
+// KV of one salt does not get into the pieces of another one.
+Status CheckpointService::check_tenant(const Named& named) const {
+  if (named.state->salt.empty() || named.state->salt == tenant_) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("sequence ", base::quoted(named.name),
+                        " has a salt; save it with the checkpoints of that tenant")};
+}
+
 Result<CheckpointInfo> CheckpointService::save(Engine& engine, std::span<const Named> sequences,
                                                const std::string& name) {
   std::vector<kv_store::LiveSequence> live;
   live.reserve(sequences.size());
   for (const Named& named : sequences) {
+    QUIRE_TRY_STATUS(check_tenant(named));
     QUIRE_TRY(live.emplace_back(), describe(engine, named));
   }
   std::vector<std::vector<BlockId>> blocks;
@@ -165,7 +177,7 @@ Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSe
     QUIRE_TRY_STATUS(check_fit(pieces, live.fingerprint, geometry));
     return pieces;
   };
-  return engine.tiers().restore(runs, std::move(rest), open, wait);
+  return engine.tiers().restore(runs, std::move(rest), open, {.wait = wait, .salt = tenant_});
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(

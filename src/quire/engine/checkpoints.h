@@ -37,8 +37,9 @@ class CheckpointService {
     StateRef state;
   };
 
+  // An empty tenant is the salt of everybody at the engine.
   [[nodiscard]] static Result<std::unique_ptr<CheckpointService>> open(
-      const std::string& folder, const CheckpointOptions& options);
+      const Engine& engine, const std::string& folder, const CheckpointOptions& options);
 
   [[nodiscard]] Result<CheckpointInfo> save(Engine& engine, std::span<const Named> sequences,
                                             const std::string& name);
@@ -54,7 +55,9 @@ class CheckpointService {
   [[nodiscard]] Result<CheckpointInfo> compact(const std::string& name);
 
  private:
-  explicit CheckpointService(kv_store::Store store) : store_(std::move(store)) {}
+  CheckpointService(kv_store::Store store, std::string tenant)
+      : store_(std::move(store)), tenant_(std::move(tenant)) {}
+  [[nodiscard]] Status check_tenant(const Named& named) const;
   [[nodiscard]] static Result<kv_store::LiveSequence> describe(Engine& engine, const Named& named);
   [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved,
                                       bool wait) const;
@@ -66,6 +69,7 @@ class CheckpointService {
                                                        bool wait) const;
 
   kv_store::Store store_;
+  std::string tenant_;
   std::unique_ptr<kv_store::CheckpointManager> manager_;  // of the store; set by open
   std::map<std::string, std::vector<TokenId>> saved_;     // what was saved or loaded last, by name
 };

@@ -195,7 +195,7 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
                                              const std::set<Name>& started) {
-  NewRequest request{.kind = run.kind, .session = run.session, .streaming = run.streaming};
+  NewRequest request{.kind = run.kind, .session = run.options.session, .streaming = run.streaming};
   const std::int64_t length = std::ssize(*composition.query.chunk->tokens);
   if (run.kind == RequestKind::kGenerate) {
     // The KV of the last sampled token is never needed, so one more token than positions fits.
@@ -253,7 +253,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
       continue;
     }
     const kv::ResolvedComposition& composition = compositions[i];
-    const kv::SessionRef session = engine_.sessions_->named(runs[i].session);
+    const kv::SessionRef session = engine_.sessions_->named(runs[i].options.session);
     std::int64_t hits = 0;
     for (const kv::Part& part : composition.parts) {
       registry_.use(part.chunk->id, session);
@@ -285,10 +285,16 @@ void ChunkService::give_up(Attempt& attempt) {
   }
 }
 
+Status ChunkService::check_user(const RequestOptions& options) const {
+  return SessionService::check_user(
+      options, options_.salt,
+      "chunks have the salt that the LLM was opened with; give that one, or none");
+}
+
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
                                                                    const Interrupt& interrupted) {
   for (const Run& run : runs) {
-    QUIRE_TRY_STATUS(SessionService::check_user(run.session));
+    QUIRE_TRY_STATUS(check_user(run.options));
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};

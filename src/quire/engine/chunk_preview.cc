@@ -127,10 +127,10 @@ CompositionInfo ChunkService::describe(const CompositionSpec& spec,
   };
   const bool exact = composition.mode == ReuseMode::kExact;
   const std::vector<TokenId> prompt = exact ? composition.joined() : std::vector<TokenId>();
-  const kv::PrefixMatch match = exact ? ledger.probe(prompt) : kv::PrefixMatch{};
+  const kv::PrefixMatch match = exact ? ledger.probe(prompt, options_.salt) : kv::PrefixMatch{};
   const std::int64_t query = std::ssize(*composition.query.chunk->tokens);
   const bool misses = exact && match.tokens < info.total_tokens - query;
-  const std::string miss = misses ? kv::to_text(ledger.explain(prompt)) : "";
+  const std::string miss = misses ? kv::to_text(ledger.explain(prompt, options_.salt)) : "";
   std::int64_t seen = 0;
   std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
   for (const kv::Part& part : composition.parts) {

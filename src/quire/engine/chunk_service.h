@@ -88,10 +88,12 @@ class ChunkService {
     RequestKind kind = RequestKind::kGenerate;
     const SamplingParams* params = nullptr;  // of kGenerate
     bool streaming = false;
-    bool counted = true;       // as uses and hits of its chunks
-    std::string session = {};  // whose it is; empty: nobody's
+    bool counted = true;  // as uses and hits of its chunks
+    RequestOptions options = {};
     std::shared_ptr<RequestObserver> observer = nullptr;
   };
+  // kInvalidArgument for another salt than ChunkCacheOptions::salt.
+  [[nodiscard]] Status check_user(const RequestOptions& options) const;
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
                                                                      const Interrupt& interrupted);

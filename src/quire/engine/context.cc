@@ -27,6 +27,7 @@
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -93,7 +94,9 @@ Status check(const ContextOptions& options) {
 Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& engine,
                                                const ContextOptions& options) {
   QUIRE_TRY_STATUS(check(options));
-  std::unique_ptr<Context> context(new Context(engine, options));
+  ContextOptions salted = options;
+  salted.salt = engine->salt_of(options.salt);
+  std::unique_ptr<Context> context(new Context(engine, salted));
   if (!options.store.empty()) {
     auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes,
                                                        .write = {.compress = options.compress}});
@@ -335,10 +338,13 @@ Status Context::fetch_or_compute(Engine& engine, Item& item, const Interrupt& in
   return compute(engine, item, interrupted);
 }
 
+bool Context::computable(const Item& item) const {
+  return std::ranges::all_of(item.info.parents,
+                             [&](const std::string& id) { return items_.find_id(id) != nullptr; });
+}
+
 bool Context::computes(Engine& engine, const Item& item) const {
-  const bool possible = std::ranges::all_of(
-      item.info.parents, [&](const std::string& id) { return items_.find_id(id) != nullptr; });
-  return possible && !engine.tiers().pace().reads_next();
+  return computable(item) && !engine.tiers().pace().reads_next();
 }
 
 Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted) {
@@ -357,7 +363,8 @@ Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted
   if (item.borrows && !runs.empty()) {
     --runs.back().tokens;
   }
-  QUIRE_TRY(const StateRef state, engine.sequences().open(runs, item.info.token_ids, interrupted));
+  QUIRE_TRY(const StateRef state, engine.sequences().open(runs, item.info.token_ids, interrupted,
+                                                          ReuseGrade::kApproximate, whose()));
   QUIRE_TRY(item.device, engine.tiers().hold(state, interrupted));
   tokens_computed_ += std::ssize(item.info.token_ids);
   return {};
@@ -385,15 +392,15 @@ Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* c
 
 Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
                                  std::span<const TokenId> tokens, const Interrupt& interrupted,
-                                 const std::string& session) {
+                                 const RequestOptions& options) {
   if (known == nullptr) {
-    return engine.sequences().open(tokens, interrupted, session);
+    return engine.sequences().open(tokens, interrupted, options);
   }
   const auto differ = std::ranges::mismatch(known->tokens, tokens);
   const auto common = differ.in1 - known->tokens.begin();
   QUIRE_TRY(const StateRef kept, engine.sequences().cut(known, common));
   return engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
-                                   interrupted, session);
+                                   interrupted, options);
 }
 
 Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {
@@ -404,7 +411,7 @@ Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interr
     return runs_of(*engine, active, interrupted);
   }
   StateRef& tip = conversation_only ? conversation_tip_ : tip_;
-  QUIRE_TRY(tip, follow(*engine, tip, tokens_of(active), interrupted));
+  QUIRE_TRY(tip, follow(*engine, tip, tokens_of(active), interrupted, whose()));
   return std::vector<BlockRun>{SequenceService::run_of(tip)};
 }
 

@@ -60,6 +60,7 @@ class Context {
   [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
   [[nodiscard]] std::vector<ContextItem> items() const;
   [[nodiscard]] ContextStats stats() const;
+  [[nodiscard]] Result<std::vector<ReusePart>> explain() const;
 
   [[nodiscard]] Result<std::vector<BlockRun>> runs(bool conversation_only,
                                                    const Interrupt& interrupted);
@@ -82,6 +83,7 @@ class Context {
   [[nodiscard]] std::int64_t clear();
 
  private:
+  class Foresight;
   Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options);
 
   [[nodiscard]] Result<std::shared_ptr<Engine>> engine() const;
@@ -103,6 +105,8 @@ class Context {
                                                       const Interrupt& interrupted);
   // Whether computing the KV of a saved item is possible, and faster than reading it.
   [[nodiscard]] bool computes(Engine& engine, const Item& item) const;
+  // What it has seen is there.
+  [[nodiscard]] bool computable(const Item& item) const;
 
   // Who goes where: context_tiers.cc. Runs `work`; while blocks are short, inactive items leave.
   [[nodiscard]] Status with_room(Engine& engine, const std::function<Status()>& work);
@@ -126,7 +130,7 @@ class Context {
     SamplingParams params;
     const Interrupt& interrupted;
     const ContextManager::Follow& follow;
-    const std::string& session;
+    RequestOptions options;
     std::size_t handed_out = 0;  // bytes of text
     bool stopped = false;
   };
@@ -154,7 +158,7 @@ class Context {
   [[nodiscard]] Result<StateRef> follow(Engine& engine, const StateRef& known,
                                         std::span<const TokenId> tokens,
                                         const Interrupt& interrupted,
-                                        const std::string& session = {});
+                                        const RequestOptions& options);
 
   // The store. is_saved: can be read from there; another process may have erased what this one has
   // saved. Opens the file.
@@ -169,8 +173,13 @@ class Context {
   [[nodiscard]] Result<HeldRef> load(Engine& engine, const Item& item) const;
   [[nodiscard]] Result<Item*> add_saved(Engine& engine, const std::string& name);
 
+  // Its requests have its salt.
+  [[nodiscard]] RequestOptions whose(const std::string& session = {}) const {
+    return {.session = session, .salt = options_.salt};
+  }
+
   const std::weak_ptr<Engine> engine_;
-  const ContextOptions options_;
+  const ContextOptions options_;  // the salt is the engine's if none was asked for
   const TurnFormat turns_;
   std::unique_ptr<kv_store::Store> store_;  // null without one
   ItemList items_;

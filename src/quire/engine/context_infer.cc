@@ -139,7 +139,7 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
                                         {.params = &bounded,
                                          .streaming = asking.follow.on_text != nullptr,
                                          .sampler_goes_on = false,
-                                         .session = asking.session,
+                                         .options = asking.options,
                                          .source = "context",
                                          .cached = cached},
                                         [next](StateRef reached) { *next = std::move(reached); }));
@@ -219,7 +219,7 @@ Result<Item> Context::prefill_turn(Engine& engine, const Turn& turn, std::span<I
   QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
               engine.sequences().open(runs, turn.user, asking.interrupted, ReuseGrade::kApproximate,
-                                      asking.session));
+                                      asking.options));
     QUIRE_TRY(user.device, engine.tiers().hold(state, asking.interrupted));
     return {};
   }));
@@ -250,7 +250,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   Item output;
   QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
-              engine.sequences().open(runs, turn.opening, interrupted, grade, asking.session));
+              engine.sequences().open(runs, turn.opening, interrupted, grade, asking.options));
     QUIRE_TRY(generated, generate(engine, state, cached, asking));
     QUIRE_TRY(output.device,
               engine.tiers().hold(generated.state, asking.stopped ? Interrupt() : interrupted));
@@ -287,7 +287,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::size_t prompt = tokens.size();
   tokens.insert(tokens.end(), turn.opening.begin(), turn.opening.end());
   Generated generated;
-  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, asking.interrupted, asking.session));
+  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, asking.interrupted, asking.options));
   QUIRE_TRY(generated, generate(engine, state, cached, asking));
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
@@ -304,10 +304,14 @@ Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& 
                                               const RequestOptions& options) {
   QUIRE_TRY(const auto engine, this->engine());
   QUIRE_TRY_STATUS(params.validate());
-  QUIRE_TRY_STATUS(SessionService::check_user(options.session));
+  QUIRE_TRY_STATUS(SessionService::check_user(
+      options, options_.salt,
+      "a context has the salt that it was opened with; give that one, or none"));
   QUIRE_TRY(const Turn turn, make_turn(*engine, text));
-  const Asking asking{
-      .params = params, .interrupted = interrupted, .follow = follow, .session = options.session};
+  const Asking asking{.params = params,
+                      .interrupted = interrupted,
+                      .follow = follow,
+                      .options = whose(options.session)};
   return options_.mode == ReuseMode::kExact ? infer_exact(*engine, turn, asking)
                                             : infer_anchored(*engine, turn, asking);
 }

@@ -285,7 +285,8 @@ Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequ
   for (NewRequest& request : requests) {
     QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
     QUIRE_TRY_STATUS(check(request));
-    QUIRE_TRY_STATUS(SessionService::check_user(request.session));
+    QUIRE_TRY_STATUS(
+        SessionService::check_user({.session = request.session, .salt = request.salt}));
     // The KV of the last sampled token is never needed, so one more token than positions fits.
     const std::int64_t room =
         model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
@@ -330,6 +331,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                                    .max_new_tokens = request.params.max_tokens,
                                    .reuse = request.reuse,
                                    .session = session,
+                                   .salt = salt_of(request.salt),
                                    .all_logits = request.kind == RequestKind::kForwardAll};
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
@@ -373,12 +375,18 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
   return cleared;
 }
 
-Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens) {
+Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
+                                             const std::string& salt) {
   Cached cached;
   QUIRE_TRY_STATUS(call([&] {
-    cached = {.tokens = ledger_->match(tokens), .miss = kv::to_text(ledger_->explain(tokens))};
+    cached = {.tokens = ledger_->match(tokens, salt_of(salt)),
+              .miss = kv::to_text(ledger_->explain(tokens, salt_of(salt)))};
   }));
   return cached;
+}
+
+const std::string& Engine::salt_of(const std::string& asked) const {
+  return asked.empty() ? options_.chunks.salt : asked;
 }
 
 Result<EngineStats> Engine::stats() {

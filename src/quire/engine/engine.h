@@ -114,7 +114,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::int64_t tokens = 0;
     std::string miss;  // why the token behind them is not, in words
   };
-  [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens);
+  [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens,
+                                             const std::string& salt);
+  // That of the request, else that of everybody here.
+  [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
   // With all that was posted before it.
   [[nodiscard]] Result<EngineStats> stats();
   void close();

@@ -51,6 +51,30 @@ Status await(Engine& engine, Channel& channel, const Interrupt& interrupted) {
   return channel.failure();
 }
 
+// Whether a request may go on from the state.
+Status check_user(const RequestOptions& options, const SequenceState& state) {
+  return SessionService::check_user(
+      options, state.salt, "the sequence was made with another salt; give that one, or none");
+}
+
+// With the salt of what the request stands on; null states have none.
+Result<RequestOptions> with_salt_of(std::span<const StateRef> states, RequestOptions options) {
+  bool known = !options.salt.empty();
+  for (const StateRef& state : states) {
+    if (state == nullptr) {
+      continue;
+    }
+    if (known && state->salt != options.salt) {
+      return {ErrorCode::kInvalidArgument,
+              "blocks of sequences with another salt cannot be used; give blocks of one salt, and "
+              "that one or none"};
+    }
+    options.salt = state->salt;
+    known = true;
+  }
+  return options;
+}
+
 }  // namespace
 
 SequenceState::~SequenceState() {
@@ -126,6 +150,7 @@ StateRef SequenceService::keep(const Draft& draft) {
   state->segment_tokens = ledger.segment_tokens(id);
   state->sampled = draft.sampled;
   state->grade = draft.grade;
+  state->salt = draft.salt;
   state->same_bits = engine_.same_bits();
   state->sequence = id;
   state->engine = engine_.weak_from_this();
@@ -143,8 +168,10 @@ StateRef SequenceService::keep(const Draft& draft) {
 }
 
 SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tokens,
-                                                    const std::string& session) {
-  Draft draft{.sequence = ledger().open(tokens, true, engine_.sessions_->named(session))};
+                                                    const RequestOptions& options) {
+  Draft draft{.salt = engine_.salt_of(options.salt)};
+  draft.sequence =
+      ledger().open(tokens, true, engine_.sessions_->named(options.session), draft.salt);
   if (!tokens.empty()) {
     draft.last = tokens.back();
     const Status cut = ledger().rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
@@ -157,17 +184,19 @@ SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tok
 // them beyond the state's own KV is taken from there.
 SequenceService::Draft SequenceService::draft_next(const SequenceState& state,
                                                    std::span<const TokenId> tokens,
-                                                   const std::string& session) {
+                                                   const RequestOptions& options) {
   kv::Ledger& ledger = this->ledger();
   if (ledger.is_plain(state.sequence)) {
     std::vector<TokenId> all = state.tokens;
     all.insert(all.end(), tokens.begin(), tokens.end());
-    if (ledger.match(all) > ledger.num_computed(state.sequence)) {
-      return draft_plain(all, session);
+    if (ledger.match(all, state.salt) > ledger.num_computed(state.sequence)) {
+      return draft_plain(all, {.session = options.session, .salt = state.salt});
     }
   }
-  const Draft draft{
-      .sequence = ledger.fork(state.sequence), .last = tokens.back(), .grade = state.grade};
+  Draft draft{.sequence = ledger.fork(state.sequence),
+              .last = tokens.back(),
+              .grade = state.grade,
+              .salt = state.salt};
   for (const TokenId token : tokens.first(tokens.size() - 1)) {
     ledger.append(draft.sequence, token);
   }
@@ -182,19 +211,21 @@ Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
   const auto tokens = std::span(state.tokens).first(static_cast<std::size_t>(length));
   const std::int64_t own = length - state.segment_tokens;
   if (length == 1) {
-    return draft_plain(tokens);
+    return draft_plain(tokens, {.salt = state.salt});
   }
   if (own < 1) {
     const BlockRun run{.engine = state.engine, .state = from, .tokens = length - 1};
     QUIRE_TRY(Draft draft, draft_behind({&run, 1}, {tokens.back()}));
     draft.grade = state.grade;
+    draft.salt = state.salt;
     return draft;
   }
   Draft draft{.sequence = ledger.fork(state.sequence),
               .last = tokens.back(),
               .sampled = static_cast<std::int32_t>(
                   std::max<std::int64_t>(0, state.sampled - (std::ssize(state.tokens) - length))),
-              .grade = state.grade};
+              .grade = state.grade,
+              .salt = state.salt};
   const Status cut = ledger.rollback(draft.sequence, static_cast<std::int32_t>(own) - 1);
   if (cut.ok()) {
     return draft;
@@ -203,7 +234,7 @@ Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
   if (!ledger.is_plain(state.sequence)) {
     return cut.error();
   }
-  Draft anew = draft_plain(tokens);  // the window has freed what is needed
+  Draft anew = draft_plain(tokens, {.salt = state.salt});  // the window has freed what is needed
   anew.sampled = draft.sampled;
   return anew;
 }
@@ -277,13 +308,13 @@ Result<std::shared_ptr<Channel>> SequenceService::start(NewRequest request) {
 
 Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& make,
                                           const Interrupt& interrupted,
-                                          const std::string& session) {
-  QUIRE_TRY_STATUS(SessionService::check_user(session));
+                                          const RequestOptions& options) {
+  QUIRE_TRY_STATUS(SessionService::check_user(options));
   const auto state = std::make_shared<StateRef>();
   const auto begin = [&]() -> Result<std::shared_ptr<Channel>> {
     QUIRE_TRY(const Draft draft, make());
     if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
-      ledger().assign(draft.sequence, engine_.sessions_->named(session));
+      ledger().assign(draft.sequence, engine_.sessions_->named(options.session));
       *state = keep(draft);
       return std::shared_ptr<Channel>();
     }
@@ -292,7 +323,7 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
       next.sequence = ledger().fork(computed);
       return keep(next);
     };
-    NewRequest request{.kind = RequestKind::kPrefill, .session = session};
+    NewRequest request{.kind = RequestKind::kPrefill, .session = options.session};
     request.params.max_tokens = 0;
     request.composed.emplace().sequence = draft.sequence;
     request.observer = std::make_shared<Next>(
@@ -307,26 +338,29 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
 }
 
 Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
-                                       const Interrupt& interrupted, const std::string& session) {
+                                       const Interrupt& interrupted,
+                                       const RequestOptions& options) {
   QUIRE_TRY_STATUS(check(0, tokens));
-  return compute([&] { return draft_plain(tokens, session); }, interrupted, session);
+  return compute([&] { return draft_plain(tokens, options); }, interrupted, options);
 }
 
 Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
-                                       const std::string& session) {
+                                       const RequestOptions& options) {
   ChunkService& chunks = *engine_.chunks_;
+  QUIRE_TRY_STATUS(chunks.check_user(options));
   QUIRE_TRY(const CompositionInfo info, chunks.preview(spec));
   if (info.mode == ReuseMode::kExact) {
-    return open(info.token_ids(), interrupted, session);
+    return open(info.token_ids(), interrupted, options);
   }
   const auto state = std::make_shared<StateRef>();
-  const auto keep_fork = [this, grade = info.grade](SeqId computed) {
-    return keep({.sequence = ledger().fork(computed), .grade = grade});
+  const auto keep_fork = [this, grade = info.grade,
+                          salt = engine_.salt_of(options.salt)](SeqId computed) {
+    return keep({.sequence = ledger().fork(computed), .grade = grade, .salt = salt});
   };
   const ChunkService::Run run{
       .spec = &spec,
       .kind = RequestKind::kPrefill,
-      .session = session,
+      .options = options,
       .observer = std::make_shared<Next>(
           keep_fork, [state](StateRef computed) { *state = std::move(computed); })};
   QUIRE_TRY(const auto channels, chunks.submit({&run, 1}, interrupted));
@@ -337,12 +371,12 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
 Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
                                        std::span<const TokenId> tokens,
                                        const Interrupt& interrupted, ReuseGrade grade,
-                                       const std::string& session) {
+                                       const RequestOptions& options) {
   std::vector<BlockRun> parts;
   std::ranges::copy_if(runs, std::back_inserter(parts),
                        [](const BlockRun& run) { return run.tokens > 0; });
   if (parts.empty()) {
-    return open(tokens, interrupted, session);
+    return open(tokens, interrupted, options);
   }
   std::vector<StateRef> states;  // of the parts that are one
   for (BlockRun& part : parts) {
@@ -358,9 +392,10 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
     }
     states.push_back(std::move(state));
   }
+  QUIRE_TRY(const RequestOptions whose, with_salt_of(states, options));
   if (parts.size() == 1 && states.front() != nullptr) {
     QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
-    return append(state, tokens, interrupted, session);
+    return append(state, tokens, interrupted, whose);
   }
   const auto make = [&]() -> Result<Draft> {
     std::vector<TokenId> tail(tokens.begin(), tokens.end());
@@ -374,19 +409,21 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
     }
     QUIRE_TRY(Draft draft, draft_behind(parts, std::move(tail)));
     draft.grade = grade;
+    draft.salt = engine_.salt_of(whose.salt);
     return draft;
   };
-  return compute(make, interrupted, session);
+  return compute(make, interrupted, whose);
 }
 
 Result<StateRef> SequenceService::append(const StateRef& state, std::span<const TokenId> tokens,
-                                         const Interrupt& interrupted, const std::string& session) {
-  QUIRE_TRY_STATUS(SessionService::check_user(session));
+                                         const Interrupt& interrupted,
+                                         const RequestOptions& options) {
+  QUIRE_TRY_STATUS(check_user(options, *state));
   if (tokens.empty()) {
     return state;
   }
   QUIRE_TRY_STATUS(check(std::ssize(state->tokens), tokens));
-  return compute([&] { return draft_next(*state, tokens, session); }, interrupted, session);
+  return compute([&] { return draft_next(*state, tokens, options); }, interrupted, options);
 }
 
 Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length) {
@@ -399,7 +436,7 @@ Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length
     return state;
   }
   if (length == 0) {
-    return open(std::span<const TokenId>(), {});
+    return open(std::span<const TokenId>(), {}, {.salt = state->salt});
   }
   return compute([&] { return draft_cut(state, length); }, {});
 }
@@ -407,7 +444,7 @@ Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length
 Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t start,
                                           std::int64_t stop, std::span<const TokenId> tokens,
                                           const Interrupt& interrupted,
-                                          const std::string& session) {
+                                          const RequestOptions& options) {
   const std::int64_t all = std::ssize(state->tokens);
   if (start < 0 || stop < start || stop > all) {
     return {ErrorCode::kInvalidArgument,
@@ -418,20 +455,21 @@ Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t st
   changed.insert(changed.end(), state->tokens.begin() + stop, state->tokens.end());
   if (start >= state->segment_tokens || changed.empty()) {
     QUIRE_TRY(const StateRef kept, cut(state, start));
-    return append(kept, changed, interrupted, session);
+    return append(kept, changed, interrupted, options);
   }
+  QUIRE_TRY_STATUS(check_user(options, *state));
   changed.insert(changed.begin(), state->tokens.begin(), state->tokens.begin() + start);
-  return open(changed, interrupted, session);
+  return open(changed, interrupted, {.session = options.session, .salt = state->salt});
 }
 
 Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64_t start,
                                                std::int64_t stop, std::span<const TokenId> tokens,
                                                const Interrupt& interrupted,
-                                               const std::string& session) {
+                                               const RequestOptions& options) {
   const std::int64_t with_kv = std::ssize(state->tokens) - 1;
   if (start < 0 || start > stop || stop >= with_kv || (start == stop && tokens.empty())) {
     return replace(state, start, stop, tokens, interrupted,
-                   session);  // refused, or nothing stands behind
+                   options);  // refused, or nothing stands behind
   }
   if (engine_.chunks().windowed()) {
     return {ErrorCode::kIncompatible,
@@ -440,14 +478,15 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
   }
   QUIRE_TRY_STATUS(check(with_kv + 1 - (stop - start), tokens));
   QUIRE_TRY(StateRef head, cut(state, start));
-  QUIRE_TRY(head, append(head, tokens, interrupted, session));
+  QUIRE_TRY(head, append(head, tokens, interrupted, options));
   std::vector<BlockRun> runs;
   if (!head->tokens.empty()) {
     runs.push_back(run_of(head));
   }
   QUIRE_TRY(const auto moved, engine_.tiers().copy_out(state, stop, with_kv));
   std::ranges::transform(moved, std::back_inserter(runs), &TierService::run_of);
-  return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate, session);
+  return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate,
+              {.session = options.session, .salt = state->salt});
 }
 
 // A request on a fork of the state. Engine thread.
@@ -465,7 +504,7 @@ NewRequest SequenceService::request_for(RequestKind kind, const StateRef& state)
 Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state,
                                                            const Generate& how, Done done) {
   QUIRE_TRY_STATUS(engine_.check(*how.params));
-  QUIRE_TRY_STATUS(SessionService::check_user(how.session));
+  QUIRE_TRY_STATUS(check_user(how.options, *state));
   if (state->tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
   }
@@ -481,7 +520,7 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
     request.params = *how.params;
     request.params.max_tokens =
         static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
-    request.session = how.session;
+    request.session = how.options.session;
     request.streaming = how.streaming;
     request.submitted = how.submitted;
     ComposedPrompt& prompt = *request.composed;
@@ -491,7 +530,8 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
       const auto sampled = std::ssize(ledger().tokens(computed)) - known;
       return keep({.sequence = ledger().fork(computed),
                    .sampled = before + static_cast<std::int32_t>(sampled),
-                   .grade = state->grade});
+                   .grade = state->grade,
+                   .salt = state->salt});
     };
     request.observer = std::make_shared<Next>(keep_fork, std::move(done));
     return start(std::move(request));

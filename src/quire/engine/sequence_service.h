@@ -47,6 +47,7 @@ struct SequenceState {
   std::int64_t segment_tokens = 0;  // the first so many are of segments that it was composed of
   std::int32_t sampled = 0;         // the last so many were sampled in one go
   ReuseGrade grade = ReuseGrade::kExact;
+  std::string salt;                  // whose cached prefixes it shares
   bool same_bits = true;             // of the engine's arithmetic, see graded()
   SeqId sequence;                    // in the ledger of
   std::weak_ptr<Engine> engine;      // that
@@ -59,22 +60,23 @@ class SequenceService {
   // `engine` is borrowed and owns the service.
   explicit SequenceService(Engine& engine) : engine_(engine) {}
 
-  // `session`: whose request it is; empty: nobody's.
+  // `options`: whose request it is. What follows a state has the state's salt; kInvalidArgument
+  // for another one, and for runs of states of several salts.
   // Computes what no cache holds, waiting for it. No tokens: an empty sequence.
   [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens, const Interrupt& interrupted,
-                                      const std::string& session = {});
+                                      const RequestOptions& options = {});
   [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted,
-                                      const std::string& session = {});
+                                      const RequestOptions& options = {});
   // Behind the runs, one after the other, and `tokens` behind them. kInvalidComposition naming a
   // run that has gone. `grade`: of what the runs are together; that of one state is its own.
   [[nodiscard]] Result<StateRef> open(std::span<const BlockRun> runs,
                                       std::span<const TokenId> tokens, const Interrupt& interrupted,
                                       ReuseGrade grade = ReuseGrade::kApproximate,
-                                      const std::string& session = {});
+                                      const RequestOptions& options = {});
 
   [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
                                         const Interrupt& interrupted,
-                                        const std::string& session = {});
+                                        const RequestOptions& options = {});
   // The first `length` tokens. Computes nothing. kInvalidArgument outside [0, tokens].
   [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
   // Tokens [start, stop) become `tokens`; what stands behind them is computed again. In tokens of
@@ -82,14 +84,14 @@ class SequenceService {
   [[nodiscard]] Result<StateRef> replace(const StateRef& state, std::int64_t start,
                                          std::int64_t stop, std::span<const TokenId> tokens,
                                          const Interrupt& interrupted,
-                                         const std::string& session = {});
+                                         const RequestOptions& options = {});
 
   // The same without computing again what stands behind: its KV is copied as it is, its keys used
   // as far away as they now stand. kApproximate. kIncompatible for a model with a sliding window.
   [[nodiscard]] Result<StateRef> replace_only(const StateRef& state, std::int64_t start,
                                               std::int64_t stop, std::span<const TokenId> tokens,
                                               const Interrupt& interrupted,
-                                              const std::string& session = {});
+                                              const RequestOptions& options = {});
 
   // Gets the next state, or nullptr when there is none because the request failed or was aborted;
   // on the engine thread, before the request's caller sees its end.
@@ -97,8 +99,8 @@ class SequenceService {
   struct Generate {
     const SamplingParams* params = nullptr;
     bool streaming = false;
-    bool sampler_goes_on = true;         // where the state's last tokens were sampled; false: anew
-    std::string session = {};            // whose request it is; empty: nobody's
+    bool sampler_goes_on = true;  // where the state's last tokens were sampled; false: anew
+    RequestOptions options = {};
     const char* source = "sequence";     // of the reuse, as it is reported
     std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
     Clock::time_point submitted = Clock::now();  // of what the caller waits for
@@ -120,8 +122,9 @@ class SequenceService {
   // Gives up the sequence of a state that has gone. Any thread, the engine's too; does not wait.
   void release(SeqId sequence);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
-  [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade) {
-    return keep({.sequence = sequence, .sampled = sampled, .grade = grade});
+  [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
+                               const std::string& salt) {
+    return keep({.sequence = sequence, .sampled = sampled, .grade = grade, .salt = salt});
   }
   // All tokens of a state.
   [[nodiscard]] static BlockRun run_of(const StateRef& state);
@@ -133,22 +136,24 @@ class SequenceService {
     std::optional<TokenId> last;  // goes behind what is computed
     std::int32_t sampled = 0;
     ReuseGrade grade = ReuseGrade::kExact;
+    std::string salt = {};
   };
   class Next;
   using Segments = std::vector<kv::SegmentUse>;
 
-  // Makes a draft on the engine thread and computes what it lacks, for a session.
+  // Makes a draft on the engine thread and computes what it lacks.
   [[nodiscard]] Result<StateRef> compute(const std::function<Result<Draft>()>& make,
                                          const Interrupt& interrupted,
-                                         const std::string& session = {});
+                                         const RequestOptions& options = {});
 
   // Engine thread.
   [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
   [[nodiscard]] std::vector<BlockRun> known_runs() const;
   [[nodiscard]] Status check_end(std::int64_t end) const;
-  [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens, const std::string& session = {});
+  [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens,
+                                  const RequestOptions& options = {});
   [[nodiscard]] Draft draft_next(const SequenceState& state, std::span<const TokenId> tokens,
-                                 const std::string& session);
+                                 const RequestOptions& options);
   [[nodiscard]] Result<Draft> draft_cut(const StateRef& from, std::int64_t length);
   [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
                                            std::vector<TokenId> tail);

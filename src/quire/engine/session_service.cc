@@ -44,6 +44,23 @@ Status SessionService::check_id(const std::string& id) {
                         id.size())};
 }
 
+Status SessionService::check_user(const RequestOptions& options) {
+  if (options.salt.size() > kLongestSalt) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("salt must have at most ", kLongestSalt,
+                                                       " bytes, not ", options.salt.size())};
+  }
+  return options.session.empty() ? Status() : check_id(options.session);
+}
+
+Status SessionService::check_user(const RequestOptions& options, const std::string& salt,
+                                  const char* message) {
+  QUIRE_TRY_STATUS(check_user(options));
+  if (options.salt.empty() || options.salt == salt) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument, message};
+}
+
 kv::Ledger& SessionService::ledger() const {
   auto& ledger = engine_.ledger_;
   QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");

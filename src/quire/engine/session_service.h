@@ -25,6 +25,7 @@ class Engine;
 
 inline constexpr std::size_t kMostSessions = 16384;
 inline constexpr std::size_t kLongestSessionId = 256;  // bytes
+inline constexpr std::size_t kLongestSalt = 1024;      // bytes
 
 class SessionService {
  public:
@@ -37,10 +38,12 @@ class SessionService {
   [[nodiscard]] Status close(const std::string& id);
   [[nodiscard]] Status set_retention(const std::string& id, const SessionRetention& retention);
   [[nodiscard]] static Status check_id(const std::string& id);
-  // Of a request, which may be nobody's: then the id is empty.
-  [[nodiscard]] static Status check_user(const std::string& id) {
-    return id.empty() ? Status() : check_id(id);
-  }
+  // Of a request, which may be nobody's.
+  [[nodiscard]] static Status check_user(const RequestOptions& options);
+  // The same behind something that has this salt, or none: a request brings that one or none.
+  // `message`: when it brings another.
+  [[nodiscard]] static Status check_user(const RequestOptions& options, const std::string& salt,
+                                         const char* message);
 
   // Engine thread: the session of a request that begins now; nobody for an empty id.
   [[nodiscard]] kv::SessionRef named(const std::string& id);

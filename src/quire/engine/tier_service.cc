@@ -29,6 +29,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
@@ -426,9 +427,9 @@ Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, con
 }
 
 Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
-                                                   SavedState rest) {
+                                                   SavedState rest, const std::string& salt) {
   seal_foreign(runs, rest, kernels());
-  Restored restored{.position = rest.own_position, .grade = rest.grade};
+  Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   if (runs.size() > rest.ranks.size()) {
     restored.own = runs.back().tokens;
@@ -448,7 +449,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
 // there already.
 Status TierService::make_room(Restored& restored) {
   if (restored.uses.empty()) {
-    restored.sequence = ledger().open(restored.own, true);
+    restored.sequence = ledger().open(restored.own, true, {}, restored.salt);
   } else {
     QUIRE_TRY(restored.sequence, ledger().compose(restored.uses, {.tokens = restored.own,
                                                                   .position = restored.position}));
@@ -473,10 +474,11 @@ Status TierService::make_room(Restored& restored) {
 }
 
 Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                      const OpenPart& open, bool wait) {
-  QUIRE_TRY(Restored restored, prepare(runs, std::move(rest)));
+                                      const OpenPart& open, const LoadSequenceOptions& options) {
+  QUIRE_TRY_STATUS(SessionService::check_user({.salt = options.salt}));
+  QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   // A window gives up blocks while they are still being filled.
-  const bool waits = wait || pool().geometry().forget_after_tokens() != 0;
+  const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
   auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
   if (!state.ok()) {
     engine_.post([this, sequence = restored.sequence] { ledger().close(sequence); });
@@ -495,7 +497,8 @@ Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPa
   }
   return engine_.ask<StateRef>([&] {
     ledger().advance(restored.sequence, restored.missing);
-    return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade);
+    return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade,
+                                     restored.salt);
   });
 }
 
@@ -534,11 +537,12 @@ Result<StateRef> TierService::restore_in_background(Restored& restored, const Op
       arrivals_.start(std::move(last), [](const Status&) {});
     }
     arrivals_.start(std::move(others), done);
-    return engine_.sequences().adopt(state, restored.sampled, restored.grade);
+    return engine_.sequences().adopt(state, restored.sampled, restored.grade, restored.salt);
   });
 }
 
-Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait) {
+Result<StateRef> TierService::load(const std::filesystem::path& path,
+                                   const LoadSequenceOptions& options) {
   auto opened = kv_store::KVFile::open(path);
   if (!opened.ok()) {
     return missing_file(std::move(opened).error());
@@ -553,7 +557,7 @@ Result<StateRef> TierService::load(const std::filesystem::path& path, bool wait)
     parts.push_back({.file = file, .part = part});
     return Result(std::move(parts));
   };
-  return restore(content.runs, std::move(rest), open, wait);
+  return restore(content.runs, std::move(rest), open, options);
 }
 
 }  // namespace quire::engine

@@ -108,20 +108,21 @@ class TierService {
     SavedState rest;
   };
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Back to a state. `open` gives what has a part of a run of it. With `wait` all KV is read and
-  // verified when it returns; else it is read in the background, where the shelves allow it, and a
-  // block that turns out to be damaged is the error of the requests that read it. kOverflow for
-  // what stands outside of the model's context, kOutOfBlocks.
+  // Back to a state. `open` gives what has a part of a run of it. With options.wait all KV is read
+  // and verified when it returns; else it is read in the background, where the shelves allow it,
+  // and a block that turns out to be damaged is the error of the requests that read it. kOverflow
+  // for what stands outside of the model's context, kOutOfBlocks.
   using OpenPart =
       std::function<Result<std::vector<kv_store::KVFilePart>>(const kv_store::RunPart& part)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                         const OpenPart& open, bool wait);
+                                         const OpenPart& open, const LoadSequenceOptions& options);
 
   // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
   [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
                             const kv_store::WriteOptions& options);
-  // kIncompatible for a sequence of another model or KV format. `wait`: as above.
-  [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path, bool wait);
+  // kIncompatible for a sequence of another model or KV format.
+  [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path,
+                                      const LoadSequenceOptions& options);
 
   // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
   [[nodiscard]] HeldRef keep(kv::SegmentId id);
@@ -140,11 +141,13 @@ class TierService {
     std::int32_t num_kv = 0;    // how many of them have KV
     std::int32_t sampled = 0;
     ReuseGrade grade = ReuseGrade::kExact;
+    std::string salt;
     SeqId sequence;
     std::int32_t missing = 0;  // own tokens whose KV is read
     std::vector<kv_store::RunPart> parts;
   };
-  [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest);
+  [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                         const std::string& salt);
   [[nodiscard]] Status reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);

@@ -30,11 +30,12 @@ constexpr std::int32_t kMaxBlockTokens = 256;
 constexpr std::int64_t kMaxSlots = std::int64_t{1} << 30;  // so that no slot number overflows
 
 // The last token is always computed: its logits are wanted.
-std::vector<BlockRef> cached_chain(const SharedBlocks& shared, std::span<const TokenId> tokens) {
+std::vector<BlockRef> cached_chain(const SharedBlocks& shared, std::span<const TokenId> tokens,
+                                   std::string_view salt) {
   if (!shared.config().prefix_cache || tokens.empty()) {
     return {};
   }
-  return shared.index().match(tokens.first(tokens.size() - 1));
+  return shared.index().match(tokens.first(tokens.size() - 1), salt);
 }
 
 Status check_position(std::int32_t position, std::int64_t num_tokens, std::string_view what) {
@@ -106,10 +107,12 @@ Ledger& Ledger::operator=(Ledger&&) noexcept = default;
 
 const LedgerConfig& Ledger::config() const { return impl_->shared.config(); }
 
-std::int32_t Ledger::match(std::span<const TokenId> tokens) const { return probe(tokens).tokens; }
+std::int32_t Ledger::match(std::span<const TokenId> tokens, std::string_view salt) const {
+  return probe(tokens, salt).tokens;
+}
 
-PrefixMatch Ledger::probe(std::span<const TokenId> tokens) const {
-  const std::vector<BlockRef> chain = cached_chain(impl_->shared, tokens);
+PrefixMatch Ledger::probe(std::span<const TokenId> tokens, std::string_view salt) const {
+  const std::vector<BlockRef> chain = cached_chain(impl_->shared, tokens, salt);
   PrefixMatch result;
   result.tokens = static_cast<std::int32_t>(chain.size()) * config().block_tokens;
   const auto behind = static_cast<std::size_t>(blocks_behind_window(config(), result.tokens));
@@ -120,11 +123,11 @@ PrefixMatch Ledger::probe(std::span<const TokenId> tokens) const {
   return result;
 }
 
-PrefixMiss Ledger::explain(std::span<const TokenId> tokens) const {
+PrefixMiss Ledger::explain(std::span<const TokenId> tokens, std::string_view salt) const {
   if (!config().prefix_cache) {
     return {.why = PrefixMiss::Why::kCacheOff};
   }
-  return impl_->shared.index().explain(tokens.first(tokens.empty() ? 0 : tokens.size() - 1));
+  return impl_->shared.index().explain(tokens.first(tokens.empty() ? 0 : tokens.size() - 1), salt);
 }
 
 std::string to_text(const PrefixMiss& miss) {
@@ -149,15 +152,18 @@ std::string to_text(const PrefixMiss& miss) {
                            ": its session was expected back later than others");
     case PrefixMiss::Why::kCleared:
       return base::str_cat("the cache was cleared", ago());
+    case PrefixMiss::Why::kOtherSalt:
+      return "never seen with this salt; another has it";
     case PrefixMiss::Why::kTail:
       return "less than a block is left, and the last token is always computed";
   }
   return "";
 }
 
-SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse, SessionRef session) {
+SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse, SessionRef session,
+                   std::string_view salt) {
   impl_->shared.order().begin(session);
-  const SeqId id = impl_->add(Sequence(impl_->shared, tokens, reuse, session));
+  const SeqId id = impl_->add(Sequence(impl_->shared, tokens, reuse, session, salt));
   reattach(id);
   return id;
 }
@@ -244,6 +250,8 @@ std::int32_t Ledger::num_blocks_held(SeqId id) const {
 
 bool Ledger::is_plain(SeqId id) const { return impl_->sequence(id).is_plain(); }
 
+const std::string& Ledger::salt(SeqId id) const { return impl_->sequence(id).salt(); }
+
 std::int32_t Ledger::blocks_needed(SeqId id, std::int32_t count) const {
   return impl_->sequence(id).blocks_needed(count);
 }
@@ -318,7 +326,8 @@ std::int32_t Ledger::reattach(SeqId id) {
   if (!sequence.adopts() || sequence.num_computed() > 0) {
     return 0;
   }
-  const std::vector<BlockRef> chain = cached_chain(impl_->shared, sequence.tokens());
+  const std::vector<BlockRef> chain =
+      cached_chain(impl_->shared, sequence.tokens(), sequence.salt());
   if (!chain.empty()) {
     sequence.attach(chain);
   }

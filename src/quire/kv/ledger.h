@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -29,22 +31,28 @@ class Ledger {
 
   [[nodiscard]] const LedgerConfig& config() const;
 
-  // Tokens of the longest cached prefix of `tokens`, at most tokens.size() - 1, without using it.
-  [[nodiscard]] std::int32_t match(std::span<const TokenId> tokens) const;
+  // Tokens of the longest prefix of `tokens` that is cached for `salt`, at most tokens.size() - 1,
+  // without using it.
+  [[nodiscard]] std::int32_t match(std::span<const TokenId> tokens,
+                                   std::string_view salt = {}) const;
   // The same with what it would hold. Cost: O(match).
-  [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens) const;
+  [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens,
+                                  std::string_view salt = {}) const;
 
   // Why the match ends where it does. Cost: O(match + blocks).
-  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens) const;
+  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
+                                   std::string_view salt = {}) const;
 
   // A new sequence over `tokens`; with `reuse` its KV begins with the longest cached prefix (whole
   // blocks, token-exact, at most tokens.size() - 1 tokens, so that the last token is computed).
   // Allocates nothing. Without `reuse` it never uses a block that another sequence computed, not
   // even after reattach. `session`: whose request it is until it is closed; a stale one: nobody's.
-  [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {});
+  // `salt`: it finds what sequences of this salt have computed, and they what it computes.
+  [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {},
+                           std::string_view salt = {});
 
-  // Another sequence with the same tokens and KV; shares every block, the open tail too. Room made
-  // by extend stays with the original, and so does the session.
+  // Another sequence with the same tokens, KV and salt; shares every block, the open tail too. Room
+  // made by extend stays with the original, and so does the session.
   [[nodiscard]] SeqId fork(SeqId id);
 
   // Releases the sequence; its full blocks stay findable until evicted. Unknown ids are a no-op.
@@ -61,6 +69,7 @@ class Ledger {
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
   // Whether it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;
+  [[nodiscard]] const std::string& salt(SeqId id) const;  // of a plain one
 
   // New blocks needed before KV of the next `count` tokens can be written (copy-on-write included).
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;

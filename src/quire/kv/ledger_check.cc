@@ -124,12 +124,27 @@ class Checker {
          (i + 1) * shared_.config().block_tokens <= open.num_tokens; ++i) {
       const BlockRef block = open.blocks.ref(i);
       const auto own = sequence.tokens().subspan(static_cast<std::size_t>(i) * step, step);
-      if (shared_.index().contains(block) &&
-          !std::ranges::equal(own, shared_.index().tokens_of(block))) {
+      if (!shared_.index().contains(block)) {
+        continue;
+      }
+      if (!std::ranges::equal(own, shared_.index().tokens_of(block))) {
         return broken("L6", "block ", block.id.value, " is indexed under other tokens");
+      }
+      if (!stands_behind(sequence, i)) {
+        return broken("L6", "block ", block.id.value, " is indexed behind another block or salt");
       }
     }
     return {};
+  }
+
+  // Whether block `i` of an open run is indexed behind the one before it.
+  [[nodiscard]] bool stands_behind(const Sequence& sequence, std::int32_t i) const {
+    const BlockTable& blocks = sequence.open().blocks;
+    const BlockRef parent = shared_.index().parent_of(blocks.ref(i));
+    if (i == 0) {
+      return shared_.index().find_root(sequence.salt()) == parent;
+    }
+    return i == blocks.num_given_up() || blocks.ref(i - 1) == parent;
   }
 
   [[nodiscard]] Status check_index() const {
@@ -148,7 +163,7 @@ class Checker {
                       use.writers, " writers");
       }
       const BlockRef parent = index.parent_of(block);
-      if (shared_.config().window_tokens == 0 && use.users > 0 && parent != kIndexRoot &&
+      if (shared_.config().window_tokens == 0 && use.users > 0 && parent.id.value >= 0 &&
           uses_[static_cast<std::size_t>(parent.id.value)].users == 0) {
         return broken("L8", "block ", block.id.value, " is in use, its parent is not");
       }

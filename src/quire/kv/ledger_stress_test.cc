@@ -1,7 +1,7 @@
 // Random operations against a model that copies everything: it keeps, for every token with KV, a
-// value that depends on all tokens before it, and shelves that hold such a value per slot. After
-// each step every slot that a sequence shows must hold that sequence's value, and every invariant
-// of the ledger must hold.
+// value that depends on the salt and all tokens before it, and shelves that hold such a value per
+// slot. After each step every slot that a sequence shows must hold that sequence's value, and every
+// invariant of the ledger must hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,17 +33,19 @@ Value next_value(Value before, TokenId token) {
   return value ^ (value >> 29);
 }
 
-constexpr Value kPlainStart = 1;
+// Of plain sequences: what is computed for one salt is of no use to another.
+Value plain_start(const std::string& salt) { return 1 + 4 * salt.size(); }
 
 struct ModelSequence {
   Tokens tokens;
   std::vector<Value> values;               // [tokens with KV]
   std::vector<std::vector<Value>> sealed;  // KV of the segments before it
-  Value start = kPlainStart;               // before the first own token
   std::int32_t room = 0;
   bool reuse = true;
+  std::string salt;
+  Value start = plain_start(salt);  // before the first own token
 
-  [[nodiscard]] bool plain() const { return sealed.empty() && start == kPlainStart; }
+  [[nodiscard]] bool plain() const { return sealed.empty() && start == plain_start(salt); }
   [[nodiscard]] Value value_before(std::size_t index) const {
     return index == 0 ? start : values[index - 1];
   }
@@ -142,12 +144,14 @@ class Stress {
     if (sequences_.size() >= 6) {
       return;
     }
-    ModelSequence model{.tokens = random_tokens(), .reuse = below(5) != 0};
-    const PrefixMatch match = ledger_.probe(model.tokens);
-    ASSERT_EQ(match.tokens, ledger_.match(model.tokens));
+    constexpr std::array<const char*, 4> kSalts = {"", "", "a", "bb"};
+    ModelSequence model{
+        .tokens = random_tokens(), .reuse = below(5) != 0, .salt = kSalts[random_() % 4]};
+    const PrefixMatch match = ledger_.probe(model.tokens, model.salt);
+    ASSERT_EQ(match.tokens, ledger_.match(model.tokens, model.salt));
     const std::int32_t available = ledger_.blocks_available();
     const SessionRef session = below(2) == 0 ? SessionRef() : any_session();
-    const SeqId id = ledger_.open(model.tokens, model.reuse, session);
+    const SeqId id = ledger_.open(model.tokens, model.reuse, session, model.salt);
     const std::int32_t expected = model.reuse ? match.tokens : 0;
     ASSERT_EQ(ledger_.num_computed(id), expected);
     ASSERT_EQ(expected % config_.block_tokens, 0);
@@ -299,7 +303,7 @@ class Stress {
   void reattach(SeqId id) {
     ModelSequence& model = sequences_.at(id);
     const bool can = model.values.empty() && model.reuse && model.plain();
-    const std::int32_t expected = can ? ledger_.match(model.tokens) : 0;
+    const std::int32_t expected = can ? ledger_.match(model.tokens, model.salt) : 0;
     ASSERT_EQ(ledger_.reattach(id), expected);
     if (can) {
       set_cached_values(model, expected);
@@ -321,7 +325,7 @@ class Stress {
     if (segments_.empty() || sequences_.size() >= 6) {
       return;
     }
-    ModelSequence model{.start = random_() | 2, .reuse = false};
+    ModelSequence model{.reuse = false, .start = random_() | 2};
     std::vector<SegmentUse> uses;
     for (int i = 1 + below(2); i > 0; --i) {
       const auto segment = std::next(segments_.begin(), below(static_cast<int>(segments_.size())));

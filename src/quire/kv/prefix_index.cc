@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -22,6 +24,19 @@ namespace quire::kv {
 namespace {
 
 constexpr std::size_t kRemembered = 16384;  // blocks that have gone
+constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+
+// Multiply and rotate, a final mix; chosen for speed, as every hit is verified.
+template <class Values>
+std::uint64_t mixed(std::uint64_t hash, const Values& values) {
+  for (const auto value : values) {
+    hash = (std::rotl(hash, 5) ^ static_cast<std::uint32_t>(value)) * kOdd;
+  }
+  return hash ^ (hash >> 32);
+}
+
+// What the chains of a salt begin with.
+std::uint64_t hash_of_salt(std::string_view salt) { return mixed(kOdd, salt); }
 
 }  // namespace
 
@@ -32,12 +47,52 @@ PrefixIndex::PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
       nodes_(static_cast<std::size_t>(num_blocks)),
       tokens_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_tokens)),
       buckets_(std::bit_ceil(static_cast<std::size_t>(num_blocks) + 1), -1),
+      roots_{{.salt = "", .hash = hash_of_salt("")}},
+      root_ids_{{"", kIndexRoot.id.value}},
       order_(num_blocks) {}
 
-std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens) const {
+std::optional<BlockRef> PrefixIndex::find_root(std::string_view salt) const {
+  const auto found = root_ids_.find(salt);
+  return found == root_ids_.end() ? std::nullopt : std::optional(ref_of(found->second));
+}
+
+BlockRef PrefixIndex::root(std::string_view salt) {
+  if (const std::optional<BlockRef> known = find_root(salt)) {
+    return *known;
+  }
+  if (free_roots_.empty()) {
+    roots_.emplace_back();
+    free_roots_.push_back(-static_cast<std::int32_t>(roots_.size()));
+  }
+  const std::int32_t id = free_roots_.back();
+  free_roots_.pop_back();
+  root_of(id) = {.salt = std::string(salt), .hash = hash_of_salt(salt)};
+  root_ids_.emplace(salt, id);
+  return ref_of(id);
+}
+
+// The last block that begins a prompt of its salt has gone.
+void PrefixIndex::drop_root(std::int32_t id) {
+  root_ids_.erase(root_of(id).salt);
+  root_of(id) = {};
+  free_roots_.push_back(id);
+}
+
+bool PrefixIndex::is_root(BlockRef block) const {
+  const std::int64_t number = -1 - std::int64_t{block.id.value};
+  return number >= 0 && number < std::ssize(roots_) && block.generation == 0 &&
+         find_root(roots_[static_cast<std::size_t>(number)].salt) == block;
+}
+
+std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens,
+                                         std::string_view salt) const {
   const auto step = static_cast<std::size_t>(block_tokens_);
   std::vector<BlockRef> chain;
-  BlockRef parent = kIndexRoot;
+  const std::optional<BlockRef> root = find_root(salt);
+  if (!root) {
+    return chain;
+  }
+  BlockRef parent = *root;
   for (; tokens.size() >= step; tokens = tokens.subspan(step)) {
     const std::optional<BlockRef> child = find(parent, tokens.first(step));
     if (!child) {
@@ -50,7 +105,7 @@ std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens) const 
 }
 
 std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const TokenId> tokens) const {
-  const std::uint64_t hash = chain_hash(parent.id.value, tokens);
+  const std::uint64_t hash = chain_hash(hash_of(parent.id.value), tokens);
   for (std::int32_t id = buckets_[hash & (buckets_.size() - 1)]; id >= 0;
        id = node(id).next_in_bucket) {
     if (node(id).hash == hash && node(id).parent == parent.id.value &&
@@ -61,8 +116,8 @@ std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const Token
   return std::nullopt;
 }
 
-PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens) const {
-  const std::vector<BlockRef> chain = match(tokens);
+PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens, std::string_view salt) const {
+  const std::vector<BlockRef> chain = match(tokens, salt);
   const auto step = static_cast<std::size_t>(block_tokens_);
   const std::size_t matched = chain.size() * step;
   const std::span<const TokenId> rest = tokens.subspan(matched);
@@ -71,21 +126,29 @@ PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens) const {
     miss.why = PrefixMiss::Why::kTail;
     return miss;
   }
-  const std::int32_t parent = chain.empty() ? -1 : chain.back().id.value;
-  if (const Gone* gone = last_gone(chain_hash(parent, rest.first(step)))) {
+  const std::uint64_t before = chain.empty() ? hash_of_salt(salt) : hash_of(chain.back().id.value);
+  if (const Gone* gone = last_gone(chain_hash(before, rest.first(step)))) {
     miss.why = gone->why;
     miss.seconds = std::chrono::duration<double>(order_.now() - gone->when).count();
     return miss;
   }
+  const std::optional<BlockRef> parent = chain.empty() ? find_root(salt) : chain.back();
+  bool others_have_it = false;
   for (const BlockRef other : blocks()) {
-    if (node(other.id.value).parent == parent) {
-      const std::span<const TokenId> seen = tokens_of(other);
-      const auto alike = std::ranges::mismatch(seen, rest).in1 - seen.begin();
-      if (alike > 0 || parent >= 0) {
+    const std::span<const TokenId> seen = tokens_of(other);
+    const auto alike = std::ranges::mismatch(seen, rest).in1 - seen.begin();
+    if (parent_of(other) == parent) {
+      if (alike > 0 || !chain.empty()) {
         miss.why = PrefixMiss::Why::kDiffers;
         miss.token = std::max(miss.token, static_cast<std::int64_t>(matched) + alike);
       }
+    } else if (chain.empty() && node(other.id.value).parent < 0) {
+      others_have_it |= alike == std::ssize(seen);
     }
+  }
+  if (others_have_it) {
+    miss.why = PrefixMiss::Why::kOtherSalt;
+    miss.token = 0;
   }
   return miss;
 }
@@ -108,7 +171,7 @@ void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenI
   QUIRE_DCHECK(!find(parent, tokens), "the prefix index knows these tokens already");
   Node& added = node(id);
   added = {.present = true, .generation = block.generation, .parent = parent.id.value};
-  added.hash = chain_hash(added.parent, tokens);
+  added.hash = chain_hash(hash_of(added.parent), tokens);
   order_.add(id, session);
   std::ranges::copy(tokens, tokens_.begin() + std::ptrdiff_t{id} * block_tokens_);
   std::int32_t& bucket = bucket_of(added.hash);
@@ -120,12 +183,16 @@ void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenI
     if (added.next_sibling >= 0) {
       node(added.next_sibling).previous_sibling = id;
     }
+  } else {
+    ++root_of(added.parent).children;
   }
 }
 
 bool PrefixIndex::contains(BlockRef block) const {
-  return block == kIndexRoot ||
-         (node(block.id.value).present && node(block.id.value).generation == block.generation);
+  if (block.id.value < 0) {
+    return is_root(block);
+  }
+  return (node(block.id.value).present && node(block.id.value).generation == block.generation);
 }
 
 bool PrefixIndex::is_unused(BlockRef block) const {
@@ -203,6 +270,10 @@ void PrefixIndex::remove_leaf(std::int32_t id) {
   if (leaf.next_sibling >= 0) {
     node(leaf.next_sibling).previous_sibling = leaf.previous_sibling;
   }
+  if (leaf.parent < 0 && --root_of(leaf.parent).children == 0 &&
+      leaf.parent != kIndexRoot.id.value) {
+    drop_root(leaf.parent);
+  }
   leaf = {};
 }
 
@@ -226,17 +297,15 @@ BlockRef PrefixIndex::parent_of(BlockRef block) const {
 }
 
 BlockRef PrefixIndex::ref_of(std::int32_t id) const {
-  return id < 0 ? kIndexRoot : BlockRef{BlockId{id}, node(id).generation};
+  return {BlockId{id}, id < 0 ? 0 : node(id).generation};
 }
 
-// Multiply and rotate per token, a final mix; chosen for speed, as every hit is verified.
-std::uint64_t PrefixIndex::chain_hash(std::int32_t parent, std::span<const TokenId> tokens) const {
-  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-  std::uint64_t hash = parent < 0 ? kOdd : node(parent).hash;
-  for (const TokenId token : tokens) {
-    hash = (std::rotl(hash, 5) ^ static_cast<std::uint32_t>(token)) * kOdd;
-  }
-  return (hash ^ (hash >> 32)) & hash_mask_;
+std::uint64_t PrefixIndex::hash_of(std::int32_t id) const {
+  return id < 0 ? roots_[static_cast<std::size_t>(-1 - id)].hash : node(id).hash;
+}
+
+std::uint64_t PrefixIndex::chain_hash(std::uint64_t before, std::span<const TokenId> tokens) const {
+  return mixed(before, tokens) & hash_mask_;
 }
 
 std::int32_t& PrefixIndex::bucket_of(std::uint64_t hash) {
@@ -270,6 +339,25 @@ Status PrefixIndex::check_node(std::int32_t id) const {
   return {};
 }
 
+Status PrefixIndex::check_roots() const {
+  std::vector<std::int32_t> children(roots_.size());
+  for (const BlockRef block : blocks()) {
+    if (const std::int32_t parent = node(block.id.value).parent; parent < 0) {
+      ++children[static_cast<std::size_t>(-1 - parent)];
+    }
+  }
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    const std::int32_t id = -1 - static_cast<std::int32_t>(i);
+    const bool used = contains(ref_of(id));
+    if (children[i] != roots_[i].children || used != (children[i] > 0 || i == 0)) {
+      return {ErrorCode::kInternal,
+              base::str_cat(children[i], " indexed blocks begin behind root ", i, ", counted are ",
+                            roots_[i].children, used ? "" : ", and its salt is unknown")};
+    }
+  }
+  return {};
+}
+
 Status PrefixIndex::check() const {
   std::int32_t unused = 0;
   std::int32_t may_go = 0;
@@ -283,6 +371,7 @@ Status PrefixIndex::check() const {
             base::str_cat(unused, " indexed blocks are unused, counted are ", num_unused_, "; ",
                           may_go, " of them may go, counted are ", order_.num_allowed())};
   }
+  QUIRE_TRY_STATUS(check_roots());
   return order_.check();
 }
 

@@ -1,8 +1,10 @@
 // Radix tree over token ids at block granularity: which full block holds the KV of these tokens
-// after exactly those before them. It also keeps the order of eviction.
+// after exactly those before them. It also keeps the order of eviction. Every salt has a tree of
+// its own, so that what one tenant has computed is not found by another.
 //
 // A node is a block, so nodes live in arrays indexed by block id and nothing is allocated after
-// construction. Children are found by hash; a hash is a hint, so parent and tokens are compared.
+// construction but for a salt of which nothing is known. Children are found by hash; a hash is a
+// hint, so parent and tokens are compared.
 //
 // What may be evicted is an unused node with no unused child; which of them goes is decided by
 // EvictionOrder. A node takes its whole subtree along, because without it nothing below can be
@@ -13,8 +15,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -26,7 +32,7 @@
 
 namespace quire::kv {
 
-// Parent of the blocks that begin a prompt.
+// Parent of the blocks that begin a prompt without a salt.
 inline constexpr BlockRef kIndexRoot{};
 
 class PrefixIndex {
@@ -35,8 +41,15 @@ class PrefixIndex {
   PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
               std::uint64_t hash_mask = ~std::uint64_t{0});
 
+  // Parent of the blocks that begin a prompt of this salt. Goes with the last of them: something
+  // is to be inserted behind a new one before anything else happens.
+  [[nodiscard]] BlockRef root(std::string_view salt);
+  // nullopt when nothing of this salt is known.
+  [[nodiscard]] std::optional<BlockRef> find_root(std::string_view salt) const;
+
   // The blocks of the longest known chain of whole blocks that `tokens` begins with. O(match).
-  [[nodiscard]] std::vector<BlockRef> match(std::span<const TokenId> tokens) const;
+  [[nodiscard]] std::vector<BlockRef> match(std::span<const TokenId> tokens,
+                                            std::string_view salt = {}) const;
 
   // The child of `parent` that holds `tokens` (one block of them).
   [[nodiscard]] std::optional<BlockRef> find(BlockRef parent,
@@ -44,14 +57,15 @@ class PrefixIndex {
 
   // Why match ends where it does. For people: evictions are known by hash alone, and only the last
   // ones. Cost: O(match + blocks).
-  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens) const;
+  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
+                                   std::string_view salt = {}) const;
 
   // Adds a block, as used by the one who computed it. Preconditions: `parent` is the root or known;
   // `block` is not known, and no sibling has the same tokens.
   void insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
               SessionRef session = {});
 
-  // Whether this very block (not a later tenant of its id) is known; the root is.
+  // Whether this very block (not a later tenant of its id) is known; roots are.
   [[nodiscard]] bool contains(BlockRef block) const;
   [[nodiscard]] bool is_unused(BlockRef block) const;
 
@@ -92,8 +106,8 @@ class PrefixIndex {
     bool unused = false;
     std::uint32_t generation = 0;
     std::uint64_t hash = 0;  // of the tokens of the whole chain
-    // Links are block ids, -1 where there is none.
-    std::int32_t parent = -1;
+    // Links are block ids, negative where there is none.
+    std::int32_t parent = -1;  // or which root
     std::int32_t first_child = -1;
     std::int32_t next_sibling = -1;
     std::int32_t previous_sibling = -1;
@@ -101,23 +115,37 @@ class PrefixIndex {
     std::int32_t unused_children = 0;
   };
 
+  struct Root {
+    std::string salt;
+    std::uint64_t hash = 0;  // what chains behind it begin with
+    std::int32_t children = 0;
+  };
+
   [[nodiscard]] Node& node(std::int32_t id) { return nodes_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Node& node(std::int32_t id) const {
     return nodes_[static_cast<std::size_t>(id)];
   }
   [[nodiscard]] BlockRef ref_of(std::int32_t id) const;
-  [[nodiscard]] std::uint64_t chain_hash(std::int32_t parent,
+  [[nodiscard]] Root& root_of(std::int32_t id) { return roots_[static_cast<std::size_t>(-1 - id)]; }
+  [[nodiscard]] bool is_root(BlockRef block) const;
+  [[nodiscard]] std::uint64_t hash_of(std::int32_t id) const;  // of a block or root
+  [[nodiscard]] std::uint64_t chain_hash(std::uint64_t before,
                                          std::span<const TokenId> tokens) const;
+  void drop_root(std::int32_t id);
   [[nodiscard]] const Gone* last_gone(std::uint64_t hash) const;
   [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
   void remove_leaf(std::int32_t id);
   [[nodiscard]] Status check_node(std::int32_t id) const;
+  [[nodiscard]] Status check_roots() const;
 
   std::int32_t block_tokens_;
   std::uint64_t hash_mask_;
   std::vector<Node> nodes_;            // [num_blocks]
   std::vector<TokenId> tokens_;        // [num_blocks, block_tokens]
   std::vector<std::int32_t> buckets_;  // [power of two] first node of each chain
+  std::vector<Root> roots_;            // number i has the id -1 - i; 0 is that of no salt
+  std::map<std::string, std::int32_t, std::less<>> root_ids_;  // of those in use
+  std::vector<std::int32_t> free_roots_;                       // ids of the others
   std::int32_t num_unused_ = 0;
   EvictionOrder order_;
   std::vector<Gone> gone_;  // a ring of the last ones

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -90,6 +91,54 @@ TEST(PrefixIndex, ALaterTenantOfAnIdIsAnotherBlock) {
   EXPECT_TRUE(index.contains(block(0, 5)));
   EXPECT_FALSE(index.contains(block(0, 4)));
   EXPECT_FALSE(index.is_unused(block(0, 4)));
+}
+
+TEST(PrefixIndex, WhatOneSaltHasComputedIsNotFoundByAnother) {
+  for (const std::uint64_t hash_mask : {~std::uint64_t{0}, std::uint64_t{0}}) {
+    PrefixIndex index(4, 2, hash_mask);
+    index.insert(index.root("a"), block(0), Tokens{1, 2});
+    index.insert(block(0), block(1), Tokens{3, 4});
+    EXPECT_EQ(index.match(Tokens{1, 2, 3, 4}, "a").size(), 2U);
+    EXPECT_TRUE(index.match(Tokens{1, 2, 3, 4}).empty());
+    EXPECT_TRUE(index.match(Tokens{1, 2, 3, 4}, "b").empty());
+    index.insert(index.root("b"), block(2), Tokens{1, 2});
+    index.insert(kIndexRoot, block(3), Tokens{1, 2});
+    EXPECT_EQ(index.match(Tokens{1, 2, 3, 4}, "b"), (std::vector{block(2)}));
+    EXPECT_EQ(index.match(Tokens{1, 2, 3, 4}, ""), (std::vector{block(3)}));
+    EXPECT_EQ(index.match(Tokens{1, 2, 3, 4}, "a"), (std::vector{block(0), block(1)}));
+  }
+}
+
+TEST(PrefixIndex, ASaltIsForgottenWithItsLastBlock) {
+  PrefixIndex index(4, 1);
+  const BlockRef root = index.root("a");
+  index.insert(root, block(0), Tokens{1});
+  index.insert(root, block(1), Tokens{2});
+  index.set_unused(block(0));
+  index.set_unused(block(1));
+  (void)index.evict();
+  EXPECT_EQ(index.find_root("a"), root);
+  (void)index.evict();
+  EXPECT_EQ(index.find_root("a"), std::nullopt);
+  EXPECT_FALSE(index.contains(root));
+  EXPECT_EQ(index.root("b"), root) << "its place is used again";
+  index.insert(root, block(2), Tokens{1});
+  EXPECT_TRUE(index.match(Tokens{1}, "a").empty());
+  EXPECT_EQ(index.explain(Tokens{1, 1}, "a").why, PrefixMiss::Why::kEvicted);
+  EXPECT_EQ(index.explain(Tokens{2, 1}, "b").why, PrefixMiss::Why::kNeverSeen);
+  EXPECT_TRUE(index.check().ok());
+}
+
+TEST(PrefixIndex, ExplainsThatAnotherSaltHasIt) {
+  using Why = PrefixMiss::Why;
+  PrefixIndex index(4, 2);
+  index.insert(index.root("a"), block(0), Tokens{1, 2});
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}, "b").why, Why::kOtherSalt);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}).why, Why::kOtherSalt);
+  EXPECT_EQ(index.explain(Tokens{1, 9, 3}, "b").why, Why::kNeverSeen);
+  EXPECT_EQ(index.explain(Tokens{1, 9, 3}, "a").why, Why::kDiffers);
+  index.insert(kIndexRoot, block(1), Tokens{1, 7});
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}).why, Why::kOtherSalt) << "which says more than a start";
 }
 
 TEST(PrefixIndexDeathTest, BrokenPreconditionsAbort) {
@@ -192,6 +241,11 @@ class RandomWalk {
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
 
  private:
+  // In the oracle the salt is one more token before the others.
+  static constexpr std::array<const char*, 3> kSalts = {"", "a", "b"};
+  TokenId random_salt() { return static_cast<TokenId>(random_() % kSalts.size()); }
+  static const char* salt_of(TokenId salt) { return kSalts[static_cast<std::size_t>(salt)]; }
+
   Tokens random_tokens(std::size_t count) {
     Tokens tokens(count);
     std::ranges::generate(tokens, [this] { return static_cast<TokenId>(random_() % 2); });
@@ -204,17 +258,19 @@ class RandomWalk {
     }
     const std::size_t pick = random_() % (oracle_.entries.size() + 1);
     const bool at_root = pick == oracle_.entries.size();
-    const BlockRef parent = at_root ? kIndexRoot : oracle_.entries[pick].block;
-    Tokens path = at_root ? Tokens{} : oracle_.entries[pick].path;
+    const TokenId salt = random_salt();
+    const auto parent =
+        at_root ? index_.find_root(salt_of(salt)) : std::optional(oracle_.entries[pick].block);
+    Tokens path = at_root ? Tokens{salt} : oracle_.entries[pick].path;
     const Tokens added = random_tokens(static_cast<std::size_t>(block_tokens_));
     path.insert(path.end(), added.begin(), added.end());
     const bool known = std::ranges::any_of(
         oracle_.entries, [&](const BruteForce::Entry& entry) { return entry.path == path; });
-    ASSERT_EQ(index_.find(parent, added).has_value(), known);
+    ASSERT_EQ(parent && index_.find(*parent, added).has_value(), known);
     if (known) {
       return;
     }
-    index_.insert(parent, free_.back(), added);
+    index_.insert(parent ? *parent : index_.root(salt_of(salt)), free_.back(), added);
     oracle_.entries.push_back({.path = path, .block = free_.back()});
     free_.pop_back();
   }
@@ -251,8 +307,11 @@ class RandomWalk {
   }
 
   void look_up() {
-    const Tokens tokens = random_tokens(random_() % 12);
-    ASSERT_EQ(index_.match(tokens), oracle_.match(tokens));
+    Tokens tokens = random_tokens(random_() % 12);
+    const TokenId salt = random_salt();
+    const std::vector<BlockRef> found = index_.match(tokens, salt_of(salt));
+    tokens.insert(tokens.begin(), salt);
+    ASSERT_EQ(found, oracle_.match(tokens));
   }
 
   std::int32_t block_tokens_;

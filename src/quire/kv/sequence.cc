@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,12 +35,13 @@ std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_t
 }
 
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
-                   SessionRef session)
+                   SessionRef session, std::string_view salt)
     : shared_(&shared),
       tokens_(tokens.begin(), tokens.end()),
       open_{.blocks = BlockTable(shared)},
       adopts_(adopts),
-      session_(session) {}
+      session_(session),
+      salt_(salt) {}
 
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
                    std::vector<SealedRun> sealed, std::int32_t open_position)
@@ -49,7 +51,7 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
 }
 
 Sequence Sequence::fork() const {
-  Sequence copy(*shared_, tokens_, adopts_);
+  Sequence copy(*shared_, tokens_, adopts_, {}, salt_);
   copy.sealed_ = sealed_;
   copy.open_ = {
       .blocks = open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
@@ -143,7 +145,7 @@ void Sequence::publish_from(std::int32_t block) {
   }
   const std::int32_t block_tokens = shared_->config().block_tokens;
   for (; (block + 1) * block_tokens <= open_.num_tokens; ++block) {
-    const BlockRef parent = block == 0 ? kIndexRoot : open_.blocks.ref(block - 1);
+    const BlockRef parent = block == 0 ? shared_->root(salt_) : open_.blocks.ref(block - 1);
     if (!shared_->index().contains(parent)) {
       return;
     }

@@ -6,12 +6,15 @@
 // 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
 // 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written,
-//    behind the block before them, as long as that one is known there.
+//    behind the block before them, as long as that one is known there; the first one behind the
+//    root of the sequence's salt.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/kv/block_pool.h"
@@ -39,9 +42,10 @@ struct SealedRun {
 class Sequence {
  public:
   // `shared` is borrowed. A plain sequence without KV. With `adopts`, blocks that somebody else has
-  // cached are used instead of own ones with the same content. `session`: whose request it is.
+  // cached for `salt` are used instead of own ones with the same content. `session`: whose request
+  // it is.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
-           SessionRef session = {});
+           SessionRef session = {}, std::string_view salt = {});
   // A sequence behind `sealed` runs; `tokens` are its own, from `open_position` on.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
            std::int32_t open_position);
@@ -62,6 +66,7 @@ class Sequence {
   [[nodiscard]] bool adopts() const { return adopts_; }
   [[nodiscard]] SessionRef session() const { return session_; }
   void assign(SessionRef session) { session_ = session; }
+  [[nodiscard]] const std::string& salt() const { return salt_; }
   // The last of its blocks that the prefix index knows; the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 
@@ -96,6 +101,7 @@ class Sequence {
   std::int32_t room_ = 0;
   bool adopts_ = false;
   SessionRef session_;
+  std::string salt_;
 };
 
 // Blocks that the first `tokens` slots of a run take.

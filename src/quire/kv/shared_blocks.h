@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -53,6 +54,8 @@ class SharedBlocks {
   // Holders but the index.
   [[nodiscard]] std::int32_t num_users(BlockRef block) const;
 
+  // As PrefixIndex::root.
+  [[nodiscard]] BlockRef root(std::string_view salt) { return index_.root(salt); }
   // Makes `block`, full of `tokens` and held by the caller, findable behind `parent`, unless these
   // tokens are known there. Returns the block that is found now. Precondition: `parent` is known.
   [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,

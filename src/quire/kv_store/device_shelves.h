@@ -39,8 +39,8 @@ class DeviceShelves {
   // Host memory that read and write move fastest; pageable when no more can be pinned, and of size
   // 0 when the system refuses that too.
   [[nodiscard]] virtual device::HostBuffer host_buffer(std::size_t bytes) const = 0;
-  // Head blocks [layer][head][block] of `blocks`, all of them or those of some heads.
-  [[nodiscard]] virtual Status read(std::span<const BlockId> blocks,
+  // Head blocks [layer][head][block] of `blocks` and of these heads.
+  [[nodiscard]] virtual Status read(HeadRange heads, std::span<const BlockId> blocks,
                                     std::span<std::byte> to) const = 0;
   [[nodiscard]] virtual Status write(HeadRange heads, std::span<const BlockId> blocks,
                                      std::span<const std::byte> from) = 0;

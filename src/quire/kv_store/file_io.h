@@ -3,7 +3,6 @@
 // and the last component is never followed, so that no link leads out of it.
 #pragma once
 
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -74,11 +73,6 @@ struct FilePlace {
 // Bytes of an open file.
 [[nodiscard]] Result<std::int64_t> file_size(const Descriptor& file,
                                              const std::filesystem::path& path);
-
-// When a file was last written to: nanoseconds since 1970.
-[[nodiscard]] inline std::int64_t modified_ns(const struct stat& info) {
-  return info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec;
-}
 
 // Fills all of `pieces` from `offset` on; they are used up. At most 1024 pieces. kCorrupt when the
 // file ends before, kIo for what the system refuses.

@@ -280,7 +280,7 @@ Status PagedStore::read_blocks(std::span<const BlockId> blocks, std::span<std::b
   QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry_.block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
-    return device_->read(blocks, to);
+    return device_->read({.count = geometry_.layers * geometry_.kv_heads}, blocks, to);
   }
   visit_blocks(*this, {.end = geometry_.layers}, blocks, [&](std::span<const std::byte> from) {
     std::memcpy(to.data(), from.data(), from.size());
@@ -333,6 +333,25 @@ std::span<const std::byte> PagedStore::head_blocks(int layer, int head, BlockId 
                                                    std::int32_t count) const {
   return bytes_.span().subspan(head_offset(layer, head, first, count),
                                static_cast<std::size_t>(geometry_.head_block_bytes() * count));
+}
+
+Result<PagedStore> PagedStore::copy_of_layer(int layer, std::span<const BlockId> blocks) const {
+  QUIRE_CHECK(layer >= 0 && layer < geometry_.layers && !blocks.empty(), "nothing to copy");
+  tensor::KVGeometry one_layer = geometry_;
+  one_layer.layers = 1;
+  QUIRE_TRY(PagedStore copy, create_in(one_layer, static_cast<std::int32_t>(blocks.size()), *this));
+  if (device_ != nullptr) {
+    QUIRE_TRY_STATUS(
+        device_->read({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads}, blocks,
+                      copy.all_bytes()));
+    return copy;
+  }
+  std::span<std::byte> to = copy.all_bytes();
+  visit_blocks(*this, {layer, layer + 1}, blocks, [&](std::span<const std::byte> from) {
+    std::memcpy(to.data(), from.data(), from.size());
+    to = to.subspan(from.size());
+  });
+  return copy;
 }
 
 void PagedStore::read_slots(int layer, int head, BlockId block, int tokens,

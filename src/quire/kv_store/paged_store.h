@@ -65,6 +65,11 @@ class PagedStore {
   [[nodiscard]] Status write_layer(int layer, std::span<const BlockId> blocks,
                                    std::span<const std::byte> from);
 
+  // A store of one layer in host memory whose blocks 0, 1, ... are copies of `blocks`.
+  // Preconditions (QUIRE_CHECK): the layer and the blocks exist, at least one. kOutOfBlocks when
+  // the system has no memory; kDevice on an accelerator only.
+  [[nodiscard]] Result<PagedStore> copy_of_layer(int layer, std::span<const BlockId> blocks) const;
+
   // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
   // (QUIRE_CHECK): the store is in host memory; the layer, head and blocks exist. Valid while the
   // store lives.

@@ -11,6 +11,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/kv/types.h"
@@ -234,6 +235,27 @@ void fill(PagedStore& store) {
   std::byte* data = store.view(0).data;
   for (std::size_t i = 0; i < size; ++i) {
     data[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
+  }
+}
+
+TEST(PagedStore, ACopyOfALayerHoldsTheBytesOfItsBlocksInTheirOrder) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    auto store = PagedStore::create(geometry_of(dtype, 7), 12).value();
+    fill(store);
+    const std::vector<BlockId> blocks = {{8}, {0}, {11}, {8}};
+    for (int layer = 0; layer < 3; ++layer) {
+      const PagedStore copy = store.copy_of_layer(layer, blocks).value();
+      EXPECT_EQ(copy.geometry().layers, 1);
+      ASSERT_EQ(copy.num_blocks(), 4);
+      for (int head = 0; head < 2; ++head) {
+        for (std::int32_t i = 0; i < 4; ++i) {
+          EXPECT_TRUE(std::ranges::equal(
+              std::as_const(copy).head_blocks(0, head, {i}),
+              std::as_const(store).head_blocks(layer, head, blocks[std::size_t(i)])))
+              << layer << " " << head << " " << i;
+        }
+      }
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/file_time.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv_store/entry.h"
@@ -113,7 +114,8 @@ Result<Store::FileIdentity> Store::identify(const Folder& folder, const std::str
   if (::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
     return io_error(folder.path / name, "examine", errno);
   }
-  return FileIdentity{.inode = info.st_ino, .bytes = info.st_size, .changed_ns = modified_ns(info)};
+  return FileIdentity{
+      .inode = info.st_ino, .bytes = info.st_size, .changed_ns = base::modified_ns(info)};
 }
 
 Status Store::note_whole(const Folder& folder, const std::string& hash,

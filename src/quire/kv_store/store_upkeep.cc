@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/file_time.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kv_store/entry.h"
@@ -42,7 +43,7 @@ constexpr std::size_t kWipePiece = std::size_t{1} << 20;
 // others write too.
 constexpr std::int64_t kLookShare = 16;
 
-std::int64_t modified_ms(const struct stat& info) { return modified_ns(info) / 1'000'000; }
+std::int64_t modified_ms(const struct stat& info) { return base::modified_ns(info) / 1'000'000; }
 
 // The hash in "<hash>.qkv", or "".
 std::string hash_of(std::string_view file_name) {

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/file_time.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
@@ -55,7 +56,7 @@ class WeightsFileTest : public StoreTest {
     content_ = {.key = test_hash("key"),
                 .digest = test_hash("digest"),
                 .model = folder_.path(),
-                .sources = {{.path = model_, .bytes = 7, .modified_ns = modified_ns(info)}}};
+                .sources = {{.path = model_, .bytes = 7, .modified_ns = base::modified_ns(info)}}};
     add({.format = WeightFormat::kQ8g32, .columns = 33, .depth = 40});
     add({.columns = 5});
     add({.format = WeightFormat::kBf16, .columns = 32, .depth = 64});

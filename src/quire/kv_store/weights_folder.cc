@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "quire/base/file_time.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kv_store/file_io.h"
@@ -47,7 +48,7 @@ WeightsReport examine(const Folder& folder, const std::string& key, device::Thre
   if (::fstatat(folder.descriptor.get(), weights_file_name(key).c_str(), &info,
                 AT_SYMLINK_NOFOLLOW) == 0) {
     report.bytes = info.st_size;
-    report.written_ms = modified_ns(info) / 1'000'000;
+    report.written_ms = base::modified_ns(info) / 1'000'000;
   }
   const auto file = WeightsFile::open(folder, key);
   if (!file.ok()) {
@@ -82,7 +83,7 @@ std::string changed_source(std::span<const SourceFile> sources) {
       }
       continue;
     }
-    if (info.st_size != source.bytes || modified_ns(info) != source.modified_ns) {
+    if (info.st_size != source.bytes || base::modified_ns(info) != source.modified_ns) {
       return base::str_cat(source.path, " has changed");
     }
   }

@@ -43,15 +43,23 @@ Status check_ids(std::span<const TokenId> ids, std::string_view what, std::size_
   return {};
 }
 
+// Whether it matters what was sampled before.
+bool penalises(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+         params.frequency_penalty != 0;
+}
+
 Status check_ids(const SampleContext& context, std::size_t vocab) {
   for (const auto& entry : context.params->logit_bias) {
     QUIRE_TRY_STATUS(check_ids(std::span(&entry.first, 1), "logit_bias", vocab));
   }
   QUIRE_TRY_STATUS(check_ids(context.end_ids, "list of stop ids", vocab));
-  if (context.params->repetition_penalty != 1) {
+  // Only what is looked at: a step may not take longer for what was sampled before it.
+  const SamplingParams& params = *context.params;
+  if (params.repetition_penalty != 1) {
     QUIRE_TRY_STATUS(check_ids(context.prompt, "prompt", vocab));
   }
-  return check_ids(context.output, "output", vocab);
+  return penalises(params) ? check_ids(context.output, "output", vocab) : Status();
 }
 
 Status check_logits(std::span<const float> logits) {
@@ -163,6 +171,9 @@ Result<std::span<const kernels::LogitChange>> Sampler::changes(const SampleConte
   const SamplingParams& params = *context.params;
   QUIRE_TRY_STATUS(check_ids(context, vocab));
   changes_.clear();
+  if (params.logit_bias.empty() && !penalises(params) && context.index >= params.min_tokens) {
+    return std::span<const kernels::LogitChange>();
+  }
   places_.resize(std::max(places_.size(), vocab), 0);
   for (const auto& [id, bias] : params.logit_bias) {
     change_of(id).bias += bias;

@@ -410,6 +410,7 @@ TEST(Sampler, RefusesIdsOutsideOfTheVocabulary) {
   row.params.logit_bias = {{3, 1.0}};
   EXPECT_TRUE(refused(row));
   row = {};
+  row.params.presence_penalty = 0.5;
   row.output = {-1};
   EXPECT_TRUE(refused(row));
   row = {};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -174,8 +175,12 @@ class Planner {
   // The cached prefix that it would find. A composition holds its segments already.
   [[nodiscard]] kv::PrefixMatch known_kv(const Entry& waiting) const {
     const bool plain = !waiting.sequence || ledger_.is_plain(*waiting.sequence);
-    return plain && waiting.request.reuse ? ledger_.probe(known_tokens(waiting))
-                                          : kv::PrefixMatch{};
+    if (!plain || !waiting.request.reuse) {
+      return {};
+    }
+    const std::string& salt =
+        waiting.sequence ? ledger_.salt(*waiting.sequence) : waiting.request.salt;
+    return ledger_.probe(known_tokens(waiting), salt);
   }
 
   // All known tokens must fit, not only those of this step: a prompt takes all rows until it is

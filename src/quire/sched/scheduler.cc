@@ -115,8 +115,8 @@ void Scheduler::Impl::admit(RequestId id) {
   if (head.sequence) {
     state.ledger->reattach(*head.sequence);
   } else {
-    head.sequence =
-        state.ledger->open(head.request.prompt, head.request.reuse, head.request.session);
+    head.sequence = state.ledger->open(head.request.prompt, head.request.reuse,
+                                       head.request.session, head.request.salt);
     head.request.prompt = {};
     head.progress.cached_tokens = state.ledger->num_computed(*head.sequence);
   }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -40,6 +41,7 @@ struct Request {
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
   kv::SessionRef session;           // whose request it is; carried for the ledger
+  std::string salt;                 // of a prompt: whose cached prefixes it shares
   bool all_logits = false;          // logits of every computed row (forward), not of the last one:
                                     // carried for the engine, scheduled like the others
 };

@@ -17,10 +17,9 @@ struct VectorProducts {
   static constexpr bool kWholeUnits = false;  // of V are multiplied
   static constexpr int kLineWords = 16;       // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
-  // Where words are widened and registers are many: 16 rows x 1, so that a word is widened once;
-  // and few rows x 4, so that there are chains enough to hide the latency of an addition.
+  // Where words are widened and registers are many: few rows x 4, so that there are chains enough
+  // to hide the latency of an addition.
   static constexpr bool kShapes = E::kParts > 1 && V::kLanes == 16;
-  static constexpr int kTallRows = 16;
   static constexpr int kFewRows = 4;
   static constexpr int kFewRegisters = 4;
   // Up to so many rows of values are taken as few: all, where words need no widening, because a row
@@ -97,16 +96,8 @@ struct VectorProducts {
   static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
     for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
       for (int row = 0; row < t.rows;) {
-        const int left = t.rows - row;
-        if (kShapes && left > kRows) {
-          for (int c = column; c < column + kColumns; c += V::kLanes) {
-            score_rows<kTallRows, 1>(t, view, {row, c}, b);
-          }
-          row += kTallRows;
-        } else {
-          score_rows<kRows, kRegisters>(t, view, {row, column}, b);
-          row += kRows;
-        }
+        score_rows<kRows, kRegisters>(t, view, {row, column}, b);
+        row += kRows;
       }
     }
   }
@@ -150,10 +141,7 @@ struct VectorProducts {
                      float* out) {
     for (int row = 0; row < t.rows;) {
       const int left = t.rows - row;
-      if (kShapes && left > kRows) {
-        value_rows<kTallRows, 1>(t, view, b, row, out);
-        row += kTallRows;
-      } else if (left <= kMostFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
+      if (left <= kMostFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
         value_rows<kFewRows, kFewRegisters>(t, view, b, row, out);
         row += kFewRows;
       } else {

@@ -71,6 +71,11 @@ Status DeviceContext::order_after_compute(const Stream& stream) {
   return stream.wait(now);
 }
 
+Status DeviceContext::queue_unrecorded(const std::function<Status()>& queue) {
+  const std::lock_guard lock(recording_);
+  return queue();
+}
+
 Result<Graph> DeviceContext::record(const std::function<Status()>& queue) {
   const std::lock_guard lock(recording_);
   return Graph::capture(compute_, queue);

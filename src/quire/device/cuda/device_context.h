@@ -50,7 +50,10 @@ class DeviceContext {
 
   // What `stream` gets from here on begins after what compute_stream has so far. Any thread.
   [[nodiscard]] Status order_after_compute(const Stream& stream);
-  // Graph::capture on compute_stream, while order_after_compute keeps off it.
+  // `queue` gives compute_stream work while nothing is being recorded; it would become part of the
+  // graph. Any thread, but not from inside record.
+  [[nodiscard]] Status queue_unrecorded(const std::function<Status()>& queue);
+  // Graph::capture on compute_stream, while other threads keep off it in the two ways above.
   [[nodiscard]] Result<Graph> record(const std::function<Status()>& queue);
 
   // What the driver says of the GPU's memory: of all processes, not ours alone.
@@ -66,7 +69,8 @@ class DeviceContext {
   std::shared_ptr<CachingPool> pinned_pool_;
   Stream compute_;
   Stream copy_;
-  std::mutex recording_;  // held while compute_ records, or is asked where it stands
+  std::mutex recording_;  // held while compute_ records, is asked where it stands, or given work
+                          // by another thread
 };
 
 }  // namespace quire::device::cuda

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
+#include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "quire/device/cuda/copy.h"
@@ -84,6 +87,32 @@ TEST_F(GraphTest, OtherThreadsMayOrderTheirStreamsBehindTheComputeStreamMeanwhil
   asking.join();
   must(other.synchronize());
   EXPECT_EQ(download(to_.data(), kBytes), Bytes(kBytes, 199));
+}
+
+// What becomes part of a graph is done at each of its launches, with memory that is someone else's
+// by then.
+TEST_F(GraphTest, WorkOfAnotherThreadMeanwhileIsDoneOnceAndNotRecorded) {
+  const auto other = upload(Bytes(kBytes, 0));
+  std::thread beside;
+  const Graph graph = must(context_->record([&]() -> Status {
+    std::promise<void> begins;
+    auto begun = begins.get_future();
+    beside = std::thread([&, begins = std::move(begins)]() mutable {
+      must(context_->make_current());
+      begins.set_value();
+      must(context_->queue_unrecorded(
+          [&] { return fill_async(other.data(), 1, kBytes, stream()); }));
+    });
+    begun.wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for it to come to the stream
+    return fill(7);
+  }));
+  beside.join();
+  EXPECT_EQ(download(other.data(), kBytes), Bytes(kBytes, 1));
+  must(fill_async(other.data(), 2, kBytes, stream()));
+  must(graph.launch(context_->compute_stream()));
+  EXPECT_EQ(download(to_.data(), kBytes), Bytes(kBytes, 7));
+  EXPECT_EQ(download(other.data(), kBytes), Bytes(kBytes, 2));
 }
 
 }  // namespace

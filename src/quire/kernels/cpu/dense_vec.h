@@ -24,7 +24,6 @@ struct F32Format {
   static constexpr int kRowBytes = 128;
   static constexpr int kParts = 1;
   static constexpr int kDepthParts = 32;
-  static constexpr bool kTall = false;
   static constexpr int kTurns = 1;  // 2: a step's tiles lie one after the other
   static Operand weights(const std::byte* row, int) {
     return V::load(reinterpret_cast<const float*>(row));
@@ -46,7 +45,6 @@ struct Bf16Format {
   static constexpr int kRowBytes = 64;
   static constexpr int kParts = 1;
   static constexpr int kDepthParts = 16;
-  static constexpr bool kTall = false;
   static constexpr int kTurns = 2;
   static Operand weights(const std::byte* row, int) { return V::load_bits(row); }
   static Operand input(const std::byte* word) { return V::set_bits(word_at(word)); }
@@ -64,8 +62,6 @@ struct WideBf16Format : F32Format<V> {
   static constexpr int kRowBytes = 64;
   static constexpr int kParts = 2;
   static constexpr int kTurns = 2;
-  // 16 rows x 1 register where there are so many registers: weights are read and widened once.
-  static constexpr bool kTall = V::kLanes == 16;
   static typename V::F weights(const std::byte* row, int part) {
     return part == 0 ? V::low_half(V::load_bits(row)) : V::high_half(V::load_bits(row));
   }
@@ -230,12 +226,6 @@ void dense_panel(const MatmulTask& t, const std::byte* w, StepRange range, float
                                  static_cast<std::ptrdiff_t>(range.first) * block_rows;
     const RowBlock block = {t.values + group * F::kDepthParts * 4, block_rows,
                             out + row * t.out_stride};
-    if constexpr (F::kTall) {
-      if (block_rows > V::kDenseRows) {
-        dense_block<V, F, kMaxBlockRows, 1>(t, w, range, block, ahead);
-        continue;
-      }
-    }
     dense_block<V, F, V::kDenseRows, V::kDenseRegisters>(t, w, range, block, ahead);
   }
 }

@@ -70,12 +70,14 @@ class CudaShelves final : public DeviceShelves {
     const Stream& stream = device_.compute_stream();
     QUIRE_TRY(const auto on_device,
               DeviceBuffer<kernels::cuda::Slot>::make(device_.device_pool(), slots.size()));
-    QUIRE_TRY_STATUS(copy_async(on_device.data(), slots.data(),
-                                slots.size() * sizeof(kernels::cuda::Slot), stream.get()));
-    return device::cuda::to_status(
-        kernels::cuda::copy_slots(pool_, on_device.data(), on_device.data() + copy.count,
-                                  copy.count, stream.get()),
-        "copy_slots");
+    return device_.queue_unrecorded([&]() -> Status {
+      QUIRE_TRY_STATUS(copy_async(on_device.data(), slots.data(),
+                                  slots.size() * sizeof(kernels::cuda::Slot), stream.get()));
+      return device::cuda::to_status(
+          kernels::cuda::copy_slots(pool_, on_device.data(), on_device.data() + copy.count,
+                                    copy.count, stream.get()),
+          "copy_slots");
+    });
   }
 
   [[nodiscard]] device::HostBuffer host_buffer(std::size_t bytes) const override {
@@ -85,9 +87,9 @@ class CudaShelves final : public DeviceShelves {
                        : device::HostBuffer(bytes);
   }
 
-  [[nodiscard]] Status read(std::span<const BlockId> blocks,
+  [[nodiscard]] Status read(HeadRange heads, std::span<const BlockId> blocks,
                             std::span<std::byte> to) const override {
-    return move({.count = pool_.heads}, blocks, [&](const Part& part) -> Status {
+    return move(heads, blocks, [&](const Part& part) -> Status {
       QUIRE_TRY_STATUS(device::cuda::to_status(
           kernels::cuda::pack_blocks(pool_, part.heads, part.staging, part.stream), "pack_blocks"));
       return copy_async(to.data() + part.offset, part.staging, part.bytes, part.stream);
