@@ -16,7 +16,7 @@ def session_name(session: str | None) -> str:
 
 
 def whose(session: str | None = None, salt: str | None = None) -> _quire.RequestOptions:
-    """The options of a request of this session and tenant."""
+    """RequestOptions with the name of a session and a salt, checked."""
     if salt == "":
         raise ValueError("salt must have 1 to 1024 bytes, or be None")
     options = _quire.RequestOptions()

@@ -192,7 +192,7 @@ bool PrefixIndex::contains(BlockRef block) const {
   if (block.id.value < 0) {
     return is_root(block);
   }
-  return (node(block.id.value).present && node(block.id.value).generation == block.generation);
+  return node(block.id.value).present && node(block.id.value).generation == block.generation;
 }
 
 bool PrefixIndex::is_unused(BlockRef block) const {
