@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds every test and benchmark program that needs a GPU (preset `cuda`) and collects them in
 # build/gpu, so that they run on a machine that has a driver and glibc, and nothing else of ours:
-#   build/gpu/run_tests.sh [--gtest_filter=...]   build/gpu/run_bench.sh
+#   build/gpu/run_tests.sh [--gtest_filter=...]   build/gpu/run_bench.sh   build/gpu/run_sanitizers.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -43,5 +43,26 @@ END
 }
 run_script run_tests.sh '*_gpu_test'
 run_script run_bench.sh '*_bench'
+
+# The kernels' tests under compute-sanitizer. Calls that tests make fail on purpose are no errors;
+# initcheck takes device memory of its own, which one test counts; racecheck is not for cuBLAS's kernels.
+cat > "$out/run_sanitizers.sh" << 'END'
+#!/usr/bin/env bash
+cd "$(dirname "$0")" || exit 1
+failed=0
+check() {
+  echo "== $1 $2"
+  compute-sanitizer --tool "$1" --error-exitcode 1 --report-api-errors no "./$2" --gtest_filter="-$3" |
+    grep -E '^=========|FAILED'
+  [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
+}
+for program in kernels_gpu_test attention_gpu_test; do
+  check memcheck "$program" ''
+  check initcheck "$program" 'KVCacheTest.AllocationTakesAndReturnsWhatItSays'
+  check racecheck "$program" 'Products.*'
+done
+exit $failed
+END
+chmod +x "$out/run_sanitizers.sh"
 rmdir "$out/lib" 2> /dev/null || true
 du -sh "$out" | sed 's/^/packed: /'

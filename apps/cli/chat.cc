@@ -98,6 +98,7 @@ void add_chat(CLI::App& app, Action& action) {
   add_engine_options(*command, options->engine);
   command->get_option("--store")->description(
       "directory where /save puts items and /restore finds them");
+  add_salt(*command, options->context.salt);
   command->callback([options, &action] { action = [options] { return chat(*options); }; });
 }
 

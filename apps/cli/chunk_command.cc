@@ -80,6 +80,7 @@ void add_stored(CLI::App& app, Action& action, const std::string& name, const st
   command->add_flag("--verbose", options->verbose, "report the time of loading on stderr");
   add_engine_options(*command, options->engine);
   command->get_option("--store")->description("directory where chunks live")->required();
+  add_salt(*command, options->chunks.salt);
   command->callback([command, name, options, &action] {
     options->words = command->remaining();
     options->words.insert(options->words.begin(), name);

@@ -102,6 +102,12 @@ void add_engine_options(CLI::App& command, LLMOptions& options) {
       ->group(group);
 }
 
+CLI::Option* add_salt(CLI::App& command, std::string& salt) {
+  return command
+      .add_option("--salt", salt, "tenant, up to 1024 bytes: KV of another one is never seen")
+      ->group("Engine");
+}
+
 void add_sampling_options(CLI::App& command, SamplingParams& params) {
   const std::string group = "Sampling";
   const auto add = [&](const char* name, auto& field, const char* text) {

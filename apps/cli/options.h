@@ -45,6 +45,9 @@ CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name
 // One option for each field of LLMOptions but `seed`: --seed belongs to the request.
 void add_engine_options(CLI::App& command, LLMOptions& options);
 
+// --salt: whose KV a command sees, of chunks, items and cached prefixes.
+CLI::Option* add_salt(CLI::App& command, std::string& salt);
+
 // One option for each field of SamplingParams.
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 

@@ -170,6 +170,7 @@ void declare_chunks(CLI::App& command, RunOptions& options) {
   CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
   CLI::Option* store = command.get_option("--store")->description("directory where chunks live");
   chunk->needs(store)->excludes("--chat")->excludes("--prompt-ids");
+  add_salt(command, options.chunks.salt)->needs(chunk);
   add_composing_options(command, options.composing.spec);
   const auto composes = [](const CLI::Option* option) {
     return option->get_group() == kComposingGroup;

@@ -96,6 +96,7 @@ void add_script(CLI::App& app, Action& action) {
   add_format(*command, options->format);
   add_engine_options(*command, options->engine);
   command->get_option("--store")->description("directory where chunks live on");
+  add_salt(*command, options->chunks.salt);
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

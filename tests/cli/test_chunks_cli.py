@@ -165,6 +165,21 @@ class StoreTest(unittest.TestCase):
             self.assertIn("no store at", self.quire(*command, code=1))
         self.assertEqual(os.listdir(self.folder.name), [])
 
+    def test_a_chunk_of_one_salt_is_not_found_with_another_or_without(self):
+        store = ("--store", self.folder.name + "/salted")
+
+        def names(*salt):
+            rows = json.loads(self.quire("chunk", "list", MODEL, *store, *salt, "--format", "json"))
+            return [row["metadata"]["name"] for row in rows]
+        ids = [self.quire("chunk", "add", MODEL, "Card 3.", "--name", name, "--type", "context", *store, *salt)
+               for name, salt in (("hers", ("--salt", "ada")), ("anyone's", ()))]
+        self.assertNotEqual(*ids)
+        self.assertEqual((names("--salt", "ada"), names("--salt", "lars"), names()), (["hers"], [], ["anyone's"]))
+        self.assertIn("hers", self.quire("compose", MODEL, "hers", *store, code=1))
+        self.assertIn("hers", self.quire("run", MODEL, "x", "--chunk", "hers", *store, code=1))
+        self.assertIn("--salt requires --chunk", self.quire("run", MODEL, "x", "--salt", "ada", code=2))
+        self.assertIn("1024", self.quire("chunk", "list", MODEL, *store, "--salt", "a" * 1025, code=2))
+
     def test_wrong_usage_names_what_is_missing(self):
         self.assertIn("MODEL", self.quire("chunk", "list", code=2))
         self.assertIn("frob", self.quire("chunk", "frob", MODEL, code=2))

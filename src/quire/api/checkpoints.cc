@@ -15,6 +15,7 @@
 #include "quire/engine/checkpoints.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
@@ -71,7 +72,7 @@ Status CheckpointOptions::validate() const {
   if (!(every_seconds >= 0 && every_seconds <= kMaxSeconds)) {
     return refuse("every_seconds", every_seconds, "0 to 1e10");
   }
-  return {};
+  return engine::SessionService::check_salt("tenant", tenant);
 }
 
 CheckpointManager::CheckpointManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

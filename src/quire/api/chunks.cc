@@ -19,6 +19,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -144,7 +145,7 @@ Status ChunkCacheOptions::validate() const {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_store_bytes is ", max_store_bytes, "; give bytes, 0 for no limit")};
   }
-  return {};
+  return engine::SessionService::check_salt("salt", salt);
 }
 
 Composition::Composition(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}

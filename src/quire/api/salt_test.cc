@@ -91,12 +91,21 @@ TEST_F(Salts, ExplainTellsOfAnotherOne) {
   EXPECT_EQ(llm_.explain(other, {.salt = "bob"}).value().front().reason, "never seen");
 }
 
-TEST_F(Salts, ALongOneIsRefused) {
-  const RequestOptions options{.salt = std::string(1025, 's')};
-  const auto refused = llm_.generate(prompt_, greedy_, options);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, HasSubstr("salt must have at most 1024 bytes, not 1025"));
+TEST_F(Salts, ALongOneIsRefusedWhereverItIsGiven) {
+  const std::string longest(1024, 's'), more(1025, 's');
+  const auto expect_refused = [](const auto& result, const std::string& argument) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(result.error().message,
+                HasSubstr(argument + " must have at most 1024 bytes, not 1025"));
+  };
+  expect_refused(llm_.generate(prompt_, greedy_, {.salt = more}), "salt");
+  expect_refused(ContextManager::open(llm_, {.salt = more}), "salt");
+  expect_refused(ChunkedLLM::open(kModel, options(), {.salt = more}), "salt");
+  expect_refused(CheckpointManager::open(llm_, folder_.path() / "store", {.tenant = more}),
+                 "tenant");
+  EXPECT_TRUE(llm_.generate(prompt_, greedy_, {.salt = longest}).ok());
+  EXPECT_TRUE(ChunkedLLM::open(kModel, options(), {.salt = longest}).ok());
 }
 
 TEST_F(Salts, ASequenceKeepsItsOwn) {

@@ -22,6 +22,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
 #include "quire/kv_store/entry.h"
@@ -86,7 +87,7 @@ Status check(const ContextOptions& options) {
   if (options.write_through && (options.store.empty() || options.mode == ReuseMode::kExact)) {
     return {ErrorCode::kInvalidArgument, "write_through needs a store, and mode 'anchored'"};
   }
-  return {};
+  return SessionService::check_salt("salt", options.salt);
 }
 
 }  // namespace

@@ -44,11 +44,16 @@ Status SessionService::check_id(const std::string& id) {
                         id.size())};
 }
 
-Status SessionService::check_user(const RequestOptions& options) {
-  if (options.salt.size() > kLongestSalt) {
-    return {ErrorCode::kInvalidArgument, base::str_cat("salt must have at most ", kLongestSalt,
-                                                       " bytes, not ", options.salt.size())};
+Status SessionService::check_salt(const char* argument, const std::string& salt) {
+  if (salt.size() <= kLongestSalt) {
+    return {};
   }
+  return {ErrorCode::kInvalidArgument, base::str_cat(argument, " must have at most ", kLongestSalt,
+                                                     " bytes, not ", salt.size())};
+}
+
+Status SessionService::check_user(const RequestOptions& options) {
+  QUIRE_TRY_STATUS(check_salt("salt", options.salt));
   return options.session.empty() ? Status() : check_id(options.session);
 }
 

@@ -38,6 +38,8 @@ class SessionService {
   [[nodiscard]] Status close(const std::string& id);
   [[nodiscard]] Status set_retention(const std::string& id, const SessionRetention& retention);
   [[nodiscard]] static Status check_id(const std::string& id);
+  // `argument`: what the caller calls it, "salt" or "tenant".
+  [[nodiscard]] static Status check_salt(const char* argument, const std::string& salt);
   // Of a request, which may be nobody's.
   [[nodiscard]] static Status check_user(const RequestOptions& options);
   // The same behind something that has this salt, or none: a request brings that one or none.

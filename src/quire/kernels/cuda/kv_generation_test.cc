@@ -51,6 +51,13 @@ class KVGenerationTest : public test::KVGpuTest {
     return Bytes(static_cast<std::size_t>(cache.size_bytes()));
   }
 
+  // All bytes of a cache become `byte`.
+  void fill(const KVCache& cache, unsigned char byte) {
+    must(device::cuda::fill_async(cache.keys(0).data, byte,
+                                  static_cast<std::size_t>(cache.size_bytes()), stream()));
+    wait();
+  }
+
   std::uint64_t seed_ = 0;
 };
 
@@ -101,6 +108,10 @@ TEST_F(KVGenerationTest, ResetAndReuse) {
     KVCacheConfig config = config_of(3, 64, 2, 64);
     config.zero_fill = zero_fill;
     KVCache used(config), fresh(config);
+    if (!zero_fill) {
+      fill(used, 0x5A);
+      fill(fresh, 0xA5);
+    }
     Bytes mirror = mirror_of(used), again = mirror_of(used), first = mirror_of(used);
     append(used, 64, mirror);
     used.reset(stream());
@@ -123,9 +134,7 @@ TEST_F(KVGenerationTest, NoResultDependsOnWhatMemoryHeld) {
   std::vector<std::uint64_t> sums;
   for (const unsigned char poison : {0x00, 0xFF, 0x7F}) {
     KVCache cache(config);
-    must(device::cuda::fill_async(cache.keys(0).data, poison,
-                                  static_cast<std::size_t>(cache.size_bytes()), stream()));
-    wait();
+    fill(cache, poison);
     Bytes mirror = mirror_of(cache);
     seed_ = 7;
     append(cache, 20, mirror);
