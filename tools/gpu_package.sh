@@ -44,7 +44,7 @@ END
 run_script run_tests.sh '*_gpu_test'
 run_script run_bench.sh '*_bench'
 
-# The kernels' tests under compute-sanitizer. Calls that tests make fail on purpose are no errors;
+# The kernels' tests under compute-sanitizer, which that machine must have. Calls that tests make fail on purpose are no errors;
 # initcheck takes device memory of its own, which one test counts; racecheck is not for cuBLAS's kernels.
 cat > "$out/run_sanitizers.sh" << 'END'
 #!/usr/bin/env bash

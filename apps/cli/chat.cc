@@ -69,7 +69,7 @@ int chat(const ChatCommand& options) {
   with_store.store = options.engine.store;
   auto context = ContextManager::open(llm.value(), with_store);
   if (!context.ok()) {
-    return fail(context.error());
+    return fail_options(context.error());
   }
   const Status begun = begin(options.conversation, llm.value(), context.value());
   if (!begun.ok()) {

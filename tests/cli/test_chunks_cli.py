@@ -180,6 +180,24 @@ class StoreTest(unittest.TestCase):
         self.assertIn("--salt requires --chunk", self.quire("run", MODEL, "x", "--salt", "ada", code=2))
         self.assertIn("1024", self.quire("chunk", "list", MODEL, *store, "--salt", "a" * 1025, code=2))
 
+    def test_scripts_and_chats_see_what_their_salt_has_saved(self):
+        card = self.folder.name + "/card"
+        with open(card, "w") as file:
+            file.write("Card 4. Ada keeps a goose.")
+        for command, save, find, refusal in (
+                ("script", f"chunk add --type context --name card --file {card}", "chunk show card", 'no chunk "card"'),
+                ("chat", f"/load name=card {card}\n/save card", "/restore card", "no item 'card'")):
+            def say(text, *salt):
+                return subprocess.run([PROGRAM, command, MODEL, "--store", f"{self.folder.name}/{command}", *salt], input=text + "\n",
+                                      capture_output=True, text=True, timeout=60)
+            for text in (save, find):
+                done = say(text, "--salt", "ada")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+            for salt in (("--salt", "lars"), ()):
+                self.assertIn(refusal, say(find, *salt).stderr)
+            done = say(find, "--salt", "a" * 1025)
+            self.assertEqual((done.returncode, "salt must have at most 1024 bytes" in done.stderr), (2, True))
+
     def test_wrong_usage_names_what_is_missing(self):
         self.assertIn("MODEL", self.quire("chunk", "list", code=2))
         self.assertIn("frob", self.quire("chunk", "frob", MODEL, code=2))
