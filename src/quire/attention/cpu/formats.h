@@ -85,7 +85,7 @@ struct Fp32 {
     return V::set(value);
   }
   static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
-    return V::fma(columns, x, acc);
+    return V::add_product(acc, columns, x);
   }
   static void store(Element* p, typename V::F x) { V::store(p, x); }
   static typename V::F exp2(typename V::F x) { return exp2_exact<V>(x); }

@@ -69,6 +69,9 @@ struct VectorProducts {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes, part);
+        if constexpr (V::kFewRegisters) {
+          words[n] = kernels::unknown(words[n]);
+        }
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
@@ -95,9 +98,9 @@ struct VectorProducts {
   // b.scores[row][32 * i + token] for all units of the view.
   static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
     for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
-      for (int row = 0; row < t.rows;) {
-        score_rows<kRows, kRegisters>(t, view, {row, column}, b);
-        row += kRows;
+      for (int row = 0, count = 0; row < t.rows; row += count) {
+        count = kernels::even_rows<kRows>(t.rows - row);
+        score_rows<kRegisters>(t, view, {row, column}, count, b);
       }
     }
   }
@@ -105,14 +108,17 @@ struct VectorProducts {
   struct Place {
     int row, column;
   };
+  struct Rows {
+    int first, count;
+  };
 
-  template <int MaxRows, int N>
-  static void score_rows(const AttentionTask& t, const PieceView& view, Place at,
+  template <int N>
+  static void score_rows(const AttentionTask& t, const PieceView& view, Place at, int count,
                          PieceBuffers<E>& b) {
     const int i = at.column / kUnitTokens, in_unit = at.column % kUnitTokens;
     const Stream k = {view.k[i] + in_unit, view.k_stride};
     const Stream ahead = {view.v[i] + in_unit, kUnitTokens};
-    kernels::with_row_count<MaxRows>(t.rows - at.row, [&](auto rows) {
+    kernels::with_row_count<kRows>(count, [&](auto rows) {
       score_tile<rows.kValue, N>(t, at.row, k, ahead, &b.scores[at.row][at.column]);
     });
   }
@@ -139,25 +145,26 @@ struct VectorProducts {
   // left out: they would add zeros.
   static void values(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
                      float* out) {
-    for (int row = 0; row < t.rows;) {
+    for (int row = 0, count = 0; row < t.rows; row += count) {
       const int left = t.rows - row;
       if (left <= kMostFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
-        value_rows<kFewRows, kFewRegisters>(t, view, b, row, out);
-        row += kFewRows;
+        count = kernels::even_rows<kFewRows>(left);
+        value_rows<kFewRows, kFewRegisters>(t, view, b, {row, count}, out);
       } else {
-        value_rows<kRows, kRegisters>(t, view, b, row, out);
-        row += kRows;
+        count = kernels::even_rows<kRows>(left);
+        value_rows<kRows, kRegisters>(t, view, b, {row, count}, out);
       }
     }
   }
 
   template <int MaxRows, int N>
   static void value_rows(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
-                         int row, float* out) {
+                         Rows of, float* out) {
     for (int dim = 0; dim < t.padded_dim; dim += N * V::kLanes) {
-      float* to = out + std::ptrdiff_t{row} * t.padded_dim + dim;
-      kernels::with_row_count<MaxRows>(
-          t.rows - row, [&](auto rows) { value_tile<rows.kValue, N>(t, view, b, {row, dim}, to); });
+      float* to = out + std::ptrdiff_t{of.first} * t.padded_dim + dim;
+      kernels::with_row_count<MaxRows>(of.count, [&](auto rows) {
+        value_tile<rows.kValue, N>(t, view, b, {of.first, dim}, to);
+      });
     }
   }
 

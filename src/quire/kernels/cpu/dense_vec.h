@@ -32,7 +32,7 @@ struct F32Format {
     return V::set(*reinterpret_cast<const float*>(word));
   }
   static typename V::F multiply_add(typename V::F acc, Operand w, Operand x) {
-    return V::fma(w, x, acc);
+    return V::add_product(acc, w, x);
   }
 };
 
@@ -93,20 +93,30 @@ struct DenseTile {
 template <class V, class F, int Ask, int Rows, int R, int N>
 void add_rows(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x) {
   typename F::Operand columns[Rows][F::kParts][N];
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows * F::kParts * N; ++i) {
-    const int row = i / (F::kParts * N), part = i / N % F::kParts, n = i % N;
-    const std::byte* from = w + row * F::kRowBytes + column_offset<F>(n * V::kLanes);
-    if (part == 0 && Ask > 0) {
-      __builtin_prefetch(from + Ask);
+  const auto load_part = [&](int row, int part) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const std::byte* from = w + row * F::kRowBytes + column_offset<F>(n * V::kLanes);
+      if (part == 0 && Ask > 0 && n * V::kLanes % 16 == 0) {
+        __builtin_prefetch(from + Ask);
+      }
+      columns[row][part][n] = F::weights(from, part);
+      if constexpr (Rows > 1 || V::kFewRegisters) {
+        columns[row][part][n] = unknown(columns[row][part][n]);
+      }
     }
-    columns[row][part][n] = F::weights(from, part);
-    if constexpr (Rows > 1) {
-      columns[row][part][n] = unknown(columns[row][part][n]);
+  };
+  if constexpr (Rows > 1) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows * F::kParts; ++i) {
+      load_part(i / F::kParts, i % F::kParts);
     }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < Rows * F::kParts; ++i) {
+    if constexpr (Rows == 1) {
+      load_part(0, i);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const typename F::Operand value = F::input(x + (r * F::kDepthParts + i) * 4);
@@ -200,8 +210,9 @@ void dense_block(const MatmulTask& t, const std::byte* w, StepRange range, const
                  Ahead& ahead) {
   for (int c = 0; c < 32; c += N * V::kLanes) {
     const std::byte* tile_w = w + column_offset<F>(c);
-    for (int r = 0; r < block.rows; r += MaxRows) {
-      with_row_count<MaxRows>(block.rows - r, [&](auto rows) {
+    for (int r = 0, count = 0; r < block.rows; r += count) {
+      count = even_rows<MaxRows>(block.rows - r);
+      with_row_count<MaxRows>(count, [&](auto rows) {
         dense_tile<V, F, rows.kValue, N, 1, kPrefetchBytes>(
             {.w = tile_w,
              .x = block.values + r * F::kDepthParts * 4,
@@ -239,10 +250,10 @@ void matmul_dense(const MatmulTask& t) {
     }
     return;
   }
-  constexpr int kBlockSteps = 128 * 1024 / F::kStepBytes;
+  const int block_steps = V::dense_block_bytes(t.rows) / F::kStepBytes;
   const int passes = tiles_of_panel<V, V::kDenseRows, V::kDenseRegisters>(t.rows);
-  for (int s = 0; s < t.steps; s += kBlockSteps) {
-    const StepRange range = {s, min_int(kBlockSteps, t.steps - s)};
+  for (int s = 0; s < t.steps; s += block_steps) {
+    const StepRange range = {s, min_int(block_steps, t.steps - s)};
     for (int panel = 0; panel < t.panels; ++panel) {
       const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes +
                            static_cast<std::size_t>(s) * F::kStepBytes;

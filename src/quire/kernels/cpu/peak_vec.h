@@ -81,7 +81,7 @@ void peak_int8(const PeakTask& t) {
 #pragma GCC unroll 12
     for (auto& sum : acc) {
       a = unknown(a);
-      sum = V::dot_q4(sum, a, b);
+      sum = V::dot_bytes(sum, a, b);
     }
   }
   typename V::F total = V::zero();

@@ -54,15 +54,21 @@ constexpr int quant_offset(int column, int row) {
   return (column / 16 * Q::kTileRows + row) * 64 + column % 16 * 4;
 }
 
-// What the integer sum of a group starts from, so that it ends as a product with w, or with the
-// code itself where there is a minimum.
+// What a row adds to the integer sum of a group, so that it is a product with w, or with the code
+// itself where there is a minimum.
+template <class Q>
+std::int32_t group_offset(std::int32_t offset) {
+  return Q::kMinimum ? 0 : offset;
+}
+
 template <class V, class Q>
 typename V::I group_start(std::int32_t offset) {
-  if constexpr (Q::kMinimum) {
-    return V::start_q4(0);
-  } else {
-    return Q::kSmallCodes ? V::start_q4(offset) : V::start_q8(offset);
-  }
+  return Q::kSmallCodes ? V::start_q4(group_offset<Q>(offset)) : V::start_q8(offset);
+}
+
+template <class V, class Q>
+typename V::I group_end(typename V::I acc, std::int32_t offset) {
+  return Q::kSmallCodes ? V::end_q4(acc, group_offset<Q>(offset)) : acc;
 }
 
 template <class V, class Q>
@@ -143,6 +149,13 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
           sums[r][n] = group_dot<V, Q>(sums[r][n], second[n], later);
         }
       }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      sums[r][n] = group_end<V, Q>(sums[r][n], offsets[r]);
     }
   }
 }
@@ -290,8 +303,9 @@ void unpacked_block(QuantTile block, float* out) {
   for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
     block.column = c;
     block.out = out + c;
-    for (int r = 0; r < block.block_rows; r += V::kQuantRows) {
-      with_row_count<V::kQuantRows>(block.block_rows - r, [&](auto rows) {
+    for (int r = 0, count = 0; r < block.block_rows; r += count) {
+      count = even_rows<V::kQuantRows>(block.block_rows - r);
+      with_row_count<V::kQuantRows>(count, [&](auto rows) {
         quant_tile<V, rows.kValue, V::kQuantRegisters, 1, U>(from_row(block, r));
       });
     }

@@ -14,14 +14,18 @@ struct VecAvx2 {
   using I = __m256i;
   static constexpr int kLanes = 8;
   static constexpr bool kDotsBf16 = false;
-  static constexpr int kDenseRows = 4;  // x 2 registers of columns: 16 in all leave no more
+  static constexpr bool kFewRegisters = true;
+  static constexpr int kDenseRows = 6;  // x 2 registers of columns: 16 in all leave no more
   static constexpr int kDenseRegisters = 2;
-  static constexpr int kQuantRows = 2;
+  static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
   static constexpr int kQuantRegisters = 2;
   static constexpr int kDenseStreamRows = 2;
   static constexpr int kQuantStreamRows = 1;
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
+  // Weights of a panel between two looks at the sums: with them 16 rows of activations pass the
+  // first-level cache, or, where they are all there are, half of it.
+  static constexpr int dense_block_bytes(int rows) { return rows > 16 ? 32 << 10 : 64 << 10; }
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }
@@ -34,6 +38,12 @@ struct VecAvx2 {
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  // acc + a * b, in the register of acc and in the order in which it is written: left to itself the
+  // compiler loads too much ahead for 16 registers, and copies sums around.
+  static F add_product(F acc, F a, F b) {
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+    return acc;
+  }
   static float reduce_add(F a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -104,8 +114,13 @@ struct VecAvx2 {
     return add_quads(
         acc, _mm256_maddubs_epi16(_mm256_abs_epi8(signed_w), _mm256_sign_epi8(x, signed_w)));
   }
-  static I start_q4(std::int32_t offset) { return _mm256_set1_epi32(offset); }
-  static I dot_q4(I acc, I w, I x) { return add_quads(acc, _mm256_maddubs_epi16(w, x)); }
+  // Codes are below 16, so that the products of a whole group fit in 16 bits: 8 times 2 * 15 * 127.
+  static I start_q4(std::int32_t) { return _mm256_setzero_si256(); }
+  static I dot_q4(I acc, I w, I x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)); }
+  static I end_q4(I acc, std::int32_t offset) {
+    return add_quads(_mm256_set1_epi32(offset), acc);
+  }
+  static I dot_bytes(I acc, I w, I x) { return add_quads(acc, _mm256_maddubs_epi16(w, x)); }
   static I low_nibbles(I w) { return _mm256_and_si256(w, _mm256_set1_epi8(15)); }
   static I high_nibbles(I w) {
     return _mm256_and_si256(_mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));

@@ -13,6 +13,7 @@ struct VecAvx512 {
   using I = __m512i;
   static constexpr int kLanes = 16;
   static constexpr bool kDotsBf16 = false;
+  static constexpr bool kFewRegisters = false;
   static constexpr int kDenseRows = 8;  // x 2 registers of columns = 16 accumulators
   static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
@@ -22,6 +23,7 @@ struct VecAvx512 {
   // How many bytes before it is needed a line of weights that come from memory is asked for.
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
+  static constexpr int dense_block_bytes(int) { return 128 << 10; }
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
@@ -34,6 +36,7 @@ struct VecAvx512 {
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F abs(F a) { return _mm512_abs_ps(a); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F add_product(F acc, F a, F b) { return fma(a, b, acc); }
   static float reduce_add(F a) { return _mm512_reduce_add_ps(a); }
   static float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
   // To an integer, nearest even; |a| < 2^22.
@@ -74,11 +77,13 @@ struct VecAvx512 {
   static F high_half(I x) {
     return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
   }
+  static I dot_bytes(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
   // Integer group sums of x . (w - 128) and x . (w - 8); `offset` is -8 * sum(x).
   static I start_q8(std::int32_t offset) { return _mm512_set1_epi32(offset * 16); }
-  static I dot_q8(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+  static I dot_q8(I acc, I w, I x) { return dot_bytes(acc, w, x); }
   static I start_q4(std::int32_t offset) { return _mm512_set1_epi32(offset); }
-  static I dot_q4(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+  static I dot_q4(I acc, I w, I x) { return dot_bytes(acc, w, x); }
+  static I end_q4(I acc, std::int32_t) { return acc; }
   static I low_nibbles(I w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
   static I high_nibbles(I w) {
     return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));

@@ -13,6 +13,7 @@ struct VecPortable {
   typedef std::int32_t I __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
   static constexpr bool kDotsBf16 = false;
+  static constexpr bool kFewRegisters = false;
   static constexpr int kDenseRows = 2;
   static constexpr int kDenseRegisters = 4;
   static constexpr int kQuantRows = 1;
@@ -21,6 +22,7 @@ struct VecPortable {
   static constexpr int kQuantStreamRows = 1;
   static constexpr int kStreamAhead = 0;
   static constexpr int kStreamLoads = 0;
+  static constexpr int dense_block_bytes(int) { return 128 << 10; }
 
   static F zero() { return F{}; }
   static F set(float x) { return F{x, x, x, x}; }
@@ -39,6 +41,7 @@ struct VecPortable {
   static F fma(F a, F b, F c) {
     return a * b + c;
   }  // two roundings: compiled with -ffp-contract=off
+  static F add_product(F acc, F a, F b) { return fma(a, b, acc); }
   static float reduce_add(F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
   static float reduce_max(F a) {
     const float low = a[0] > a[1] ? a[0] : a[1], high = a[2] > a[3] ? a[2] : a[3];
@@ -109,6 +112,7 @@ struct VecPortable {
   static I dot_q8(I acc, I w, I x) { return dot_bytes(acc, w, x); }
   static I start_q4(std::int32_t offset) { return set_bits(offset); }
   static I dot_q4(I acc, I w, I x) { return dot_bytes(acc, w, x); }
+  static I end_q4(I acc, std::int32_t) { return acc; }
   static I low_nibbles(I w) { return w & 0x0f0f0f0f; }
   static I high_nibbles(I w) { return (w >> 4) & 0x0f0f0f0f; }
 };
