@@ -117,9 +117,7 @@ struct VecAvx2 {
   // Codes are below 16, so that the products of a whole group fit in 16 bits: 8 times 2 * 15 * 127.
   static I start_q4(std::int32_t) { return _mm256_setzero_si256(); }
   static I dot_q4(I acc, I w, I x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)); }
-  static I end_q4(I acc, std::int32_t offset) {
-    return add_quads(_mm256_set1_epi32(offset), acc);
-  }
+  static I end_q4(I acc, std::int32_t offset) { return add_quads(_mm256_set1_epi32(offset), acc); }
   static I dot_bytes(I acc, I w, I x) { return add_quads(acc, _mm256_maddubs_epi16(w, x)); }
   static I low_nibbles(I w) { return _mm256_and_si256(w, _mm256_set1_epi8(15)); }
   static I high_nibbles(I w) {
