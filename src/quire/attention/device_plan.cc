@@ -58,14 +58,20 @@ class Lengths {
   }
   [[nodiscard]] std::int64_t total() const { return total_; }
 
-  // Tokens after which the last of the workers is done, by estimate.
-  [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers) const {
+  // Items of a cut, and the tokens of the longest.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> items(const Cut& cut) const {
     std::int64_t items = 0, longest = 0;
     for (const auto& [tokens, count] : counts_) {
       const std::int64_t piece = cut.piece(tokens);
       items += divide_up(tokens, piece) * count;
       longest = std::max(longest, piece);
     }
+    return {items, longest};
+  }
+
+  // Tokens after which the last of the workers is done, by estimate.
+  [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers) const {
+    const auto [items, longest] = this->items(cut);
     const std::int64_t rounds = divide_up(items, workers);
     const double even = static_cast<double>(total_) / static_cast<double>(workers) +
                         static_cast<double>(longest) / 2;
@@ -200,6 +206,9 @@ class Planner {
           options_.one_kernel ? 2 * options_.many_workers : options_.few_workers;
       few_cut_ = few_.best(step_of(true), workers).first;
       many_cut_ = many_.best(step_of(false), options_.many_workers).first;
+      if (options_.one_kernel && many == 0 && few > 0) {
+        prefer_fewer();
+      }
       return;
     }
     // Shares near the estimated one may suit the numbers of items better. From there outwards,
@@ -221,6 +230,18 @@ class Planner {
       }
     }
     many_share_ = static_cast<float>(chosen.many_workers) / static_cast<float>(all);
+  }
+
+  // Two items of few on a multiprocessor have half its speed each. Where all run at once and half
+  // as many end no later, those leave fewer parts.
+  void prefer_fewer() {
+    const std::int64_t all = options_.many_workers;
+    const Cut alone{static_cast<double>(few_.total()) / static_cast<double>(all), false,
+                    kStepTokens};
+    const auto [items, longest] = few_.items(alone);
+    if (items <= all && longest <= 2 * few_.items(few_cut_).second) {
+      few_cut_ = alone;
+    }
   }
 
   // Workers for the family of many columns and when all are done.

@@ -95,6 +95,27 @@ TEST(DevicePlan, WhereOneKernelComputesBothFamiliesEachThatHasItemsHasCtasAndAll
   }
 }
 
+// Half as many items leave half as many parts; but not where some workers would have nothing to do.
+TEST(DevicePlan, FewLongItemsAreOneToAMultiprocessorWhereThatEndsNoLater) {
+  const std::vector<std::int32_t> blocks(256, 1);
+  const auto items = [&](int rows) {
+    std::vector<std::vector<EntryRow>> seen;
+    for (std::int32_t i = 0; i < rows; ++i) {
+      seen.push_back({{i, 8191, 8192}});
+    }
+    std::vector<Entry> entries;
+    for (const auto& row : seen) {
+      entries.push_back({.blocks = blocks, .num_tokens = 8192, .rows = row});
+    }
+    return make_device_plan({.heads = 32, .kv_heads = 8, .head_dim = 128}, entries, rows,
+                            {.block_tokens = 32, .many_workers = 132, .one_kernel = true})
+        .few.size();
+  };
+  EXPECT_EQ(items(1), 16u);
+  EXPECT_EQ(items(16), 16u);
+  EXPECT_GT(items(9), 18u) << "72 of 132 multiprocessors would read";
+}
+
 TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     const Scene scene = random_scene(seed);

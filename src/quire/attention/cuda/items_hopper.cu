@@ -345,12 +345,24 @@ class Columns {
       if (there && t == 0) {
         writer.put_stats();
       }
+      if (__any_sync(0xffffffffu, there && writer.whole())) {
 #pragma unroll
-      for (int d = 0; d < D / 8; d += 4) {
-        float row[8];
-        gather(row, half, d, t);
-        if (there) {
-          writer.put<8>((d + t) * 8, row);
+        for (int d = 0; d < D / 8; d += 4) {
+          float row[8];
+          gather(row, half, d, t);
+          if (there && writer.whole()) {
+            writer.put_whole<8>((d + t) * 8, row);
+          }
+        }
+      }
+      if (__any_sync(0xffffffffu, there && !writer.whole())) {
+#pragma unroll
+        for (int d = 0; d < D / 8; d += 2) {
+          float piece[4];
+          pair_up(piece, half, d, t);
+          if (there && !writer.whole()) {
+            writer.put_part((d + t % 2) * 8 + t / 2 * 4, piece);
+          }
         }
       }
     }
@@ -417,6 +429,20 @@ class Columns {
         row[2 * i] = other == i ? x[0] : row[2 * i];
         row[2 * i + 1] = other == i ? x[1] : row[2 * i + 1];
       }
+    }
+  }
+
+  // Of two tiles of eight dimensions an even lane gets four of the first and an odd one of the
+  // second: what four lanes write fills whole sectors of 32 bytes. Half sectors take three times
+  // as long.
+  __device__ void pair_up(float (&piece)[4], int half, int first, int t) const {
+    const bool odd = t % 2 == 1;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float low = out_[first][2 * half + c], high = out_[first + 1][2 * half + c];
+      const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+      piece[c] = odd ? other : low;
+      piece[2 + c] = odd ? high : other;
     }
   }
 

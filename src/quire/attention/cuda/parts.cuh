@@ -34,6 +34,9 @@ class PartWriter {
     }
   }
 
+  // Whether there is nothing to merge.
+  [[nodiscard]] __device__ bool whole() const { return whole_; }
+
   // N = 2, 4 or 8 neighbouring dimensions from `dim`, a multiple of N, on.
   template <int N>
   __device__ void put(int dim, const float (&value)[N]) const {
@@ -41,6 +44,12 @@ class PartWriter {
       put_whole(dim, value);
       return;
     }
+    put_part(dim, value);
+  }
+
+  // The same of one that is not whole(), and of one that is.
+  template <int N>
+  __device__ void put_part(int dim, const float (&value)[N]) const {
     float* to = args_.work.part_values + at_ * args_.kv.head_dim + dim;
 #pragma unroll
     for (int i = 0; i < N; i += N < 4 ? 2 : 4) {
@@ -51,13 +60,6 @@ class PartWriter {
       }
     }
   }
-
- private:
-  template <int N>
-  struct alignas(2 * N) Words {
-    std::uint32_t word[N / 2];
-  };
-
   template <int N>
   __device__ void put_whole(int dim, const float (&value)[N]) const {
     std::uint16_t* to = args_.out + at_ * args_.head_dim + dim;
@@ -79,6 +81,12 @@ class PartWriter {
       }
     }
   }
+
+ private:
+  template <int N>
+  struct alignas(2 * N) Words {
+    std::uint32_t word[N / 2];
+  };
 
   const AttentionArgs& args_;
   const bool whole_;
