@@ -1,16 +1,20 @@
 // Whether computing waits for a load: a sequence comes from a file onto a GPU layer by layer while
-// a prompt behind it is computed. Load alone, compute alone (the KV is in place), and both at once.
+// a prompt behind it is computed. The load alone (one token is computed behind it, which needs all
+// layers), the prompt alone (the KV is in place), and both at once; beside them a load that is
+// waited for before anything is computed.
 //
 //   load_overlap_bench [MODEL [SAVED TOKENS [NEW TOKENS [FOLDER]]]]
 //
 // Were the first layer computed only when the last one has arrived, both would take the sum of the
-// two. Bar: at most 0.95 of it. Medians; the three are measured in turn. The file lies in memory.
+// two. Bar: at most 0.9 of it. Medians; all are measured in turn. The file lies in memory.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using Ids = std::vector<TokenId>;
 
 constexpr int kRounds = 15;
-constexpr double kBar = 0.95;
+constexpr double kBar = 0.9;
 
 // Below 32,000, where the smallest vocabulary of a preset ends.
 Ids some_ids(std::size_t count, TokenId first) {
@@ -52,41 +56,38 @@ double median(std::vector<double> values) {
 }
 
 // Computes what is appended, and one token behind it.
-void compute(Sequence& sequence, const Ids& added) {
+void compute(Sequence& sequence, std::span<const TokenId> added) {
   check(sequence.append(added));
   [[maybe_unused]] const auto output =
       must(sequence.generate({.temperature = 0, .max_tokens = 1, .ignore_eos = true}));
 }
 
 struct Times {
+  double waited = 0;  // load, then compute
   double load = 0, compute = 0, both = 0;
 };
 
 Times measure(LLM& llm, const Sequence& in_place, const std::string& file, const Ids& added) {
-  std::vector<double> load, alone, both;
+  std::vector<double> waited, load, alone, both;
+  const auto time = [](std::vector<double>& times, const std::function<Sequence()>& make,
+                       std::span<const TokenId> ids) {
+    const auto start = Clock::now();
+    Sequence sequence = make();
+    compute(sequence, ids);
+    times.push_back(milliseconds_since(start));
+  };
+  const auto whole = [&] { return must(llm.load_sequence(file)); };
+  const auto at_once = [&] { return must(llm.load_sequence(file, {.wait = false})); };
   for (int round = 0; round <= kRounds; ++round) {  // the first one is not counted
-    auto start = Clock::now();
-    {
-      const Sequence loaded = must(llm.load_sequence(file));
-    }
-    load.push_back(milliseconds_since(start));
-    start = Clock::now();
-    {
-      Sequence fork = must(in_place.fork());
-      compute(fork, added);
-    }
-    alone.push_back(milliseconds_since(start));
-    start = Clock::now();
-    {
-      Sequence loading = must(llm.load_sequence(file, {.wait = false}));
-      compute(loading, added);
-    }
-    both.push_back(milliseconds_since(start));
+    time(waited, whole, added);
+    time(load, at_once, std::span(added).first(1));
+    time(alone, [&] { return must(in_place.fork()); }, added);
+    time(both, at_once, added);
   }
-  for (std::vector<double>* const times : {&load, &alone, &both}) {
+  for (std::vector<double>* const times : {&waited, &load, &alone, &both}) {
     times->erase(times->begin());
   }
-  return {median(load), median(alone), median(both)};
+  return {median(waited), median(load), median(alone), median(both)};
 }
 
 bool run(const std::string& model, std::size_t saved, std::size_t added,
@@ -109,7 +110,7 @@ bool run(const std::string& model, std::size_t saved, std::size_t added,
       "%.0f %% of the shorter hidden%s\n",
       times.load, times.compute, times.both, times.both / sum,
       times.both / std::max(times.load, times.compute), 100 * hidden,
-      met ? "" : "  bar 0.95 NOT MET");
+      met ? "" : "  bar 0.9 NOT MET");
   return met;
 }
 

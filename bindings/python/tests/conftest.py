@@ -36,6 +36,14 @@ if DEVICE != "cpu":
     compute_on(DEVICE)
 
 
+def pytest_collection_modifyitems(config, items):
+    """Elsewhere than on the CPU: not those that are marked `cpu_only`."""
+    left_out = [item for item in items if DEVICE != "cpu" and item.get_closest_marker("cpu_only")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 def some_ids(count, seed=0):
     return np.random.default_rng(seed).integers(10, 1500, count).tolist()
 
