@@ -105,6 +105,7 @@ bool run(const std::string& model, std::size_t saved, std::size_t added,
   const bool met = times.both <= kBar * sum;
   std::printf("%s: %zu saved tokens (%.0f MB), %zu computed behind them\n", model.c_str(), saved,
               megabytes, added);
+  std::printf("load waited for, then compute: %.1f ms\n", times.waited);
   std::printf(
       "load %.1f ms, compute %.1f ms, both %.1f ms: %.2f of the sum, %.2f of the longer, "
       "%.0f %% of the shorter hidden%s\n",

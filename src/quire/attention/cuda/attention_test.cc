@@ -42,7 +42,7 @@ float widen(DType dtype, std::uint16_t bits) {
 }
 
 // The norm of a head's error beside the norm of the head. Keys, values and queries are exact;
-// probabilities and results are rounded, by 2^-9 of each in bf16 and by 2^-12 in fp16. Where many
+// probabilities and results are rounded, by 2^-8 of each in bf16 and by 2^-11 in fp16. Where many
 // values cancel, the errors of their probabilities do alike.
 double tolerance(DType dtype) { return dtype == DType::kFloat16 ? 8e-4 : 6e-3; }
 
