@@ -59,7 +59,9 @@ void add_engine_options(CLI::App& command, LLMOptions& options) {
       .add_flag("!--not-deterministic", options.deterministic,
                 "on a GPU: faster; the last bits then depend on what is computed together")
       ->group(group);
-  command.add_option("--dtype", options.dtype, "compute type: auto, float32, bfloat16")
+  command
+      .add_option("--dtype", options.dtype,
+                  "compute type: auto, float32, bfloat16, float16 (on a GPU)")
       ->group(group);
   command
       .add_option_function<std::string>(
@@ -67,7 +69,9 @@ void add_engine_options(CLI::App& command, LLMOptions& options) {
           [&options](const std::string& name) { options.quantize = name == "none" ? "" : name; },
           "weights, while loading: none, q8g32, q4g32")
       ->group(group);
-  command.add_option("--kv-dtype", options.kv_dtype, "auto (= dtype), float32, bfloat16")
+  command
+      .add_option("--kv-dtype", options.kv_dtype,
+                  "auto (= dtype), float32, bfloat16, float16 (on a GPU)")
       ->group(group);
   command.add_option("--block-tokens", options.block_tokens, "tokens of a KV block, 1..256")
       ->group(group);

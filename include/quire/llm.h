@@ -31,9 +31,10 @@ struct LLMOptions {
                               // what was cached; false: faster on a GPU. The CPU always is
   std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
                                // GGUF tensors from their own codes; on a GPU always "bfloat16")
-                               // | "float32" | "bfloat16"
+                               // | "float32" | "bfloat16" | "float16" (only on a GPU)
   std::string quantize;        // weights: "" (none) | "q8g32" | "q4g32", done while loading
-  std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16"
+  std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16" |
+                                   // "float16"; on a GPU as dtype
   std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;  // of KV blocks, never exceeded;
                                                          // or kAutoBudget

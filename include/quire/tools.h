@@ -50,7 +50,7 @@ struct BenchRecord {
   std::int64_t depth_tokens = 0;
   std::int64_t batch = 1;
   std::int64_t shared_tokens = 0;
-  std::string weights;  // float32 | bfloat16 | q8g32 | q4g32 | q4m32
+  std::string weights;  // float32 | bfloat16 | q8g32 | q4g32 | q4m32 | float16
   std::string kv;
   std::string device;
   std::int64_t threads = 0;

@@ -300,9 +300,92 @@ TEST(Gpu, WithoutADtypeItComputesInBfloat16) {
   EXPECT_EQ(last_logits(left_open, ids), last_logits(chosen, ids));
 }
 
+// fp16 has 3 bits more than bf16, so its logits are nearer to fp32's than bf16's by most of 8: half
+// of that is asked for.
+TEST(Gpu, InFloat16LogitsAreNearerToFp32ThanInBfloat16) {
+  LLM half = open("cuda", "float16"), gpu = open("cuda"), exact = open("cpu", "float32");
+  double ours = 0, theirs = 0;
+  for (const std::size_t length : {1, 5, 32, 33, 200, 700, 1500}) {
+    const Ids ids = some_ids(length, static_cast<std::uint32_t>(length));
+    const auto want = last_logits(exact, ids);
+    ours = std::max(ours, distance(want, last_logits(half, ids)));
+    theirs = std::max(theirs, distance(want, last_logits(gpu, ids)));
+  }
+  EXPECT_LE(ours, theirs / 4);
+}
+
+TEST(Gpu, InFloat16GreedyIdsAreThoseOfTheCpusFp32) {
+  LLMOptions fast = on("cuda", "float16");
+  fast.deterministic = false;
+  const std::string cards =
+      "Card 7. Ada trades in apples. Card 9. Ben lives in Oslo. Question: what does Ada trade in?";
+  const SamplingParams params = {.temperature = 0, .max_tokens = 16};
+  const Ids want = open("cpu", "float32").generate(cards, params).value().token_ids;
+  EXPECT_EQ(open("cuda", "float16").generate(cards, params).value().token_ids, want);
+  EXPECT_EQ(LLM::open(kModel, fast).value().generate(cards, params).value().token_ids, want);
+}
+
+TEST(Gpu, InFloat16AWarmRequestGivesTheBitsOfAColdOneAndABatchThoseOfEachAlone) {
+  LLM gpu = open("cuda", "float16");
+  const Ids prompt = some_ids(300, 1);
+  const Ids longer = joined(prompt, some_ids(50, 2));
+  const auto cold = last_logits(gpu, longer);
+  const Ids alone = answer(gpu, prompt);
+  EXPECT_EQ(gpu.forward(longer, ForwardReuse::kExact, ForwardRows::kLast).value().logits, cold);
+  const std::vector<Prompt> prompts = {Prompt(some_ids(77, 3)), Prompt(prompt)};
+  EXPECT_EQ(gpu.generate_batch(prompts, {&kGreedy, 1}).value()[1].token_ids, alone);
+}
+
+TEST(Gpu, Float16KvGoesOnWhereItFitsAndIsRefusedByNameElsewhere) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "half.qkv", again = folder.path() / "again.qkv";
+  Ids want;
+  {
+    LLM half = open("cuda", "float16");
+    Sequence sequence = half.sequence(some_ids(200, 8)).value();
+    ASSERT_TRUE(sequence.save(file).ok());
+    want = sequence.generate(kGreedy).value().token_ids;
+  }
+  LLM half = open("cuda", "float16");
+  Sequence sequence = half.load_sequence(file).value();
+  ASSERT_TRUE(sequence.save(again).ok());
+  EXPECT_EQ(sequence.generate(kGreedy).value().token_ids, want);
+  EXPECT_LT(stat(half, "tokens_computed"), 30);
+  for (const char* const device : {"cpu", "cuda"}) {
+    LLM other = open(device);
+    const auto refused = other.load_sequence(file);
+    ASSERT_FALSE(refused.ok()) << device;
+    EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
+    EXPECT_THAT(refused.error().message, HasSubstr("dtype is float16, here it is bfloat16"));
+  }
+}
+
+TEST(Gpu, InFloat16ChunksGiveTheLogitsOfTheCpusFp32) {
+  const auto open_as = [](const char* device, const char* dtype) {
+    return ChunkedLLM::open(kModel, on(device, dtype), {}).value();
+  };
+  ChunkedLLM half = open_as("cuda", "float16"), exact = open_as("cpu", "float32");
+  CompositionSpec spec = register_scene(half), theirs = register_scene(exact);
+  EXPECT_NE(spec.query_chunk_id, theirs.query_chunk_id) << "ids name the format too";
+  for (const Selector selector : {Selector::kQueryAttention, Selector::kValueDeviation}) {
+    for (CompositionSpec* const each : {&spec, &theirs}) {
+      each->mode = ReuseMode::kBlend;
+      each->blend = {.selector = selector, .share = 0.3};
+    }
+    EXPECT_LE(distance(exact.logits_from_chunks(theirs).value().logits,
+                       half.logits_from_chunks(spec).value().logits),
+              0.03);
+  }
+}
+
 TEST(Gpu, WhatItCannotDoIsATypedError) {
   EXPECT_EQ(LLM::open(kModel, on("cuda:99")).error().code, ErrorCode::kDevice);
   EXPECT_EQ(LLM::open(kModel, on("cuda", "float32")).error().code, ErrorCode::kUnsupported);
+  LLMOptions mixed = on("cuda", "bfloat16");
+  mixed.kv_dtype = "float16";
+  const auto refused = LLM::open(kModel, mixed);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("KV has the type of the weights"));
   LLMOptions large = on("cuda");
   large.kv_budget_bytes = std::int64_t{1} << 39;
   EXPECT_EQ(LLM::open(kModel, large).error().code, ErrorCode::kOutOfBlocks);

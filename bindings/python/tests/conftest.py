@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -17,7 +18,30 @@ import quire
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 MODEL = ROOT / "models" / "cardfile" / "model"
+# Where models compute that name no device, as in the C++ tests: QUIRE_TEST_DEVICE=cuda on a GPU machine.
+DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "cpu")
 KEEPER = "You are the keeper of a card file. Answer from the cards."
+
+
+def compute_on(device):
+    """Makes `device` the default of the classes that open a model."""
+    for opens in (quire.LLM, quire.ChunkedLLM):
+        def init(self, *args, _init=opens.__init__, **options):
+            _init(self, *args, **{"device": device, **options})
+
+        opens.__init__ = init
+
+
+if DEVICE != "cpu":
+    compute_on(DEVICE)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Elsewhere than on the CPU: not those that are marked `cpu_only`."""
+    left_out = [item for item in items if DEVICE != "cpu" and item.get_closest_marker("cpu_only")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def some_ids(count, seed=0):

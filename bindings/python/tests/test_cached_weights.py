@@ -9,6 +9,8 @@ from conftest import MODEL, some_ids
 
 import quire
 
+pytestmark = pytest.mark.cpu_only  # a GPU has its weights in a layout of its own
+
 
 def start(store, kind=quire.LLM, **options):
     """What a start has read and mapped, its remarks, and logits."""

@@ -129,6 +129,7 @@ while True:
 """
 
 
+@pytest.mark.cpu_only
 def test_a_writer_killed_at_any_time_leaves_a_good_one(tmp_path):
     oracle = {}
     for delay in (0, 0.003, 0.011, 0.027, 0.05, 0.1):

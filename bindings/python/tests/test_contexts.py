@@ -298,6 +298,7 @@ def test_the_store_of_the_model_is_that_of_its_contexts(tmp_path):
                 other.restore("ada")
 
 
+@pytest.mark.cpu_only
 def test_foreign_items_of_a_shared_store_are_never_used(llm, tmp_path):
     with quire.LLM(MODEL, threads=2, kv_dtype="float32") as foreign:
         theirs = ContextManager(foreign, store=tmp_path)
@@ -354,6 +355,7 @@ print(json.dumps([ids, logits, output.token_ids, output.logprobs]))
 """
 
 
+@pytest.mark.cpu_only
 def test_saved_items_are_there_for_the_next_process(llm, tmp_path):
     params = {"seed": 3, "max_tokens": 64, "ignore_eos": True, "logprobs": 2}
     code = CHILD.format(

@@ -21,6 +21,7 @@ def test_answers_equal_the_golden_file(llm, goldens):
     assert [o.token_ids for o in outputs] == [g["greedy"] for g in goldens[:20]]
 
 
+@pytest.mark.cpu_only
 def test_logits_of_forward_equal_the_golden_file(goldens):
     with quire.LLM(MODEL, dtype="float32", threads=2) as llm:
         for golden in goldens[:20]:

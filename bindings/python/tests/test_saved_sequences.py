@@ -109,6 +109,7 @@ def test_another_process_goes_on_with_the_same_bits(tmp_path):
     assert first.read_bytes() == second.read_bytes()  # all KV
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("options", [{"kv_dtype": "float32"}, {"dtype": "float32"}, {"quantize": "q8g32"}, {"block_tokens": 64}])
 def test_another_model_or_format_is_refused(llm, tmp_path, options):
     with llm.sequence(some_ids(40)) as seq:

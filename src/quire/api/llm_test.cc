@@ -375,6 +375,20 @@ TEST(LLM, OptionsOutOfRangeAreRefusedByName) {
   EXPECT_EQ(LLM::open("no/such/model").error().code, ErrorCode::kIo);
 }
 
+TEST(LLM, Float16IsForAGpu) {
+  if (on_gpu()) {
+    EXPECT_TRUE(LLM::open(kModel, here({.dtype = "float16"})).ok());
+    return;
+  }
+  for (const LLMOptions& options :
+       {LLMOptions{.dtype = "float16"}, LLMOptions{.kv_dtype = "float16"}}) {
+    const auto llm = LLM::open(kModel, options);
+    ASSERT_FALSE(llm.ok());
+    EXPECT_EQ(llm.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(llm.error().message, HasSubstr("dtype \"float16\" needs a GPU"));
+  }
+}
+
 TEST(LLM, AfterCloseEveryCallSaysSo) {
   LLM llm = open_demo();
   auto stream = llm.stream(some_ids(8, 2), {.max_tokens = 1500, .ignore_eos = true});

@@ -85,8 +85,8 @@ Status LLMOptions::validate() const {
             base::str_cat("device must be \"cpu\", \"cuda\" or \"cuda:N\", not ",
                           base::quoted(device))};
   }
-  QUIRE_TRY_STATUS(check_name("dtype", dtype, {"auto", "float32", "bfloat16"}));
-  QUIRE_TRY_STATUS(check_name("kv_dtype", kv_dtype, {"auto", "float32", "bfloat16"}));
+  QUIRE_TRY_STATUS(check_name("dtype", dtype, {"auto", "float32", "bfloat16", "float16"}));
+  QUIRE_TRY_STATUS(check_name("kv_dtype", kv_dtype, {"auto", "float32", "bfloat16", "float16"}));
   QUIRE_TRY_STATUS(check_name("quantize", quantize, {"", "q8g32", "q4g32"}));
   if (cache_weights && store.empty()) {
     return {ErrorCode::kInvalidArgument,

@@ -1,6 +1,7 @@
 // Arrivals: KV on its way from files into blocks that sequences have already. A thread reads layer
 // after layer, so computing begins when the first one is there and waits, layer by layer, for the
-// rest.
+// rest. To a device several threads read, each a layer of its own: nothing else needs the cores
+// then, and one thread reads and checks a tenth of what the bus takes.
 //
 // A block of a load that failed is bad until it is free again, and so is every copy of it. What has
 // been computed over a bad block may not be used: its request fails with the error of the load.
@@ -45,16 +46,15 @@ class Arrivals {
 
    private:
     friend class Arrivals;
-    [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves);
-    // By way of host memory.
-    [[nodiscard]] Status read_to_device(const kv_store::KVFilePart& from, int layer,
-                                        kv_store::PagedStore& shelves);
+    // `staging`: the reading thread's, for a layer of the largest part so far.
+    [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves,
+                                    device::HostBuffer& staging) const;
+    [[nodiscard]] std::int64_t bytes(const kv_store::PagedStore& shelves) const;
     void note(int layers, Status status);
 
     const std::vector<kv_store::KVFilePart> parts_;
     const int all_layers_;
-    device::HostBuffer staging_;  // the reading thread's: a layer of the largest part so far
-    std::mutex mutex_;            // guards what follows
+    std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
     int layers_ = 0;  // that are there
     Status status_;
@@ -96,6 +96,7 @@ class Arrivals {
     kv::BlockRef block;  // bad while it is this one
     Status why;
   };
+  class Readers;
   void run();
   void read(const LoadRef& load);
   void finish(const LoadRef& load, const Status& status);

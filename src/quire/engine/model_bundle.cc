@@ -194,13 +194,17 @@ tensor::DType compute_dtype(const std::string& name, tensor::DType checkpoint) {
     return checkpoint == tensor::DType::kFloat32 ? tensor::DType::kFloat32
                                                  : tensor::DType::kBFloat16;
   }
+  if (name == "float16") {
+    return tensor::DType::kFloat16;
+  }
   return name == "float32" ? tensor::DType::kFloat32 : tensor::DType::kBFloat16;
 }
 
 kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType dtype) {
   if (quantize.empty()) {
-    return dtype == tensor::DType::kFloat32 ? kernels::WeightFormat::kF32
-                                            : kernels::WeightFormat::kBf16;
+    constexpr kernels::WeightFormat kFormats[] = {
+        kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kF16};
+    return kFormats[static_cast<std::uint8_t>(dtype)];
   }
   return quantize == "q8g32" ? kernels::WeightFormat::kQ8g32 : kernels::WeightFormat::kQ4g32;
 }
@@ -210,16 +214,31 @@ struct Formats {
   tensor::DType kv;
 };
 
-Formats choose_formats(const BundleOptions& options, tensor::DType checkpoint) {
+Result<Formats> choose_formats(const BundleOptions& options, tensor::DType checkpoint) {
   const tensor::DType dtype = compute_dtype(options.dtype, checkpoint);
-  return {weight_format(options.quantize, dtype), compute_dtype(options.kv_dtype, dtype)};
+  // "auto": as the weights are, also where those are fp16.
+  const tensor::DType kv =
+      options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
+  if (options.placement.accelerator == nullptr &&
+      (dtype == tensor::DType::kFloat16 || kv == tensor::DType::kFloat16)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(dtype == tensor::DType::kFloat16 ? "dtype" : "kv_dtype",
+                          " \"float16\" needs a GPU: the CPU computes in float32 or bfloat16")};
+  }
+  if (options.placement.accelerator != nullptr && kv != dtype) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("on a GPU KV has the type of the weights, which is ",
+                          tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
+                          "\" is another")};
+  }
+  return Formats{weight_format(options.quantize, dtype), kv};
 }
 
 Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
-  const Formats formats = choose_formats(options, config.checkpoint_dtype);
+  QUIRE_TRY(const Formats formats, choose_formats(options, config.checkpoint_dtype));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
                                                  options.placement));
   ModelBundle bundle;
@@ -297,7 +316,7 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   }
   QUIRE_TRY(const std::string path, locate(model));
   QUIRE_TRY(const auto source, open_source(path));
-  const Formats formats = choose_formats(options, source.config.checkpoint_dtype);
+  QUIRE_TRY(const Formats formats, choose_formats(options, source.config.checkpoint_dtype));
   const model::LoadOptions load{.format = formats.weights,
                                 .keep_codes = options.quantize.empty() && options.dtype == "auto",
                                 .progress = options.progress};

@@ -12,8 +12,8 @@
 namespace quire::kernels {
 namespace {
 
-// Element d of a token lies at `first + d * step` words of two bytes (bf16) or four (fp32), for
-// bf16 keys in pairs: (d / 2 * step + d % 2).
+// Element d of a token lies at `first + d * step` words of two bytes (bf16, fp16) or four (fp32),
+// for 16-bit keys in pairs: (d / 2 * step + d % 2).
 struct Layout {
   std::ptrdiff_t first = 0;
   std::ptrdiff_t step = 1;
@@ -28,7 +28,8 @@ float load(const std::byte* data, tensor::DType dtype, std::ptrdiff_t index) {
   }
   std::uint16_t bits = 0;
   std::memcpy(&bits, data + index * std::ptrdiff_t{sizeof(bits)}, sizeof(bits));
-  return tensor::bf16_to_float(bits);
+  return dtype == tensor::DType::kFloat16 ? tensor::fp16_to_float(bits)
+                                          : tensor::bf16_to_float(bits);
 }
 
 void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std::ptrdiff_t offset,

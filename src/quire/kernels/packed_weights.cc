@@ -25,13 +25,13 @@ constexpr int kTileColumns = 16;
 constexpr int kScaleBytes = 64;  // 32 fp16
 constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
 
-static_assert(std::size(KernelTable{}.matmul) == kWeightFormats &&
-              std::size(KernelTable{}.row_formats) == kWeightFormats);
+static_assert(std::size(KernelTable{}.matmul) == kCpuWeightFormats &&
+              std::size(KernelTable{}.row_formats) == kCpuWeightFormats);
 
 // Where input k of a column lives, counted in elements from the column's first one. Layouts: see
 // the header.
 constexpr int f32_offset(int column, int k) { return k * kPanelColumns + column; }
-constexpr int bf16_offset(int column, int k) {
+constexpr int half_offset(int column, int k) {
   const int tile = column / kTileColumns;
   return ((tile * 16 + k / 2) * kTileColumns + column % kTileColumns) * 2 + k % 2;
 }
@@ -121,7 +121,11 @@ void pack_column(const KernelTable& table, WeightFormat format, const float* w, 
     std::uint16_t rounded[kStepDepth];
     table.round_bf16(w, kStepDepth, rounded);
     for (int k = 0; k < kStepDepth; ++k) {
-      put(step + std::ptrdiff_t{2} * bf16_offset(column, k), rounded[k]);
+      put(step + std::ptrdiff_t{2} * half_offset(column, k), rounded[k]);
+    }
+  } else if (format == WeightFormat::kF16) {
+    for (int k = 0; k < kStepDepth; ++k) {
+      put(step + std::ptrdiff_t{2} * half_offset(column, k), tensor::float_to_fp16(w[k]));
     }
   } else if (format == WeightFormat::kQ8g32) {
     pack_q8(w, column, step);
@@ -197,10 +201,11 @@ void unpack_f32(const std::byte* step, int column, float* w) {
   }
 }
 
-void unpack_bf16(const std::byte* step, int column, float* w) {
+template <float (*kWiden)(std::uint16_t)>
+void unpack_half(const std::byte* step, int column, float* w) {
   for (int k = 0; k < kStepDepth; ++k) {
-    const std::byte* from = step + std::ptrdiff_t{2} * bf16_offset(column, k);
-    w[k] = tensor::bf16_to_float(get<std::uint16_t>(from));
+    const std::byte* from = step + std::ptrdiff_t{2} * half_offset(column, k);
+    w[k] = kWiden(get<std::uint16_t>(from));
   }
 }
 
@@ -236,12 +241,13 @@ void unpack_q4m(const std::byte* step, int column, float* w) {
 
 // 32 inputs of one column of a step, by WeightFormat.
 constexpr void (*kUnpackColumn[])(const std::byte* step, int column, float* w) = {
-    unpack_f32, unpack_bf16, unpack_q8, unpack_q4, unpack_q4m};
+    unpack_f32, unpack_half<tensor::bf16_to_float>, unpack_q8, unpack_q4,
+    unpack_q4m, unpack_half<tensor::fp16_to_float>};
 
 }  // namespace
 
 const char* format_name(WeightFormat format) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32", "q4m32"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16"};
   return kNames[static_cast<std::uint8_t>(format)];
 }
 
@@ -296,7 +302,9 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
 PackedWeights PackedWeights::pack_codes(const Context& context, WeightFormat format,
                                         std::int64_t columns, std::int64_t depth,
                                         const CodeSource& source) {
-  QUIRE_CHECK(format >= WeightFormat::kQ8g32 && depth % kStepDepth == 0, "no rows of codes");
+  QUIRE_CHECK(
+      format >= WeightFormat::kQ8g32 && format <= WeightFormat::kQ4m32 && depth % kStepDepth == 0,
+      "no rows of codes");
   PackedWeights packed;
   packed.allocate(format, columns, depth);
   if (packed.data() == nullptr) {

@@ -7,6 +7,7 @@
 //
 //   f32    step = [32 inputs][32 outputs]                                         4096 bytes
 //   bf16   step = 2 tiles x [16 pairs][16 outputs][2]                             2048 bytes
+//   fp16   as bf16; only a GPU computes with it
 //   q8g32  step = 32 fp16 scales, 2 tiles x [8 quads][16 outputs][4] of w + 128   1088 bytes
 //   q4g32  step = 32 fp16 scales, 2 tiles x [4][16 outputs][4] of two (w + 8)      576 bytes
 //          (low nibbles: quads 0..3, high nibbles: quads 4..7)
@@ -37,14 +38,15 @@ inline constexpr std::uint32_t kPackingVersion = 1;
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kStepDepth = 32;
 
-enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32 };
-inline constexpr int kWeightFormats = 5;
+enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32, kF16 };
+inline constexpr int kWeightFormats = 6;
+inline constexpr int kCpuWeightFormats = 5;  // the first ones: what the CPU has kernels for
 
 [[nodiscard]] constexpr int step_bytes(WeightFormat format) {
-  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640};
+  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 2048};
   return kBytes[static_cast<std::uint8_t>(format)];
 }
-// "float32", "bfloat16", "q8g32", "q4g32", "q4m32".
+// "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
 // Bytes of such a matrix as packed; nothing unless both sizes are 1 to kMaxPackedSize.

@@ -49,6 +49,29 @@ TEST_F(PackedWeightsTest, Bf16KeepsRepresentableValues) {
   EXPECT_EQ(reference::unpack_weights(packed), w);
 }
 
+// No matrix product of the CPU takes it: it is packed for a GPU.
+TEST_F(PackedWeightsTest, Fp16KeepsRepresentableValuesAndLiesAsBf16Does) {
+  std::vector<float> w = test::random_floats(48, 75, 1);
+  for (float& v : w) {
+    v = tensor::fp16_to_float(tensor::float_to_fp16(v));
+  }
+  const PackedWeights half = test::pack_plain(context_, WeightFormat::kF16, w, 48, 75);
+  const PackedWeights bf16 = test::pack_plain(context_, WeightFormat::kBf16, w, 48, 75);
+  ASSERT_EQ(half.size_bytes(), bf16.size_bytes());
+  std::vector<float> row(75);
+  for (std::int64_t column = 0; column < 48; ++column) {
+    half.unpack_row(column, row);
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), w.begin() + column * 75)) << column;
+  }
+  for (std::size_t i = 0; i < half.size_bytes(); i += 2) {
+    std::uint16_t a = 0, b = 0;
+    std::memcpy(&a, half.data() + i, 2);
+    std::memcpy(&b, bf16.data() + i, 2);
+    const float value = tensor::fp16_to_float(a);  // bf16 rounds it by 2^-8 of itself at most
+    EXPECT_NEAR(tensor::bf16_to_float(b), value, std::fabs(value) / 255);
+  }
+}
+
 // The header's picture, element by element.
 TEST_F(PackedWeightsTest, StepsAreLaidOutAsTheHeaderSays) {
   std::vector<float> w(std::size_t{64} * 64);

@@ -35,7 +35,9 @@ constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
 
-enum class DTypeCode : std::uint8_t { kFloat32 = 1, kBFloat16 = 2 };
+// Codes of dtypes: 1, 2, ...
+constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat16,
+                                tensor::DType::kFloat16};
 
 // What tells one kind of file from another.
 struct KindTraits {
@@ -68,13 +70,10 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   if (reader.failed()) {
     return too_short();
   }
-  if (code != static_cast<std::uint32_t>(DTypeCode::kFloat32) &&
-      code != static_cast<std::uint32_t>(DTypeCode::kBFloat16)) {
+  if (code < 1 || code > kDTypes.size()) {
     return {ErrorCode::kUnsupported, base::str_cat("dtype ", code, " is unknown here")};
   }
-  geometry.dtype = code == static_cast<std::uint32_t>(DTypeCode::kFloat32)
-                       ? tensor::DType::kFloat32
-                       : tensor::DType::kBFloat16;
+  geometry.dtype = kDTypes[code - 1];
   return geometry;
 }
 
@@ -201,8 +200,8 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   out.put(geometry.kv_heads);
   out.put(geometry.head_dim);
   out.put(geometry.block_tokens);
-  out.put(static_cast<std::uint32_t>(
-      geometry.dtype == tensor::DType::kFloat32 ? DTypeCode::kFloat32 : DTypeCode::kBFloat16));
+  out.put(
+      static_cast<std::uint32_t>(std::ranges::find(kDTypes, geometry.dtype) - kDTypes.begin() + 1));
   out.put(static_cast<std::uint32_t>(header.codec));
   out.put(static_cast<std::uint32_t>(content.runs.size()));
   out.put(static_cast<std::uint32_t>(content.metadata_json.size()));

@@ -54,7 +54,7 @@ Saved two_runs(const KVGeometry& geometry) {
 
 TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
   const TemporaryFolder folder;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const bool compress : {false, true}) {
       const PagedStore from = random_shelves(small_geometry(dtype), 6, 1);
       const Saved saved = two_runs(from.geometry());
@@ -115,14 +115,14 @@ TEST(KVFile, IsTheSameWhetherItIsWrittenThroughThePageCacheOrPastIt) {
 // The oracle is the naive layout of tensor/paged_kv_view.h.
 TEST(KVFile, NothingOfASlotWithoutATokenIsWritten) {
   const TemporaryFolder folder;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const int tokens : {1, 2, 3, 4}) {
       PagedStore from = random_shelves(small_geometry(dtype), 2, 3);
       KVFileContent content = two_runs(from.geometry()).content;
       content.runs = {run_of(tokens)};
       const auto a = folder.path() / "a", b = folder.path() / "b";
       ASSERT_TRUE(write_kv_file(a, content, from, {{ids({1})}}, {.sync = false}).ok());
-      const int pack = dtype == DType::kBFloat16 ? 2 : 1, dim = 32, slots = 4;
+      const int pack = dtype == DType::kFloat32 ? 1 : 2, dim = 32, slots = 4;
       const int value_bytes = tensor::dtype_bytes(dtype);
       std::span<std::byte> block = from.head_blocks(1, 1, BlockId{1});
       for (int slot = tokens; slot < slots; ++slot) {
@@ -285,6 +285,9 @@ TEST(KVFile, SaysWhatDiffersFromTheModel) {
   other = small_geometry(DType::kFloat32);
   EXPECT_THAT(message(fingerprint_of(1), other),
               HasSubstr("dtype is bfloat16, here it is float32"));
+  other = small_geometry(DType::kFloat16);  // of the same size
+  EXPECT_THAT(message(fingerprint_of(1), other),
+              HasSubstr("dtype is bfloat16, here it is float16"));
   other = small_geometry(DType::kBFloat16, 8);
   EXPECT_THAT(message(fingerprint_of(1), other), HasSubstr("block_tokens is 4, here it is 8"));
   other = small_geometry();

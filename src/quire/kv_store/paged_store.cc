@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxBlockTokens = 256;
-constexpr int kWordBytes = 4;  // one fp32, two bf16
+constexpr int kWordBytes = 4;  // one fp32, two bf16 or fp16
 
 Status check_positive(const char* name, int value) {
   if (value >= 1) {
@@ -152,11 +152,6 @@ Status check_geometry(const tensor::KVGeometry& geometry) {
   QUIRE_TRY_STATUS(check_positive("kv_heads", geometry.kv_heads));
   QUIRE_TRY_STATUS(check_at_most("head_dim", geometry.head_dim, kMaxHeadDim));
   QUIRE_TRY_STATUS(check_at_most("block_tokens", geometry.block_tokens, kMaxBlockTokens));
-  if (geometry.dtype != tensor::DType::kBFloat16 && geometry.dtype != tensor::DType::kFloat32) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("kv store: dtype ", tensor::dtype_name(geometry.dtype),
-                          " is not supported; use bfloat16 or float32")};
-  }
   return {};
 }
 
@@ -364,7 +359,7 @@ void PagedStore::read_slots(int layer, int head, BlockId block, int tokens,
   if (geometry_.dtype == tensor::DType::kFloat32 || tokens % 2 == 0) {
     return;
   }
-  // The last pair of bf16 values [head_dim][2] came whole; its second half is another token's.
+  // The last pair of 16-bit values [head_dim][2] came whole; its second half is another token's.
   const std::ptrdiff_t dim = geometry_.stored_head_dim();
   std::byte* pair = to.data() + geometry_.head_block_bytes() / 2 + tokens / 2 * dim * kWordBytes;
   for (std::ptrdiff_t word = 0; word < dim; ++word) {

@@ -82,7 +82,7 @@ std::vector<std::byte> slot_bytes(const tensor::PagedKVView& view, int head, int
 }
 
 TEST(PagedStore, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const int block_tokens : {1, 2, 5, 32, 33}) {
       for (const int tokens : {0, 1, 2, 3, 4, 5, 31, 32, 33}) {
         if (tokens > block_tokens) {
@@ -190,10 +190,6 @@ TEST(PagedStore, RefusesGeometriesOutsideTheirRangesByName) {
   bad.block_tokens = 300;
   EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
             "kv store: block_tokens is 300, must be at most 256");
-  bad = good;
-  bad.dtype = DType::kFloat16;
-  EXPECT_EQ(message(bad, 1, ErrorCode::kUnsupported),
-            "kv store: dtype float16 is not supported; use bfloat16 or float32");
   EXPECT_EQ(message(good, 0, ErrorCode::kInvalidArgument),
             "kv store: num_blocks is 0, must be at least 1");
 }
@@ -239,7 +235,7 @@ void fill(PagedStore& store) {
 }
 
 TEST(PagedStore, ACopyOfALayerHoldsTheBytesOfItsBlocksInTheirOrder) {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     auto store = PagedStore::create(geometry_of(dtype, 7), 12).value();
     fill(store);
     const std::vector<BlockId> blocks = {{8}, {0}, {11}, {8}};
@@ -260,7 +256,7 @@ TEST(PagedStore, ACopyOfALayerHoldsTheBytesOfItsBlocksInTheirOrder) {
 }
 
 TEST(PagedStore, CopyRunMovesEverySlotToWhereItsTokenIsAndTouchesNoOther) {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const int block_tokens : {1, 7, 32}) {
       auto store = PagedStore::create(geometry_of(dtype, block_tokens), 12).value();
       const std::vector<BlockId> from = {{3}, {1}, {8}}, to = {{0}, {9}, {4}};

@@ -116,7 +116,7 @@ Result<std::vector<std::int64_t>> parse_parts(ByteReader& in, std::uint32_t coun
   std::vector<std::int64_t> offsets;
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto code = in.get<std::uint32_t>();
-    if (code >= kernels::kWeightFormats && code != kVectorCode) {
+    if (code >= kernels::kCpuWeightFormats && code != kVectorCode) {
       return {ErrorCode::kUnsupported, base::str_cat("weight format ", code, " is unknown here")};
     }
     StoredPart& stored = parts.emplace_back();

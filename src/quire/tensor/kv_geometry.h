@@ -14,8 +14,8 @@ namespace quire::tensor {
 struct KVGeometry {
   int layers = 0;
   int kv_heads = 0;
-  int head_dim = 0;                // as the model says, e.g. 80
-  DType dtype = DType::kBFloat16;  // kFloat32 or kBFloat16
+  int head_dim = 0;  // as the model says, e.g. 80
+  DType dtype = DType::kBFloat16;
   int block_tokens = 32;           // 1..256
   std::vector<int> window_tokens;  // [layers] sliding window, 0 = none; a row at position p sees
                                    // positions p - window + 1 .. p

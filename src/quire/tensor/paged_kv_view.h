@@ -11,12 +11,12 @@ namespace quire::tensor {
 
 // Block b of KV head h begins at data + h * head_stride + b * block_stride and holds, with
 // D = head_dim (a multiple of 32) and B = block_tokens rounded up to 2:
-//   bf16   K [D / 2][B][2], then V [B / 2][D][2]   (for B = 32: full AMX tiles)
+//   bf16   K [D / 2][B][2], then V [B / 2][D][2]   (for B = 32: full AMX tiles); fp16 too
 //   fp32   K [D][B],        then V [B][D]
 // Consecutive blocks of a head are consecutive in memory. Slots never written may hold anything.
 //
-// With `on_device` the addresses are a GPU's, the dtype is bf16, and a block holds K [B][D], then V
-// [B][D]: a token's elements lie together.
+// With `on_device` the addresses are a GPU's, the dtype is bf16 or fp16, and a block holds K
+// [B][D], then V [B][D]: a token's elements lie together.
 struct PagedKVView {
   std::byte* data = nullptr;
   std::ptrdiff_t head_stride = 0;   // bytes

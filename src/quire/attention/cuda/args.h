@@ -7,19 +7,21 @@
 #include <cstdint>
 
 #include "quire/attention/device_plan.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 
 // One layer of KV on the device. Block b of KV head h begins at data + h * head_stride + b *
 // block_stride (elements) and holds K [token][head_dim], and V [token][head_dim] from v_offset on.
 struct DeviceKV {
-  std::uint16_t* data = nullptr;    // bf16
+  std::uint16_t* data = nullptr;    // of dtype
   std::ptrdiff_t head_stride = 0;   // elements
   std::ptrdiff_t block_stride = 0;  // elements
   std::ptrdiff_t v_offset = 0;      // elements
   std::int32_t block_tokens = 0;
   std::int32_t block_shift = -1;  // its logarithm where it is a power of two: no division then
   std::int32_t head_dim = 0;      // stored: a multiple of 32
+  tensor::DType dtype = tensor::DType::kBFloat16;  // or kFloat16; queries and results too
 };
 
 // DeviceKV::block_shift of a block size.
@@ -53,11 +55,11 @@ struct DeviceWork {
 struct AttentionArgs {
   DeviceKV kv;
   DeviceWork work;
-  const std::uint16_t* q = nullptr;  // bf16 [queries, heads, stored head_dim], rotated
+  const std::uint16_t* q = nullptr;  // [queries, heads, stored head_dim], rotated
   std::int32_t heads = 0, kv_heads = 0;
   std::int32_t head_dim = 0;     // of the model, at most the stored one
   float scale_log2 = 0;          // softmax scale times log2(e)
-  std::uint16_t* out = nullptr;  // bf16 [rows, heads, head_dim]
+  std::uint16_t* out = nullptr;  // [rows, heads, head_dim]
   float* lse = nullptr;          // [rows, heads] natural log, -inf if nothing is seen; may be null
 };
 

@@ -27,12 +27,26 @@ namespace quire::attention::cuda {
 namespace {
 
 using device::cuda::test::must;
+using tensor::DType;
 
 struct Shape {
   int heads, kv_heads, head_dim, block_tokens;
+  DType dtype = DType::kBFloat16;
 };
 
-// Keys, values and queries as they are on the device; bf16 values as floats.
+constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat16};
+constexpr std::uint16_t kNaN = 0x7fc0;  // in both
+
+float widen(DType dtype, std::uint16_t bits) {
+  return dtype == DType::kFloat16 ? tensor::fp16_to_float(bits) : tensor::bf16_to_float(bits);
+}
+
+// The norm of a head's error beside the norm of the head. Keys, values and queries are exact;
+// probabilities and results are rounded, by 2^-8 of each in bf16 and by 2^-11 in fp16. Where many
+// values cancel, the errors of their probabilities do alike.
+double tolerance(DType dtype) { return dtype == DType::kFloat16 ? 8e-4 : 6e-3; }
+
+// Keys, values and queries as they are on the device.
 class Scene {
  public:
   Scene(const Shape& shape, int num_blocks, std::uint32_t seed)
@@ -41,8 +55,7 @@ class Scene {
         slots_((shape.block_tokens + 1) / 2 * 2),
         random_(seed) {
     // NaN wherever nobody writes.
-    kv_.assign(static_cast<std::size_t>(shape.kv_heads) * num_blocks * 2 * slots_ * stored_,
-               0x7fc0);
+    kv_.assign(static_cast<std::size_t>(shape.kv_heads) * num_blocks * 2 * slots_ * stored_, kNaN);
     num_blocks_ = num_blocks;
     free_.resize(static_cast<std::size_t>(num_blocks));
     std::iota(free_.begin(), free_.end(), 0);
@@ -61,8 +74,8 @@ class Scene {
         for (int dim = 0; dim < stored_; ++dim) {
           const bool real = dim < shape_.head_dim;
           const std::size_t at = place(blocks, token, head) + static_cast<std::size_t>(dim);
-          kv_[at] = real ? random_bf16() : 0;
-          kv_[at + v_offset()] = real ? random_bf16() : 0;
+          kv_[at] = real ? random_element() : 0;
+          kv_[at + v_offset()] = real ? random_element() : 0;
         }
       }
     }
@@ -78,9 +91,11 @@ class Scene {
   [[nodiscard]] std::size_t v_offset() const {
     return static_cast<std::size_t>(slots_) * static_cast<std::size_t>(stored_);
   }
-  [[nodiscard]] float at(std::size_t index) const { return tensor::bf16_to_float(kv_[index]); }
-  std::uint16_t random_bf16() {
-    return tensor::float_to_bf16(std::uniform_real_distribution<float>(-1, 1)(random_));
+  [[nodiscard]] float at(std::size_t index) const { return widen(shape_.dtype, kv_[index]); }
+  std::uint16_t random_element() {
+    const float value = std::uniform_real_distribution<float>(-1, 1)(random_);
+    return shape_.dtype == DType::kFloat16 ? tensor::float_to_fp16(value)
+                                           : tensor::float_to_bf16(value);
   }
 
   const Shape shape_;
@@ -127,7 +142,7 @@ class Attention : public device::cuda::test::GpuTest {
         std::vector<float>(part_size * scene.stored_, std::numeric_limits<float>::quiet_NaN()));
     const auto stats =
         upload(std::vector<float>(part_size * 2, std::numeric_limits<float>::quiet_NaN()));
-    const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, 0x7fc0));
+    const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, kNaN));
     const auto lse = upload(std::vector<float>(size, 7));
     const auto half = static_cast<std::ptrdiff_t>(scene.v_offset());
     const auto parts_there = upload(std::vector<std::uint32_t>(size));
@@ -138,7 +153,8 @@ class Attention : public device::cuda::test::GpuTest {
                .v_offset = half,
                .block_tokens = shape.block_tokens,
                .block_shift = block_shift(shape.block_tokens),
-               .head_dim = scene.stored_},
+               .head_dim = scene.stored_,
+               .dtype = shape.dtype},
         .work = {.few = few.data(),
                  .many = many.data(),
                  .rows = plan_rows.data(),
@@ -190,7 +206,7 @@ Expected expected(const Scene& scene, std::span<const Entry> entries,
         const std::size_t key = scene.place(entry.blocks, token, kv_head);
         double dot = 0;
         for (int d = 0; d < shape.head_dim; ++d) {
-          dot += double{tensor::bf16_to_float(q[(mine * shape.heads + head) * scene.stored_ + d])} *
+          dot += double{widen(shape.dtype, q[(mine * shape.heads + head) * scene.stored_ + d])} *
                  scene.at(key + d);
         }
         scores.push_back(dot / std::sqrt(double(shape.head_dim)));
@@ -271,7 +287,7 @@ std::vector<std::uint16_t> random_queries(Scene& scene, const Case& made) {
   }
   std::vector<std::uint16_t> q(queries * scene.shape_.heads * scene.stored_);
   for (std::size_t i = 0; i < q.size(); ++i) {
-    q[i] = static_cast<int>(i % scene.stored_) < scene.shape_.head_dim ? scene.random_bf16() : 0;
+    q[i] = static_cast<int>(i % scene.stored_) < scene.shape_.head_dim ? scene.random_element() : 0;
   }
   return q;
 }
@@ -286,11 +302,11 @@ void expect_right(const Scene& scene, const Case& made, const std::vector<std::u
       const std::size_t at = static_cast<std::size_t>(row * shape.heads + head);
       double error = 0, norm = 0;
       for (int d = 0; d < shape.head_dim; ++d) {
-        const double x = tensor::bf16_to_float(got.out[at * shape.head_dim + d]);
+        const double x = widen(shape.dtype, got.out[at * shape.head_dim + d]);
         error += (x - want.out[d]) * (x - want.out[d]);
         norm += want.out[d] * want.out[d];
       }
-      ASSERT_LE(std::sqrt(error), 6e-3 * std::sqrt(norm) + 1e-6)
+      ASSERT_LE(std::sqrt(error), tolerance(shape.dtype) * std::sqrt(norm) + 1e-6)
           << "row " << row << " head " << head;
       if (std::isinf(want.lse)) {
         ASSERT_EQ(got.lse[at], -std::numeric_limits<float>::infinity());
@@ -304,61 +320,67 @@ void expect_right(const Scene& scene, const Case& made, const std::vector<std::u
 TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
   std::mt19937 random(7);
   int cases = 0;
-  for (const Shape shape :
-       {Shape{4, 4, 64, 32}, Shape{8, 2, 128, 16}, Shape{3, 1, 64, 1}, Shape{8, 8, 32, 32},
-        Shape{14, 2, 64, 32}, Shape{4, 2, 80, 48}, Shape{4, 1, 256, 32}, Shape{10, 2, 96, 5},
-        Shape{16, 1, 128, 64}, Shape{64, 1, 64, 32}}) {
-    for (const std::int32_t range : {0, 256, 512}) {
-      for (const std::int32_t window : {0, 100}) {
-        for (int i = 0; i < 4; ++i) {
-          const int most = i == 0 ? 20 : 700;
-          Scene scene(shape, 6 * (most / shape.block_tokens + 1),
-                      static_cast<std::uint32_t>(cases));
-          const Case made = random_case(scene, random, most, i >= 2);
-          const auto q = random_queries(scene, made);
-          const auto got = run(scene, made.entries(), made.rows, q, range, window);
-          SCOPED_TRACE("heads " + std::to_string(shape.heads) + " of " +
-                       std::to_string(shape.head_dim) + ", range " + std::to_string(range) +
-                       ", window " + std::to_string(window) + ", case " + std::to_string(i));
-          expect_right(scene, made, q, got, window);
-          if (HasFatalFailure()) {
-            return;
+  for (const DType dtype : kDTypes) {
+    for (Shape shape :
+         {Shape{4, 4, 64, 32}, Shape{8, 2, 128, 16}, Shape{3, 1, 64, 1}, Shape{8, 8, 32, 32},
+          Shape{14, 2, 64, 32}, Shape{4, 2, 80, 48}, Shape{4, 1, 256, 32}, Shape{10, 2, 96, 5},
+          Shape{16, 1, 128, 64}, Shape{64, 1, 64, 32}}) {
+      shape.dtype = dtype;
+      for (const std::int32_t range : {0, 256, 512}) {
+        for (const std::int32_t window : {0, 100}) {
+          for (int i = 0; i < 4; ++i) {
+            const int most = i == 0 ? 20 : 700;
+            Scene scene(shape, 6 * (most / shape.block_tokens + 1),
+                        static_cast<std::uint32_t>(cases));
+            const Case made = random_case(scene, random, most, i >= 2);
+            const auto q = random_queries(scene, made);
+            const auto got = run(scene, made.entries(), made.rows, q, range, window);
+            SCOPED_TRACE(std::string(tensor::dtype_name(dtype)) + ", heads " +
+                         std::to_string(shape.heads) + " of " + std::to_string(shape.head_dim) +
+                         ", range " + std::to_string(range) + ", window " + std::to_string(window) +
+                         ", case " + std::to_string(i));
+            expect_right(scene, made, q, got, window);
+            if (HasFatalFailure()) {
+              return;
+            }
+            ++cases;
           }
-          ++cases;
         }
       }
     }
   }
-  EXPECT_EQ(cases, 240);
+  EXPECT_EQ(cases, 480);
 }
 
 TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
-  const Shape shape{8, 2, 128, 32};
-  Scene scene(shape, 200, 3);
-  std::mt19937 random(5);
-  Case all;
-  for (const int tokens : {900, 33, 2000}) {
-    all.uses.push_back({scene.run(tokens), tokens, {{all.rows, tokens - 1, tokens}}});
-    ++all.rows;
-  }
-  const std::size_t decoding = all.uses.size();
-  Case::Use prefill{scene.run(300), 300, {}};
-  for (int i = 0; i < 40; ++i) {
-    prefill.rows.push_back({all.rows++, 260 + i, 260 + i + 1});
-  }
-  all.uses.push_back(std::move(prefill));
-  const auto q = random_queries(scene, all);
-  const Result together = run(scene, all.entries(), all.rows, q, 512, 0);
-  const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.head_dim);
-  const std::size_t q_size = static_cast<std::size_t>(shape.heads * scene.stored_);
-  for (std::size_t i = 0; i < decoding; ++i) {
-    Case alone;
-    alone.uses.push_back(all.uses[i]);
-    alone.uses[0].rows[0].row = 0;
-    alone.rows = 1;
-    const std::vector<std::uint16_t> own(q.begin() + i * q_size, q.begin() + (i + 1) * q_size);
-    const Result got = run(scene, alone.entries(), 1, own, 512, 0);
-    EXPECT_TRUE(std::equal(got.out.begin(), got.out.end(), together.out.begin() + i * row_size));
+  for (const DType dtype : kDTypes) {
+    const Shape shape{8, 2, 128, 32, dtype};
+    Scene scene(shape, 200, 3);
+    std::mt19937 random(5);
+    Case all;
+    for (const int tokens : {900, 33, 2000}) {
+      all.uses.push_back({scene.run(tokens), tokens, {{all.rows, tokens - 1, tokens}}});
+      ++all.rows;
+    }
+    const std::size_t decoding = all.uses.size();
+    Case::Use prefill{scene.run(300), 300, {}};
+    for (int i = 0; i < 40; ++i) {
+      prefill.rows.push_back({all.rows++, 260 + i, 260 + i + 1});
+    }
+    all.uses.push_back(std::move(prefill));
+    const auto q = random_queries(scene, all);
+    const Result together = run(scene, all.entries(), all.rows, q, 512, 0);
+    const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.head_dim);
+    const std::size_t q_size = static_cast<std::size_t>(shape.heads * scene.stored_);
+    for (std::size_t i = 0; i < decoding; ++i) {
+      Case alone;
+      alone.uses.push_back(all.uses[i]);
+      alone.uses[0].rows[0].row = 0;
+      alone.rows = 1;
+      const std::vector<std::uint16_t> own(q.begin() + i * q_size, q.begin() + (i + 1) * q_size);
+      const Result got = run(scene, alone.entries(), 1, own, 512, 0);
+      EXPECT_TRUE(std::equal(got.out.begin(), got.out.end(), together.out.begin() + i * row_size));
+    }
   }
 }
 

@@ -110,7 +110,7 @@ __device__ __forceinline__ Column column_of(const AttentionArgs& args, const Dev
 }
 
 // N: tiles of 8 columns.
-template <int D, int N>
+template <DType T, int D, int N>
 __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                                                : D * N <= 256 ? 2
                                                               : 1)
@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         const uint4 a = keys.row[0][d], b = keys.row[1][d];
-        mma_bf16(score[n], {a.x, b.x, a.y, b.y}, q[n][d].x, q[n][d].y);
-        mma_bf16(score[n], {a.z, b.z, a.w, b.w}, q[n][d].z, q[n][d].w);
+        mma<T>(score[n], {a.x, b.x, a.y, b.y}, q[n][d].x, q[n][d].y);
+        mma<T>(score[n], {a.z, b.z, a.w, b.w}, q[n][d].z, q[n][d].w);
       }
     }
     if (first + kStep < item.last_token) {
@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
           }
         }
       }
-      weights[n][0] = transpose_8x8(pack_bf16(score[n][0], score[n][1]));
-      weights[n][1] = transpose_8x8(pack_bf16(score[n][2], score[n][3]));
+      weights[n][0] = transpose_8x8(Element<T>::round_pair(score[n][0], score[n][1]));
+      weights[n][1] = transpose_8x8(Element<T>::round_pair(score[n][2], score[n][3]));
     }
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                         values.pair(2, d, 2 * m), values.pair(2, d, 2 * m + 1)};
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          mma_bf16(out[n][d][m], a, weights[n][0], weights[n][1]);
+          mma<T>(out[n][d][m], a, weights[n][0], weights[n][1]);
         }
       }
     }
@@ -233,26 +233,26 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
       if (column.part == kNoPart) {
         continue;
       }
-      const PartWriter writer(args, column.part, kv_head * group + column.head, largest[n][c],
-                              total);
+      const PartWriter<T> writer(args, column.part, kv_head * group + column.head, largest[n][c],
+                                 total);
       if (g == 0) {
         writer.put_stats();
       }
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
-        writer.put<4>(g * 4 + d * 32,
-                      {out[n][d][0][c], out[n][d][0][2 + c], out[n][d][1][c], out[n][d][1][2 + c]});
+        writer.template put<4>(g * 4 + d * 32, {out[n][d][0][c], out[n][d][0][2 + c],
+                                                out[n][d][1][c], out[n][d][1][2 + c]});
       }
     }
   }
 }
 
-template <int D>
+template <DType T, int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const dim3 grid((args.work.num_few + kWarps - 1) / kWarps, args.kv_heads);
-  few_rows<D, 1><<<grid, kWarps * 32, 0, stream>>>(args);
+  few_rows<T, D, 1><<<grid, kWarps * 32, 0, stream>>>(args);
   if (args.work.wide) {
-    few_rows<D, 2><<<grid, kWarps * 32, 0, stream>>>(args);
+    few_rows<T, D, 2><<<grid, kWarps * 32, 0, stream>>>(args);
   }
   return cudaGetLastError();
 }
@@ -263,7 +263,7 @@ cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv.head_dim, [&]<int D>() { return launch<D>(args, stream); });
+  return launch_for(args.kv, [&]<DType T, int D>() { return launch<T, D>(args, stream); });
 }
 
 }  // namespace quire::attention::cuda

@@ -2,35 +2,39 @@
 // lane is (g, t) = (lane / 4, lane % 4).
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/kernels/cuda/element.cuh"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
+
+using kernels::cuda::Element;
+using tensor::DType;
 
 // An operand [16 x 16] of the product below: words of row g, row g + 8, and the same 8 columns on.
 struct Left {
   std::uint32_t a0, a1, a2, a3;
 };
 
-// d [16 x 8] += a [16 x 16] b [16 x 8], bf16 in, fp32 sums. b0, b1: rows 2t.. and 2t + 8.. of
-// column g.
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const Left& a, std::uint32_t b0,
-                                         std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b0), "r"(b1));
+// d [16 x 8] += a [16 x 16] b [16 x 8], elements of T in, fp32 sums. b0, b1: rows 2t.. and 2t + 8..
+// of column g.
+#define QUIRE_MMA(type)                                                       \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type         \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])               \
+               : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b0), "r"(b1))
+template <DType T>
+__device__ __forceinline__ void mma(float (&d)[4], const Left& a, std::uint32_t b0,
+                                    std::uint32_t b1) {
+  if constexpr (T == DType::kBFloat16) {
+    QUIRE_MMA("bf16");
+  } else {
+    QUIRE_MMA("f16");
+  }
 }
-
-// Two floats as two bf16 in one word, the first one low.
-__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
+#undef QUIRE_MMA
 
 // An 8 x 8 matrix of 16-bit elements, two to a lane, transposed over the warp.
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {

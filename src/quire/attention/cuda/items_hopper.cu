@@ -27,6 +27,7 @@
 #include "quire/attention/cuda/tile_map.h"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
+#include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
 
 namespace quire::attention::cuda {
@@ -48,7 +49,7 @@ struct Column {
 // The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. With `kMany`
 // both warpgroups have the same tiles; without, a warpgroup's columns are few, and it merges the
 // rows whose last part it brings if `merges`.
-template <int D, bool kMany>
+template <DType T, int D, bool kMany>
 class Columns {
  public:
   __device__ Columns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
@@ -191,8 +192,8 @@ class Columns {
     begin_products();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      multiply(score, describe(q + k / 4 * kGroupColumns * 128 + k % 4 * 32, 16, 1024),
-               describe(keys + k / 4 * kTokens * 128 + k % 4 * 32, 16, 1024), k > 0);
+      multiply<T>(score, describe(q + k / 4 * kGroupColumns * 128 + k % 4 * 32, 16, 1024),
+                  describe(keys + k / 4 * kTokens * 128 + k % 4 * 32, 16, 1024), k > 0);
     }
     end_products();
   }
@@ -209,7 +210,7 @@ class Columns {
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-      add_product(out_, weight[k], describe(values + k * 16 * 128, kTokens * 128, 1024));
+      add_product<T>(out_, weight[k], describe(values + k * 16 * 128, kTokens * 128, 1024));
     }
     end_products();
   }
@@ -310,10 +311,10 @@ class Columns {
   __device__ static void pack(Left (&to)[kTokens / 16], const float (&weight)[kTokens / 8][4]) {
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-      to[k] = {pack_bf16(weight[2 * k][0], weight[2 * k][1]),
-               pack_bf16(weight[2 * k][2], weight[2 * k][3]),
-               pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]),
-               pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+      to[k] = {Element<T>::round_pair(weight[2 * k][0], weight[2 * k][1]),
+               Element<T>::round_pair(weight[2 * k][2], weight[2 * k][3]),
+               Element<T>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+               Element<T>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
     }
   }
 
@@ -341,7 +342,7 @@ class Columns {
       const bool there = mine.part != kNoPart;
       const int column = (kMany ? group_ * kGroupColumns : 0) + index_of(half);
       const int head = first_head_ + column % (args_.heads / args_.kv_heads);
-      const PartWriter writer(args_, there ? mine.part : 0, head, mine.largest, sum);
+      const PartWriter<T> writer(args_, there ? mine.part : 0, head, mine.largest, sum);
       if (there && t == 0) {
         writer.put_stats();
       }
@@ -351,7 +352,7 @@ class Columns {
           float row[8];
           gather(row, half, d, t);
           if (there && writer.whole()) {
-            writer.put_whole<8>((d + t) * 8, row);
+            writer.template put_whole<8>((d + t) * 8, row);
           }
         }
       }
@@ -386,8 +387,8 @@ class Columns {
 #pragma unroll 1
     for (int column = thread_ / 32; column < kFewColumnsOfOneKernel; column += kGroupWarps) {
       if (const int row = merging[column]; row != kNoRow) {
-        merge_parts<D>(args_, row, first_head_ + column % (args_.heads / args_.kv_heads),
-                       thread_ % 32, out_);
+        merge_parts<T, D>(args_, row, first_head_ + column % (args_.heads / args_.kv_heads),
+                          thread_ % 32, out_);
       }
     }
   }
@@ -466,19 +467,19 @@ class Columns {
 #if QUIRE_WGMMA
 
 // Rows that see nothing, by one warp of each of the CTAs.
-template <int D>
+template <DType T, int D>
 __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = static_cast<int>(blockIdx.x); i < args.work.num_rows * args.heads; i += ctas) {
     if (const int row = i / args.heads; args.work.parts[row].count == 0) {
-      write_row<D>(args, row, i % args.heads, lane, {});
+      write_row<T, D>(args, row, i % args.heads, lane, {});
     }
   }
 }
 
 #endif  // QUIRE_WGMMA
 
-template <int D, bool kMany>
+template <DType T, int D, bool kMany>
 __global__ void __launch_bounds__(kThreads, 1)
     items_hopper(const __grid_constant__ AttentionArgs args,
                  const __grid_constant__ CUtensorMap map, int box_tokens, Turn turn) {
@@ -514,7 +515,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (task >= kGroups) {
       brief<D, kMany>(args, turn, queue, served, shared);
       if (merges && served == 1) {
-        clear_unseen<D>(args, crew.few_workers);
+        clear_unseen<T, D>(args, crew.few_workers);
       }
     } else if (served == 0 || !kMany) {
       feed(args, {map, box_tokens}, turn, queue, ring_of<D>(queue, kMany, served), shared);
@@ -523,7 +524,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     take_registers<224>();
     const Queue queue(args, crew, kMany, group);
     begin_turn(turn);
-    Columns<D, kMany>(args, shared, ring_of<D>(queue, kMany, group), group, merges)
+    Columns<T, D, kMany>(args, shared, ring_of<D>(queue, kMany, group), group, merges)
         .attend_all(queue.rounds());
   }
   if (turn == Turn::kSecond) {
@@ -547,7 +548,7 @@ cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   return cudaSuccess;
 }
 
-template <int D, bool kMany>
+template <DType T, int D, bool kMany>
 cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
   CUtensorMap map;
   int ctas = 0;
@@ -559,7 +560,7 @@ cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = items_hopper<D, kMany>;
+  const auto kernel = items_hopper<T, D, kMany>;
   if (const cudaError_t error = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
       error != cudaSuccess) {
@@ -569,18 +570,19 @@ cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
                                      box_of(args.kv.block_tokens), turn);
 }
 
-template <int D>
+template <DType T, int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
-    return launch<D, true>(args, Turn::kAlone, stream);
+    return launch<T, D, true>(args, Turn::kAlone, stream);
   }
   if (args.work.num_many == 0) {
-    return launch<D, false>(args, Turn::kAlone, stream);
+    return launch<T, D, false>(args, Turn::kAlone, stream);
   }
-  if (const cudaError_t error = launch<D, true>(args, Turn::kFirst, stream); error != cudaSuccess) {
+  if (const cudaError_t error = launch<T, D, true>(args, Turn::kFirst, stream);
+      error != cudaSuccess) {
     return error;
   }
-  return launch<D, false>(args, Turn::kSecond, stream);
+  return launch<T, D, false>(args, Turn::kSecond, stream);
 }
 
 }  // namespace
@@ -604,7 +606,9 @@ cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream) 
   if (args.work.num_few + args.work.num_many == 0) {
     return cudaSuccess;
   }
-  return args.kv.head_dim == 64 ? launch<64>(args, stream) : launch<128>(args, stream);
+  return kernels::cuda::launch_for_dtype(args.kv.dtype, [&]<DType T>() {
+    return args.kv.head_dim == 64 ? launch<T, 64>(args, stream) : launch<T, 128>(args, stream);
+  });
 }
 
 }  // namespace quire::attention::cuda

@@ -7,29 +7,40 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 
 // Stored head sizes with an instance.
 inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
 
-// launch.operator()<D>() of the instance for `head_dim`; cudaErrorInvalidValue when there is none.
-template <class Launch>
-[[nodiscard]] cudaError_t launch_for(std::int32_t head_dim, const Launch& launch) {
+// launch.operator()<T, D>() of the instance for its dtype and stored head size;
+// cudaErrorInvalidValue when there is none.
+template <tensor::DType T, class Launch>
+[[nodiscard]] cudaError_t launch_for_head(std::int32_t head_dim, const Launch& launch) {
   switch (head_dim) {
     case 32:
-      return launch.template operator()<32>();
+      return launch.template operator()<T, 32>();
     case 64:
-      return launch.template operator()<64>();
+      return launch.template operator()<T, 64>();
     case 96:
-      return launch.template operator()<96>();
+      return launch.template operator()<T, 96>();
     case 128:
-      return launch.template operator()<128>();
+      return launch.template operator()<T, 128>();
     case 256:
-      return launch.template operator()<256>();
+      return launch.template operator()<T, 256>();
     default:
       return cudaErrorInvalidValue;
   }
+}
+template <class Launch>
+[[nodiscard]] cudaError_t launch_for(const DeviceKV& kv, const Launch& launch) {
+  if (kv.dtype == tensor::DType::kFloat16) {
+    return launch_for_head<tensor::DType::kFloat16>(kv.head_dim, launch);
+  }
+  return kv.dtype == tensor::DType::kBFloat16
+             ? launch_for_head<tensor::DType::kBFloat16>(kv.head_dim, launch)
+             : cudaErrorInvalidValue;
 }
 
 // `options` with what the planner should know of the current device and its kernels for a stored

@@ -94,7 +94,7 @@ struct Column {
 };
 
 // The 16 columns of a warp. A lane holds columns g and g + 8.
-template <int D>
+template <DType T, int D>
 struct WarpColumns {
   std::uint32_t q[D / 16][4];
   float out[D / 8][4];
@@ -147,8 +147,8 @@ struct WarpColumns {
         const int row = n * 16 + (lane & 7) + (lane & 16) / 2;
         load_matrices(b, tile.keys + Rows<D, kTokens<D>>::offset(row, k * 2 + (lane >> 3 & 1)));
         const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
-        mma_bf16(score[2 * n], a, b[0], b[1]);
-        mma_bf16(score[2 * n + 1], a, b[2], b[3]);
+        mma<T>(score[2 * n], a, b[0], b[1]);
+        mma<T>(score[2 * n + 1], a, b[2], b[3]);
       }
     }
   }
@@ -206,10 +206,10 @@ struct WarpColumns {
 
   // The weights of 16 tokens as an operand.
   __device__ static Left left_of(const float (&weight)[kTokens<D> / 8][4], int k) {
-    return {pack_bf16(weight[2 * k][0], weight[2 * k][1]),
-            pack_bf16(weight[2 * k][2], weight[2 * k][3]),
-            pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]),
-            pack_bf16(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+    return {Element<T>::round_pair(weight[2 * k][0], weight[2 * k][1]),
+            Element<T>::round_pair(weight[2 * k][2], weight[2 * k][3]),
+            Element<T>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+            Element<T>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
   }
 
   __device__ void add_values(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
@@ -222,8 +222,8 @@ struct WarpColumns {
         std::uint32_t b[4];  // dimensions 0..7: two halves of the 16 tokens; then 8..15
         load_transposed(b, tile.values + Rows<D, kTokens<D>>::offset(k * 16 + (lane & 15),
                                                                      d * 2 + (lane >> 4)));
-        mma_bf16(out[2 * d], a, b[0], b[1]);
-        mma_bf16(out[2 * d + 1], a, b[2], b[3]);
+        mma<T>(out[2 * d], a, b[0], b[1]);
+        mma<T>(out[2 * d + 1], a, b[2], b[3]);
       }
     }
   }
@@ -238,19 +238,19 @@ struct WarpColumns {
       if (mine.part == kNoPart) {
         continue;
       }
-      const PartWriter writer(args, mine.part, mine.head, mine.largest, sum);
+      const PartWriter<T> writer(args, mine.part, mine.head, mine.largest, sum);
       if (t == 0) {
         writer.put_stats();
       }
 #pragma unroll
       for (int d = 0; d < D / 8; ++d) {
-        writer.put<2>(d * 8 + 2 * t, {out[d][2 * half], out[d][2 * half + 1]});
+        writer.template put<2>(d * 8 + 2 * t, {out[d][2 * half], out[d][2 * half + 1]});
       }
     }
   }
 };
 
-template <int D>
+template <DType T, int D>
 __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
                                             : D <= 128 ? 3
                                                        : 1) many_rows(const AttentionArgs args) {
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
   if (first_column >= item.num_rows * (args.heads / args.kv_heads)) {
     return;
   }
-  WarpColumns<D> columns;
+  WarpColumns<T, D> columns;
   columns.start(args, item, kv_head, first_column + warp * 16, lane / 4, lane % 4);
   const int tiles_to_do = (item.last_token - item.first_token + kTokens<D> - 1) / kTokens<D>;
   tiles[0].fetch(args, item, kv_head, item.first_token);
@@ -286,16 +286,16 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
   columns.finish(args, lane % 4);
 }
 
-template <int D>
+template <DType T, int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(2 * sizeof(Tile<D>));
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(many_rows<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (const cudaError_t error = cudaFuncSetAttribute(
+          many_rows<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
       error != cudaSuccess) {
     return error;
   }
   const dim3 grid(args.work.num_many * (kManyColumns / kColumns), args.kv_heads);
-  many_rows<D><<<grid, kThreads, kBytes, stream>>>(args);
+  many_rows<T, D><<<grid, kThreads, kBytes, stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -305,7 +305,7 @@ cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_many == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv.head_dim, [&]<int D>() { return launch<D>(args, stream); });
+  return launch_for(args.kv, [&]<DType T, int D>() { return launch<T, D>(args, stream); });
 }
 
 }  // namespace quire::attention::cuda

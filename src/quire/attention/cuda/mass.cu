@@ -3,18 +3,20 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/mass.h"
+#include "quire/kernels/cuda/element.cuh"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 namespace {
 
+using kernels::cuda::Element;
+using tensor::DType;
+
 constexpr int kThreads = 128;
 constexpr float kLog2E = 1.44269504088896f;
 
-__device__ __forceinline__ float to_float(std::uint16_t bits) {
-  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
-}
-
 // A block to a token, its threads to (query, head) pairs; sums in a fixed order.
+template <DType T>
 __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
   __shared__ double sums[kThreads];
   const int token = args.first_token + static_cast<int>(blockIdx.x);
@@ -33,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
     const std::uint16_t* k = keys + head / group * args.kv.head_stride;
     float dot = 0;
     for (int d = 0; d < dim; ++d) {
-      dot += to_float(q[d]) * to_float(k[d]);
+      dot += Element<T>::widen(q[d]) * Element<T>::widen(k[d]);
     }
     const std::int64_t row = args.query_rows[query];
     sum += exp2f(dot * args.scale_log2 - args.lse[row * args.heads + head] * kLog2E);
@@ -56,8 +58,10 @@ cudaError_t add_mass(const MassArgs& args, cudaStream_t stream) {
   if (tokens <= 0 || args.num_queries == 0) {
     return cudaSuccess;
   }
-  mass_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return kernels::cuda::launch_for_dtype(args.kv.dtype, [&]<DType T>() {
+    mass_kernel<T><<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(args);
+    return cudaGetLastError();
+  });
 }
 
 }  // namespace quire::attention::cuda

@@ -14,7 +14,7 @@ struct MassArgs {
   DeviceKV kv;
   const std::int32_t* blocks = nullptr;  // of the run
   std::int32_t first_token = 0, num_tokens = 0;
-  const std::uint16_t* q = nullptr;          // bf16 [queries, heads, stored head_dim], rotated
+  const std::uint16_t* q = nullptr;          // [queries, heads, stored head_dim], rotated
   const std::int32_t* query_rows = nullptr;  // [queries] row of the batch
   const std::int32_t* query_ends = nullptr;  // [queries] sees the tokens before it
   std::int32_t num_queries = 0;

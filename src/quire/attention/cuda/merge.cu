@@ -8,13 +8,14 @@
 #include "quire/attention/cuda/merge.cuh"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/launch.cuh"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 namespace {
 
 constexpr int kHeads = 4;  // of one row, in a block: a warp each
 
-template <int D>
+template <tensor::DType T, int D>
 __global__ void __launch_bounds__(kHeads * 32) merge(const AttentionArgs args) {
   const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(kHeads * 32) merge(const AttentionArgs args) {
   kernels::cuda::begin_kernel();
   if (merges && head < args.heads) {
     float room[D / 8][4];
-    merge_parts<D>(args, row, head, static_cast<int>(threadIdx.x) % 32, room);
+    merge_parts<T, D>(args, row, head, static_cast<int>(threadIdx.x) % 32, room);
   }
 }
 
@@ -34,8 +35,8 @@ cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
   }
   const dim3 blocks(static_cast<unsigned>(args.work.num_rows),
                     static_cast<unsigned>((args.heads + kHeads - 1) / kHeads));
-  return launch_for(args.kv.head_dim, [&]<int D>() {
-    return kernels::cuda::launch_early(merge<D>, {blocks, kHeads * 32}, stream, args);
+  return launch_for(args.kv, [&]<tensor::DType T, int D>() {
+    return kernels::cuda::launch_early(merge<T, D>, {blocks, kHeads * 32}, stream, args);
   });
 }
 

@@ -2,13 +2,13 @@
 // merges.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/device_plan.h"
+#include "quire/kernels/cuda/element.cuh"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 
@@ -35,16 +35,17 @@ struct Merged {
   float largest = -INFINITY, total = 0;
 };
 
-template <int D>
+template <tensor::DType T, int D>
 __device__ void write_row(const AttentionArgs& args, int row, int head, int lane,
                           const Merged<D>& merged) {
   constexpr int kMine = D / 32;
   const std::int64_t to = std::int64_t{row} * args.heads + head;
-  auto* out = reinterpret_cast<__nv_bfloat16*>(args.out) + to * args.head_dim;
+  std::uint16_t* out = args.out + to * args.head_dim;
 #pragma unroll
   for (int d = 0; d < kMine; ++d) {
     if (const int dim = lane * kMine + d; dim < args.head_dim) {
-      out[dim] = __float2bfloat16_rn(merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
+      out[dim] =
+          kernels::cuda::Element<T>::round(merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
     }
   }
   if (args.lse != nullptr && lane == 0) {
@@ -73,7 +74,7 @@ __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* f
 
 // One head of one row, by a warp: parts are scaled to the largest of 32, 32 after 32, and added in
 // order. `room` is overwritten: registers for kAtOnce parts, which a kernel may have anyway.
-template <int D>
+template <tensor::DType T, int D>
 __device__ void merge_parts(const AttentionArgs& args, int row, int head, int lane,
                             float (&room)[D / 8][4]) {
   constexpr int kAll = 32, kMine = D / kAll, kAtOnce = 16;
@@ -131,7 +132,7 @@ __device__ void merge_parts(const AttentionArgs& args, int row, int head, int la
       }
     }
   }
-  write_row<D>(args, row, head, lane, merged);
+  write_row<T, D>(args, row, head, lane, merged);
 }
 
 }  // namespace quire::attention::cuda

@@ -13,6 +13,7 @@ namespace quire::attention::cuda {
 // DevicePlan::Row::part of a column that is not there.
 inline constexpr int kNoPart = INT_MIN;
 
+template <DType T>
 class PartWriter {
  public:
   // `part` as in DevicePlan::Row, not kNoPart; `sum` of 2^(score - largest).
@@ -66,7 +67,7 @@ class PartWriter {
     Words<N> words;
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
-      words.word[i] = pack_bf16(value[2 * i] * scale_, value[2 * i + 1] * scale_);
+      words.word[i] = Element<T>::round_pair(value[2 * i] * scale_, value[2 * i + 1] * scale_);
     }
     if (args_.head_dim % N == 0) {
       if (dim < args_.head_dim) {

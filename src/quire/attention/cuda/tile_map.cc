@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 namespace {
@@ -48,8 +49,11 @@ cudaError_t make_map(const DeviceKV& kv, std::int32_t kv_heads, CUtensorMap& map
                                 bytes(kv.head_stride)};
   const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_of(kv.block_tokens)), 1, 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  const CUtensorMapDataType type = kv.dtype == tensor::DType::kFloat16
+                                       ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, kv.data, sizes, strides, box, steps,
+      encode_tiled()(&map, type, 5, kv.data, sizes, strides, box, steps,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

@@ -74,45 +74,69 @@ __device__ __forceinline__ void publish_shared() {
       "+f"(d[15][2]), "+f"(d[15][3])
 
 // d [64 x 128] (+)= a [64 x 16] b [128 x 16]^T, both in shared memory. A warp holds 16 rows of d as
-// mma_bf16 does.
+// mma does.
+#define QUIRE_MULTIPLY(type)                                                               \
+  asm volatile(                                                                            \
+      "{.reg .pred p;\n"                                                                   \
+      "setp.ne.b32 p, %66, 0;\n"                                                           \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" QUIRE_REGISTERS_64 \
+      "}, %64, %65, p, 1, 1, 0, 0;}\n"                                                     \
+      : QUIRE_TILES_16(d)                                                                  \
+      : "l"(a), "l"(b), "r"(accumulate))
+template <DType T>
 __device__ __forceinline__ void multiply(float (&d)[16][4], std::uint64_t a, std::uint64_t b,
                                          int accumulate) {
-  asm volatile(
-      "{.reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" QUIRE_REGISTERS_64
-      "}, %64, %65, p, 1, 1, 0, 0;}\n"
-      : QUIRE_TILES_16(d)
-      : "l"(a), "l"(b), "r"(accumulate));
+  if constexpr (T == DType::kBFloat16) {
+    QUIRE_MULTIPLY("bf16");
+  } else {
+    QUIRE_MULTIPLY("f16");
+  }
 }
+#undef QUIRE_MULTIPLY
 
-// d [64 x 8 N] += a [64 x 16] b [16 x 8 N]. A warp holds 16 rows of d and a, as mma_bf16 does.
+// d [64 x 8 N] += a [64 x 16] b [16 x 8 N]. A warp holds 16 rows of d and a, as mma does.
+#define QUIRE_ADD_PRODUCT_64(type)                                                                \
+  asm volatile(                                                                                   \
+      "{.reg .pred p;\n"                                                                          \
+      "setp.eq.b32 p, 0, 0;\n"                                                                    \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                 \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"            \
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;}\n"                                              \
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), \
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), \
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), \
+        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), \
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), \
+        "+f"(d[7][2]), "+f"(d[7][3])                                                              \
+      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "l"(b))
+template <DType T>
 __device__ __forceinline__ void add_product(float (&d)[8][4], const Left& a, std::uint64_t b) {
-  asm volatile(
-      "{.reg .pred p;\n"
-      "setp.eq.b32 p, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;}\n"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-        "+f"(d[7][2]), "+f"(d[7][3])
-      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "l"(b));
+  if constexpr (T == DType::kBFloat16) {
+    QUIRE_ADD_PRODUCT_64("bf16");
+  } else {
+    QUIRE_ADD_PRODUCT_64("f16");
+  }
 }
+#undef QUIRE_ADD_PRODUCT_64
 
+#define QUIRE_ADD_PRODUCT_128(type)                                                        \
+  asm volatile(                                                                            \
+      "{.reg .pred p;\n"                                                                   \
+      "setp.eq.b32 p, 0, 0;\n"                                                             \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" QUIRE_REGISTERS_64 \
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;}\n"                                       \
+      : QUIRE_TILES_16(d)                                                                  \
+      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "l"(b))
+template <DType T>
 __device__ __forceinline__ void add_product(float (&d)[16][4], const Left& a, std::uint64_t b) {
-  asm volatile(
-      "{.reg .pred p;\n"
-      "setp.eq.b32 p, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" QUIRE_REGISTERS_64
-      "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;}\n"
-      : QUIRE_TILES_16(d)
-      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "l"(b));
+  if constexpr (T == DType::kBFloat16) {
+    QUIRE_ADD_PRODUCT_128("bf16");
+  } else {
+    QUIRE_ADD_PRODUCT_128("f16");
+  }
 }
+#undef QUIRE_ADD_PRODUCT_128
 
 }  // namespace quire::attention::cuda
 

@@ -47,11 +47,11 @@ __device__ __forceinline__ int device_element(const KVPool& pool, int i) {
 // A block of threads to a head block; `kPack`: from the pool, else to it.
 template <bool kPack>
 __global__ void __launch_bounds__(kThreads)
-    convert_kernel(const KVPool pool, const HeadBlocks which, Bf16* host_layout) {
+    convert_kernel(const KVPool pool, const HeadBlocks which, Half* host_layout) {
   const int elements = static_cast<int>(head_block_elements(pool));
   const std::int64_t head = which.first_head + static_cast<std::int64_t>(blockIdx.y);
-  Bf16* device = pool.data + (head * pool.num_blocks + which.blocks[blockIdx.x]) * elements;
-  Bf16* host = host_layout + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * elements;
+  Half* device = pool.data + (head * pool.num_blocks + which.blocks[blockIdx.x]) * elements;
+  Half* host = host_layout + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * elements;
   for (int i = static_cast<int>(threadIdx.x); i < elements; i += kThreads) {
     if (kPack) {
       host[i] = device[device_element(pool, i)];
@@ -78,7 +78,7 @@ cudaError_t copy_slots(const KVPool& pool, const Slot* from, const Slot* to, std
   return cudaGetLastError();
 }
 
-cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which, Bf16* host_layout,
+cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which, Half* host_layout,
                         cudaStream_t stream) {
   if (which.count == 0) {
     return cudaSuccess;
@@ -88,13 +88,13 @@ cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which, Bf16* host_
   return cudaGetLastError();
 }
 
-cudaError_t unpack_blocks(const KVPool& pool, const HeadBlocks& which, const Bf16* host_layout,
+cudaError_t unpack_blocks(const KVPool& pool, const HeadBlocks& which, const Half* host_layout,
                           cudaStream_t stream) {
   if (which.count == 0) {
     return cudaSuccess;
   }
   convert_kernel<false><<<grid(which.count, which.heads), kThreads, 0, stream>>>(
-      pool, which, const_cast<Bf16*>(host_layout));
+      pool, which, const_cast<Half*>(host_layout));
   return cudaGetLastError();
 }
 

@@ -13,9 +13,9 @@
 
 namespace quire::kernels::cuda {
 
-// The whole pool: [layers * kv_heads] heads of [blocks] head blocks, bf16.
+// The whole pool: [layers * kv_heads] heads of [blocks] head blocks, of bf16 or fp16.
 struct KVPool {
-  Bf16* data = nullptr;
+  Half* data = nullptr;
   std::int32_t heads = 0;  // layers * kv_heads
   std::int32_t num_blocks = 0;
   std::int32_t slots = 0;     // of a block, as stored: even
@@ -38,8 +38,8 @@ struct HeadBlocks {
 
 // Head blocks as the host stores them, [heads][count], from and to those of the pool.
 [[nodiscard]] cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which,
-                                      Bf16* host_layout, cudaStream_t stream);
+                                      Half* host_layout, cudaStream_t stream);
 [[nodiscard]] cudaError_t unpack_blocks(const KVPool& pool, const HeadBlocks& which,
-                                        const Bf16* host_layout, cudaStream_t stream);
+                                        const Half* host_layout, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

@@ -2,35 +2,37 @@
 
 #include <cstdint>
 
+#include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/gemv.h"
 #include "quire/kernels/cuda/launch.cuh"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 namespace {
+
+using tensor::DType;
 
 constexpr int kThreads = 256;
 constexpr int kLoads = 8;  // in flight of a lane
 constexpr std::int64_t kFewOutputs = 8192;
 constexpr int kElements = 8;
 
-__device__ __forceinline__ float low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high(std::uint32_t pair) {
-  return __uint_as_float(pair & 0xffff0000u);
+template <DType T>
+__device__ __forceinline__ void add_products(float& sum, std::uint32_t w, std::uint32_t x) {
+  sum += Element<T>::widen_low(w) * Element<T>::widen_low(x);
+  sum += Element<T>::widen_high(w) * Element<T>::widen_high(x);
 }
 
+template <DType T>
 __device__ __forceinline__ void add_products(float& sum, const uint4& w, const uint4& x) {
-  sum += low(w.x) * low(x.x);
-  sum += high(w.x) * high(x.x);
-  sum += low(w.y) * low(x.y);
-  sum += high(w.y) * high(x.y);
-  sum += low(w.z) * low(x.z);
-  sum += high(w.z) * high(x.z);
-  sum += low(w.w) * low(x.w);
-  sum += high(w.w) * high(x.w);
+  add_products<T>(sum, w.x, x.x);
+  add_products<T>(sum, w.y, x.y);
+  add_products<T>(sum, w.z, x.z);
+  add_products<T>(sum, w.w, x.w);
 }
 
 // kRows: of a warp; one look at x serves them all.
-template <int kRows>
+template <DType T, int kRows>
 __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params) {
   const std::int64_t warp =
       std::int64_t{blockIdx.x} * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
@@ -71,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
       const uint4 values = x[piece + i * 32];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        add_products(sum[row], w[row][i], values);
+        add_products<T>(sum[row], w[row][i], values);
       }
     }
     piece += 32 * kAtOnce;
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
     const uint4 values = x[piece];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      add_products(sum[row], __ldcs(weights[row] + piece), values);
+      add_products<T>(sum[row], __ldcs(weights[row] + piece), values);
     }
   }
 #pragma unroll
@@ -96,18 +98,21 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
   }
 }
 
-template <int kRows>
+template <DType T, int kRows>
 cudaError_t launch(const GemvParams& params, cudaStream_t stream) {
   constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // of a block
   const auto blocks = static_cast<unsigned>((params.outputs + kOutputs - 1) / kOutputs);
-  return launch_early(gemv_kernel<kRows>, {blocks, kThreads}, stream, params);
+  return launch_early(gemv_kernel<T, kRows>, {blocks, kThreads}, stream, params);
 }
 
 }  // namespace
 
 cudaError_t gemv(const GemvParams& params, cudaStream_t stream) {
   // Where outputs are few, more warps keep more of the memory busy.
-  return params.outputs <= kFewOutputs ? launch<1>(params, stream) : launch<2>(params, stream);
+  return launch_for_dtype(params.dtype, [&]<DType T>() {
+    return params.outputs <= kFewOutputs ? launch<T, 1>(params, stream)
+                                         : launch<T, 2>(params, stream);
+  });
 }
 
 }  // namespace quire::kernels::cuda

@@ -6,14 +6,17 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/rows.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 
-// out [outputs] fp32 = weights [outputs, inputs] x, both bf16; added to `out` where `accumulate`.
-// `inputs` is a multiple of 8, and both pointers are 16-byte aligned. Bytes: the weights once.
+// out [outputs] fp32 = weights [outputs, inputs] x, both of `dtype`; added to `out` where
+// `accumulate`. `inputs` is a multiple of 8, and both pointers are 16-byte aligned. Bytes: the
+// weights once.
 struct GemvParams {
-  const Bf16* x = nullptr;
-  const Bf16* weights = nullptr;
+  tensor::DType dtype = tensor::DType::kBFloat16;
+  const Half* x = nullptr;
+  const Half* weights = nullptr;
   float* out = nullptr;
   std::int64_t outputs = 0;
   std::int32_t inputs = 0;

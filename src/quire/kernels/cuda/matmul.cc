@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
@@ -55,6 +56,7 @@ struct MatMul::Impl {
 
   device::cuda::DeviceContext* device;
   bool row_invariant;
+  tensor::DType dtype;
   std::unique_ptr<CublasLt> lt;
   Owned<cublasLtHandle_t> handle{nullptr, nullptr};
   Owned<cublasLtMatmulDesc_t> product{nullptr, nullptr};
@@ -62,6 +64,9 @@ struct MatMul::Impl {
   device::cuda::DeviceBuffer<std::byte> workspace;
   std::map<Shape, Plan> plans;
 
+  [[nodiscard]] cudaDataType element() const {
+    return dtype == tensor::DType::kFloat16 ? CUDA_R_16F : CUDA_R_16BF;
+  }
   Status set_up();
   Result<Owned<cublasLtMatrixLayout_t>> layout(cudaDataType type, std::int64_t rows,
                                                std::int64_t columns);
@@ -116,8 +121,8 @@ Result<Owned<cublasLtMatrixLayout_t>> MatMul::Impl::layout(cudaDataType type, st
 // Algorithms for products of this shape with `rows` rows, the one that is thought best first.
 Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product& call,
                                                                    std::int64_t rows, int count) {
-  QUIRE_TRY(const auto weights, layout(CUDA_R_16BF, call.inputs, call.outputs));
-  QUIRE_TRY(const auto x, layout(CUDA_R_16BF, call.inputs, rows));
+  QUIRE_TRY(const auto weights, layout(element(), call.inputs, call.outputs));
+  QUIRE_TRY(const auto x, layout(element(), call.inputs, rows));
   QUIRE_TRY(const auto out, layout(CUDA_R_32F, call.outputs, rows));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
   int there = 0;
@@ -139,8 +144,8 @@ Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product
 }
 
 Result<MatMul::Impl::Plan> MatMul::Impl::make_plan(const Product& call) {
-  QUIRE_TRY(auto weights, layout(CUDA_R_16BF, call.inputs, call.outputs));
-  QUIRE_TRY(auto x, layout(CUDA_R_16BF, call.inputs, call.rows));
+  QUIRE_TRY(auto weights, layout(element(), call.inputs, call.outputs));
+  QUIRE_TRY(auto x, layout(element(), call.inputs, call.rows));
   QUIRE_TRY(auto out, layout(CUDA_R_32F, call.outputs, call.rows));
   QUIRE_TRY(const auto algorithms, candidates(call, row_invariant ? kManyRows : call.rows, 1));
   Plan plan{std::move(weights), std::move(x), std::move(out), algorithms.front()};
@@ -194,7 +199,9 @@ Status MatMul::Impl::take_fastest_equal(const Product& call, Plan& plan) {
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<std::uint16_t> values(static_cast<std::size_t>(call.rows * call.inputs));
   for (std::uint16_t& value : values) {
-    value = tensor::float_to_bf16(std::ldexp(uniform(random), static_cast<int>(random() % 16)));
+    const float number = std::ldexp(uniform(random), static_cast<int>(random() % 16));
+    value = dtype == tensor::DType::kFloat16 ? tensor::float_to_fp16(number)
+                                             : tensor::float_to_bf16(number);
   }
   auto& pool = device->device_pool();
   QUIRE_TRY(const auto x, device::cuda::DeviceBuffer<std::uint16_t>::make(pool, values.size()));
@@ -226,10 +233,13 @@ Status MatMul::Impl::take_fastest_equal(const Product& call, Plan& plan) {
   return {};
 }
 
-Result<MatMul> MatMul::create(device::cuda::DeviceContext& device, bool row_invariant) {
+Result<MatMul> MatMul::create(device::cuda::DeviceContext& device, bool row_invariant,
+                              tensor::DType dtype) {
+  QUIRE_CHECK(dtype != tensor::DType::kFloat32, "products are of 16-bit floats");
   auto impl = std::make_unique<Impl>();
   impl->device = &device;
   impl->row_invariant = row_invariant;
+  impl->dtype = dtype;
   QUIRE_TRY(impl->lt, CublasLt::load());
   QUIRE_TRY_STATUS(impl->set_up());
   return MatMul(std::move(impl));
@@ -245,7 +255,8 @@ Status MatMul::run(const Product& call) {
     return {};
   }
   if (call.rows == 1 && !impl_->row_invariant && call.inputs % 8 == 0) {
-    return device::cuda::to_status(gemv({.x = call.x,
+    return device::cuda::to_status(gemv({.dtype = impl_->dtype,
+                                         .x = call.x,
                                          .weights = call.weights,
                                          .out = call.out,
                                          .outputs = call.outputs,

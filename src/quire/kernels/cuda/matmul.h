@@ -13,11 +13,12 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 
 // out [rows, outputs] fp32 = x [rows, inputs] times weights [outputs, inputs] transposed, both
-// bf16; added to `out` where `accumulate`.
+// of the type of the MatMul; added to `out` where `accumulate`.
 struct Product {
   const std::uint16_t* x = nullptr;
   const std::uint16_t* weights = nullptr;
@@ -30,9 +31,10 @@ struct Product {
 
 class MatMul {
  public:
-  // `device` is borrowed. kDevice naming the library when it is not there.
+  // `device` is borrowed; `dtype` is bf16 or fp16. kDevice naming the library when it is not there.
   [[nodiscard]] static Result<MatMul> create(device::cuda::DeviceContext& device,
-                                             bool row_invariant);
+                                             bool row_invariant,
+                                             tensor::DType dtype = tensor::DType::kBFloat16);
   MatMul(MatMul&&) noexcept;
   MatMul& operator=(MatMul&&) noexcept;
   ~MatMul();

@@ -17,15 +17,24 @@ namespace quire::kernels::cuda {
 namespace {
 
 using device::cuda::test::must;
+using tensor::DType;
 
-std::vector<std::uint16_t> random_bf16(std::size_t size, std::uint32_t seed) {
+constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat16};
+
+std::vector<std::uint16_t> random_values(DType dtype, std::size_t size, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<std::uint16_t> values(size);
   for (std::uint16_t& value : values) {
-    value = tensor::float_to_bf16(uniform(random));
+    const float number = uniform(random);
+    value =
+        dtype == DType::kFloat16 ? tensor::float_to_fp16(number) : tensor::float_to_bf16(number);
   }
   return values;
+}
+
+double widen(DType dtype, std::uint16_t bits) {
+  return dtype == DType::kFloat16 ? tensor::fp16_to_float(bits) : tensor::bf16_to_float(bits);
 }
 
 struct Sizes {
@@ -51,23 +60,26 @@ class Products : public device::cuda::test::GpuTest {
 };
 
 TEST_F(Products, EqualSumsInDoublePrecision) {
-  for (const bool row_invariant : {false, true}) {
-    MatMul matmul = must(MatMul::create(*context_, row_invariant));
-    for (const Sizes sizes : {Sizes{1, 33, 64}, Sizes{1, 1000, 2056}, Sizes{2, 64, 256},
-                              Sizes{7, 96, 512}, Sizes{64, 200, 128}, Sizes{300, 128, 704}}) {
-      const auto x = random_bf16(static_cast<std::size_t>(sizes.rows * sizes.inputs), 1);
-      const auto weights = random_bf16(static_cast<std::size_t>(sizes.outputs * sizes.inputs), 2);
-      for (const bool accumulate : {false, true}) {
-        const auto out = run(matmul, sizes, x, weights, accumulate);
-        for (std::int64_t row = 0; row < sizes.rows; ++row) {
-          for (std::int64_t output = 0; output < sizes.outputs; ++output) {
-            double sum = accumulate ? 3 : 0;
-            for (std::int64_t i = 0; i < sizes.inputs; ++i) {
-              sum += double{tensor::bf16_to_float(x[row * sizes.inputs + i])} *
-                     tensor::bf16_to_float(weights[output * sizes.inputs + i]);
+  for (const DType dtype : kDTypes) {
+    for (const bool row_invariant : {false, true}) {
+      MatMul matmul = must(MatMul::create(*context_, row_invariant, dtype));
+      for (const Sizes sizes : {Sizes{1, 33, 64}, Sizes{1, 1000, 2056}, Sizes{2, 64, 256},
+                                Sizes{7, 96, 512}, Sizes{64, 200, 128}, Sizes{300, 128, 704}}) {
+        const auto x = random_values(dtype, static_cast<std::size_t>(sizes.rows * sizes.inputs), 1);
+        const auto weights =
+            random_values(dtype, static_cast<std::size_t>(sizes.outputs * sizes.inputs), 2);
+        for (const bool accumulate : {false, true}) {
+          const auto out = run(matmul, sizes, x, weights, accumulate);
+          for (std::int64_t row = 0; row < sizes.rows; ++row) {
+            for (std::int64_t output = 0; output < sizes.outputs; ++output) {
+              double sum = accumulate ? 3 : 0;
+              for (std::int64_t i = 0; i < sizes.inputs; ++i) {
+                sum += widen(dtype, x[row * sizes.inputs + i]) *
+                       widen(dtype, weights[output * sizes.inputs + i]);
+              }
+              ASSERT_NEAR(out[row * sizes.outputs + output], sum, 1e-4 * std::sqrt(sizes.inputs))
+                  << sizes.rows << " rows, output " << output;
             }
-            ASSERT_NEAR(out[row * sizes.outputs + output], sum, 1e-4 * std::sqrt(sizes.inputs))
-                << sizes.rows << " rows, output " << output;
           }
         }
       }
@@ -76,18 +88,21 @@ TEST_F(Products, EqualSumsInDoublePrecision) {
 }
 
 TEST_F(Products, RowInvariantOnesGiveARowTheSameBitsInEveryBatch) {
-  MatMul matmul = must(MatMul::create(*context_, true));
-  // Rows, outputs, inputs.
-  for (const Sizes& all : {Sizes{700, 256, 1024}, {700, 160, 80}, {700, 80, 80}}) {
-    const auto x = random_bf16(static_cast<std::size_t>(all.rows * all.inputs), 3);
-    const auto weights = random_bf16(static_cast<std::size_t>(all.outputs * all.inputs), 4);
-    const auto want = run(matmul, all, x, weights, false);
-    for (const std::int64_t rows : {1, 2, 5, 16, 64, 74, 75, 100, 513}) {
-      const std::int64_t first = all.rows - rows;
-      const std::vector<std::uint16_t> part(x.begin() + first * all.inputs, x.end());
-      const auto got = run(matmul, {rows, all.outputs, all.inputs}, part, weights, false);
-      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * all.outputs))
-          << rows << " rows, " << all.inputs << " inputs, " << all.outputs << " outputs";
+  for (const DType dtype : kDTypes) {
+    MatMul matmul = must(MatMul::create(*context_, true, dtype));
+    // Rows, outputs, inputs.
+    for (const Sizes& all : {Sizes{700, 256, 1024}, {700, 160, 80}, {700, 80, 80}}) {
+      const auto x = random_values(dtype, static_cast<std::size_t>(all.rows * all.inputs), 3);
+      const auto weights =
+          random_values(dtype, static_cast<std::size_t>(all.outputs * all.inputs), 4);
+      const auto want = run(matmul, all, x, weights, false);
+      for (const std::int64_t rows : {1, 2, 5, 16, 64, 74, 75, 100, 513}) {
+        const std::int64_t first = all.rows - rows;
+        const std::vector<std::uint16_t> part(x.begin() + first * all.inputs, x.end());
+        const auto got = run(matmul, {rows, all.outputs, all.inputs}, part, weights, false);
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * all.outputs))
+            << rows << " rows, " << all.inputs << " inputs, " << all.outputs << " outputs";
+      }
     }
   }
 }

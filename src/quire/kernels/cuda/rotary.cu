@@ -1,19 +1,18 @@
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rotary.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+using tensor::DType;
 
-__device__ __forceinline__ Bf16 to_bf16(float x) {
-  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-}
+constexpr int kThreads = 128;
 
 __global__ void fill_kernel(const double* inverse_frequencies, double scale,
                             const std::int32_t* positions, std::int64_t count,
@@ -46,6 +45,7 @@ __device__ __forceinline__ float rotated(const float* head, int dim, const Rotar
 }
 
 // A block to a KV head of a token.
+template <DType T>
 __global__ void __launch_bounds__(kThreads)
     append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
                   const KVLayer to) {
@@ -58,25 +58,26 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float* k = from.qkv + token * from.stride + std::int64_t{from.heads + head} * from.head_dim;
   const float* v = k + std::int64_t{from.kv_heads} * from.head_dim;
-  Bf16* out =
+  Half* out =
       to.data + head * to.head_stride + slot.block * to.block_stride + slot.offset * to.stored_dim;
   for (int dim = static_cast<int>(threadIdx.x); dim < to.stored_dim; dim += kThreads) {
     const bool real = dim < from.head_dim;
-    out[dim] = to_bf16(real ? rotated(k, dim, table, token) : 0.0f);
-    out[to.v_offset + dim] = to_bf16(real ? v[dim] : 0.0f);
+    out[dim] = Element<T>::round(real ? rotated(k, dim, table, token) : 0.0f);
+    out[to.v_offset + dim] = Element<T>::round(real ? v[dim] : 0.0f);
   }
 }
 
 // A block to a head of a query.
+template <DType T>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(const QKVRows from, const RotaryTable table, const QueryRows queries) {
   begin_kernel();
   const std::int64_t query = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
   const float* q = from.qkv + queries.rows[query] * from.stride + head * from.head_dim;
-  Bf16* to = queries.out + (query * from.heads + head) * queries.stored_dim;
+  Half* to = queries.out + (query * from.heads + head) * queries.stored_dim;
   for (int dim = static_cast<int>(threadIdx.x); dim < queries.stored_dim; dim += kThreads) {
-    to[dim] = to_bf16(dim < from.head_dim ? rotated(q, dim, table, query) : 0.0f);
+    to[dim] = Element<T>::round(dim < from.head_dim ? rotated(q, dim, table, query) : 0.0f);
   }
 }
 
@@ -100,7 +101,9 @@ cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tenso
     return cudaSuccess;
   }
   const dim3 blocks(static_cast<unsigned>(count), static_cast<unsigned>(from.kv_heads));
-  return launch_early(append_kernel, {blocks, kThreads}, stream, from, table, slots, to);
+  return launch_for_dtype(to.dtype, [&]<DType T>() {
+    return launch_early(append_kernel<T>, {blocks, kThreads}, stream, from, table, slots, to);
+  });
 }
 
 cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const QueryRows& to,
@@ -109,7 +112,9 @@ cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const 
     return cudaSuccess;
   }
   const dim3 grid(static_cast<unsigned>(to.count), static_cast<unsigned>(from.heads));
-  return launch_early(queries_kernel, {grid, kThreads}, stream, from, table, to);
+  return launch_for_dtype(to.dtype, [&]<DType T>() {
+    return launch_early(queries_kernel<T>, {grid, kThreads}, stream, from, table, to);
+  });
 }
 
 }  // namespace quire::kernels::cuda

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/rows.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels::cuda {
@@ -33,7 +34,8 @@ struct QKVRows {
 
 // One layer of paged KV on the device (attention/cuda/args.h has the layout).
 struct KVLayer {
-  Bf16* data = nullptr;
+  tensor::DType dtype = tensor::DType::kBFloat16;
+  Half* data = nullptr;
   std::ptrdiff_t head_stride = 0, block_stride = 0, v_offset = 0;  // elements
   std::int32_t stored_dim = 0;
 };
@@ -47,10 +49,11 @@ struct KVLayer {
 
 // Which queries, and where they go.
 struct QueryRows {
+  tensor::DType dtype = tensor::DType::kBFloat16;
   const std::int32_t* rows = nullptr;  // [count] row of qkv
   std::int64_t count = 0;
   std::int32_t stored_dim = 0;
-  Bf16* out = nullptr;  // [count, heads, stored_dim]
+  Half* out = nullptr;  // [count, heads, stored_dim]
 };
 
 // out[i] = the query of row rows[i], rotated by row i of `table`; what is behind head_dim becomes

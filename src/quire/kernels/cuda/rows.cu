@@ -1,24 +1,20 @@
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
 namespace {
 
+using tensor::DType;
+
 constexpr int kThreads = 256;
 constexpr int kNormThreads = 1024;
-
-__device__ __forceinline__ float to_float(Bf16 bits) {
-  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
-}
-__device__ __forceinline__ Bf16 to_bf16(float x) {
-  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-}
 
 // Sum over a warp; every lane gets it.
 __device__ __forceinline__ float warp_sum(float x) {
@@ -45,20 +41,21 @@ __device__ float block_sum(float x) {
   return total;
 }
 
-__global__ void embed_kernel(const Bf16* table, const std::int32_t* ids, std::int32_t width,
-                             float* out) {
+template <DType T>
+__global__ void embed_kernel(const EmbedParams params) {
   begin_kernel();
-  const Bf16* from = table + std::int64_t{ids[blockIdx.x]} * width;
-  float* to = out + std::int64_t{blockIdx.x} * width;
-  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
-    to[i] = to_float(from[i]);
+  const Half* from = params.table + std::int64_t{params.ids[blockIdx.x]} * params.width;
+  float* to = params.out + std::int64_t{blockIdx.x} * params.width;
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+    to[i] = Element<T>::widen(from[i]);
   }
 }
 
+template <DType T>
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const NormParams params) {
   begin_kernel();
   const float* x = params.x + std::int64_t{blockIdx.x} * params.width;
-  Bf16* out = params.out + std::int64_t{blockIdx.x} * params.width;
+  Half* out = params.out + std::int64_t{blockIdx.x} * params.width;
   float squares = 0;
   for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kNormThreads) {
     squares += x[i] * x[i];
@@ -66,7 +63,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const NormParams
   const float mean = block_sum(squares) / static_cast<float>(params.width);
   const float scale = 1.0f / sqrtf(mean + params.epsilon);
   for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kNormThreads) {
-    out[i] = to_bf16(x[i] * scale * params.weight[i]);
+    out[i] = Element<T>::round(x[i] * scale * params.weight[i]);
   }
 }
 
@@ -100,14 +97,16 @@ __global__ void add_bias_kernel(float* x, const float* bias, std::int32_t width)
   }
 }
 
-__global__ void silu_mul_kernel(const float* gate_up, std::int32_t width, Bf16* out) {
+template <DType T>
+__global__ void silu_mul_kernel(const SiluParams params) {
   begin_kernel();
-  const float* row = gate_up + std::int64_t{blockIdx.x} * 2 * width;
-  Bf16* to = out + std::int64_t{blockIdx.x} * width;
+  const std::int32_t width = params.width;
+  const float* row = params.gate_up + std::int64_t{blockIdx.x} * 2 * width;
+  Half* to = params.out + std::int64_t{blockIdx.x} * width;
   const int step = static_cast<int>(gridDim.y) * kThreads;
   for (int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); i < width; i += step) {
     const float gate = row[i];
-    to[i] = to_bf16(gate / (1.0f + expf(-gate)) * row[width + i]);
+    to[i] = Element<T>::round(gate / (1.0f + expf(-gate)) * row[width + i]);
   }
 }
 
@@ -125,19 +124,22 @@ unsigned blocks(std::int64_t rows) { return static_cast<unsigned>(rows); }
 
 }  // namespace
 
-cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows, std::int32_t width,
-                  float* out, cudaStream_t stream) {
-  if (rows == 0) {
+cudaError_t embed(const EmbedParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
     return cudaSuccess;
   }
-  return launch_early(embed_kernel, {blocks(rows), kThreads}, stream, table, ids, width, out);
+  return launch_for_dtype(params.dtype, [&]<DType T>() {
+    return launch_early(embed_kernel<T>, {blocks(params.rows), kThreads}, stream, params);
+  });
 }
 
 cudaError_t rms_norm(const NormParams& params, cudaStream_t stream) {
   if (params.rows == 0) {
     return cudaSuccess;
   }
-  return launch_early(rms_norm_kernel, {blocks(params.rows), kNormThreads}, stream, params);
+  return launch_for_dtype(params.dtype, [&]<DType T>() {
+    return launch_early(rms_norm_kernel<T>, {blocks(params.rows), kNormThreads}, stream, params);
+  });
 }
 
 cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream) {
@@ -158,14 +160,16 @@ cudaError_t add_bias(float* x, const float* bias, std::int64_t rows, std::int32_
   return launch_early(add_bias_kernel, {blocks(rows), kThreads}, stream, x, bias, width);
 }
 
-cudaError_t silu_mul(const float* gate_up, std::int64_t rows, std::int32_t width, Bf16* out,
-                     cudaStream_t stream) {
-  if (rows == 0) {
+cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
     return cudaSuccess;
   }
-  const unsigned columns = std::min(16u, static_cast<unsigned>((width + kThreads - 1) / kThreads));
-  return launch_early(silu_mul_kernel, {dim3(blocks(rows), columns), kThreads}, stream, gate_up,
-                      width, out);
+  const unsigned columns =
+      std::min(16u, static_cast<unsigned>((params.width + kThreads - 1) / kThreads));
+  return launch_for_dtype(params.dtype, [&]<DType T>() {
+    return launch_early(silu_mul_kernel<T>, {dim3(blocks(params.rows), columns), kThreads}, stream,
+                        params);
+  });
 }
 
 cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,

@@ -1,5 +1,6 @@
 // Row operations of a decoder on the device: look-up, norms, gates. The residual stream is fp32,
-// the inputs of matrix products are bf16. All pointers are to device memory; calls return once the
+// the inputs of matrix products are bf16 or
+// fp16. All pointers are to device memory; calls return once the
 // kernel is queued. A row's bits depend on that row alone.
 #pragma once
 
@@ -7,22 +8,32 @@
 
 #include <cstdint>
 
+#include "quire/tensor/dtype.h"
+
 namespace quire::kernels::cuda {
 
-using Bf16 = std::uint16_t;  // the bits
+using Half = std::uint16_t;  // the bits of a bf16 or an fp16: `dtype` says which
 
-// out[t] = row ids[t] of table [vocab, width].
-[[nodiscard]] cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows,
-                                std::int32_t width, float* out, cudaStream_t stream);
+// Row ids[t] of table [vocab, width] -> out[t].
+struct EmbedParams {
+  tensor::DType dtype = tensor::DType::kBFloat16;
+  const Half* table = nullptr;
+  const std::int32_t* ids = nullptr;
+  std::int64_t rows = 0;
+  std::int32_t width = 0;
+  float* out = nullptr;
+};
+[[nodiscard]] cudaError_t embed(const EmbedParams& params, cudaStream_t stream);
 
-// out = x / sqrt(mean(x^2) + epsilon) * weight; x [rows, width] -> bf16 [rows, width].
+// out = x / sqrt(mean(x^2) + epsilon) * weight; x [rows, width] -> 16-bit [rows, width].
 struct NormParams {
+  tensor::DType dtype = tensor::DType::kBFloat16;
   const float* x = nullptr;
   const float* weight = nullptr;
   float epsilon = 0;
   std::int64_t rows = 0;
   std::int32_t width = 0;
-  Bf16* out = nullptr;
+  Half* out = nullptr;
 };
 [[nodiscard]] cudaError_t rms_norm(const NormParams& params, cudaStream_t stream);
 
@@ -42,9 +53,15 @@ struct HeadNormParams {
 [[nodiscard]] cudaError_t add_bias(float* x, const float* bias, std::int64_t rows,
                                    std::int32_t width, cudaStream_t stream);
 
-// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i], bf16.
-[[nodiscard]] cudaError_t silu_mul(const float* gate_up, std::int64_t rows, std::int32_t width,
-                                   Bf16* out, cudaStream_t stream);
+// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i].
+struct SiluParams {
+  tensor::DType dtype = tensor::DType::kBFloat16;
+  const float* gate_up = nullptr;
+  std::int64_t rows = 0;
+  std::int32_t width = 0;
+  Half* out = nullptr;
+};
+[[nodiscard]] cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream);
 
 // out[i] = x[rows[i]]; x [*, width].
 [[nodiscard]] cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,

@@ -15,7 +15,7 @@ constexpr int kTileColumns = 16;
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
-    unpack(const std::uint32_t* packed, std::int64_t outputs, std::int64_t inputs, Bf16* out) {
+    unpack(const std::uint32_t* packed, std::int64_t outputs, std::int64_t inputs, Half* out) {
   const std::int64_t output = blockIdx.x;
   const std::int64_t steps = (inputs + kStepDepth - 1) / kStepDepth;
   const std::int64_t panel = output / kPanelColumns;
@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kThreads)
     const std::uint32_t word =
         packed[(((panel * steps + step) * 2 + tile) * (kStepDepth / 2) + row) * kTileColumns +
                column];
-    out[output * inputs + pair * 2] = static_cast<Bf16>(word);
+    out[output * inputs + pair * 2] = static_cast<Half>(word);
     if (pair * 2 + 1 < inputs) {
-      out[output * inputs + pair * 2 + 1] = static_cast<Bf16>(word >> 16);
+      out[output * inputs + pair * 2 + 1] = static_cast<Half>(word >> 16);
     }
   }
 }
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t unpack_weights(const std::byte* packed, std::int64_t outputs, std::int64_t inputs,
-                           Bf16* out, cudaStream_t stream) {
+                           Half* out, cudaStream_t stream) {
   unpack<<<static_cast<unsigned>(outputs), kThreads, 0, stream>>>(
       reinterpret_cast<const std::uint32_t*>(packed), outputs, inputs, out);
   return cudaGetLastError();

@@ -44,7 +44,7 @@ class CudaShelves final : public DeviceShelves {
         geometry_(geometry),
         bytes_(std::move(bytes)),
         second_stream_(std::move(second_stream)),
-        pool_{.data = reinterpret_cast<kernels::cuda::Bf16*>(bytes_.data()),
+        pool_{.data = reinterpret_cast<kernels::cuda::Half*>(bytes_.data()),
               .heads = geometry.layers * geometry.kv_heads,
               .num_blocks = num_blocks,
               .slots = geometry.stored_block_tokens(),
@@ -112,7 +112,7 @@ class CudaShelves final : public DeviceShelves {
   struct Part {
     kernels::cuda::HeadBlocks heads;
     std::size_t offset = 0, bytes = 0;  // on the host
-    kernels::cuda::Bf16* staging = nullptr;
+    kernels::cuda::Half* staging = nullptr;
     CUstream_st* stream = nullptr;
   };
 
@@ -158,7 +158,7 @@ class CudaShelves final : public DeviceShelves {
                                                 .count = static_cast<std::int32_t>(blocks.size())},
                                       .offset = static_cast<std::size_t>(done) * staging.head_bytes,
                                       .bytes = static_cast<std::size_t>(heads) * staging.head_bytes,
-                                      .staging = reinterpret_cast<kernels::cuda::Bf16*>(
+                                      .staging = reinterpret_cast<kernels::cuda::Half*>(
                                           staging.bytes.data() + turn * part_bytes),
                                       .stream = streams[turn]->get()}));
     }
@@ -197,9 +197,10 @@ static_assert(sizeof(BlockId) == sizeof(std::int32_t));
 Result<std::unique_ptr<DeviceShelves>> make_device_shelves(device::Accelerator& accelerator,
                                                            const tensor::KVGeometry& geometry,
                                                            std::int32_t num_blocks) {
-  if (geometry.dtype != tensor::DType::kBFloat16) {
-    return {ErrorCode::kUnsupported, base::str_cat("kv_dtype ", tensor::dtype_name(geometry.dtype),
-                                                   " is not supported on a GPU yet; use bfloat16")};
+  if (geometry.dtype == tensor::DType::kFloat32) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv_dtype ", tensor::dtype_name(geometry.dtype),
+                          " is not supported on a GPU yet; use bfloat16 or float16")};
   }
   DeviceContext& device = accelerator.context();
   QUIRE_TRY_STATUS(device.make_current());

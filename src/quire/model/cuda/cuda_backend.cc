@@ -59,10 +59,10 @@ using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
 using device::cuda::PinnedBuffer;
 using device::cuda::to_status;
-using kernels::cuda::Bf16;
+using kernels::cuda::Half;
 using tensor::PagedKVView;
 
-constexpr std::ptrdiff_t kElement = sizeof(Bf16);
+constexpr std::ptrdiff_t kElement = sizeof(Half);
 constexpr std::size_t kMostGraphRows = 256;
 
 // What a probe wants of one entry.
@@ -135,7 +135,7 @@ class CudaBackend final : public DecoderBackend {
   }
 
   [[nodiscard]] Status norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows);
-  [[nodiscard]] Status linear(const DeviceMatrix& matrix, const Bf16* x, std::int64_t rows,
+  [[nodiscard]] Status linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows,
                               float* out, bool accumulate);
   [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
   [[nodiscard]] Status append(const LayerCall& call, std::int64_t rows);
@@ -169,15 +169,15 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<float> key_cosines_, key_sines_;  // [T, half]
   DeviceBuffer<float> residual_;                 // [T, H]
   DeviceBuffer<float> kept_;                     // [S, H]
-  DeviceBuffer<Bf16> normed_;                    // [T, H]
+  DeviceBuffer<Half> normed_;                    // [T, H]
   DeviceBuffer<float> qkv_;                      // [T, Q + 2 K]
-  DeviceBuffer<Bf16> queries_;                   // [entry rows, heads, stored head_dim]
-  DeviceBuffer<Bf16> attended_;                  // [T, Q]
+  DeviceBuffer<Half> queries_;                   // [entry rows, heads, stored head_dim]
+  DeviceBuffer<Half> attended_;                  // [T, Q]
   DeviceBuffer<float> part_values_, part_stats_;
   DeviceBuffer<std::uint32_t> parts_there_;  // [T, heads]
   DeviceBuffer<float> lse_;                  // [T, heads], for a probe
   DeviceBuffer<float> gate_up_;              // [T, 2 I]
-  DeviceBuffer<Bf16> gated_;                 // [T, I]
+  DeviceBuffer<Half> gated_;                 // [T, I]
   double host_seconds_ = 0;                  // of the last forward, without waiting
   std::vector<EntryMass> masses_;
   DeviceBuffer<double> mass_;  // of all entries that a probe asks for
@@ -242,7 +242,8 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
 
 // x [rows, H] -> normed_
 Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows) {
-  return to_status(kernels::cuda::rms_norm({.x = x,
+  return to_status(kernels::cuda::rms_norm({.dtype = weights_.dtype,
+                                            .x = x,
                                             .weight = weight.data(),
                                             .epsilon = static_cast<float>(config_.norm_epsilon),
                                             .rows = rows,
@@ -252,7 +253,7 @@ Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::
                    "rms_norm");
 }
 
-Status CudaBackend::linear(const DeviceMatrix& matrix, const Bf16* x, std::int64_t rows, float* out,
+Status CudaBackend::linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows, float* out,
                            bool accumulate) {
   QUIRE_TRY_STATUS(matmul_.run({.x = x,
                                 .weights = matrix.weights.data(),
@@ -298,7 +299,8 @@ Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
                                              .kv_heads = config_.kv_heads,
                                              .head_dim = config_.head_dim},
                                             table(key_cosines_, key_sines_), step_.slots(), rows,
-                                            {.data = reinterpret_cast<Bf16*>(view.data),
+                                            {.dtype = view.dtype,
+                                             .data = reinterpret_cast<Half*>(view.data),
                                              .head_stride = view.head_stride / kElement,
                                              .block_stride = view.block_stride / kElement,
                                              .v_offset = view.v_offset / kElement,
@@ -310,13 +312,14 @@ Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
 AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) const {
   const PagedKVView& view = call.view;
   const WindowStep& window = call.window;
-  return {.kv = {.data = reinterpret_cast<Bf16*>(view.data),
+  return {.kv = {.data = reinterpret_cast<Half*>(view.data),
                  .head_stride = view.head_stride / kElement,
                  .block_stride = view.block_stride / kElement,
                  .v_offset = view.v_offset / kElement,
                  .block_tokens = view.block_tokens,
                  .block_shift = attention::cuda::block_shift(view.block_tokens),
-                 .head_dim = view.head_dim},
+                 .head_dim = view.head_dim,
+                 .dtype = view.dtype},
           .work = {.few = step_.get(window.few),
                    .many = step_.get(window.many),
                    .rows = step_.get(window.rows),
@@ -349,7 +352,8 @@ Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
                                                             .kv_heads = config_.kv_heads,
                                                             .head_dim = config_.head_dim},
                                                            table(window.cosines, window.sines),
-                                                           {.rows = step_.get(window.query_rows),
+                                                           {.dtype = call.view.dtype,
+                                                            .rows = step_.get(window.query_rows),
                                                             .count = window.shape.queries,
                                                             .stored_dim = call.view.head_dim,
                                                             .out = queries_.data()},
@@ -363,10 +367,13 @@ Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
 Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
   QUIRE_TRY_STATUS(linear(layer.gate_up, normed_.data(), rows, gate_up_.data(), false));
-  QUIRE_TRY_STATUS(
-      to_status(kernels::cuda::silu_mul(gate_up_.data(), rows, config_.intermediate_size,
-                                        gated_.data(), stream()),
-                "silu_mul"));
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::silu_mul({.dtype = weights_.dtype,
+                                                      .gate_up = gate_up_.data(),
+                                                      .rows = rows,
+                                                      .width = config_.intermediate_size,
+                                                      .out = gated_.data()},
+                                                     stream()),
+                             "silu_mul"));
   return linear(layer.down, gated_.data(), rows, x, true);
 }
 
@@ -497,8 +504,13 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
         fill_rotary(window.query_positions, window.shape.queries, window.cosines, window.sines));
   }
   const DeviceMatrix& table = config_.tied_embeddings ? weights_.head : weights_.embedding;
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed(table.weights.data(), step_.ids(), rows,
-                                                  config_.hidden_size, residual_.data(), stream()),
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed({.dtype = weights_.dtype,
+                                                   .table = table.weights.data(),
+                                                   .ids = step_.ids(),
+                                                   .rows = rows,
+                                                   .width = config_.hidden_size,
+                                                   .out = residual_.data()},
+                                                  stream()),
                              "embed"));
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv[i], probe));
@@ -519,7 +531,8 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
 Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               std::span<const PagedKVView> kv,
                                               ForwardProbe* probe) {
-  QUIRE_CHECK(kv.front().on_device, "a GPU computes on KV in its own memory");
+  QUIRE_CHECK(kv.front().on_device && kv.front().dtype == weights_.dtype,
+              "a GPU computes on KV in its own memory, of the type of the weights");
   QUIRE_TRY_STATUS(device_.make_current());
   const auto start = std::chrono::steady_clock::now();
   auto logits = run(batch, kv, probe);
@@ -572,7 +585,7 @@ Result<std::unique_ptr<DecoderBackend>> cuda::make_backend(DeviceContext& device
                                                            const ModelConfig& config,
                                                            cuda::DeviceWeights weights,
                                                            bool deterministic) {
-  QUIRE_TRY(auto matmul, kernels::cuda::MatMul::create(device, deterministic));
+  QUIRE_TRY(auto matmul, kernels::cuda::MatMul::create(device, deterministic, weights.dtype));
   auto backend = std::make_unique<CudaBackend>(device, config, std::move(weights),
                                                std::move(matmul), deterministic);
   QUIRE_TRY_STATUS(backend->set_up());

@@ -18,6 +18,7 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::model::cuda {
 namespace {
@@ -118,13 +119,24 @@ Status WeightUploader::take(const WeightId& id, std::span<const float> values) {
   return send(std::as_bytes(values), reinterpret_cast<std::byte*>(to.data()));
 }
 
-Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& weights) {
-  if (weights.format() != kernels::WeightFormat::kBf16) {
+// The first matrix says what all are.
+Status WeightUploader::check_format(kernels::WeightFormat format) {
+  const bool half = format == kernels::WeightFormat::kF16;
+  const tensor::DType dtype = half ? tensor::DType::kFloat16 : tensor::DType::kBFloat16;
+  if ((!half && format != kernels::WeightFormat::kBf16) ||
+      (has_matrix_ && dtype != weights_.dtype)) {
     return {ErrorCode::kUnsupported,
-            base::str_cat("weights of format ", kernels::format_name(weights.format()),
-                          " are not supported on a GPU yet; use dtype=\"bfloat16\" without "
-                          "quantize")};
+            base::str_cat("weights of format ", kernels::format_name(format),
+                          " are not supported on a GPU yet; use dtype=\"bfloat16\" or \"float16\" "
+                          "without quantize")};
   }
+  weights_.dtype = dtype;
+  has_matrix_ = true;
+  return {};
+}
+
+Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& weights) {
+  QUIRE_TRY_STATUS(check_format(weights.format()));
   DeviceMatrix& to = matrix_of(id);
   to.outputs = weights.columns();
   to.inputs = weights.depth();

@@ -1,4 +1,4 @@
-// The weights of a decoder on a GPU: matrices bf16 [outputs, inputs], vectors fp32.
+// The weights of a decoder on a GPU: matrices bf16 or fp16 [outputs, inputs], vectors fp32.
 #pragma once
 
 #include <array>
@@ -15,6 +15,7 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::model::cuda {
 
@@ -33,7 +34,8 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
-  DeviceMatrix embedding;  // empty when the head serves as such
+  tensor::DType dtype = tensor::DType::kBFloat16;  // of all matrices
+  DeviceMatrix embedding;                          // empty when the head serves as such
   DeviceMatrix head;
   DeviceVector final_norm;
   std::vector<DeviceLayer> layers;
@@ -47,8 +49,8 @@ class WeightUploader {
   WeightUploader(const WeightUploader&) = delete;
   WeightUploader& operator=(const WeightUploader&) = delete;
 
-  // Has read what it is given when it returns. kUnsupported for matrices that are not bf16,
-  // kOutOfBlocks when the device has no room.
+  // Has read what it is given when it returns. kUnsupported for matrices that are not all
+  // bf16 or all fp16, kOutOfBlocks when the device has no room.
   [[nodiscard]] Status take(const WeightId& id, const kernels::PackedWeights& weights);
   [[nodiscard]] Status take(const WeightId& id, std::span<const float> values);
 
@@ -62,6 +64,7 @@ class WeightUploader {
     std::optional<device::cuda::Event> read;
   };
 
+  [[nodiscard]] Status check_format(kernels::WeightFormat format);
   [[nodiscard]] DeviceMatrix& matrix_of(const WeightId& id);
   [[nodiscard]] DeviceVector& vector_of(const WeightId& id);
   [[nodiscard]] Status send(std::span<const std::byte> from, std::byte* to);
@@ -71,6 +74,7 @@ class WeightUploader {
   DeviceWeights weights_;
   std::array<Buffer, 2> buffers_;
   std::size_t turn_ = 0;
+  bool has_matrix_ = false;
 };
 
 }  // namespace quire::model::cuda
