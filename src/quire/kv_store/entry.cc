@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/kv_store/byte_codec.h"
 #include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/kv_file_format.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -60,6 +62,28 @@ std::vector<std::string> objects_of(const Entry& entry) {
     }
   }
   return hashes;
+}
+
+std::uint64_t entry_checksum(const Entry& entry) {
+  ByteWriter out(256 + entry.metadata_json.size() + 96 * entry.parts.size());
+  const auto put_text = [&](std::string_view text) {
+    out.put(static_cast<std::uint64_t>(text.size()));
+    out.put_text(text);
+  };
+  for (const std::string_view text :
+       {std::string_view(entry.key), std::string_view(entry.tenant), entry_kind_name(entry.kind),
+        std::string_view(entry.name), std::string_view(entry.metadata_json)}) {
+    put_text(text);
+  }
+  out.put(entry.tokens);
+  out.put(entry.bytes);
+  out.put(entry.created_ms);
+  for (const EntryPart& part : entry.parts) {
+    put_text(part.object);
+    out.put(part.first_token);
+    out.put(part.tokens);
+  }
+  return checksum(out.bytes());
 }
 
 Status check_entry(const Entry& entry) {

@@ -47,6 +47,10 @@ struct Entry {
 // The objects that its parts name, each once, in the order of their first part.
 [[nodiscard]] std::vector<std::string> objects_of(const Entry& entry);
 
+// Of all that says what the entry is: everything but `pinned`, `accessed_ms` and `expires_ms`,
+// which change while it stays the same.
+[[nodiscard]] std::uint64_t entry_checksum(const Entry& entry);
+
 // kInvalidArgument naming the field.
 [[nodiscard]] Status check_entry(const Entry& entry);
 

@@ -226,7 +226,7 @@ TEST_F(StoreTest, RowsAndSchemasOfAStrangerAreRefused) {
     EXPECT_EQ(Store::open(path_).error().code, ErrorCode::kCorrupt) << sql;
   }
   fresh();
-  execute_sql("PRAGMA user_version = 2");
+  execute_sql("PRAGMA user_version = 3");
   EXPECT_EQ(Store::open(path_).error().code, ErrorCode::kUnsupported);
 }
 

@@ -26,7 +26,8 @@ namespace quire::kv_store {
 namespace {
 
 constexpr std::int64_t kApplicationId = 0x51554952;  // "QUIR"
-constexpr std::int64_t kIndexVersion = 1;
+constexpr std::int64_t kIndexVersion = 2;
+constexpr std::int64_t kVersionBeforeChecksums = 1;
 
 constexpr const char* kEntries =
     "CREATE TABLE entries(id INTEGER PRIMARY KEY, key TEXT NOT NULL, tenant TEXT NOT NULL, "
@@ -38,14 +39,22 @@ constexpr const char* kParts =
     "place INTEGER NOT NULL, object TEXT NOT NULL, first_token INTEGER NOT NULL, "
     "tokens INTEGER NOT NULL, PRIMARY KEY(entry, place)) WITHOUT ROWID";
 constexpr const char* kPartsByObject = "CREATE INDEX parts_by_object ON parts(object)";
-constexpr std::array<const char*, 3> kSchema = {kEntries, kParts, kPartsByObject};
+constexpr std::array<const char*, 3> kSchemaBeforeChecksums = {kEntries, kParts, kPartsByObject};
+constexpr const char* kChecksums =
+    "CREATE TABLE checksums(entry INTEGER PRIMARY KEY REFERENCES entries(id) ON DELETE CASCADE, "
+    "value INTEGER NOT NULL)";
 
 constexpr const char* kSync = "PRAGMA synchronous = FULL";
 constexpr const char* kNoSync = "PRAGMA synchronous = NORMAL";
 
-constexpr std::string_view kSelect =
+constexpr std::string_view kColumns =
     "SELECT id, key, tenant, kind, name, metadata, tokens, bytes, created_ms, accessed_ms, "
-    "expires_ms, pinned FROM entries ";
+    "expires_ms, pinned, ";
+constexpr std::string_view kChecksum = "(SELECT value FROM checksums WHERE entry = id)";
+
+std::string select_entries(bool has_checksums, std::string_view which) {
+  return base::str_cat(kColumns, has_checksums ? kChecksum : "0", " FROM entries ", which);
+}
 
 Error damaged(const Folder& folder, std::string_view what) {
   return {.code = ErrorCode::kCorrupt,
@@ -59,19 +68,23 @@ Result<std::int64_t> pragma(const Database& database, std::string_view name) {
   return row ? statement.number(0) : 0;
 }
 
-// A file of ours has exactly our schema, word for word.
-Status check_schema(const Database& database, const Folder& folder) {
+// A file of ours has exactly the schema of its version, word for word. The version.
+Result<std::int64_t> check_schema(const Database& database, const Folder& folder) {
   QUIRE_TRY(const std::int64_t version, pragma(database, "user_version"));
   QUIRE_TRY(const std::int64_t application, pragma(database, "application_id"));
   if (application != kApplicationId) {
     return damaged(folder, "is no index of a quire store");
   }
-  if (version != kIndexVersion) {
+  if (version != kIndexVersion && version != kVersionBeforeChecksums) {
     return {ErrorCode::kUnsupported,
             base::str_cat((folder.path / kIndexName).string(), ": index format version ", version,
-                          ", this build reads version ", kIndexVersion)};
+                          ", this build reads versions ", kVersionBeforeChecksums, " and ",
+                          kIndexVersion)};
   }
-  std::multiset<std::string> wanted(kSchema.begin(), kSchema.end());
+  std::multiset<std::string> wanted(kSchemaBeforeChecksums.begin(), kSchemaBeforeChecksums.end());
+  if (version != kVersionBeforeChecksums) {
+    wanted.insert(kChecksums);
+  }
   QUIRE_TRY(Statement rows,
             database.prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"));
   for (;;) {
@@ -85,17 +98,26 @@ Status check_schema(const Database& database, const Folder& folder) {
     }
     return damaged(folder, base::str_cat("holds ", base::quoted(rows.text(0))));
   }
-  return wanted.empty() ? Status() : Status(damaged(folder, "misses a table"));
+  if (!wanted.empty()) {
+    return damaged(folder, "misses a table");
+  }
+  return version;
+}
+
+Status mark_version(const Database& database) {
+  const std::string mark = base::str_cat("PRAGMA user_version = ", kIndexVersion);
+  return database.execute(mark.c_str());
 }
 
 Status create_schema(const Database& database) {
   QUIRE_TRY(Transaction transaction, Transaction::begin(database));
-  for (const char* sql : kSchema) {
+  for (const char* sql : kSchemaBeforeChecksums) {
     QUIRE_TRY_STATUS(database.execute(sql));
   }
-  const std::string marks = base::str_cat("PRAGMA application_id = ", kApplicationId,
-                                          "; PRAGMA user_version = ", kIndexVersion);
-  QUIRE_TRY_STATUS(database.execute(marks.c_str()));
+  QUIRE_TRY_STATUS(database.execute(kChecksums));
+  const std::string mark = base::str_cat("PRAGMA application_id = ", kApplicationId);
+  QUIRE_TRY_STATUS(database.execute(mark.c_str()));
+  QUIRE_TRY_STATUS(mark_version(database));
   return transaction.commit();
 }
 
@@ -120,6 +142,16 @@ Result<IndexFile> examine(const Folder& folder, const char* name) {
 
 }  // namespace
 
+StoreIndex::StoreIndex(Database database, std::int64_t version, bool sync)
+    : database_(std::make_unique<Database>(std::move(database))),
+      has_checksums_(version > kVersionBeforeChecksums),
+      sync_(sync) {}
+
+Result<StoreIndex> StoreIndex::make(Database database, const Folder& folder, bool sync) {
+  QUIRE_TRY(const std::int64_t version, check_schema(database, folder));
+  return StoreIndex(std::move(database), version, sync);
+}
+
 Result<StoreIndex> StoreIndex::open_writable(const Folder& folder, bool sync) {
   QUIRE_TRY(const IndexFile file, examine(folder, kIndexName));
   if (!file.exists) {
@@ -138,8 +170,37 @@ Result<StoreIndex> StoreIndex::open_writable(const Folder& folder, bool sync) {
   if (version == 0 && tables == 0) {
     QUIRE_TRY_STATUS(create_schema(database));
   }
-  QUIRE_TRY_STATUS(check_schema(database, folder));
-  return StoreIndex(std::move(database), sync);
+  QUIRE_TRY(StoreIndex index, make(std::move(database), folder, sync));
+  if (!index.has_checksums_) {
+    QUIRE_TRY_STATUS(index.add_checksums(folder));
+  }
+  return index;
+}
+
+// Of another process that does the same meanwhile one finds the work done.
+Status StoreIndex::add_checksums(const Folder& folder) {
+  QUIRE_TRY(Transaction transaction, begin());
+  QUIRE_TRY(const std::int64_t version, check_schema(*database_, folder));
+  if (version == kVersionBeforeChecksums) {
+    QUIRE_TRY_STATUS(database_->execute(kChecksums));
+    QUIRE_TRY(Statement rows, database_->prepare(select_entries(false, "")));
+    for (;;) {
+      QUIRE_TRY(const bool row, rows.step());
+      if (!row) {
+        break;
+      }
+      QUIRE_TRY(const Entry entry, read_entry(rows));
+      QUIRE_TRY_STATUS(put_checksum(rows.number(0), entry));
+    }
+    QUIRE_TRY_STATUS(mark_version(*database_));
+  }
+  has_checksums_ = true;
+  return transaction.commit();
+}
+
+Status StoreIndex::put_checksum(std::int64_t id, const Entry& entry) const {
+  QUIRE_TRY(Statement insert, database_->prepare("INSERT INTO checksums VALUES(?, ?)"));
+  return insert.bind(0, id).bind(1, static_cast<std::int64_t>(entry_checksum(entry))).run();
 }
 
 Result<StoreIndex> StoreIndex::open_read_only(const Folder& folder) {
@@ -149,10 +210,9 @@ Result<StoreIndex> StoreIndex::open_read_only(const Folder& folder) {
     return {ErrorCode::kNotFound, base::str_cat(path.string(), " is missing")};
   }
   QUIRE_TRY(Database database, Database::open(path, Database::Mode::kRead));
-  Status schema = check_schema(database, folder);
-  if (schema.ok() || schema.error().code != ErrorCode::kIo) {
-    QUIRE_TRY_STATUS(std::move(schema));
-    return StoreIndex(std::move(database));
+  Result<StoreIndex> index = make(std::move(database), folder, false);
+  if (index.ok() || index.error().code != ErrorCode::kIo) {
+    return index;
   }
   // A folder without room for SQLite's shared memory. Nobody can be writing there; what a killed
   // writer left in the log must not be passed over, though.
@@ -160,11 +220,10 @@ Result<StoreIndex> StoreIndex::open_read_only(const Folder& folder) {
   if (!log.empty) {
     return {ErrorCode::kIo,
             base::str_cat(path.string(), " has changes that only a writer can take over (",
-                          schema.error().message, "); open the store once where it is writable")};
+                          index.error().message, "); open the store once where it is writable")};
   }
   QUIRE_TRY(Database immutable, Database::open(path, Database::Mode::kImmutable));
-  QUIRE_TRY_STATUS(check_schema(immutable, folder));
-  return StoreIndex(std::move(immutable));
+  return make(std::move(immutable), folder, false);
 }
 
 Status StoreIndex::put(const Entry& entry) {
@@ -196,7 +255,7 @@ Status StoreIndex::put(const Entry& entry) {
         .bind(4, entry.parts[i].tokens);
     QUIRE_TRY_STATUS(part.run());
   }
-  return {};
+  return put_checksum(id, entry);
 }
 
 Result<std::vector<EntryPart>> StoreIndex::parts_of(std::int64_t id) const {
@@ -234,12 +293,17 @@ Result<Entry> StoreIndex::read_entry(const Statement& row) const {
                                                " is none of ours: ", checked.error().message)};
   }
   entry.kind = *kind;
+  if (has_checksums_ && row.number(12) != static_cast<std::int64_t>(entry_checksum(entry))) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat(kIndexName, ": the checksum of row ", row.number(0),
+                          " is wrong; `quire store repair` keeps the entries that can be read")};
+  }
   return entry;
 }
 
 Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_view tenant) const {
   QUIRE_TRY(Statement rows,
-            database_->prepare(base::str_cat(kSelect, "WHERE key = ? AND tenant = ?")));
+            database_->prepare(select_entries(has_checksums_, "WHERE key = ? AND tenant = ?")));
   QUIRE_TRY(const bool row, rows.bind(0, key).bind(1, tenant).step());
   if (!row) {
     return std::optional<Entry>();
@@ -250,9 +314,9 @@ Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_
 
 Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter) const {
   QUIRE_TRY(Statement rows,
-            database_->prepare(base::str_cat(kSelect,
-                                             "WHERE (?1 = '' OR kind = ?1) AND (?2 = 0 OR tenant "
-                                             "= ?3) ORDER BY accessed_ms, id")));
+            database_->prepare(select_entries(has_checksums_,
+                                              "WHERE (?1 = '' OR kind = ?1) AND (?2 = 0 OR tenant "
+                                              "= ?3) ORDER BY accessed_ms, id")));
   const std::string tenant = filter.tenant.value_or("");
   rows.bind(0, filter.kind ? entry_kind_name(*filter.kind) : std::string_view(""))
       .bind(1, std::int64_t{filter.tenant.has_value()})
@@ -273,7 +337,7 @@ std::vector<Entry> StoreIndex::salvage() const {
   std::set<std::int64_t> seen;
   // From both ends, since reading stops at the first damaged page.
   for (const std::string_view order : {"ORDER BY id", "ORDER BY id DESC"}) {
-    auto rows = database_->prepare(base::str_cat(kSelect, order));
+    auto rows = database_->prepare(select_entries(has_checksums_, order));
     for (auto row = rows.ok() ? rows->step() : Result<bool>(false); row.ok() && *row;
          row = rows->step()) {
       auto entry = read_entry(*rows);

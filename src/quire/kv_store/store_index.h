@@ -2,7 +2,9 @@
 //
 // Invariants:
 // 1. A change is one transaction: after a crash at any point the old or the new state is there.
-// 2. Rows are checked when they are read; what no writer of ours can have written is kCorrupt.
+// 2. Rows are checked when they are read, against a checksum of what they say of an entry; what no
+//    writer of ours can have written is kCorrupt. SQLite itself sees damage of its pages' structure
+//    only.
 // 3. A schema that is not exactly ours is refused, so no trigger or view of a stranger ever runs.
 #pragma once
 
@@ -34,7 +36,8 @@ class StoreIndex {
  public:
   // Makes an empty index where there is none (mode 0600); the caller keeps others from doing so at
   // the same time. `sync`: what is committed survives a loss of power; without, the index stays
-  // whole but may forget the last changes. kCorrupt for a file that is no index of ours or damaged,
+  // whole but may forget the last changes. An index of version 1 becomes one of this version, with
+  // checksums of what it says now. kCorrupt for a file that is no index of ours or damaged,
   // kUnsupported for one of a later version.
   [[nodiscard]] static Result<StoreIndex> open_writable(const Folder& folder, bool sync);
   [[nodiscard]] static Result<StoreIndex> open_read_only(const Folder& folder);
@@ -67,15 +70,18 @@ class StoreIndex {
   [[nodiscard]] Status check() const;
 
  private:
-  explicit StoreIndex(Database database, bool sync = false)
-      : database_(std::make_unique<Database>(std::move(database))), sync_(sync) {}
+  StoreIndex(Database database, std::int64_t version, bool sync);
+  [[nodiscard]] static Result<StoreIndex> make(Database database, const Folder& folder, bool sync);
   // The parts of the entry in row `id`.
   [[nodiscard]] Result<std::vector<EntryPart>> parts_of(std::int64_t id) const;
   [[nodiscard]] Result<Entry> read_entry(const Statement& row) const;
+  [[nodiscard]] Status put_checksum(std::int64_t id, const Entry& entry) const;
+  [[nodiscard]] Status add_checksums(const Folder& folder);
   [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,
                                     std::string_view tenant, std::int64_t value);
 
   std::unique_ptr<Database> database_;  // statements and transactions point to it
+  bool has_checksums_;                  // not before version 2
   bool sync_;
 };
 
