@@ -45,13 +45,14 @@ __device__ float block_sum(float x) {
   return total;
 }
 
-__global__ void embed_kernel(const Bf16* table, const std::int32_t* ids, std::int32_t width,
-                             float* out) {
+__global__ void embed_kernel(const EmbedParams params) {
   begin_kernel();
-  const Bf16* from = table + std::int64_t{ids[blockIdx.x]} * width;
-  float* to = out + std::int64_t{blockIdx.x} * width;
-  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
-    to[i] = to_float(from[i]);
+  const std::int32_t from = params.from[blockIdx.x];
+  const std::int32_t id = from < 0 ? params.ids[blockIdx.x] : max(params.chosen[from], 0);
+  const Bf16* row = params.table + std::int64_t{id} * params.width;
+  float* to = params.out + std::int64_t{blockIdx.x} * params.width;
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+    to[i] = to_float(row[i]);
   }
 }
 
@@ -125,12 +126,11 @@ unsigned blocks(std::int64_t rows) { return static_cast<unsigned>(rows); }
 
 }  // namespace
 
-cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows, std::int32_t width,
-                  float* out, cudaStream_t stream) {
-  if (rows == 0) {
+cudaError_t embed(const EmbedParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
     return cudaSuccess;
   }
-  return launch_early(embed_kernel, {blocks(rows), kThreads}, stream, table, ids, width, out);
+  return launch_early(embed_kernel, {blocks(params.rows), kThreads}, stream, params);
 }
 
 cudaError_t rms_norm(const NormParams& params, cudaStream_t stream) {

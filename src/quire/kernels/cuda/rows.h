@@ -11,9 +11,17 @@ namespace quire::kernels::cuda {
 
 using Bf16 = std::uint16_t;  // the bits
 
-// out[t] = row ids[t] of table [vocab, width].
-[[nodiscard]] cudaError_t embed(const Bf16* table, const std::int32_t* ids, std::int64_t rows,
-                                std::int32_t width, float* out, cudaStream_t stream);
+// out[t] = row of table [vocab, width]: chosen[from[t]], or ids[t] where from[t] is below 0.
+struct EmbedParams {
+  const Bf16* table = nullptr;
+  const std::int32_t* ids = nullptr;
+  const std::int32_t* from = nullptr;
+  const std::int32_t* chosen = nullptr;  // a token that could not be chosen, -1, counts as 0
+  std::int64_t rows = 0;
+  std::int32_t width = 0;
+  float* out = nullptr;
+};
+[[nodiscard]] cudaError_t embed(const EmbedParams& params, cudaStream_t stream);
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight; x [rows, width] -> bf16 [rows, width].
 struct NormParams {
