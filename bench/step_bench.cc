@@ -1,4 +1,5 @@
-// What the engine itself takes of a decode step beside the model, by part.
+// What the engine itself takes of a decode step beside the model, by part, and what share of the
+// steps was launched while the one before still ran, so that most of it is done meanwhile.
 //
 //   step_bench [MODEL [CONTEXT [DEVICE]]]
 //   default: preset:smollm2-135m, 64 tokens of context, cpu
@@ -54,9 +55,10 @@ EngineStats stats_from(Engine& engine, std::int64_t step) {
   }
 }
 
-// Microseconds a step.
+// Microseconds a step, and a share.
 struct Parts {
   double schedule = 0, build = 0, plan = 0, settle = 0, deliver = 0, all = 0, sample = 0, step = 0;
+  double ahead = 0;
 };
 
 Parts between(const EngineStats& before, const EngineStats& after) {
@@ -71,7 +73,9 @@ Parts between(const EngineStats& before, const EngineStats& after) {
           .all = (after.overhead_seconds() - before.overhead_seconds()) * 1e6 /
                  static_cast<double>(after.steps - before.steps),
           .sample = per_step(&EngineStats::sample_seconds),
-          .step = per_step(&EngineStats::step_seconds)};
+          .step = per_step(&EngineStats::step_seconds),
+          .ahead = static_cast<double>(after.steps_ahead - before.steps_ahead) /
+                   static_cast<double>(after.steps - before.steps)};
 }
 
 // The round that is the median by what the engine takes.
@@ -111,14 +115,14 @@ int main(int argc, char** argv) {
   const std::string device = argc > 3 ? argv[3] : "cpu";
   const auto engine = must(Engine::start(model, {.device = device, .threads = 2}));
   std::printf("us a step, %d tokens of context, %s\n", context, device.c_str());
-  std::printf("%6s %9s %9s %9s %9s %9s %9s %9s %9s\n", "batch", "schedule", "build", "plan",
-              "settle", "deliver", "all", "sample", "step");
+  std::printf("%6s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "batch", "schedule", "build", "plan",
+              "settle", "deliver", "all", "sample", "step", "ahead");
   bool fast = true;
   for (const std::int32_t batch : {1, 8, 32, 64, 128}) {
     const Parts parts = measure(*engine, batch, context);
-    std::printf("%6d %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f\n", batch, parts.schedule,
-                parts.build, parts.plan, parts.settle, parts.deliver, parts.all, parts.sample,
-                parts.step);
+    std::printf("%6d %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.2f\n", batch,
+                parts.schedule, parts.build, parts.plan, parts.settle, parts.deliver, parts.all,
+                parts.sample, parts.step, parts.ahead);
     fast = fast && (batch != 64 || parts.all <= 60);
   }
   return fast ? 0 : 1;

@@ -119,6 +119,43 @@ TEST(Gpu, ManyStepsInBatchesOfAnySizeGiveWhatEachPromptGivesAlone) {
   }
 }
 
+// Rows with log probabilities are chosen on the host, so no step with one is launched ahead.
+TEST(Gpu, StepsLaunchedAheadGiveTheTokensOfStepsOneAfterTheOther) {
+  LLM gpu = open("cuda");
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (std::uint32_t i = 0; i < 9; ++i) {
+    prompts.emplace_back(some_ids(20 + 31 * i, 70 + i));
+    params.push_back({.temperature = i % 3 == 0 ? 0 : 1.2,
+                      .max_tokens = 60 + static_cast<std::int32_t>(i) * 5,
+                      .ignore_eos = true,
+                      .seed = i});
+  }
+  const auto answers = [&](bool ahead) {
+    EXPECT_TRUE(gpu.clear_prefix_cache().ok());
+    std::vector<SamplingParams> each = params;
+    for (SamplingParams& one : each) {
+      one.logprobs = ahead ? std::nullopt : std::optional(1);
+    }
+    const double before = stat(gpu, "steps_ahead");
+    std::vector<Ids> ids;
+    for (const auto& output : gpu.generate_batch(prompts, each).value()) {
+      ids.push_back(output.token_ids);
+    }
+    EXPECT_EQ(stat(gpu, "blocks_in_use"), 0);
+    EXPECT_EQ(stat(gpu, "steps_ahead") - before > 30, ahead);
+    return ids;
+  };
+  const std::vector<Ids> whole = answers(false);
+  EXPECT_EQ(answers(true), whole);
+  for (std::size_t i = 0; i < params.size(); i += 2) {  // these end while a step further runs
+    params[i].stop_token_ids = {whole[i][10 + 5 * i]};
+  }
+  const std::vector<Ids> stopped = answers(false);
+  EXPECT_LT(stopped[2].size(), whole[2].size());
+  EXPECT_EQ(answers(true), stopped);
+}
+
 TEST(Gpu, SampledTokensAreThoseOfTheCpusSamplerOverTheSameLogits) {
   LLM llm = open("cuda");
   const Ids prompt = some_ids(60, 5);

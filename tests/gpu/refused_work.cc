@@ -50,6 +50,17 @@ cudaError_t __wrap_cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   return quire::refused() ? cudaErrorUnknown : __real_cudaGraphLaunch(graph, stream);
 }
 
+cudaError_t __real_cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t __wrap_cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return quire::refused() ? cudaErrorUnknown : __real_cudaEventRecord(event, stream);
+}
+
+cudaError_t __real_cudaEventSynchronize(cudaEvent_t event);
+cudaError_t __wrap_cudaEventSynchronize(cudaEvent_t event) {
+  const cudaError_t code = __real_cudaEventSynchronize(event);
+  return quire::refused() ? cudaErrorUnknown : code;
+}
+
 cudaError_t __real_cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream) {
   const cudaError_t code = __real_cudaStreamSynchronize(stream);

@@ -305,6 +305,7 @@ Result<Stats> LLM::stats() const {
       {"tokens_reused", count(stats.tokens_reused)},
       {"tokens_generated", count(stats.tokens_generated)},
       {"steps", count(stats.steps)},
+      {"steps_ahead", count(stats.steps_ahead)},
       {"preemptions", count(stats.preemptions)},
       {"requests_finished", count(stats.requests_finished)},
       {"requests_running", count(stats.requests_running)},

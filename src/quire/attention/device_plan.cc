@@ -114,12 +114,15 @@ class Lengths {
 class Planner {
  public:
   Planner(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t num_rows,
-          const DevicePlanOptions& options)
+          const DevicePlanOptions& options, DevicePlan memory)
       : entries_(entries),
         options_(options),
         group_(shape.heads / shape.kv_heads),
-        kv_heads_(shape.kv_heads) {
+        kv_heads_(shape.kv_heads),
+        plan_(std::move(memory)) {
+    plan_.clear();
     plan_.parts.resize(static_cast<std::size_t>(num_rows));
+    tiles_.reserve(entries.size());
   }
 
   DevicePlan make() {
@@ -384,8 +387,22 @@ class Planner {
 
 }  // namespace
 
+void DevicePlan::clear() {
+  few.clear();
+  many.clear();
+  rows.clear();
+  parts.clear();
+  blocks.clear();
+  query_rows.clear();
+  query_positions.clear();
+  num_parts = num_merged = widest_few = 0;
+  crew = {};
+  counters = {};
+}
+
 DevicePlan make_device_plan(const AttentionShape& shape, std::span<const Entry> entries,
-                            std::int32_t num_rows, const DevicePlanOptions& options) {
+                            std::int32_t num_rows, const DevicePlanOptions& options,
+                            DevicePlan memory) {
   QUIRE_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
               "heads must be a multiple of kv_heads");
   QUIRE_CHECK(shape.heads / shape.kv_heads <= kManyColumns, "too many heads of one KV head");
@@ -394,7 +411,7 @@ DevicePlan make_device_plan(const AttentionShape& shape, std::span<const Entry> 
   QUIRE_CHECK(options.range_tokens % kPieceTokens == 0, "ranges are whole pieces");
   QUIRE_CHECK(options.few_workers >= 1 && options.many_workers >= (options.one_kernel ? 2 : 1),
               "a worker for each family");
-  return Planner(shape, entries, num_rows, options).make();
+  return Planner(shape, entries, num_rows, options, std::move(memory)).make();
 }
 
 }  // namespace quire::attention

@@ -65,6 +65,7 @@ struct DevicePlan {
   std::int32_t widest_few = 0;                // columns of an item of few
   Crew crew;
   PlanCounters counters;
+  void clear();  // keeps its memory
 };
 
 struct DevicePlanOptions {
@@ -78,9 +79,10 @@ struct DevicePlanOptions {
 };
 
 // Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks). Items
-// are sorted, the longest first.
+// are sorted, the longest first. `memory`: of an earlier plan, to be used again; what it holds does
+// not matter.
 [[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
                                           std::span<const Entry> entries, std::int32_t num_rows,
-                                          const DevicePlanOptions& options);
+                                          const DevicePlanOptions& options, DevicePlan memory = {});
 
 }  // namespace quire::attention

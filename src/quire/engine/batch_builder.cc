@@ -104,14 +104,15 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
   const std::int32_t block_tokens = ledger.config().block_tokens;
   views_.clear();
   ledger.append_runs(run.sequence, views_);
-  const kv::RunView& open = views_.back();
+  kv::RunView& open = views_.back();
+  open.num_tokens = run.first;  // the one before may still be on its way, in a step that runs
   const Rows rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
                      .count = run.count,
                      .position = open.start_position + open.num_tokens};
-  const auto tokens =
-      ledger.tokens(run.sequence)
-          .subspan(static_cast<std::size_t>(run.first), static_cast<std::size_t>(run.count));
+  const auto known = ledger.tokens(run.sequence).subspan(static_cast<std::size_t>(run.first));
+  const auto tokens = known.first(std::min(known.size(), static_cast<std::size_t>(run.count)));
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
+  token_ids_.resize(token_ids_.size() + static_cast<std::size_t>(run.count) - tokens.size());
   for (std::int32_t local = open.num_tokens; local < open.num_tokens + run.count; ++local) {
     const BlockId block = open.blocks[static_cast<std::size_t>(local / block_tokens)];
     QUIRE_CHECK(block.value >= 0, "a token to be computed has no block");

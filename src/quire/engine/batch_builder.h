@@ -37,8 +37,8 @@ class BatchBuilder {
   explicit BatchBuilder(bool share = true, std::int32_t shared_tokens = attention::kPieceTokens)
       : share_(share), shared_tokens_(shared_tokens) {}
 
-  // `logit_rows[i]` belongs to run i. The batch borrows from this object and is valid until the
-  // next call. Cost: O(rows + blocks of the sequences).
+  // `logit_rows[i]` belongs to run i. A token that nobody knows yet is 0. The batch borrows from
+  // this object and is valid until the next call. Cost: O(rows + blocks of the sequences).
   [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
                                                  std::span<const LogitRows> logit_rows,
                                                  const kv::Ledger& ledger);

@@ -217,18 +217,22 @@ void Engine::run() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      work_arrived_.wait(lock,
-                         [this] { return closing_ || !mailbox_.empty() || !active_.empty(); });
+      work_arrived_.wait(lock, [this] {
+        return closing_ || !mailbox_.empty() || !active_.empty() || !now_.runs.empty();
+      });
       if (closing_ && mailbox_.empty()) {
         break;
       }
     }
     ledger_->set_time(Clock::now());
-    drain_mailbox();
-    if (!active_.empty()) {
+    if (now_.runs.empty()) {  // letters find no step that runs, and every token booked
+      drain_mailbox();
+    }
+    if (!active_.empty() || !now_.runs.empty()) {
       step();
     }
   }
+  drop_steps();
   fail_all(closed_error());
 }
 

@@ -65,6 +65,7 @@ struct EngineStats {
   std::int64_t tokens_reused = 0;    // of prompts, wherever their KV was: the sum of cached_tokens
   std::int64_t tokens_generated = 0;
   std::int64_t steps = 0;
+  std::int64_t steps_ahead = 0;  // of them, those launched while the one before still ran
   std::int64_t preemptions = 0;
   std::int64_t requests_finished = 0;
   std::int64_t requests_running = 0;
@@ -87,6 +88,20 @@ struct EngineStats {
   std::int64_t load_bytes = 0;
   std::int64_t weight_bytes = 0;         // packed
   std::int64_t mapped_weight_bytes = 0;  // of those, what an earlier start has packed
+};
+
+// A step from its plan until its tokens are booked.
+struct RunningStep {
+  std::vector<sched::ScheduledRun> runs;  // empty: there is no such step
+  std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
+  std::vector<LogitRange> logits;         // [runs]
+  bool launched = false;
+  bool ahead = false;         // while the step before was still running
+  bool chosen_apart = false;  // every run is to give a token that the device chooses, whatever the
+                              // tokens before it are
+  bool reads_files = false;   // KV that is still being read from them
+  void clear();               // keeps its memory
+  void forget(ActiveRequest* ended);
 };
 
 class Engine : public std::enable_shared_from_this<Engine> {
@@ -193,15 +208,23 @@ class Engine : public std::enable_shared_from_this<Engine> {
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
   [[nodiscard]] bool may_get_blocks();
-  [[nodiscard]] Status compute(std::span<const sched::ScheduledRun> runs, base::Stopwatch& watch);
+  [[nodiscard]] bool plan_step();
+  [[nodiscard]] Status compute(base::Stopwatch& watch);
+  [[nodiscard]] Status begin(base::Stopwatch& watch);
+  [[nodiscard]] Status launch(RunningStep& step, base::Stopwatch& watch);
+  void launch_next(base::Stopwatch& watch);
+  [[nodiscard]] bool may_run_ahead();
+  void drop_steps();
+  [[nodiscard]] Status await(std::span<float>& logits, base::Stopwatch& watch);
   [[nodiscard]] Status copy_blocks();
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
   [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;
   [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
   [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run, RequestKind kind) const;
-  void offer_choices(std::span<const sched::ScheduledRun> runs, model::ForwardBatch& batch);
-  void sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits);
+  void offer_choices(RunningStep& step, model::ForwardBatch& batch);
+  void take_tokens_from_device(model::ForwardBatch& batch);
+  void sample(std::span<float> logits);
   void settle(const sched::ScheduledRun& run, std::size_t index);
   void deliver_all();
   void fail_request(RequestId id, Error error);
@@ -224,14 +247,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
-  sched::StepPlan plan_;                 // of the step
-  std::vector<ActiveRequest*> in_step_;  // [runs of the step]
+  sched::StepPlan plan_;
+  RunningStep now_;   // the step that ends next
+  RunningStep next_;  // launched behind it
   BatchBuilder builder_;
-  std::vector<kernels::Choice> choices_;                                // [logit rows of the step]
+  std::vector<std::int32_t> ids_from_;                                  // [rows of next_]
+  std::vector<kernels::Choice> choices_;                                // [logit rows of a step]
   std::vector<kernels::LogitChange> changes_;                           // of their logits
-  std::vector<LogitRows> wanted_logits_;                                // [runs of the step]
+  std::vector<LogitRows> wanted_logits_;                                // [runs of a step]
   std::vector<sampling::Sampler> samplers_;                             // [threads]
-  std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of the step]
+  std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of now_]
   std::vector<ActiveRequest*> touched_;   // of the step that have something to deliver
   std::vector<ActiveRequest*> finished_;  // that end with it
   EngineStats counters_;

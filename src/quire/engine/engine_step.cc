@@ -1,4 +1,15 @@
-// One step of the engine: plan, commit, forward, sample, settle, deliver. Engine thread only.
+// One step of the engine: plan, commit, launch, await, sample, settle, deliver. Engine thread only.
+//
+// Where a device chooses the tokens, the next step is launched before this one is awaited
+// (launch_next), if it is this one over again whatever is chosen: then the host's work is done
+// while the device computes. Invariants
+//   1. At most two steps are launched: now_, which ends next, and next_ behind it.
+//   2. The ledger knows the tokens of now_ when now_ has been awaited, not before. For next_ it has
+//      made room and nothing else.
+//   3. Letters are worked off while nothing is launched.
+//   4. A request that ends with now_ gives its blocks back at once. What next_ still writes there
+//      is written before anything that is launched or copied later.
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -6,6 +17,7 @@
 #include <iterator>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -52,12 +64,55 @@ bool Engine::may_get_blocks() {
   return !mailbox_.empty();
 }
 
+void RunningStep::clear() {
+  runs.clear();
+  requests.clear();
+  logits.clear();
+  launched = ahead = chosen_apart = reads_files = false;
+}
+
+void RunningStep::forget(ActiveRequest* ended) {
+  std::ranges::replace(requests, ended, static_cast<ActiveRequest*>(nullptr));
+}
+
 void Engine::step() {
   const auto start = Clock::now();
   base::Stopwatch watch;
+  if (now_.runs.empty() && !plan_step()) {
+    return;
+  }
+  watch.lap(counters_.schedule_seconds);
+  Status computed;
+  try {
+    computed = compute(watch);
+  } catch (const std::bad_alloc&) {
+    computed = {ErrorCode::kOutOfBlocks,
+                "the machine has no memory left for this step's activations; lower "
+                "max_batch_tokens"};
+  }
+  if (!computed.ok()) {
+    drop_steps();
+    fail_all(computed.error());
+    return;
+  }
+  for (std::size_t i = 0; i < now_.runs.size(); ++i) {
+    settle(now_.runs[i], i);
+  }
+  counters_.steps += 1;
+  counters_.steps_ahead += now_.ahead ? 1 : 0;
+  watch.lap(counters_.settle_seconds);
+  counters_.step_seconds += seconds_between(start, Clock::now());
+  deliver_all();
+  std::swap(now_, next_);
+  next_.clear();
+  watch.lap(counters_.deliver_seconds);
+}
+
+// Fills now_. False when there is nothing to compute.
+bool Engine::plan_step() {
   plan_ = scheduler_->plan(std::move(plan_));
   if (plan_.stuck && may_get_blocks()) {
-    return;  // plans again
+    return false;  // plans again
   }
   if (plan_.stuck) {
     const std::int64_t free_blocks = ledger_->blocks_available();
@@ -68,34 +123,23 @@ void Engine::step() {
                                            " blocks can be had; unpin or delete something, or "
                                            "raise kv_budget"),
                   .free_bytes = free_blocks * counters_.block_bytes});
-    return;
+    return false;
   }
   const auto runs = scheduler_->commit(plan_);
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
-  if (runs->empty()) {
-    return;
-  }
-  watch.lap(counters_.schedule_seconds);
-  try {
-    if (const Status computed = compute(*runs, watch); !computed.ok()) {
-      fail_all(computed.error());
-      return;
-    }
-  } catch (const std::bad_alloc&) {
-    fail_all({.code = ErrorCode::kOutOfBlocks,
-              .message = "the machine has no memory left for this step's activations; lower "
-                         "max_batch_tokens"});
-    return;
-  }
-  for (std::size_t i = 0; i < runs->size(); ++i) {
-    settle((*runs)[i], i);
-  }
+  now_.runs.assign(runs->begin(), runs->end());
   counters_.preemptions += static_cast<std::int64_t>(plan_.preempt.size());
-  counters_.steps += 1;
-  watch.lap(counters_.settle_seconds);
-  counters_.step_seconds += seconds_between(start, Clock::now());
-  deliver_all();
-  watch.lap(counters_.deliver_seconds);
+  for (const sched::ScheduledRun& run : now_.runs) {
+    now_.requests.push_back(&active_.at(run.request.value));
+  }
+  return !now_.runs.empty();
+}
+
+// Waits for nobody: whatever is launched is forgotten.
+void Engine::drop_steps() {
+  bundle_.decoder->abandon();
+  now_.clear();
+  next_.clear();
 }
 
 // True when the run computes the last token that its sequence has.
@@ -133,21 +177,52 @@ Status Engine::copy_blocks() {
 }
 
 // Fills sampled_ and the logits of forward requests.
-Status Engine::compute(std::span<const sched::ScheduledRun> runs, base::Stopwatch& watch) {
+Status Engine::compute(base::Stopwatch& watch) {
+  const double before = counters_.forward_seconds;
+  if (!now_.launched) {
+    QUIRE_TRY_STATUS(begin(watch));
+  }
+  launch_next(watch);
+  std::span<float> logits;
+  QUIRE_TRY_STATUS(await(logits, watch));
+  sample(logits);
+  const auto rows = std::accumulate(
+      now_.runs.begin(), now_.runs.end(), std::int64_t{0},
+      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
+  counters_.tokens_computed += rows;
+  const attention::PlanCounters read = bundle_.decoder->last_counters();
+  counters_.attention.entries += read.entries;
+  counters_.attention.rows += read.rows;
+  counters_.attention.blocks_read += read.blocks_read;
+  counters_.forward_host_seconds += bundle_.decoder->last_timing().host;
+  if (!now_.reads_files && !now_.ahead) {
+    tiers_->pace().note_computed(rows, counters_.forward_seconds - before);
+  }
+  watch.lap(counters_.sample_seconds);
+  return {};
+}
+
+// Launches a step that was planned just now.
+Status Engine::begin(base::Stopwatch& watch) {
   QUIRE_TRY_STATUS(copy_blocks());
-  in_step_.clear();
-  wanted_logits_.clear();
-  for (const sched::ScheduledRun& run : runs) {
-    ActiveRequest& active = active_.at(run.request.value);
-    in_step_.push_back(&active);
-    wanted_logits_.push_back(wanted_logits(run, active.kind()));
+  for (std::size_t i = 0; i < now_.runs.size(); ++i) {
+    ActiveRequest& active = *now_.requests[i];
     if (!active.admitted()) {
-      const std::int64_t cached_tokens = scheduler_->progress(run.request).cached_tokens;
+      const std::int64_t cached_tokens = scheduler_->progress(now_.runs[i].request).cached_tokens;
       counters_.tokens_reused += active.note_admission(cached_tokens);
     }
   }
-  model::ForwardBatch batch = builder_.build(runs, wanted_logits_, *ledger_);
-  const std::vector<Arrivals::LoadRef> awaited = awaited_loads(runs);
+  return launch(now_, watch);
+}
+
+Status Engine::launch(RunningStep& step, base::Stopwatch& watch) {
+  wanted_logits_.clear();
+  for (std::size_t i = 0; i < step.runs.size(); ++i) {
+    wanted_logits_.push_back(wanted_logits(step.runs[i], step.requests[i]->kind()));
+  }
+  model::ForwardBatch batch = builder_.build(step.runs, wanted_logits_, *ledger_);
+  step.logits.assign(builder_.logit_ranges().begin(), builder_.logit_ranges().end());
+  const std::vector<Arrivals::LoadRef> awaited = awaited_loads(step.runs);
   const std::function<void(int)> before_layer = [&awaited](int layer) {
     for (const Arrivals::LoadRef& load : awaited) {
       [[maybe_unused]] const Status seen_at_the_end = load->wait(layer);
@@ -155,25 +230,68 @@ Status Engine::compute(std::span<const sched::ScheduledRun> runs, base::Stopwatc
   };
   if (!awaited.empty()) {
     batch.before_layer = &before_layer;
+    step.reads_files = true;
   }
-  if (views_.front().on_device) {
-    offer_choices(runs, batch);
+  if (bundle_.decoder->chooses()) {
+    offer_choices(step, batch);
+  }
+  if (step.ahead) {
+    take_tokens_from_device(batch);
   }
   watch.lap(counters_.build_seconds);
-  const double before = counters_.forward_seconds;
-  QUIRE_TRY(const std::span<float> logits, bundle_.decoder->forward(batch, views_));
+  QUIRE_TRY_STATUS(bundle_.decoder->launch(batch, views_));
+  step.launched = true;
   watch.lap(counters_.forward_seconds);
-  sample(runs, logits);
-  counters_.tokens_computed += std::ssize(batch.token_ids);
-  const attention::PlanCounters read = bundle_.decoder->last_counters();
-  counters_.attention.entries += read.entries;
-  counters_.attention.rows += read.rows;
-  counters_.attention.blocks_read += read.blocks_read;
-  counters_.forward_host_seconds += bundle_.decoder->last_timing().host;
-  if (awaited.empty()) {
-    tiers_->pace().note_computed(std::ssize(batch.token_ids), counters_.forward_seconds - before);
+  return {};
+}
+
+// Launches the step behind now_, if it is that one again, a token further, whatever its tokens turn
+// out to be. Rows of requests that end with now_ are computed for nothing. What cannot be launched
+// here is planned when its turn comes, and if it fails then, it has failed.
+void Engine::launch_next(base::Stopwatch& watch) {
+  if (!now_.chosen_apart || !may_run_ahead()) {
+    return;
   }
-  watch.lap(counters_.sample_seconds);
+  const bool all_go_on = std::ranges::find(now_.requests, nullptr) == now_.requests.end();
+  if (!all_go_on || !scheduler_->repeat(now_.runs, next_.runs)) {
+    return;
+  }
+  watch.lap(counters_.schedule_seconds);
+  next_.requests = now_.requests;
+  next_.ahead = true;
+  try {
+    if (!launch(next_, watch).ok()) {
+      next_.clear();
+    }
+  } catch (const std::bad_alloc&) {
+    next_.clear();
+  }
+}
+
+// Nobody waits for a moment between two steps, and no KV is on its way from a file.
+bool Engine::may_run_ahead() {
+  if (!tiers_->arrivals().idle()) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  return mailbox_.empty() && !closing_;
+}
+
+// Waits for now_. A token that the device leaves to the host would need logits that are gone when
+// next_ is behind: then both are dropped, and now_ is computed again.
+Status Engine::await(std::span<float>& logits, base::Stopwatch& watch) {
+  QUIRE_TRY(logits, bundle_.decoder->await());
+  watch.lap(counters_.forward_seconds);
+  const std::span<const TokenId> chosen = bundle_.decoder->last_chosen();
+  if (next_.runs.empty() || std::ranges::find(chosen, -1) == chosen.end()) {
+    return {};
+  }
+  bundle_.decoder->abandon();
+  next_.clear();
+  now_.ahead = false;  // its own input has been booked meanwhile
+  QUIRE_TRY_STATUS(launch(now_, watch));
+  QUIRE_TRY(logits, bundle_.decoder->await());
+  watch.lap(counters_.forward_seconds);
   return {};
 }
 
@@ -207,48 +325,65 @@ Status Engine::check_arrived(const sched::ScheduledRun& run) const {
 
 // How each row's token is chosen, and what of its logits changes before, so that a device can do it
 // where the logits are.
-void Engine::offer_choices(std::span<const sched::ScheduledRun> runs, model::ForwardBatch& batch) {
+void Engine::offer_choices(RunningStep& step, model::ForwardBatch& batch) {
   choices_.assign(batch.logit_rows.size(), {});
   changes_.clear();
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].samples) {
+  std::size_t apart = 0;
+  for (std::size_t i = 0; i < step.runs.size(); ++i) {
+    if (!step.runs[i].samples) {
       continue;
     }
-    const sampling::SampleContext context = in_step_[i]->sample_context();
+    sampling::SampleContext context = step.requests[i]->sample_context();
+    context.index += step.ahead ? 1 : 0;  // the token before is not booked yet
     const auto choice = sampling::choice_of(context);
     const auto changes =
         samplers_.front().changes(context, static_cast<std::size_t>(model_config().vocab_size));
     if (!choice || !changes.ok()) {  // Sampler::sample says what is wrong
       continue;
     }
-    const std::int32_t row = builder_.logit_ranges()[i].first;
+    const std::int32_t row = step.logits[i].first;
     choices_[static_cast<std::size_t>(row)] = *choice;
     for (kernels::LogitChange change : *changes) {
       change.row = row;
       changes_.push_back(change);
     }
+    apart += sampling::penalises(*context.params) ? 0 : 1;
   }
+  step.chosen_apart = apart == step.runs.size();
   batch.choices = choices_;
   batch.changes = changes_;
 }
 
-void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> logits) {
+// The rows of next_ are the rows of now_, and so are their tokens.
+void Engine::take_tokens_from_device(model::ForwardBatch& batch) {
+  ids_from_.clear();
+  for (const LogitRange& logits : now_.logits) {
+    ids_from_.push_back(logits.first);
+  }
+  batch.ids_from = ids_from_;
+}
+
+void Engine::sample(std::span<float> logits) {
+  const std::span<const sched::ScheduledRun> runs = now_.runs;
   const std::span<const TokenId> chosen = bundle_.decoder->last_chosen();
   const auto vocab = static_cast<std::size_t>(model_config().vocab_size);
   sampled_.assign(runs.size(), std::nullopt);
   std::size_t left = 0;
   const auto rows_of = [&](std::size_t i) {
-    const LogitRange range = builder_.logit_ranges()[i];
+    const LogitRange range = now_.logits[i];
     return logits.subspan(static_cast<std::size_t>(range.first) * vocab,
                           static_cast<std::size_t>(range.count) * vocab);
   };
+  const auto samples = [&](std::size_t i) {
+    return runs[i].samples && now_.requests[i] != nullptr && !sampled_[i];
+  };
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    ActiveRequest& active = *in_step_[i];
-    if (active.kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
-      active.add_logits(rows_of(i), static_cast<std::int64_t>(vocab));
+    ActiveRequest* active = now_.requests[i];
+    if (active != nullptr && active->kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
+      active->add_logits(rows_of(i), static_cast<std::int64_t>(vocab));
     }
-    if (runs[i].samples) {
-      const auto row = static_cast<std::size_t>(builder_.logit_ranges()[i].first);
+    if (samples(i)) {
+      const auto row = static_cast<std::size_t>(now_.logits[i].first);
       if (!chosen.empty() && chosen[row] >= 0) {
         sampled_[i] = sampling::SampledToken{.id = chosen[row], .logprobs = {}};
       } else {
@@ -261,16 +396,19 @@ void Engine::sample(std::span<const sched::ScheduledRun> runs, std::span<float> 
   }
   pool_.run(static_cast<int>(runs.size()), [&](int item, int thread) {
     const auto i = static_cast<std::size_t>(item);
-    if (runs[i].samples && !sampled_[i]) {
+    if (samples(i)) {
       sampled_[i] = samplers_[static_cast<std::size_t>(thread)].sample(
-          rows_of(i), in_step_[i]->sample_context());
+          rows_of(i), now_.requests[i]->sample_context());
     }
   });
 }
 
 // Books the run's KV and its token; a request that ends here gives its blocks back.
 void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
-  ActiveRequest& active = *in_step_[index];
+  if (now_.requests[index] == nullptr) {
+    return;  // it has ended with the step before
+  }
+  ActiveRequest& active = *now_.requests[index];
   if (const Status arrived = check_arrived(run); !arrived.ok()) {
     fail_request(run.request, arrived.error());  // its KV and token were computed over rubbish
     return;
@@ -306,6 +444,7 @@ void Engine::deliver_all() {
   }
   for (ActiveRequest* active : finished_) {
     active->end(FinishReason::kLength);  // no effect on what deliver() has ended
+    next_.forget(active);
     active_.erase(active->id().value);
   }
   touched_.clear();
@@ -318,6 +457,7 @@ void Engine::fail_request(RequestId id, Error error) {
   scheduler_->finish(id);
   publish_stats();
   it->second.fail(std::move(error));
+  next_.forget(&it->second);
   active_.erase(it);
 }
 

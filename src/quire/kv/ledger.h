@@ -85,6 +85,9 @@ class Ledger {
   // EvictionOrder), copies a shared open block on write. kOutOfBlocks with state unchanged when it
   // cannot.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
+  // Whether the block of the last token with KV has room and is somebody else's too: `extend` then
+  // copies it.
+  [[nodiscard]] bool shares_open_block(SeqId id) const;
   // The block as it is now: another one once it has been free.
   [[nodiscard]] BlockRef current(BlockId id) const;
   // Copies ordered by `extend` since the last call; do them in this order before writing KV.

@@ -70,6 +70,8 @@ class Sequence {
   // The last of its blocks that the prefix index knows; the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 
+  // As Ledger::shares_open_block.
+  [[nodiscard]] bool must_copy_open_block() const;
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
   // Makes room; appends the copy that it orders, if any. Precondition: blocks_needed(count) are
   // available.
@@ -91,7 +93,6 @@ class Sequence {
   void attach(std::span<const BlockRef> chain);
 
  private:
-  [[nodiscard]] bool must_copy_open_block() const;
   void publish_from(std::int32_t block);
 
   SharedBlocks* shared_;

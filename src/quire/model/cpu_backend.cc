@@ -79,6 +79,13 @@ struct CpuBackend final : DecoderBackend {
 
   Result<std::span<float>> forward(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                    ForwardProbe* probe) override;
+  [[nodiscard]] bool chooses() const override { return false; }
+  [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const PagedKVView> kv) override {
+    QUIRE_TRY(launched, forward(batch, kv, nullptr));
+    return {};
+  }
+  [[nodiscard]] Result<std::span<float>> await() override { return launched; }
+  void abandon() override {}
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return {}; }
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
@@ -87,6 +94,7 @@ struct CpuBackend final : DecoderBackend {
   const ModelConfig& config;
   const DecoderWeights& weights;
   ForwardTiming timing;
+  std::span<float> launched;  // logits
 
   // One step. `residual` is the sum that every layer adds to.
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]

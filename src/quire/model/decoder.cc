@@ -114,6 +114,7 @@ struct Decoder::Impl {
                               const Placement& placement, Fill&& fill);
   template <class Fill>
   [[nodiscard]] Status fill_accelerator(const Placement& placement, const Fill& fill);
+  void check(const ForwardBatch& batch, std::size_t views) const;
 };
 
 Decoder::Decoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -148,27 +149,44 @@ Result<Decoder> Decoder::Impl::make(const kernels::Context& context, const Model
   } else {
     QUIRE_TRY(impl->weights, fill(impl->report, nullptr));
     impl->backend = make_cpu_backend(context, impl->config, impl->weights);
+    if (placement.instead) {
+      impl->backend = placement.instead(std::move(impl->backend));
+    }
   }
   impl->report.seconds = seconds_since(start);
   return Decoder(std::move(impl));
 }
 
-Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
-                                          std::span<const tensor::PagedKVView> kv,
-                                          ForwardProbe* probe) {
+void Decoder::Impl::check(const ForwardBatch& batch, std::size_t views) const {
   const std::size_t rows = batch.token_ids.size();
-  const ModelConfig& config = impl_->config;
-  QUIRE_CHECK(kv.size() == static_cast<std::size_t>(config.layers), "one KV view per layer");
+  QUIRE_CHECK(views == static_cast<std::size_t>(config.layers), "one KV view per layer");
   QUIRE_CHECK(batch.positions.size() == rows && batch.slots.size() == rows,
               "a position and a slot per row");
+  QUIRE_CHECK(batch.ids_from.empty() || (backend->chooses() && batch.ids_from.size() == rows),
+              "tokens come from where they were chosen");
   for (const TokenId id : batch.token_ids) {
     QUIRE_CHECK(id >= 0 && id < config.vocab_size, "token ids were checked by the engine");
   }
   for (const std::int32_t row : batch.logit_rows) {
     QUIRE_CHECK(row >= 0 && static_cast<std::size_t>(row) < rows, "logit rows lie in the batch");
   }
+}
+
+Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
+                                          std::span<const tensor::PagedKVView> kv,
+                                          ForwardProbe* probe) {
+  impl_->check(batch, kv.size());
   return impl_->backend->forward(batch, kv, probe);
 }
+
+Status Decoder::launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv) {
+  impl_->check(batch, kv.size());
+  return impl_->backend->launch(batch, kv);
+}
+
+Result<std::span<float>> Decoder::await() { return impl_->backend->await(); }
+void Decoder::abandon() { impl_->backend->abandon(); }
+bool Decoder::chooses() const { return impl_->backend->chooses(); }
 
 std::span<const TokenId> Decoder::last_chosen() const { return impl_->backend->last_chosen(); }
 

@@ -31,6 +31,8 @@ namespace quire::model {
 struct Placement {
   device::Accelerator* accelerator = nullptr;  // outlives the decoder; null: the CPU
   bool deterministic = true;                   // as make_device_upload
+  // What takes the place of the CPU's backend, which it is given: for tests.
+  std::function<std::unique_ptr<DecoderBackend>(std::unique_ptr<DecoderBackend>)> instead;
 };
 
 struct LoadOptions {
@@ -98,15 +100,27 @@ class Decoder {
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);
 
-  // Of the last forward's rows of logits the token that was chosen for each by its Choice, or -1:
-  // then, and only then, its logits are there. Empty when none was: the CPU leaves it to its
-  // caller.
+  // The same in two calls: launch gives the device its work and needs the batch no longer, await
+  // waits for the step launched first and returns what forward would. A second step may be launched
+  // before the first is awaited, no third; it is computed behind the first, whose logits are then
+  // gone. A launch that fails leaves those before it alone. The CPU computes in launch.
+  [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv);
+  [[nodiscard]] Result<std::span<float>> await();
+  // Waits for what was launched, and forgets it.
+  void abandon();
+  // Whether tokens can be chosen where the logits are, so that a second step can be launched.
+  [[nodiscard]] bool chooses() const;
+
+  // Of the rows of logits of the last forward or await the token that was chosen for each by its
+  // Choice, or -1: then, and only then, its logits are there, if no step was launched behind. Empty
+  // when none was: the CPU leaves it to its caller.
   [[nodiscard]] std::span<const TokenId> last_chosen() const;
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;
+  // Of the last forward; or of all calls since the await before the last.
   [[nodiscard]] ForwardTiming last_timing() const;
-  // Of the last forward, summed over layers.
+  // The same, summed over layers.
   [[nodiscard]] attention::PlanCounters last_counters() const;
   // SHA-256 over config, weight formats and the SHA-256 of pieces of the weights as packed: part of
   // every KV identity. The first call reads all weights with threads of its own (about 1.5 s per 2

@@ -29,6 +29,12 @@ class DecoderBackend {
   [[nodiscard]] virtual Result<std::span<float>> forward(const ForwardBatch& batch,
                                                          std::span<const tensor::PagedKVView> kv,
                                                          ForwardProbe* probe) = 0;
+  // As those of Decoder.
+  [[nodiscard]] virtual bool chooses() const = 0;
+  [[nodiscard]] virtual Status launch(const ForwardBatch& batch,
+                                      std::span<const tensor::PagedKVView> kv) = 0;
+  [[nodiscard]] virtual Result<std::span<float>> await() = 0;
+  virtual void abandon() = 0;
   // As Decoder::last_chosen.
   [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
   [[nodiscard]] virtual ForwardTiming last_timing() const = 0;

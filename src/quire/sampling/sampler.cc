@@ -43,12 +43,6 @@ Status check_ids(std::span<const TokenId> ids, std::string_view what, std::size_
   return {};
 }
 
-// Whether it matters what was sampled before.
-bool penalises(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
-         params.frequency_penalty != 0;
-}
-
 Status check_ids(const SampleContext& context, std::size_t vocab) {
   for (const auto& entry : context.params->logit_bias) {
     QUIRE_TRY_STATUS(check_ids(std::span(&entry.first, 1), "logit_bias", vocab));
@@ -142,6 +136,11 @@ std::size_t pick(std::span<const float> weights, double min_weight, double unifo
 }
 
 }  // namespace
+
+bool penalises(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+         params.frequency_penalty != 0;
+}
 
 std::optional<kernels::Choice> choice_of(const SampleContext& context) {
   const SamplingParams& params = *context.params;

@@ -31,6 +31,9 @@ struct SampleContext {
 // probabilities. Else nothing.
 [[nodiscard]] std::optional<kernels::Choice> choice_of(const SampleContext& context);
 
+// Whether a choice depends on the tokens before it, not only on their number.
+[[nodiscard]] bool penalises(const SamplingParams& params);
+
 struct SampledToken {
   TokenId id = -1;
   // id -> natural log of the unmodified softmax: the k most likely, most likely first, then the

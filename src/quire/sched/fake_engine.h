@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -90,19 +91,38 @@ class FakeEngine {
     running.erase(id);
   }
 
-  // One whole step. The plan that was carried out comes back.
-  [[nodiscard]] Result<StepPlan> step() {
-    const StepPlan plan = scheduler.plan();
-    QUIRE_TRY(const auto runs, scheduler.commit(plan));
-    for (const kv::BlockCopy copy : ledger.take_copies()) {
-      std::copy_n(shelves_.begin() + slot(copy.from, 0), copy.tokens,
-                  shelves_.begin() + slot(copy.to, 0));
+  // One whole step, the one that was launched before if there is one. With `ahead` the next one is
+  // launched before it ends, if the scheduler repeats it. The plan that was carried out comes back.
+  [[nodiscard]] Result<StepPlan> step(bool ahead = false) {
+    StepPlan plan;
+    if (!launched()) {
+      plan = scheduler.plan();
+      QUIRE_TRY(const auto runs, scheduler.commit(plan));
+      for (const kv::BlockCopy copy : ledger.take_copies()) {
+        std::copy_n(shelves_.begin() + slot(copy.from, 0), copy.tokens,
+                    shelves_.begin() + slot(copy.to, 0));
+      }
+      launch(runs);
+    }
+    const std::vector<ScheduledRun> runs = std::exchange(launched_, {});
+    const std::vector<std::ptrdiff_t> slots = std::exchange(slots_, {});
+    std::vector<ScheduledRun> next;
+    if (ahead && scheduler.repeat(runs, next)) {
+      launch(next);
+      ++steps_ahead;
+    }
+    for (const std::ptrdiff_t slot : slots) {  // also of who has ended meanwhile
+      shelves_[static_cast<std::size_t>(slot)] = ~KV{0};
     }
     for (const ScheduledRun& run : runs) {
-      compute(run);
+      if (running.contains(run.request.value)) {
+        compute(run);
+      }
     }
     return plan;
   }
+  [[nodiscard]] bool launched() const { return !launched_.empty(); }
+  [[nodiscard]] const std::vector<ScheduledRun>& launched_runs() const { return launched_; }
 
   struct Active {
     std::int32_t max_new_tokens = 0;
@@ -114,6 +134,7 @@ class FakeEngine {
   Scheduler scheduler;
   std::map<std::uint64_t, Active> running;   // submitted and not done
   std::map<std::uint64_t, Tokens> finished;  // outputs
+  std::int64_t steps_ahead = 0;
 
  private:
   [[nodiscard]] std::ptrdiff_t slot(BlockId block, std::int32_t index) const {
@@ -124,6 +145,17 @@ class FakeEngine {
     const std::int32_t block_tokens = ledger.config().block_tokens;
     const BlockId block = run.blocks[static_cast<std::size_t>(index / block_tokens)];
     return shelves_[static_cast<std::size_t>(slot(block, index % block_tokens))];
+  }
+
+  // Where KV will be written is decided here.
+  void launch(std::span<const ScheduledRun> runs) {
+    launched_.assign(runs.begin(), runs.end());
+    for (const ScheduledRun& run : runs) {
+      const kv::RunView view = ledger.runs(run.sequence).back();
+      for (std::int32_t i = run.first; i < run.first + run.count; ++i) {
+        slots_.push_back(&shelf(view, i) - shelves_.data());
+      }
+    }
   }
 
   void compute(const ScheduledRun& run) {
@@ -154,6 +186,8 @@ class FakeEngine {
   }
 
   std::vector<KV> shelves_;  // [blocks * block_tokens]
+  std::vector<ScheduledRun> launched_;
+  std::vector<std::ptrdiff_t> slots_;  // that launched_ writes
 };
 
 }  // namespace quire::sched

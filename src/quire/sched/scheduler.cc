@@ -59,6 +59,7 @@ struct Scheduler::Impl {
   void preempt(RequestId id);
   void admit(RequestId id);
   [[nodiscard]] Status make_room(std::span<const PlannedRun> runs);
+  [[nodiscard]] bool can_repeat(std::span<const ScheduledRun> runs) const;
 
   State state;
   std::vector<ScheduledRun> scheduled;              // by the last commit
@@ -141,6 +142,24 @@ Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
                          .samples = run.samples});
   }
   return {};
+}
+
+bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
+  if (std::cmp_not_equal(runs.size(), state.num_running)) {
+    return false;
+  }
+  const kv::Ledger& ledger = *state.ledger;
+  std::int64_t blocks = 0;
+  for (const ScheduledRun& run : runs) {
+    const Entry* entry = find(run.request);
+    // A block that is being written cannot be copied.
+    if (entry == nullptr || run.count != 1 || !run.samples || run.first + 2 > entry->total_tokens ||
+        ledger.shares_open_block(run.sequence)) {
+      return false;
+    }
+    blocks += ledger.blocks_needed(run.sequence, 2);
+  }
+  return blocks <= ledger.blocks_available();
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
@@ -232,6 +251,20 @@ Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
   }
   QUIRE_TRY_STATUS(impl_->make_room(plan.runs));
   return std::span<const ScheduledRun>(impl_->scheduled);
+}
+
+bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<ScheduledRun>& next) {
+  if (!impl_->can_repeat(runs)) {
+    return false;
+  }
+  ++impl_->state.version;
+  next.assign(runs.begin(), runs.end());
+  for (ScheduledRun& run : next) {
+    const Status room = impl_->state.ledger->extend(run.sequence, 2);
+    QUIRE_CHECK(room.ok(), "blocks that were counted could not be had");
+    ++run.first;
+  }
+  return true;
 }
 
 void Scheduler::complete(const ScheduledRun& run, std::optional<TokenId> sampled) {

@@ -22,24 +22,31 @@ struct Load {
   kv::LedgerConfig blocks;
   SchedulerConfig config;
   std::uint32_t seed = 0;
+  bool ahead = false;  // steps are launched before the one before has ended, and requests end early
 };
 
 // Submits and aborts at random for a while and then lets everything finish.
 class RandomLoad {
  public:
-  explicit RandomLoad(const Load& load) : engine_(load.blocks, load.config), random_(load.seed) {}
+  explicit RandomLoad(const Load& load)
+      : engine_(load.blocks, load.config), random_(load.seed), ahead_(load.ahead) {}
 
   void run() {
     for (int i = 0; i < 400 || !engine_.running.empty(); ++i) {
       ASSERT_LT(i, 20000) << "does not end";
-      if (i < 400) {
+      const bool was_launched = engine_.launched();
+      if (i < 400 && !was_launched) {
         disturb();
       }
-      const Result<StepPlan> plan = engine_.step();
+      const std::size_t finished_before = engine_.finished.size();
+      const Result<StepPlan> plan = engine_.step(ahead_ && below(8) != 0);
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       ASSERT_FALSE(plan->stuck) << "nothing is held outside";
-      ASSERT_TRUE(engine_.running.empty() || !plan->empty() || !plan->drop.empty());
+      ASSERT_TRUE(engine_.running.empty() || was_launched || !plan->empty() || !plan->drop.empty());
       check_plan(*plan);
+      if (engine_.finished.size() == finished_before) {
+        check_launched();
+      }
       const Status status = engine_.ledger.check();
       ASSERT_TRUE(status.ok()) << status.error().message;
     }
@@ -47,6 +54,7 @@ class RandomLoad {
   }
 
   std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t steps_ahead() const { return engine_.steps_ahead; }
   std::int64_t finished() const { return static_cast<std::int64_t>(engine_.finished.size()); }
   std::int64_t reused() const { return engine_.ledger.counts().tokens_reused; }
 
@@ -66,7 +74,10 @@ class RandomLoad {
                                 ? engine_.submit_fork(++last_id_, prompt, max_new_tokens, below(16))
                                 : engine_.submit(++last_id_, prompt, max_new_tokens, reuse);
       if (status.ok()) {
-        wanted_[last_id_] = {prompt, max_new_tokens};
+        const std::int32_t ends =
+            ahead_ && max_new_tokens > 1 ? 1 + below(max_new_tokens) : max_new_tokens;
+        engine_.running.at(last_id_).max_new_tokens = ends;
+        wanted_[last_id_] = {prompt, ends};
       } else {
         ASSERT_EQ(status.error().code, ErrorCode::kOverflow);
       }
@@ -93,6 +104,21 @@ class RandomLoad {
     }
   }
 
+  // A step that was launched ahead is the one that would be planned now, as far as those go who
+  // ran.
+  void check_launched() {
+    const std::vector<ScheduledRun>& runs = engine_.launched_runs();
+    const StepPlan plan = engine_.scheduler.plan();
+    ASSERT_TRUE(runs.empty() || plan.preempt.empty());
+    ASSERT_LE(runs.size(), plan.runs.size());
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      ASSERT_EQ(plan.runs[i].request, runs[i].request);
+      ASSERT_EQ(plan.runs[i].first, runs[i].first);
+      ASSERT_EQ(plan.runs[i].count, runs[i].count);
+      ASSERT_EQ(plan.runs[i].samples, runs[i].samples);
+    }
+  }
+
   void check_outputs() {
     ASSERT_EQ(engine_.finished.size(), wanted_.size());
     for (const auto& [id, request] : wanted_) {
@@ -113,15 +139,20 @@ class RandomLoad {
 
   FakeEngine engine_;
   std::mt19937 random_;
+  bool ahead_;
   std::uint64_t last_id_ = 0;
   std::uint64_t first_admitted_ = 0;  // youngest that was ever admitted
   std::map<std::uint64_t, Wanted> wanted_;
   std::int64_t preemptions_ = 0;
 };
 
-TEST(SchedulerStress, EveryRequestEndsWithItsOwnOutputUnderShortage) {
+class Shortage : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(StepsAhead, Shortage, testing::Bool());
+
+TEST_P(Shortage, EveryRequestEndsWithItsOwnOutput) {
   std::int64_t preemptions = 0;
   std::int64_t finished = 0;
+  std::int64_t ahead = 0;
   std::int64_t reused = 0;
   std::uint32_t seed = 0;
   for (const std::int32_t block_tokens : {1, 3, 8}) {
@@ -133,7 +164,8 @@ TEST(SchedulerStress, EveryRequestEndsWithItsOwnOutputUnderShortage) {
                                       .window_tokens = window,
                                       .prefix_cache = cache},
                            .config = {.max_batch_tokens = batch, .max_running = 6},
-                           .seed = ++seed});
+                           .seed = ++seed,
+                           .ahead = GetParam()});
           load.run();
           ASSERT_FALSE(testing::Test::HasFatalFailure())
               << "block_tokens " << block_tokens << " window " << window << " batch " << batch
@@ -141,13 +173,15 @@ TEST(SchedulerStress, EveryRequestEndsWithItsOwnOutputUnderShortage) {
           preemptions += load.preemptions();
           finished += load.finished();
           reused += load.reused();
+          ahead += load.steps_ahead();
         }
       }
     }
   }
   EXPECT_GT(finished, 3000);
-  EXPECT_GT(preemptions, 300);
+  EXPECT_GT(preemptions, GetParam() ? 40 : 300);
   EXPECT_GT(reused, 3000);
+  EXPECT_EQ(ahead > 3000, GetParam()) << ahead;
 }
 
 // With blocks for all, FCFS is simple enough to simulate: single tokens first, then prompts in

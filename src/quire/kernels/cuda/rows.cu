@@ -44,10 +44,12 @@ __device__ float block_sum(float x) {
 template <DType T>
 __global__ void embed_kernel(const EmbedParams params) {
   begin_kernel();
-  const Half* from = params.table + std::int64_t{params.ids[blockIdx.x]} * params.width;
+  const std::int32_t from = params.from[blockIdx.x];
+  const std::int32_t id = from < 0 ? params.ids[blockIdx.x] : max(params.chosen[from], 0);
+  const Half* row = params.table + std::int64_t{id} * params.width;
   float* to = params.out + std::int64_t{blockIdx.x} * params.width;
   for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
-    to[i] = Element<T>::widen(from[i]);
+    to[i] = Element<T>::widen(row[i]);
   }
 }
 

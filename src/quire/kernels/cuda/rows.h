@@ -14,11 +14,13 @@ namespace quire::kernels::cuda {
 
 using Half = std::uint16_t;  // the bits of a bf16 or an fp16: `dtype` says which
 
-// Row ids[t] of table [vocab, width] -> out[t].
+// out[t] = row of table [vocab, width]: chosen[from[t]], or ids[t] where from[t] is below 0.
 struct EmbedParams {
   tensor::DType dtype = tensor::DType::kBFloat16;
   const Half* table = nullptr;
   const std::int32_t* ids = nullptr;
+  const std::int32_t* from = nullptr;
+  const std::int32_t* chosen = nullptr;  // a token that could not be chosen, -1, counts as 0
   std::int64_t rows = 0;
   std::int32_t width = 0;
   float* out = nullptr;

@@ -1,13 +1,13 @@
 // The decoder's passes on a GPU. A step's arrays go up in one copy, its kernels are queued one
-// after the other, and the host waits once, for the tokens or the logits. The kernels of small
-// steps, which decode, are recorded as graphs, one for each shape of a step.
+// after the other, and the host waits once, for the tokens or the logits; before it does, the next
+// step may be queued behind. The kernels of small steps, which decode, are recorded as graphs, one
+// for each shape of a step.
 #include "quire/model/cuda/cuda_backend.h"
 
 #include <vector_types.h>
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -20,12 +20,11 @@
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
-#include "quire/attention/cuda/mass.h"
 #include "quire/attention/device_plan.h"
-#include "quire/attention/entry.h"
 #include "quire/attention/fixed_range.h"
 #include "quire/attention/plan.h"
 #include "quire/base/check.h"
+#include "quire/base/stopwatch.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
@@ -35,6 +34,7 @@
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_weights.h"
+#include "quire/model/cuda/mass_probe.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step.h"
 #include "quire/model/cuda/step_result.h"
@@ -65,14 +65,6 @@ using tensor::PagedKVView;
 constexpr std::ptrdiff_t kElement = sizeof(Half);
 constexpr std::size_t kMostGraphRows = 256;
 
-// What a probe wants of one entry.
-struct EntryMass {
-  std::size_t entry = 0;
-  std::int32_t first_query = 0;  // of the entry
-  std::int32_t first_block = 0;  // index into the plan's blocks
-  std::size_t first_token = 0;   // of its scores in `mass`
-};
-
 class CudaBackend final : public DecoderBackend {
  public:
   CudaBackend(DeviceContext& device, const ModelConfig& config, cuda::DeviceWeights weights,
@@ -83,7 +75,8 @@ class CudaBackend final : public DecoderBackend {
         matmul_(std::move(matmul)),
         step_(device, config, deterministic ? attention::kFixedRangeTokens : 0),
         result_(device, config.vocab_size),
-        recorded_(device) {}
+        recorded_(device),
+        mass_(device) {}
 
   [[nodiscard]] Status set_up() {
     const std::vector<double>& frequencies = config_.rotary.inverse_frequencies;
@@ -95,9 +88,15 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const PagedKVView> kv,
                                                  ForwardProbe* probe) override;
+  [[nodiscard]] bool chooses() const override { return true; }
+  [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const PagedKVView> kv) override {
+    return start(batch, kv, nullptr);
+  }
+  [[nodiscard]] Result<std::span<float>> await() override;
+  void abandon() override;
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return result_.chosen(); }
-  [[nodiscard]] ForwardTiming last_timing() const override { return {.host = host_seconds_}; }
-  [[nodiscard]] attention::PlanCounters last_counters() const override { return step_.counters(); }
+  [[nodiscard]] ForwardTiming last_timing() const override { return {.host = last_.seconds}; }
+  [[nodiscard]] attention::PlanCounters last_counters() const override { return last_.counters; }
 
  private:
   // One layer of a step.
@@ -105,6 +104,12 @@ class CudaBackend final : public DecoderBackend {
     const DeviceLayer& weights;
     const PagedKVView& view;
     const WindowStep& window;
+  };
+
+  // What calls have cost the host, and what they have planned.
+  struct Work {
+    double seconds = 0;  // without waiting
+    attention::PlanCounters counters;
   };
 
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
@@ -145,17 +150,14 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Result<bool> pass_layer(const ForwardBatch& batch, std::size_t index,
                                         const PagedKVView& view, ForwardProbe* probe);
 
-  [[nodiscard]] Status begin_mass(const ForwardBatch& batch, const ForwardProbe& probe);
-  [[nodiscard]] Status weigh(const ForwardBatch& batch, const LayerCall& call);
-  [[nodiscard]] Status end_mass(ForwardProbe& probe);
   [[nodiscard]] Status read_values(std::int64_t rows, ForwardProbe& probe);
   [[nodiscard]] Status queue_logits();
   [[nodiscard]] Result<bool> queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                    ForwardProbe* probe);
-  [[nodiscard]] Result<std::span<float>> run(const ForwardBatch& batch,
-                                             std::span<const PagedKVView> kv, ForwardProbe* probe);
-  [[nodiscard]] Result<std::span<float>> run_recorded(const ForwardBatch& batch,
-                                                      std::span<const PagedKVView> kv);
+  [[nodiscard]] Status start(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                             ForwardProbe* probe);
+  [[nodiscard]] Status queue_step(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                                  ForwardProbe* probe);
 
   DeviceContext& device_;
   const ModelConfig& config_;
@@ -178,9 +180,8 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<float> lse_;                  // [T, heads], for a probe
   DeviceBuffer<float> gate_up_;              // [T, 2 I]
   DeviceBuffer<Half> gated_;                 // [T, I]
-  double host_seconds_ = 0;                  // of the last forward, without waiting
-  std::vector<EntryMass> masses_;
-  DeviceBuffer<double> mass_;  // of all entries that a probe asks for
+  Work since_await_, last_;                  // the latter: before the last await ended
+  cuda::MassProbe mass_;
 };
 
 Status CudaBackend::fill_rotary(Uploaded<std::int32_t> positions, std::int64_t count,
@@ -324,7 +325,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .many = step_.get(window.many),
                    .rows = step_.get(window.rows),
                    .parts = step_.get(window.parts),
-                   .blocks = step_.get(window.blocks),
+                   .blocks = step_.blocks(),
                    .crew = step_.get(window.crew),
                    .num_few = window.shape.few,
                    .num_many = window.shape.many,
@@ -377,68 +378,6 @@ Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   return linear(layer.down, gated_.data(), rows, x, true);
 }
 
-// Room for what a probe wants, zero.
-Status CudaBackend::begin_mass(const ForwardBatch& batch, const ForwardProbe& probe) {
-  masses_.clear();
-  std::size_t tokens = 0;
-  std::int32_t queries = 0, blocks = 0;
-  for (std::size_t i = 0; i < probe.mass.size(); ++i) {
-    const attention::Entry& entry = batch.entries[i];
-    if (!probe.mass[i].empty()) {
-      masses_.push_back({i, queries, blocks, tokens});
-      tokens += probe.mass[i].size();
-    }
-    queries += static_cast<std::int32_t>(entry.rows.size());
-    blocks += static_cast<std::int32_t>(entry.blocks.size());
-  }
-  QUIRE_TRY_STATUS(reserve(mass_, tokens));
-  return device::cuda::fill_async(mass_.data(), 0, tokens * sizeof(double), stream());
-}
-
-Status CudaBackend::weigh(const ForwardBatch& batch, const LayerCall& call) {
-  const AttentionArgs args = attention_args(call, true);
-  for (const EntryMass& wanted : masses_) {
-    const attention::Entry& entry = batch.entries[wanted.entry];
-    const std::int64_t width = std::int64_t{config_.heads} * call.view.head_dim;
-    QUIRE_TRY_STATUS(
-        to_status(attention::cuda::add_mass(
-                      {.kv = args.kv,
-                       .blocks = args.work.blocks + wanted.first_block,
-                       .first_token = entry.first_token,
-                       .num_tokens = entry.num_tokens,
-                       .q = queries_.data() + wanted.first_query * width,
-                       .query_rows = step_.get(call.window.query_rows) + wanted.first_query,
-                       .query_ends = step_.query_ends() + wanted.first_query,
-                       .num_queries = static_cast<std::int32_t>(entry.rows.size()),
-                       .heads = config_.heads,
-                       .kv_heads = config_.kv_heads,
-                       .scale_log2 = scale_log2(),
-                       .lse = lse_.data(),
-                       .mass = mass_.data() + wanted.first_token},
-                      stream()),
-                  "add_mass"));
-  }
-  return {};
-}
-
-Status CudaBackend::end_mass(ForwardProbe& probe) {
-  std::size_t tokens = 0;
-  for (const EntryMass& wanted : masses_) {
-    tokens += probe.mass[wanted.entry].size();
-  }
-  std::vector<double> mass(tokens);
-  QUIRE_TRY_STATUS(
-      device::cuda::copy_async(mass.data(), mass_.data(), tokens * sizeof(double), stream()));
-  QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
-  for (const EntryMass& wanted : masses_) {
-    std::span<double> to = probe.mass[wanted.entry];
-    for (std::size_t token = 0; token < to.size(); ++token) {
-      to[token] += mass[wanted.first_token + token];
-    }
-  }
-  return {};
-}
-
 // The values of qkv_, as the probe wants them.
 Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
   std::vector<float> all(static_cast<std::size_t>(rows * qkv_width()));
@@ -485,7 +424,8 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
   const bool weighs = probe != nullptr && !probe->mass.empty();
   QUIRE_TRY_STATUS(attend(call, weighs));
   if (weighs) {
-    QUIRE_TRY_STATUS(weigh(batch, call));
+    QUIRE_TRY_STATUS(mass_.weigh(batch, attention_args(call, true),
+                                 step_.get(call.window.query_rows), step_.query_ends()));
   }
   QUIRE_TRY_STATUS(linear(call.weights.output, attended_.data(), rows, residual_.data(), true));
   if (index + 1 < weights_.layers.size()) {
@@ -507,6 +447,8 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
   QUIRE_TRY_STATUS(to_status(kernels::cuda::embed({.dtype = weights_.dtype,
                                                    .table = table.weights.data(),
                                                    .ids = step_.ids(),
+                                                   .from = step_.ids_from(),
+                                                   .chosen = result_.chosen_on_device(),
                                                    .rows = rows,
                                                    .width = config_.hidden_size,
                                                    .out = residual_.data()},
@@ -531,52 +473,78 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
 Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               std::span<const PagedKVView> kv,
                                               ForwardProbe* probe) {
+  QUIRE_CHECK(result_.num_sent() == 0, "a step that was launched is not awaited yet");
+  QUIRE_TRY_STATUS(start(batch, kv, probe));
+  return result_.num_sent() == 0 ? std::span<float>() : await();
+}
+
+Status CudaBackend::start(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                          ForwardProbe* probe) {
   QUIRE_CHECK(kv.front().on_device && kv.front().dtype == weights_.dtype,
               "a GPU computes on KV in its own memory, of the type of the weights");
   QUIRE_TRY_STATUS(device_.make_current());
-  const auto start = std::chrono::steady_clock::now();
-  auto logits = run(batch, kv, probe);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  host_seconds_ = taken.count() - result_.waited_seconds();
-  if (!logits.ok()) {
+  base::Stopwatch watch;
+  Status queued = queue_step(batch, kv, probe);
+  if (!queued.ok()) {
     // What was queued still reads this step's arrays, which the next one overwrites.
     [[maybe_unused]] const Status known_already = device_.compute_stream().synchronize();
+    return queued;
+  }
+  const attention::PlanCounters planned = step_.counters();
+  since_await_.counters.entries += planned.entries;
+  since_await_.counters.rows += planned.rows;
+  since_await_.counters.blocks_read += planned.blocks_read;
+  watch.lap(since_await_.seconds);
+  return {};
+}
+
+Result<std::span<float>> CudaBackend::await() {
+  QUIRE_TRY_STATUS(device_.make_current());
+  base::Stopwatch watch;
+  auto logits = result_.fetch();
+  watch.lap(since_await_.seconds);
+  since_await_.seconds -= result_.waited_seconds();
+  last_ = std::exchange(since_await_, {});
+  if (!logits.ok()) {
+    abandon();
   }
   return logits;
 }
 
-Result<std::span<float>> CudaBackend::run(const ForwardBatch& batch,
-                                          std::span<const PagedKVView> kv, ForwardProbe* probe) {
+// What fails here, fails the next step too.
+void CudaBackend::abandon() {
+  result_.forget_sent();
+  [[maybe_unused]] const Status ignored = device_.compute_stream().synchronize();
+}
+
+// Plans and queues all of a step, or as much as the probe wants; then nothing is sent.
+Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                               ForwardProbe* probe) {
   // Also where nothing is recorded: a product of few rows of a number not seen before tries
   // algorithms first.
   const bool small = batch.token_ids.size() <= kMostGraphRows;
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
-  if (small && probe == nullptr && batch.before_layer == nullptr) {
-    return run_recorded(batch, kv);
-  }
   const bool weighs = probe != nullptr && !probe->mass.empty();
-  if (weighs) {
-    QUIRE_TRY_STATUS(begin_mass(batch, *probe));
+  bool all_passed = true;
+  if (small && probe == nullptr && batch.before_layer == nullptr) {
+    QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
+      QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
+      return {};
+    }));
+  } else {
+    if (weighs) {
+      QUIRE_TRY_STATUS(mass_.begin(batch, *probe));
+    }
+    QUIRE_TRY(all_passed, queue(batch, kv, probe));
   }
-  QUIRE_TRY(const bool all_passed, queue(batch, kv, probe));
   if (!all_passed) {
-    return std::span<float>();
+    return {};
   }
   if (weighs) {
-    QUIRE_TRY_STATUS(end_mass(*probe));
+    QUIRE_TRY_STATUS(mass_.end(*probe));
   }
-  return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
-}
-
-// A step that is prepared, as what is known of its shape.
-Result<std::span<float>> CudaBackend::run_recorded(const ForwardBatch& batch,
-                                                   std::span<const PagedKVView> kv) {
-  QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
-    QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
-    return {};
-  }));
-  return result_.fetch(batch.logit_rows.size(), step_.shape().chooses);
+  return result_.send(batch.logit_rows.size(), step_.shape().chooses);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "quire/attention/cuda/kernels.h"
@@ -30,7 +31,9 @@ using device::cuda::PinnedBuffer;
 
 // Room that costs nothing, so that a sequence does not change the shape of its steps while it is
 // short.
-constexpr std::size_t kLeastItems = 32, kLeastItemRows = 128, kLeastBlocks = 256;
+constexpr std::size_t kLeastItems = 32, kLeastItemRows = 128;
+// The same for the upload, which graphs know by its address.
+constexpr std::size_t kLeastBytes = std::size_t{256} << 10;
 constexpr std::size_t kLeastChanges = 1024;
 
 // A row that nobody asked for has nowhere to store its KV.
@@ -56,15 +59,19 @@ std::size_t Upload::make_room(std::size_t bytes) {
 }
 
 Status Upload::send() {
-  const std::size_t size = std::max<std::size_t>(bytes_.size(), 1);
-  if (std::min(on_device_.size(), pinned_.size()) < size) {
+  const std::size_t size = std::max(bytes_.size(), kLeastBytes / 2);
+  if (on_device_.size() < size) {
     on_device_ = {};
-    pinned_ = {};
     QUIRE_TRY(on_device_, DeviceBuffer<std::byte>::make(device_->device_pool(), 2 * size));
-    QUIRE_TRY(pinned_, PinnedBuffer<std::byte>::make(device_->pinned_pool(), 2 * size));
   }
-  std::ranges::copy(bytes_, pinned_.data());
-  return device::cuda::copy_async(on_device_.data(), pinned_.data(), bytes_.size(),
+  turn_ = 1 - turn_;
+  PinnedBuffer<std::byte>& pinned = pinned_[turn_];
+  if (pinned.size() < size) {
+    pinned = {};
+    QUIRE_TRY(pinned, PinnedBuffer<std::byte>::make(device_->pinned_pool(), 2 * size));
+  }
+  std::ranges::copy(bytes_, pinned.data());
+  return device::cuda::copy_async(on_device_.data(), pinned.data(), bytes_.size(),
                                   device_->compute_stream().get());
 }
 
@@ -96,12 +103,12 @@ void Step::plan(WindowStep& window, const ForwardBatch& batch, const tensor::Pag
       attention::cuda::fit_to_device({.block_tokens = view.block_tokens,
                                       .window_tokens = window.window_tokens,
                                       .range_tokens = range_tokens_},
-                                     view.head_dim));
+                                     view.head_dim),
+      std::move(window.plan));
   const DevicePlan& made = window.plan;
   window.shape = {.few = room_of(made.few.size(), kLeastItems),
                   .many = room_of(made.many.size(), kLeastItems),
                   .item_rows = room_of(made.rows.size(), kLeastItemRows),
-                  .blocks = room_of(made.blocks.size(), kLeastBlocks),
                   .queries = room_of(made.query_rows.size()),
                   .wide = made.widest_few > 8,
                   .merges = made.num_merged > 0};
@@ -118,7 +125,6 @@ void Step::add_arrays(WindowStep& window) {
   window.many = add(made.many, window.shape.many);
   window.rows = add(made.rows, window.shape.item_rows);
   window.parts = add(made.parts, shape_.rows);
-  window.blocks = add(made.blocks, window.shape.blocks);
   window.query_rows = add(made.query_rows, window.shape.queries);
   window.query_positions = add(made.query_positions, window.shape.queries);
 }
@@ -134,6 +140,7 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
   const auto rows = static_cast<std::size_t>(shape_.rows);
   const auto logit_rows = static_cast<std::size_t>(shape_.logit_rows);
   ids_ = upload_.add(batch.token_ids, rows, TokenId{0});
+  ids_from_ = upload_.add(batch.ids_from, rows, std::int32_t{-1});
   positions_ = upload_.add(batch.positions, rows, std::int32_t{0});
   slots_ = upload_.add(batch.slots, rows, kNoSlot);
   logit_rows_ = upload_.add(batch.logit_rows, logit_rows, std::int32_t{0});
@@ -141,19 +148,23 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
                          shape_.chooses ? logit_rows : 0, kernels::Choice());
   shape_.changes = room_of(batch.changes.size(), kLeastChanges);
   changes_ = upload_.add(batch.changes, static_cast<std::size_t>(shape_.changes), kNoChange);
-  std::vector<std::int32_t> ends;
+  ends_.clear();
   for (const attention::Entry& entry : batch.entries) {
     for (const attention::EntryRow& row : entry.rows) {
-      ends.push_back(std::min(row.visible_end, entry.num_tokens));
+      ends_.push_back(std::min(row.visible_end, entry.num_tokens));
     }
   }
-  query_ends_ = upload_.add(std::span<const std::int32_t>(ends),
-                            static_cast<std::size_t>(room_of(ends.size())), std::int32_t{0});
+  query_ends_ = upload_.add(std::span<const std::int32_t>(ends_),
+                            static_cast<std::size_t>(room_of(ends_.size())), std::int32_t{0});
   for (WindowStep& window : windows_) {
     plan(window, batch, view);
     add_arrays(window);
     shape_.windows.push_back(window.shape);
   }
+  // Last, so that no other array moves when it grows, which it does with each block that fills: its
+  // length is not part of the shape. Every window's plan has the same blocks.
+  const std::span<const std::int32_t> blocks = windows_.front().plan.blocks;
+  blocks_ = upload_.add(blocks, blocks.size(), std::int32_t{0});
   QUIRE_TRY_STATUS(upload_.send());
   shape_.kv = view.data;
   shape_.arrays = upload_.base();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,6 @@ struct Uploaded {
 struct WindowShape {
   std::int32_t few = 0, many = 0;  // items
   std::int32_t item_rows = 0;
-  std::int32_t blocks = 0;
   std::int32_t queries = 0;
   bool wide = false;    // an item of few has more than 8 columns
   bool merges = false;  // a row has several parts, or none
@@ -60,7 +60,7 @@ struct WindowStep {
   Uploaded<attention::DevicePlan::Item> few, many;
   Uploaded<attention::DevicePlan::Row> rows;
   Uploaded<attention::DevicePlan::Parts> parts;
-  Uploaded<std::int32_t> blocks, query_rows, query_positions;
+  Uploaded<std::int32_t> query_rows, query_positions;
   device::cuda::DeviceBuffer<float> cosines, sines;  // [queries, half]
 };
 
@@ -80,7 +80,8 @@ class Upload {
     return {offset};
   }
 
-  // Queues the copy on the compute stream. What was sent before must have been read by now.
+  // Queues the copy on the compute stream. Of what was sent before all but the last must have been
+  // read by now: the host writes the next bytes where they were.
   [[nodiscard]] Status send();
 
   // Valid after send() until the next one; base() stays until an upload is larger than all before.
@@ -96,7 +97,8 @@ class Upload {
   device::cuda::DeviceContext* device_;
   std::vector<std::byte> bytes_;
   device::cuda::DeviceBuffer<std::byte> on_device_;
-  device::cuda::PinnedBuffer<std::byte> pinned_;
+  std::array<device::cuda::PinnedBuffer<std::byte>, 2> pinned_;  // in turn
+  std::size_t turn_ = 0;
 };
 
 class Step {
@@ -122,11 +124,13 @@ class Step {
     return upload_.get(array);
   }
   [[nodiscard]] const TokenId* ids() const { return get(ids_); }
+  [[nodiscard]] const std::int32_t* ids_from() const { return get(ids_from_); }
   [[nodiscard]] Uploaded<std::int32_t> positions() const { return positions_; }
   [[nodiscard]] const tensor::KVSlot* slots() const { return get(slots_); }
   [[nodiscard]] const std::int32_t* logit_rows() const { return get(logit_rows_); }
   [[nodiscard]] const kernels::Choice* choices() const { return get(choices_); }
   [[nodiscard]] const kernels::LogitChange* changes() const { return get(changes_); }
+  [[nodiscard]] const std::int32_t* blocks() const { return get(blocks_); }  // of all plans
   // [entry rows] what each query sees of its entry's run.
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 
@@ -142,8 +146,9 @@ class Step {
   Upload upload_;
   StepShape shape_;
   std::vector<WindowStep> windows_;
+  std::vector<std::int32_t> ends_;  // what is uploaded as query_ends_
   Uploaded<TokenId> ids_;
-  Uploaded<std::int32_t> positions_, logit_rows_, query_ends_;
+  Uploaded<std::int32_t> ids_from_, positions_, logit_rows_, query_ends_, blocks_;
   Uploaded<tensor::KVSlot> slots_;
   Uploaded<kernels::Choice> choices_;
   Uploaded<kernels::LogitChange> changes_;

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <span>
 
+#include "quire/base/check.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/choose.h"
 #include "quire/model/cuda/step.h"
 #include "quire/result.h"
@@ -17,6 +19,7 @@
 namespace quire::model::cuda {
 
 using device::cuda::DeviceBuffer;
+using device::cuda::Event;
 using device::cuda::PinnedBuffer;
 
 Result<bool> StepResult::reserve(std::int32_t rows) {
@@ -52,53 +55,72 @@ Status StepResult::copy_logits(std::size_t first, std::size_t count) {
                                   device_->compute_stream().get());
 }
 
-Status StepResult::wait() {
+Status StepResult::wait(const Event& done) {
   const auto start = std::chrono::steady_clock::now();
-  Status done = device_->compute_stream().synchronize();
+  Status status = done.synchronize();
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
   waited_seconds_ += waited.count();
-  return done;
+  return status;
 }
 
-Status StepResult::fetch_chosen(std::size_t rows) {
-  if (chosen_on_host_.size() < rows) {
-    chosen_on_host_ = {};
-    QUIRE_TRY(chosen_on_host_, PinnedBuffer<TokenId>::make(device_->pinned_pool(), rows));
+Status StepResult::send(std::size_t rows, bool chooses) {
+  QUIRE_CHECK(num_sent_ < sent_.size(), "two steps were sent and not fetched");
+  Sent& step = sent_[next_];
+  step.rows = rows;
+  step.chooses = chooses;
+  if (!step.done) {
+    QUIRE_TRY(step.done, Event::create());
   }
-  QUIRE_TRY_STATUS(device::cuda::copy_async(chosen_on_host_.data(), chosen_.data(),
-                                            rows * sizeof(TokenId),
-                                            device_->compute_stream().get()));
-  QUIRE_TRY_STATUS(wait());
-  last_chosen_ = std::span(chosen_on_host_.data(), rows);
+  if (chooses && step.chosen.size() < rows) {
+    step.chosen = {};
+    QUIRE_TRY(step.chosen, PinnedBuffer<TokenId>::make(device_->pinned_pool(), rows));
+  }
+  if (chooses) {
+    QUIRE_TRY_STATUS(device::cuda::copy_async(step.chosen.data(), chosen_.data(),
+                                              rows * sizeof(TokenId),
+                                              device_->compute_stream().get()));
+  }
+  QUIRE_TRY_STATUS(device_->compute_stream().record(*step.done));
+  next_ = 1 - next_;
+  ++num_sent_;
   return {};
 }
 
 // A row without a token has nothing to choose, or is chosen by the caller: both need its logits.
-Status StepResult::copy_missing() {
-  for (std::size_t row = 0; row < last_chosen_.size(); ++row) {
-    if (last_chosen_[row] >= 0) {
-      continue;
+Status StepResult::copy_missing(const Sent& step) {
+  bool any = false;
+  for (std::size_t row = 0; row < step.rows; ++row) {
+    if (!step.chooses || step.chosen.data()[row] < 0) {
+      QUIRE_TRY_STATUS(copy_logits(row, 1));
+      any = true;
     }
-    QUIRE_TRY_STATUS(copy_logits(row, 1));
   }
-  return {};
+  if (!any) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(device_->compute_stream().record(*step.done));
+  return wait(*step.done);
 }
 
-Result<std::span<float>> StepResult::fetch(std::size_t rows, bool chooses) {
+Result<std::span<float>> StepResult::fetch() {
+  QUIRE_CHECK(num_sent_ > 0, "no step was sent");
+  const Sent& step = sent_[(next_ + sent_.size() - num_sent_) % sent_.size()];
+  const bool is_last = --num_sent_ == 0;
   last_chosen_ = {};
   waited_seconds_ = 0;
-  if (logits_on_host_.size() < rows * vocab_) {
+  if (logits_on_host_.size() < step.rows * vocab_) {
     logits_on_host_ = {};
-    QUIRE_TRY(logits_on_host_, PinnedBuffer<float>::make(device_->pinned_pool(), rows * vocab_));
+    QUIRE_TRY(logits_on_host_,
+              PinnedBuffer<float>::make(device_->pinned_pool(), step.rows * vocab_));
   }
-  if (chooses) {
-    QUIRE_TRY_STATUS(fetch_chosen(rows));
-    QUIRE_TRY_STATUS(copy_missing());
-  } else {
-    QUIRE_TRY_STATUS(copy_logits(0, rows));
+  QUIRE_TRY_STATUS(wait(*step.done));
+  if (step.chooses) {
+    last_chosen_ = std::span(step.chosen.data(), step.rows);
   }
-  QUIRE_TRY_STATUS(wait());
-  return std::span(logits_on_host_.data(), rows * vocab_);
+  if (is_last) {
+    QUIRE_TRY_STATUS(copy_missing(step));
+  }
+  return std::span(logits_on_host_.data(), step.rows * vocab_);
 }
 
 }  // namespace quire::model::cuda

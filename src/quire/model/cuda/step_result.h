@@ -1,13 +1,17 @@
 // StepResult: what a step gives: logits on the device, and of them on the host what its caller
-// needs, which is tokens where they could be chosen on the device.
+// needs, which is tokens where they could be chosen on the device. Of a second step that is queued
+// before the first was fetched logits take the place of the first one's; tokens do not.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/stream.h"
 #include "quire/model/cuda/step.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -23,14 +27,23 @@ class StepResult {
   [[nodiscard]] Result<bool> reserve(std::int32_t rows);
 
   [[nodiscard]] float* logits() const { return logits_.data(); }  // [rows, vocab], on the device
+  // [rows] of the step queued last, on the device.
+  [[nodiscard]] const TokenId* chosen_on_device() const { return chosen_.data(); }
 
   // Queues the choice of the step's tokens from logits().
   [[nodiscard]] Status choose(const Step& step);
 
-  // Waits for the step, and copies what the first `rows` rows of logits give: their tokens where
-  // the step chooses any, and the logits of rows without one; all logits where it does not.
-  // [rows, vocab] on the host, valid until the next call.
-  [[nodiscard]] Result<std::span<float>> fetch(std::size_t rows, bool chooses);
+  // Ends a step of which the first `rows` rows of logits are wanted: queues the copy of their
+  // tokens, where it chooses any. Precondition: at most one other is not fetched yet.
+  [[nodiscard]] Status send(std::size_t rows, bool chooses);
+  // Waits for the step that was sent first, and copies the logits of rows without a token, all
+  // where it chooses none; not if another was sent behind it. [rows, vocab] on the host, valid
+  // until the next call.
+  [[nodiscard]] Result<std::span<float>> fetch();
+  // Steps that were sent and not fetched.
+  [[nodiscard]] std::size_t num_sent() const { return num_sent_; }
+  // Without waiting.
+  void forget_sent() { num_sent_ = 0; }
 
   // Seconds that the last fetch waited for the device.
   [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
@@ -39,9 +52,16 @@ class StepResult {
   [[nodiscard]] std::span<const TokenId> chosen() const { return last_chosen_; }
 
  private:
-  [[nodiscard]] Status wait();
-  [[nodiscard]] Status fetch_chosen(std::size_t rows);
-  [[nodiscard]] Status copy_missing();
+  // One that was sent.
+  struct Sent {
+    std::size_t rows = 0;
+    bool chooses = false;
+    device::cuda::PinnedBuffer<TokenId> chosen;  // on the host
+    std::optional<device::cuda::Event> done;
+  };
+
+  [[nodiscard]] Status wait(const device::cuda::Event& done);
+  [[nodiscard]] Status copy_missing(const Sent& step);
   [[nodiscard]] Status copy_logits(std::size_t first, std::size_t count);
 
   device::cuda::DeviceContext* device_;
@@ -49,7 +69,9 @@ class StepResult {
   device::cuda::DeviceBuffer<float> logits_;
   device::cuda::DeviceBuffer<TokenId> chosen_;
   device::cuda::PinnedBuffer<float> logits_on_host_;
-  device::cuda::PinnedBuffer<TokenId> chosen_on_host_;
+  std::array<Sent, 2> sent_;  // in turn
+  std::size_t next_ = 0;      // of them
+  std::size_t num_sent_ = 0;
   std::span<const TokenId> last_chosen_;
   double waited_seconds_ = 0;
 };

@@ -1,0 +1,44 @@
+// MassProbe: how much attention the rows of a step's entries give to each token, summed over heads
+// and layers, for ForwardProbe::mass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+
+namespace quire::model::cuda {
+
+class MassProbe {
+ public:
+  explicit MassProbe(device::cuda::DeviceContext& device) : device_(&device) {}
+
+  // Room for what the probe wants, zero.
+  [[nodiscard]] Status begin(const ForwardBatch& batch, const ForwardProbe& probe);
+  // Queues what a layer adds, behind its attention, of which `args` are with `lse`. On the device,
+  // [entry rows]: the row of each query and what it sees of its entry's run.
+  [[nodiscard]] Status weigh(const ForwardBatch& batch, const attention::cuda::AttentionArgs& args,
+                             const std::int32_t* query_rows, const std::int32_t* query_ends);
+  // Waits, and adds all to the probe's.
+  [[nodiscard]] Status end(ForwardProbe& probe);
+
+ private:
+  // What a probe wants of one entry.
+  struct EntryMass {
+    std::size_t entry = 0;
+    std::int32_t first_query = 0;  // of the entry
+    std::int32_t first_block = 0;  // index into the plan's blocks
+    std::size_t first_token = 0;   // of its scores in `mass_`
+  };
+
+  device::cuda::DeviceContext* device_;
+  std::vector<EntryMass> wanted_;
+  device::cuda::DeviceBuffer<double> mass_;  // of all entries that the probe asks for
+};
+
+}  // namespace quire::model::cuda
