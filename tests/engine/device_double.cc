@@ -23,7 +23,8 @@ namespace {
 
 // The rule of sampling.h for greedy choices and for those that cut nothing.
 TokenId choose(std::span<const float> logits, const kernels::Choice& choice) {
-  QUIRE_CHECK(choice.top_k == 0 && choice.top_p == 1 && choice.min_p == 0, "the double cuts nothing");
+  QUIRE_CHECK(choice.top_k == 0 && choice.top_p == 1 && choice.min_p == 0,
+              "the double cuts nothing");
   const auto largest = std::ranges::max_element(logits);
   if (choice.temperature == 0) {
     return static_cast<TokenId>(largest - logits.begin());
@@ -82,16 +83,17 @@ Status DeviceDouble::launch(const model::ForwardBatch& batch,
   Step step{.number = number, .logits = {logits.begin(), logits.end()}, .chosen = {}};
   const std::size_t vocab = logits.size() / std::max<std::size_t>(batch.logit_rows.size(), 1);
   for (std::size_t row = 0; row < batch.choices.size(); ++row) {
-    std::vector<float> changed(step.logits.begin() + static_cast<std::ptrdiff_t>(row * vocab),
-                               step.logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab));
+    std::vector<float> changed(
+        step.logits.begin() + static_cast<std::ptrdiff_t>(row * vocab),
+        step.logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab));
     for (const kernels::LogitChange& change : batch.changes) {
       if (std::cmp_equal(change.row, row)) {
         float& logit = changed[static_cast<std::size_t>(change.id)];
         logit = kernels::changed_logit(logit, change);
       }
     }
-    const bool chooses = batch.choices[row].wanted != 0 &&
-                         !(number == script_->leaves_to_host && row == 0);
+    const bool chooses =
+        batch.choices[row].wanted != 0 && !(number == script_->leaves_to_host && row == 0);
     step.chosen.push_back(chooses ? choose(changed, batch.choices[row]) : -1);
   }
   chosen_last_ = step.chosen;

@@ -22,9 +22,9 @@ namespace quire::engine {
 // What a double has done, and what goes wrong. Launches count from 1; 0: none.
 struct DoubleScript {
   int launches = 0, launched_ahead = 0, abandoned = 0;
-  int leaves_to_host = 0;   // this launch gives its first row no token
-  int refuses_launch = 0;   // kDevice
-  int fails_in_await = 0;   // kDevice
+  int leaves_to_host = 0;           // this launch gives its first row no token
+  int refuses_launch = 0;           // kDevice
+  int fails_in_await = 0;           // kDevice
   std::function<void()> in_launch;  // called by each
 };
 

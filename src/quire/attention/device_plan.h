@@ -83,7 +83,6 @@ struct DevicePlanOptions {
 // not matter.
 [[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
                                           std::span<const Entry> entries, std::int32_t num_rows,
-                                          const DevicePlanOptions& options,
-                                          DevicePlan memory = {});
+                                          const DevicePlanOptions& options, DevicePlan memory = {});
 
 }  // namespace quire::attention

@@ -96,11 +96,11 @@ struct RunningStep {
   std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
   std::vector<LogitRange> logits;         // [runs]
   bool launched = false;
-  bool ahead = false;           // while the step before was still running
-  bool chosen_apart = false;    // every run is to give a token that the device chooses, whatever the
-                                // tokens before it are
-  bool reads_files = false;     // KV that is still being read from them
-  void clear();                 // keeps its memory
+  bool ahead = false;         // while the step before was still running
+  bool chosen_apart = false;  // every run is to give a token that the device chooses, whatever the
+                              // tokens before it are
+  bool reads_files = false;   // KV that is still being read from them
+  void clear();               // keeps its memory
   void forget(ActiveRequest* ended);
 };
 

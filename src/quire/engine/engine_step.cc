@@ -1,14 +1,14 @@
 // One step of the engine: plan, commit, launch, await, sample, settle, deliver. Engine thread only.
 //
 // Where a device chooses the tokens, the next step is launched before this one is awaited
-// (launch_next), if it is this one over again whatever is chosen: then the host's work is done while
-// the device computes. Invariants
+// (launch_next), if it is this one over again whatever is chosen: then the host's work is done
+// while the device computes. Invariants
 //   1. At most two steps are launched: now_, which ends next, and next_ behind it.
 //   2. The ledger knows the tokens of now_ when now_ has been awaited, not before. For next_ it has
 //      made room and nothing else.
 //   3. Letters are worked off while nothing is launched.
-//   4. A request that ends with now_ gives its blocks back at once. What next_ still writes there is
-//      written before anything that is launched or copied later.
+//   4. A request that ends with now_ gives its blocks back at once. What next_ still writes there
+//      is written before anything that is launched or copied later.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -135,7 +135,7 @@ bool Engine::plan_step() {
   return !now_.runs.empty();
 }
 
-// Waits for nobody: whatever is launched is forgotten.
+// Waits for the device, and forgets what was launched.
 void Engine::drop_steps() {
   bundle_.decoder->abandon();
   now_.clear();
@@ -208,8 +208,7 @@ Status Engine::begin(base::Stopwatch& watch) {
   for (std::size_t i = 0; i < now_.runs.size(); ++i) {
     ActiveRequest& active = *now_.requests[i];
     if (!active.admitted()) {
-      const std::int64_t cached_tokens =
-          scheduler_->progress(now_.runs[i].request).cached_tokens;
+      const std::int64_t cached_tokens = scheduler_->progress(now_.runs[i].request).cached_tokens;
       counters_.tokens_reused += active.note_admission(cached_tokens);
     }
   }

@@ -298,7 +298,9 @@ Status Ledger::extend(SeqId id, std::int32_t count) {
   return {};
 }
 
-bool Ledger::shares_open_block(SeqId id) const { return impl_->sequence(id).must_copy_open_block(); }
+bool Ledger::shares_open_block(SeqId id) const {
+  return impl_->sequence(id).must_copy_open_block();
+}
 
 BlockRef Ledger::current(BlockId id) const { return impl_->shared.pool().current(id); }
 

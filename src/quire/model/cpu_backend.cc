@@ -80,8 +80,7 @@ struct CpuBackend final : DecoderBackend {
   Result<std::span<float>> forward(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                    ForwardProbe* probe) override;
   [[nodiscard]] bool chooses() const override { return false; }
-  [[nodiscard]] Status launch(const ForwardBatch& batch,
-                              std::span<const PagedKVView> kv) override {
+  [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const PagedKVView> kv) override {
     QUIRE_TRY(launched, forward(batch, kv, nullptr));
     return {};
   }

@@ -153,8 +153,8 @@ bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
   for (const ScheduledRun& run : runs) {
     const Entry* entry = find(run.request);
     // A block that is being written cannot be copied.
-    if (entry == nullptr || run.count != 1 || !run.samples ||
-        run.first + 2 > entry->total_tokens || ledger.shares_open_block(run.sequence)) {
+    if (entry == nullptr || run.count != 1 || !run.samples || run.first + 2 > entry->total_tokens ||
+        ledger.shares_open_block(run.sequence)) {
       return false;
     }
     blocks += ledger.blocks_needed(run.sequence, 2);

@@ -42,8 +42,7 @@ class RandomLoad {
       const Result<StepPlan> plan = engine_.step(ahead_ && below(8) != 0);
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       ASSERT_FALSE(plan->stuck) << "nothing is held outside";
-      ASSERT_TRUE(engine_.running.empty() || was_launched || !plan->empty() ||
-                  !plan->drop.empty());
+      ASSERT_TRUE(engine_.running.empty() || was_launched || !plan->empty() || !plan->drop.empty());
       check_plan(*plan);
       if (engine_.finished.size() == finished_before) {
         check_launched();
@@ -75,8 +74,8 @@ class RandomLoad {
                                 ? engine_.submit_fork(++last_id_, prompt, max_new_tokens, below(16))
                                 : engine_.submit(++last_id_, prompt, max_new_tokens, reuse);
       if (status.ok()) {
-        const std::int32_t ends = ahead_ && max_new_tokens > 1 ? 1 + below(max_new_tokens)
-                                                               : max_new_tokens;
+        const std::int32_t ends =
+            ahead_ && max_new_tokens > 1 ? 1 + below(max_new_tokens) : max_new_tokens;
         engine_.running.at(last_id_).max_new_tokens = ends;
         wanted_[last_id_] = {prompt, ends};
       } else {
@@ -105,7 +104,7 @@ class RandomLoad {
     }
   }
 
-  // A step that was launched ahead is the one that would be planned now, as far as those go who ran.
+  // A step that was launched ahead is what would be planned now for those who ran.
   void check_launched() {
     const std::vector<ScheduledRun>& runs = engine_.launched_runs();
     const StepPlan plan = engine_.scheduler.plan();

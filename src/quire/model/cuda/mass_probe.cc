@@ -36,8 +36,8 @@ Status MassProbe::begin(const ForwardBatch& batch, const ForwardProbe& probe) {
   }
   if (mass_.data() == nullptr || mass_.size() < tokens) {
     mass_ = {};
-    QUIRE_TRY(mass_, DeviceBuffer<double>::make(device_->device_pool(),
-                                                std::max<std::size_t>(tokens, 1)));
+    QUIRE_TRY(mass_,
+              DeviceBuffer<double>::make(device_->device_pool(), std::max<std::size_t>(tokens, 1)));
   }
   return device::cuda::fill_async(mass_.data(), 0, tokens * sizeof(double),
                                   device_->compute_stream().get());
