@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -47,13 +48,14 @@ struct Double {
   std::shared_ptr<DoubleScript> script = std::make_shared<DoubleScript>();
   std::shared_ptr<Engine> engine;
 
-  explicit Double(DoubleScript with = {}, std::int64_t kv_budget_bytes = kPlentyOfKv) {
+  explicit Double(DoubleScript with = {}, std::int64_t kv_budget_bytes = kPlentyOfKv,
+                  const std::filesystem::path& folder = kFolder) {
     *script = std::move(with);
     EngineOptions options = options_of(kv_budget_bytes);
     options.model.placement.instead = [script = script](auto cpu) {
       return std::make_unique<DeviceDouble>(std::move(cpu), script);
     };
-    engine = Engine::start(kFolder, options).value();
+    engine = Engine::start(folder, options).value();
   }
 };
 
@@ -106,6 +108,16 @@ void expect_same(const Outputs& got, const Outputs& want) {
   }
 }
 
+// As many tokens were booked as their callers got: none for who has ended before.
+void expect_all_booked(Engine& engine, const Outputs& got) {
+  std::int64_t tokens = 0;
+  for (const GenerationOutput& output : got) {
+    tokens += std::ssize(output.token_ids);
+  }
+  EXPECT_EQ(engine.stats().value().tokens_generated, tokens);
+  EXPECT_EQ(engine.stats().value().requests_finished, std::ssize(got));
+}
+
 // Nobody holds a block, and all are there.
 void expect_nothing_held(Engine& engine) {
   const EngineStats stats = engine.stats().value();
@@ -142,6 +154,7 @@ TEST(StepsAhead, ARequestThatStopsByItsTokenEndsThereAndTheOthersGoOn) {
   EXPECT_LE(got[1].token_ids.size(), 12);
   expect_same(got, answers(*cpu, requests));
   EXPECT_GE(device.engine->stats().value().steps_ahead, 30);
+  expect_all_booked(*device.engine, got);
   expect_nothing_held(*device.engine);
 }
 
@@ -192,6 +205,22 @@ TEST(StepsAhead, AnAbortedRequestEndsAndTheOthersGoOn) {
   got.erase(got.begin() + 2);
   want.erase(want.begin() + 2);
   expect_same(got, want);
+  expect_nothing_held(*device.engine);
+}
+
+// Blocks behind the window go while the step behind still runs.
+TEST(StepsAhead, MoveAWindow) {
+  const std::filesystem::path folder = QUIRE_SOURCE_DIR "/tests/golden/model/mistral_window";
+  const auto cpu = Engine::start(folder, options_of(kPlentyOfKv)).value();
+  std::vector<NewRequest> requests = some_requests();
+  for (NewRequest& request : requests) {
+    for (TokenId& id : request.prompt) {
+      id %= cpu->model_config().vocab_size;
+    }
+  }
+  const Double device({}, kPlentyOfKv, folder);
+  expect_same(answers(*device.engine, requests), answers(*cpu, requests));
+  EXPECT_GE(device.engine->stats().value().steps_ahead, 35);
   expect_nothing_held(*device.engine);
 }
 

@@ -135,7 +135,7 @@ bool Engine::plan_step() {
   return !now_.runs.empty();
 }
 
-// Waits for nobody: whatever is launched is forgotten.
+// Waits for the device, and forgets what was launched.
 void Engine::drop_steps() {
   bundle_.decoder->abandon();
   now_.clear();

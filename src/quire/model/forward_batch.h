@@ -15,8 +15,8 @@ namespace quire::model {
 
 struct ForwardBatch {
   std::span<const TokenId> token_ids;  // [T] rows of all sequences, one after the other
-  // [T] or empty: the row of logits of the step launched before whose token is this row's; -1: it
-  // is in token_ids. For backends that choose tokens.
+  // [T] or empty: which row of logits of the step launched before has chosen this row's token; -1:
+  // token_ids has it. For backends that choose tokens.
   std::span<const std::int32_t> ids_from;
   std::span<const std::int32_t> positions;    // [T] rotary position of the key: segment-local
   std::span<const tensor::KVSlot> slots;      // [T] where the token's K and V are stored

@@ -115,12 +115,12 @@ class Scheduler {
   // admitted and preempted before stays so. The runs are valid until the next call.
   [[nodiscard]] Result<std::span<const ScheduledRun>> commit(const StepPlan& plan);
 
-  // Commits `runs` once more, one token further, while they are still being computed: `next` is
-  // what plan() would give if each of them had got its token and none had ended, and the token of
-  // each is the one that is still to be sampled. False, with nothing changed, when that is not so:
-  // one of them is not the only token of a sequence that samples or needs no KV of another one,
-  // somebody runs who is not among them, or blocks are short. Both are completed in their order.
-  // O(runs).
+  // Commits the step behind `runs`, the last committed ones, before they are completed: the same
+  // runs one token further, which plan() would give if each had got its token and none had ended.
+  // The token that such a run computes is the one that is still to be sampled. False, and nothing
+  // has changed, when a run is not of one token that samples, or needs no KV of another one; when
+  // somebody runs who is not among them; when blocks are short. `runs` are completed first, then
+  // `next`. O(runs).
   [[nodiscard]] bool repeat(std::span<const ScheduledRun> runs, std::vector<ScheduledRun>& next);
 
   // After the forward pass: the KV of the run is stored; `sampled` is appended where run.samples.

@@ -104,8 +104,7 @@ class RandomLoad {
     }
   }
 
-  // A step that was launched ahead is the one that would be planned now, as far as those go who
-  // ran.
+  // A step that was launched ahead is what would be planned now for those who ran.
   void check_launched() {
     const std::vector<ScheduledRun>& runs = engine_.launched_runs();
     const StepPlan plan = engine_.scheduler.plan();
