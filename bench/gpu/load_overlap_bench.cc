@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <ratio>
 #include <span>
 #include <string>
 #include <vector>

@@ -65,7 +65,8 @@ class Arrivals::Readers {
       while (std::ssize(threads_) < std::min(kMostReaders, load.all_layers_)) {
         threads_.emplace_back([this] { run(); });
       }
-    } catch (const std::system_error&) {  // those that there are read all
+    } catch (const std::system_error&) {
+      return;  // those that there are read all
     }
   }
   ~Readers() { stop(); }
@@ -89,6 +90,7 @@ class Arrivals::Readers {
     std::unique_lock lock(mutex_);
     std::optional<Status>& ended = ended_[static_cast<std::size_t>(layer)];
     progress_.wait(lock, [&] { return ended.has_value(); });
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): what was waited for
     return *ended;
   }
 

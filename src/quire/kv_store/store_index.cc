@@ -181,21 +181,24 @@ Result<StoreIndex> StoreIndex::open_writable(const Folder& folder, bool sync) {
 Status StoreIndex::add_checksums(const Folder& folder) {
   QUIRE_TRY(Transaction transaction, begin());
   QUIRE_TRY(const std::int64_t version, check_schema(*database_, folder));
-  if (version == kVersionBeforeChecksums) {
-    QUIRE_TRY_STATUS(database_->execute(kChecksums));
-    QUIRE_TRY(Statement rows, database_->prepare(select_entries(false, "")));
-    for (;;) {
-      QUIRE_TRY(const bool row, rows.step());
-      if (!row) {
-        break;
-      }
-      QUIRE_TRY(const Entry entry, read_entry(rows));
-      QUIRE_TRY_STATUS(put_checksum(rows.number(0), entry));
-    }
-    QUIRE_TRY_STATUS(mark_version(*database_));
+  if (version != kVersionBeforeChecksums) {
+    has_checksums_ = true;
+    return {};
   }
+  QUIRE_TRY_STATUS(database_->execute(kChecksums));
+  QUIRE_TRY(Statement rows, database_->prepare(select_entries(false, "")));
+  for (;;) {
+    QUIRE_TRY(const bool row, rows.step());
+    if (!row) {
+      break;
+    }
+    QUIRE_TRY(const Entry entry, read_entry(rows));
+    QUIRE_TRY_STATUS(put_checksum(rows.number(0), entry));
+  }
+  QUIRE_TRY_STATUS(mark_version(*database_));
+  QUIRE_TRY_STATUS(transaction.commit());
   has_checksums_ = true;
-  return transaction.commit();
+  return {};
 }
 
 Status StoreIndex::put_checksum(std::int64_t id, const Entry& entry) const {

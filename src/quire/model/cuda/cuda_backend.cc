@@ -526,18 +526,16 @@ Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedK
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
   const bool weighs = probe != nullptr && !probe->mass.empty();
-  bool all_passed = true;
-  if (small && probe == nullptr && batch.before_layer == nullptr) {
-    QUIRE_TRY_STATUS(recorded_.run(step_.shape(), [&]() -> Status {
-      QUIRE_TRY([[maybe_unused]] const bool goes_on, queue(batch, kv, nullptr));
-      return {};
-    }));
-  } else {
-    if (weighs) {
-      QUIRE_TRY_STATUS(mass_.begin(batch, *probe));
-    }
-    QUIRE_TRY(all_passed, queue(batch, kv, probe));
+  if (weighs) {
+    QUIRE_TRY_STATUS(mass_.begin(batch, *probe));
   }
+  bool all_passed = true;
+  const auto queue_all = [&]() -> Status {
+    QUIRE_TRY(all_passed, queue(batch, kv, probe));
+    return {};
+  };
+  const bool records = small && probe == nullptr && batch.before_layer == nullptr;
+  QUIRE_TRY_STATUS(records ? recorded_.run(step_.shape(), queue_all) : queue_all());
   if (!all_passed) {
     return {};
   }

@@ -90,16 +90,18 @@ Status StepResult::send(std::size_t rows, bool chooses) {
 Status StepResult::copy_missing(const Sent& step) {
   bool any = false;
   for (std::size_t row = 0; row < step.rows; ++row) {
-    if (!step.chooses || step.chosen.data()[row] < 0) {
-      QUIRE_TRY_STATUS(copy_logits(row, 1));
-      any = true;
+    if (step.chooses && step.chosen.data()[row] >= 0) {
+      continue;
     }
+    QUIRE_TRY_STATUS(copy_logits(row, 1));
+    any = true;
   }
   if (!any) {
     return {};
   }
-  QUIRE_TRY_STATUS(device_->compute_stream().record(*step.done));
-  return wait(*step.done);
+  const Event& done = *step.done;  // NOLINT(bugprone-unchecked-optional-access): send has made it
+  QUIRE_TRY_STATUS(device_->compute_stream().record(done));
+  return wait(done);
 }
 
 Result<std::span<float>> StepResult::fetch() {
@@ -113,6 +115,7 @@ Result<std::span<float>> StepResult::fetch() {
     QUIRE_TRY(logits_on_host_,
               PinnedBuffer<float>::make(device_->pinned_pool(), step.rows * vocab_));
   }
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): send has made it
   QUIRE_TRY_STATUS(wait(*step.done));
   if (step.chooses) {
     last_chosen_ = std::span(step.chosen.data(), step.rows);
