@@ -177,7 +177,7 @@ Result<StoreIndex> StoreIndex::open_writable(const Folder& folder, bool sync) {
   return index;
 }
 
-// Of another process that does the same meanwhile one finds the work done.
+// Looks at the version again under the lock: another process may have done it meanwhile.
 Status StoreIndex::add_checksums(const Folder& folder) {
   QUIRE_TRY(Transaction transaction, begin());
   QUIRE_TRY(const std::int64_t version, check_schema(*database_, folder));

@@ -14,6 +14,7 @@ struct VecAvx2 {
   using I = __m256i;
   static constexpr int kLanes = 8;
   static constexpr bool kDotsBf16 = false;
+  // Operands are loaded where they are multiplied, not ahead: sums take nearly all registers.
   static constexpr bool kFewRegisters = true;
   static constexpr int kDenseRows = 6;  // x 2 registers of columns: 16 in all leave no more
   static constexpr int kDenseRegisters = 2;
