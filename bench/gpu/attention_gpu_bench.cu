@@ -248,6 +248,7 @@ class Runner {
                      .wide = plan.widest_few > 8,
                      .num_rows = rows,
                      .merges = plan.num_merged > 0,
+                     .like_many = plan.like_many,
                      .part_values = room<float>(parts * kDim),
                      .part_stats = room<float2>(parts),
                      .parts_there = send(std::vector<std::uint32_t>(out / kDim))},

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,10 +22,12 @@ namespace {
 constexpr std::int32_t kFewStep = 32;      // shortest range of an item of few columns
 constexpr std::int64_t kMostParts = 128;   // of one entry for one row
 constexpr std::int64_t kItemTokens = 256;  // that take as long as what an item costs beside them
-// Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kind of kernel
-// computes both families: products for many columns, memory for few (H200, head size 128; their
+// The same of an item of few beside a kernel for many, where the next item is on its way meanwhile.
+constexpr std::int64_t kFewItemTokens = 64;
+// Microseconds of a multiprocessor for kStepTokens tokens of an item, where two kernels compute the
+// families side by side: products for many columns, memory for few (H200, head size 128; their
 // ratio counts).
-constexpr double kManyStepUs = 1.6, kFewStepUs = 0.8;
+constexpr double kManyStepUs = 1.9, kFewStepUs = 0.75;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -58,42 +61,51 @@ class Lengths {
   }
   [[nodiscard]] std::int64_t total() const { return total_; }
 
-  // Items of a cut, and the tokens of the longest.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> items(const Cut& cut) const {
-    std::int64_t items = 0, longest = 0;
+  // Items of a cut, and the tokens of the longest and of the shortest.
+  struct Items {
+    std::int64_t count = 0, longest = 0;
+    std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+  };
+  [[nodiscard]] Items items(const Cut& cut) const {
+    Items items;
     for (const auto& [tokens, count] : counts_) {
-      const std::int64_t piece = cut.piece(tokens);
-      items += divide_up(tokens, piece) * count;
-      longest = std::max(longest, piece);
+      const std::int64_t piece = cut.piece(tokens), of_tile = divide_up(tokens, piece);
+      items.count += of_tile * count;
+      items.longest = std::max(items.longest, piece);
+      items.shortest = std::min(items.shortest, tokens - (of_tile - 1) * piece);
     }
-    return {items, longest};
+    return items;
   }
 
-  // Tokens after which the last of the workers is done, by estimate.
-  [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers) const {
-    const auto [items, longest] = this->items(cut);
-    const std::int64_t rounds = divide_up(items, workers);
+  // Tokens after which the last of the workers is done, by estimate. Items of many lengths even
+  // out; of one length they do not.
+  [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers,
+                                std::int64_t item_tokens) const {
+    const Items items = this->items(cut);
+    const std::int64_t rounds = divide_up(items.count, workers);
     const double even = static_cast<double>(total_) / static_cast<double>(workers) +
-                        static_cast<double>(longest) / 2;
-    return std::min(static_cast<double>(rounds * longest), even) +
-           static_cast<double>(rounds * kItemTokens);
+                        static_cast<double>(items.longest) / 2;
+    return std::clamp(even, static_cast<double>(rounds * items.shortest),
+                      static_cast<double>(rounds * items.longest)) +
+           static_cast<double>(rounds * item_tokens);
   }
 
   // No cut ends before: a tile is at least one item.
-  [[nodiscard]] double least(std::int64_t workers) const {
+  [[nodiscard]] double least(std::int64_t workers, std::int64_t item_tokens) const {
     return static_cast<double>(total_) / static_cast<double>(workers) +
-           static_cast<double>(divide_up(tiles_, workers) * kItemTokens);
+           static_cast<double>(divide_up(tiles_, workers) * item_tokens);
   }
 
   // What ends first.
-  [[nodiscard]] std::pair<Cut, double> best(std::int64_t step, std::int64_t workers) const {
+  [[nodiscard]] std::pair<Cut, double> best(std::int64_t step, std::int64_t workers,
+                                            std::int64_t item_tokens = kItemTokens) const {
     constexpr int kMostRounds = 4;
     std::pair<Cut, double> best{{}, std::numeric_limits<double>::infinity()};
     for (int rounds = 1; rounds <= kMostRounds && total_ > 0; ++rounds) {
       for (const bool up : {false, true}) {
         const Cut cut{static_cast<double>(total_) / static_cast<double>(workers * rounds), up,
                       step};
-        if (const double end = estimate(cut, workers); end < best.second) {
+        if (const double end = estimate(cut, workers, item_tokens); end < best.second) {
           best = {cut, end};
         }
       }
@@ -121,6 +133,7 @@ class Planner {
         kv_heads_(shape.kv_heads),
         plan_(std::move(memory)) {
     plan_.clear();
+    plan_.like_many = options.one_kernel && options.range_tokens > 0;
     plan_.parts.resize(static_cast<std::size_t>(num_rows));
     tiles_.reserve(entries.size());
   }
@@ -137,9 +150,11 @@ class Planner {
     if (options_.one_kernel) {
       choose_crew();
     }
-    // Longest first: what begins last should end soon.
+    // Longest first: what begins last should end soon. What reads the same tokens side by side, so
+    // that the cache has them.
     const auto order = [](const DevicePlan::Item& item) {
-      return std::pair(item.first_token - item.last_token, item.first_row);
+      return std::tuple(item.first_token - item.last_token, item.first_block, item.first_token,
+                        item.first_row);
     };
     for (auto* items : {&plan_.few, &plan_.many}) {
       std::sort(items->begin(), items->end(),
@@ -161,7 +176,7 @@ class Planner {
   // Where the families differ in the last bits and ranges are fixed, one of them does everything.
   [[nodiscard]] bool is_few(const Entry& entry, std::int64_t rows) const {
     if (options_.one_kernel) {
-      return rows * group_ <= kFewColumnsOfOneKernel;
+      return rows * group_ <= (plan_.like_many ? kFewColumnsOfOneKernel : kFewColumns);
     }
     return options_.range_tokens == 0 && std::ssize(entry.rows) * group_ <= kFewColumns;
   }
@@ -241,8 +256,8 @@ class Planner {
     const std::int64_t all = options_.many_workers;
     const Cut alone{static_cast<double>(few_.total()) / static_cast<double>(all), false,
                     kStepTokens};
-    const auto [items, longest] = few_.items(alone);
-    if (items <= all && longest <= 2 * few_.items(few_cut_).second) {
+    const Lengths::Items items = few_.items(alone);
+    if (items.count <= all && items.longest <= 2 * few_.items(few_cut_).longest) {
       few_cut_ = alone;
     }
   }
@@ -260,14 +275,14 @@ class Planner {
     const auto end_of = [](double many, double few) {
       return std::max(many * kManyStepUs, 2 * few * kFewStepUs);
     };
-    if (end_of(many_.least(some), few_.least(for_few)) > chosen.end) {
+    if (end_of(many_.least(some, kItemTokens), few_.least(for_few, kFewItemTokens)) > chosen.end) {
       return;
     }
     const auto [many_cut, many_end] = many_.best(kStepTokens, some);
-    if (end_of(many_end, few_.least(for_few)) > chosen.end) {
+    if (end_of(many_end, few_.least(for_few, kFewItemTokens)) > chosen.end) {
       return;
     }
-    const auto [few_cut, few_end] = few_.best(kStepTokens, for_few);
+    const auto [few_cut, few_end] = few_.best(kStepTokens, for_few, kFewItemTokens);
     const double end = end_of(many_end, few_end);
     if (std::pair(end, some) < std::pair(chosen.end, chosen.many_workers)) {
       chosen = {some, end};

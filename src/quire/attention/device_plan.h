@@ -20,9 +20,10 @@
 namespace quire::attention {
 
 inline constexpr int kFewColumns = 16;  // (row, head) pairs of one KV head in an item at most
-inline constexpr int kFewColumnsOfOneKernel = 32;  // where one kind of kernel computes both
-inline constexpr int kManyColumns = 128;           // the same of the other family
-inline constexpr int kStepTokens = 128;            // that a kernel takes at once at most
+// The same where one kind of kernel computes both families to the same bits.
+inline constexpr int kFewColumnsOfOneKernel = 32;
+inline constexpr int kManyColumns = 128;  // the same of the other family
+inline constexpr int kStepTokens = 128;   // that a kernel takes at once at most
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
@@ -63,6 +64,7 @@ struct DevicePlan {
   std::int32_t num_parts = 0;                 // that take room
   std::int32_t num_merged = 0;                // rows of the batch that are not written by an item
   std::int32_t widest_few = 0;                // columns of an item of few
+  bool like_many = false;                     // items of few give the bits of items of many
   Crew crew;
   PlanCounters counters;
   void clear();  // keeps its memory

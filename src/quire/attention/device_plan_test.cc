@@ -116,6 +116,56 @@ TEST(DevicePlan, FewLongItemsAreOneToAMultiprocessorWhereThatEndsNoLater) {
   EXPECT_GT(items(9), 18u) << "72 of 132 multiprocessors would read";
 }
 
+// 64 rows, each behind 8 of 32 runs of 1024 tokens and a run of its own.
+DevicePlan plan_of_many_chunks(std::int32_t range_tokens) {
+  const std::vector<std::int32_t> blocks(32, 1);
+  std::vector<std::vector<EntryRow>> rows(32 + 64);
+  std::vector<Entry> entries;
+  for (std::int32_t row = 0; row < 64; ++row) {
+    for (std::int32_t run = row % 4; run < 32; run += 4) {
+      rows[static_cast<std::size_t>(run)].push_back({row, 1023, 1024});
+    }
+    rows[static_cast<std::size_t>(32 + row)].push_back({row, 255, 256});
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    entries.push_back({.blocks = blocks, .num_tokens = i < 32 ? 1024 : 256, .rows = rows[i]});
+  }
+  return make_device_plan(
+      {.heads = 32, .kv_heads = 8, .head_dim = 128}, entries, 64,
+      {.block_tokens = 32, .many_workers = 132, .one_kernel = true, .range_tokens = range_tokens});
+}
+
+// 32 x 8 items of one length on 86 multiprocessors are three to each, and on 127 still.
+TEST(DevicePlan, NoMoreMultiprocessorsTakeItemsOfManyColumnsThanEndEarlier) {
+  const DevicePlan plan = plan_of_many_chunks(0);
+  ASSERT_EQ(plan.many.size(), 32u);
+  EXPECT_EQ(plan.crew.many_workers, 86);
+}
+
+TEST(DevicePlan, WithFixedRangesRowsThatAreFewHaveTheBitsThatTheyHaveAmongMany) {
+  EXPECT_TRUE(plan_of_many_chunks(512).like_many);
+  EXPECT_FALSE(plan_of_many_chunks(0).like_many);
+}
+
+// Rows of one entry that are two tiles, over several ranges: what reads a range stands side by
+// side.
+TEST(DevicePlan, ItemsOfTheSameTokensAreNeighbours) {
+  const std::vector<std::int32_t> blocks(256, 1);
+  std::vector<EntryRow> rows;
+  for (std::int32_t row = 0; row < 64; ++row) {
+    rows.push_back({row, 8191, 8192});
+  }
+  const Entry entry{.blocks = blocks, .num_tokens = 8192, .rows = rows};
+  const DevicePlan plan = make_device_plan(
+      {.heads = 32, .kv_heads = 8, .head_dim = 128}, {&entry, 1}, 64,
+      {.block_tokens = 32, .many_workers = 132, .one_kernel = true, .range_tokens = 1024});
+  ASSERT_EQ(plan.many.size(), 16u);
+  for (std::size_t i = 0; i < plan.many.size(); i += 2) {
+    EXPECT_EQ(plan.many[i].first_token, plan.many[i + 1].first_token);
+    EXPECT_LT(plan.many[i].first_row, plan.many[i + 1].first_row);
+  }
+}
+
 TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     const Scene scene = random_scene(seed);

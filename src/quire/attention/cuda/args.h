@@ -46,6 +46,7 @@ struct DeviceWork {
   bool wide = false;                       // an item of few has more than 8 columns
   std::int32_t num_rows = 0;               // of the batch
   bool merges = true;                      // of a row; else all are written by their item
+  bool like_many = false;                  // items of few have the bits of items of many
   float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
   // [rows, heads] parts that are there, for who merges in the same kernel; zero between kernels

@@ -166,6 +166,7 @@ class Attention : public device::cuda::test::GpuTest {
                  .wide = plan.widest_few > 8,
                  .num_rows = rows,
                  .merges = plan.num_merged > 0,
+                 .like_many = plan.like_many,
                  .part_values = values.data(),
                  .part_stats = reinterpret_cast<float2*>(stats.data()),
                  .parts_there = parts_there.data()},

@@ -43,6 +43,21 @@ __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   return y;
 }
 
+// Four 8 x 8 matrices of 16-bit elements from shared memory; lane l names row l % 8 of matrix l /
+// 8, and gets two neighbours of each, of row l / 4; or, transposed, of column l / 4.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+
 // 2^x by the special function unit: 2 ulp, and 0 for what would be denormal.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -1,11 +1,13 @@
 // All items on Hopper, by CTAs that stay: those of one kernel compute items of many columns, two
 // warpgroups of 64 columns each on the same tiles; in those of another each warpgroup computes
-// items of few by itself. Where a step has both, the kernels share the multiprocessors. Two warps
-// bring tiles of keys and of values by the copy engine, block by block, swizzled as the tensor core
-// wants them, and two bring queries; they run ahead into the next item. A warpgroup issues the
-// scores of tile i before the values of tile i - 1 and computes the softmax of the former while the
-// latter run; warpgroups with the same tiles take turns at the tensor core (FlashAttention-3, Shah
-// et al., arXiv 2407.08608).
+// items of few by itself (few_columns.cuh, or here where they are to have the bits that their rows
+// have among many). Where a step has both, the kernels share the multiprocessors. Two warps bring
+// tiles of keys and of values by the copy engine, block by block, swizzled as the tensor core wants
+// them, and two bring queries; they run ahead into the next item. A warpgroup issues the scores of
+// tile i before the values of tile i - 1; warpgroups with the same tiles take turns at the tensor
+// core, so that one computes its softmax while the products of the other run (FlashAttention-3,
+// Shah et al., arXiv 2407.08608). The compiler waits for both products before a softmax; where it
+// was made to start that beside the second one, a step took 5 % longer.
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials. Items of few columns wait for memory instead.
@@ -19,6 +21,7 @@
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/copy_engine.cuh"
+#include "quire/attention/cuda/few_columns.cuh"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
 #include "quire/attention/cuda/kernels.h"
@@ -36,9 +39,6 @@ namespace {
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;  // the last warpgroup serves the others
 
 #if QUIRE_WGMMA
-
-constexpr float kNothing = -1e30f;
-constexpr int kNoRow = -1;
 
 // What one of a lane's two columns has seen so far.
 struct Column {
@@ -96,10 +96,10 @@ class Columns {
       issue_scores(score);
       await_values(first - kTokens);
       issue_values(weight);
+      await_products<1>();
       if (kMany) {
         pass(kTurn + 1 - group_, kGroups * kGroupThreads);
       }
-      await_products<1>();
       end_scores(score);
       if (busy()) {
         soften(score, first, shrink);
@@ -380,7 +380,10 @@ class Columns {
     for (int half = 0; half < 2; ++half) {
       const int column = index_of(half);
       if (thread_ % 4 == 0 && column >= 0 && column < kFewColumnsOfOneKernel) {
-        merging[column] = is_last(half) ? rows_[half] : kNoRow;
+        const int head = first_head_ + column % (args_.heads / args_.kv_heads);
+        const bool last =
+            column_[half].part >= 0 && is_last_part(args_, rows_[half], head, num_parts_[half]);
+        merging[column] = last ? rows_[half] : kNoRow;
       }
     }
     meet(kOwn + group_, kGroupThreads);
@@ -391,22 +394,6 @@ class Columns {
                           thread_ % 32, out_);
       }
     }
-  }
-
-  // Whether the part of this column was the last one of its row.
-  [[nodiscard]] __device__ bool is_last(int half) const {
-    if (column_[half].part < 0) {
-      return false;
-    }
-    const int head = first_head_ + index_of(half) % (args_.heads / args_.kv_heads);
-    const auto last = static_cast<unsigned>(num_parts_[half] - 1);
-    const bool all =
-        atomicInc(args_.work.parts_there + std::int64_t{rows_[half]} * args_.heads + head, last) ==
-        last;
-    if (all) {
-      __threadfence();
-    }
-    return all;
   }
 
   // Four lanes hold two dimensions each of four tiles of eight; lane t gets tile first + t whole.
@@ -479,7 +466,7 @@ __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
 
 #endif  // QUIRE_WGMMA
 
-template <DType T, int D, bool kMany>
+template <DType T, int D, Kind K>
 __global__ void __launch_bounds__(kThreads, 1)
     items_hopper(const __grid_constant__ AttentionArgs args,
                  const __grid_constant__ CUtensorMap map, int box_tokens, Turn turn) {
@@ -487,6 +474,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char bytes[];
   static_assert(sizeof(Shared<D>) <= kSharedBytes<D>);
   auto& shared = *reinterpret_cast<Shared<D>*>(bytes);
+  constexpr bool kMany = K == Kind::kMany;
   const DevicePlan::Crew crew = *args.work.crew;
   if (static_cast<int>(blockIdx.x) >= (kMany ? crew.many_workers : crew.few_workers)) {
     return;
@@ -524,8 +512,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     take_registers<224>();
     const Queue queue(args, crew, kMany, group);
     begin_turn(turn);
-    Columns<T, D, kMany>(args, shared, ring_of<D>(queue, kMany, group), group, merges)
-        .attend_all(queue.rounds());
+    const Cursor<D> ring = ring_of<D>(queue, kMany, group);
+    if constexpr (K == Kind::kFew) {
+      FewColumns<T, D>(args, shared, ring, group, merges).attend_all(queue.rounds());
+    } else {
+      Columns<T, D, kMany>(args, shared, ring, group, merges).attend_all(queue.rounds());
+    }
   }
   if (turn == Turn::kSecond) {
     kernels::cuda::await_previous();
@@ -548,19 +540,19 @@ cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   return cudaSuccess;
 }
 
-template <DType T, int D, bool kMany>
+template <DType T, int D, Kind K>
 cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
   CUtensorMap map;
   int ctas = 0;
   if (const cudaError_t error = make_map(args.kv, args.kv_heads, map); error != cudaSuccess) {
     return error;
   }
-  if (const cudaError_t error =
-          count_ctas(kMany ? args.work.num_many : args.work.num_few, args.kv_heads, ctas);
+  if (const cudaError_t error = count_ctas(
+          K == Kind::kMany ? args.work.num_many : args.work.num_few, args.kv_heads, ctas);
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = items_hopper<T, D, kMany>;
+  const auto kernel = items_hopper<T, D, K>;
   if (const cudaError_t error = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
       error != cudaSuccess) {
@@ -571,18 +563,24 @@ cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
 }
 
 template <DType T, int D>
+cudaError_t launch_few(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
+  return args.work.like_many ? launch<T, D, Kind::kFewLikeMany>(args, turn, stream)
+                             : launch<T, D, Kind::kFew>(args, turn, stream);
+}
+
+template <DType T, int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
-    return launch<T, D, true>(args, Turn::kAlone, stream);
+    return launch<T, D, Kind::kMany>(args, Turn::kAlone, stream);
   }
   if (args.work.num_many == 0) {
-    return launch<T, D, false>(args, Turn::kAlone, stream);
+    return launch_few<T, D>(args, Turn::kAlone, stream);
   }
-  if (const cudaError_t error = launch<T, D, true>(args, Turn::kFirst, stream);
+  if (const cudaError_t error = launch<T, D, Kind::kMany>(args, Turn::kFirst, stream);
       error != cudaSuccess) {
     return error;
   }
-  return launch<T, D, false>(args, Turn::kSecond, stream);
+  return launch_few<T, D>(args, Turn::kSecond, stream);
 }
 
 }  // namespace

@@ -34,11 +34,15 @@ constexpr int kSlots = D == 64 ? 12 : 6;
 template <int D>
 constexpr int kSharedBytes =
     2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
-    kGroups * (kQueryBuffers * (2 * 8 + 16) + 16 * kGroupColumns + 2 * 4 * kFewColumnsOfOneKernel);
+    kGroups * (kQueryBuffers * (2 * 8 + 20) + 16 * kGroupColumns + 2 * 4 * kFewColumnsOfOneKernel);
 
 // Items of both kinds are two kernels that run side by side: CTAs of the second start as soon as
 // all that came before the first is done, and the last of them ends after the first kernel.
 enum class Turn : std::uint8_t { kAlone, kFirst, kSecond };
+
+// What a kernel computes: items of many columns; of few; or of few to the bits that the same rows
+// have among many.
+enum class Kind : std::uint8_t { kMany, kFew, kFewLikeMany };
 
 #if QUIRE_WGMMA
 
@@ -63,6 +67,7 @@ struct Brief {
   };
   int first_token, first_seen, last_token;
   int first_head;  // of the KV head
+  int columns;
 };
 
 // Rows of D elements in columns of 64 elements, each [rows][64], 16-byte pieces swapped by row % 8.
@@ -269,8 +274,8 @@ __device__ void brief(const AttentionArgs& args, Turn turn, Queue queue, int gro
     const int first_head = queue.kv_head() * heads;
     shared.queries_free[group][buffer].await(round / kBuffers + 1);
     if (lane == 0) {
-      shared.brief[group][buffer] = {next.first_token, next.first_seen, next.last_token,
-                                     first_head};
+      shared.brief[group][buffer] = {next.first_token, next.first_seen, next.last_token, first_head,
+                                     next.num_rows * heads};
     }
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {

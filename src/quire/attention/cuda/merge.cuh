@@ -54,6 +54,19 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
   }
 }
 
+// Whether all other of the `count` parts of this head of a row are there, now that the caller's is;
+// by one thread, which has made it visible.
+__device__ __forceinline__ bool is_last_part(const AttentionArgs& args, int row, int head,
+                                             int count) {
+  const auto last = static_cast<unsigned>(count - 1);
+  const bool all =
+      atomicInc(args.work.parts_there + std::int64_t{row} * args.heads + head, last) == last;
+  if (all) {
+    __threadfence();
+  }
+  return all;
+}
+
 // N floats -> elements [i * N, (i + 1) * N) of `room`.
 template <int N, int R>
 __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* from) {

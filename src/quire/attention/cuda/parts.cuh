@@ -12,6 +12,9 @@ namespace quire::attention::cuda {
 
 // DevicePlan::Row::part of a column that is not there.
 inline constexpr int kNoPart = INT_MIN;
+inline constexpr int kNoRow = -1;
+// The largest score of a column that has seen nothing yet: finite, so that it can be subtracted.
+inline constexpr float kNothing = -1e30f;
 
 template <DType T>
 class PartWriter {

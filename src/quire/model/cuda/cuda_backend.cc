@@ -332,6 +332,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .wide = window.shape.wide,
                    .num_rows = step_.shape().rows,
                    .merges = window.shape.merges,
+                   .like_many = window.plan.like_many,
                    .part_values = part_values_.data(),
                    .part_stats = reinterpret_cast<float2*>(part_stats_.data()),
                    .parts_there = parts_there_.data()},
