@@ -13,10 +13,6 @@
 
 namespace quire::attention::cuda {
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // A barrier in shared memory. Its phases have numbers 0, 1, ...; waiting takes their parity, and a
 // wait for the phase before the first one ends at once.
 class PhaseBarrier {

@@ -33,10 +33,6 @@ struct Rows {
   }
 };
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 __device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
@@ -44,17 +40,6 @@ __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_gro
 template <int Left>
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(Left));
-}
-
-__device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], const std::uint16_t* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(from)));
-}
-__device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const std::uint16_t* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(from)));
 }
 
 // Tokens of a tile, by head size: what fits twice.
@@ -145,7 +130,8 @@ struct WarpColumns {
       for (int n = 0; n < kTokens<D> / 16; ++n) {
         std::uint32_t b[4];  // tokens 0..7: two halves of the 16 dimensions; then tokens 8..15
         const int row = n * 16 + (lane & 7) + (lane & 16) / 2;
-        load_matrices(b, tile.keys + Rows<D, kTokens<D>>::offset(row, k * 2 + (lane >> 3 & 1)));
+        load_matrices(b, shared_address(tile.keys +
+                                        Rows<D, kTokens<D>>::offset(row, k * 2 + (lane >> 3 & 1))));
         const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
         mma<T>(score[2 * n], a, b[0], b[1]);
         mma<T>(score[2 * n + 1], a, b[2], b[3]);
@@ -220,8 +206,9 @@ struct WarpColumns {
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
         std::uint32_t b[4];  // dimensions 0..7: two halves of the 16 tokens; then 8..15
-        load_transposed(b, tile.values + Rows<D, kTokens<D>>::offset(k * 16 + (lane & 15),
-                                                                     d * 2 + (lane >> 4)));
+        load_transposed(
+            b, shared_address(tile.values + Rows<D, kTokens<D>>::offset(k * 16 + (lane & 15),
+                                                                        d * 2 + (lane >> 4))));
         mma<T>(out[2 * d], a, b[0], b[1]);
         mma<T>(out[2 * d + 1], a, b[2], b[3]);
       }
