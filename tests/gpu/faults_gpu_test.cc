@@ -220,8 +220,7 @@ TEST_F(Faults, ALostDeviceIsAnErrorOfEveryRequestAndTheEngineCloses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lose_it = [&] {
     LLM llm = open();
-    (void)kernels::cuda::change_logits(nullptr, 1, nullptr, 1,
-                                       device_of(llm).compute_stream().get());
+    (void)kernels::cuda::change_logits({.count = 1}, device_of(llm).compute_stream().get());
     bool told = true;
     for (int i = 0; i < 2; ++i) {
       const auto ids = answer(llm);

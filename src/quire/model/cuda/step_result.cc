@@ -36,8 +36,10 @@ Result<bool> StepResult::reserve(std::int32_t rows) {
 
 Status StepResult::choose(const Step& step) {
   QUIRE_TRY_STATUS(device::cuda::to_status(
-      kernels::cuda::change_logits(step.changes(), step.shape().changes, logits_.data(),
-                                   static_cast<std::int32_t>(vocab_),
+      kernels::cuda::change_logits({.changes = step.changes(),
+                                    .count = step.shape().changes,
+                                    .logits = logits_.data(),
+                                    .vocab = static_cast<std::int32_t>(vocab_)},
                                    device_->compute_stream().get()),
       "change_logits"));
   return device::cuda::to_status(kernels::cuda::choose({.logits = logits_.data(),
