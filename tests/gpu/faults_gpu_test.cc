@@ -74,7 +74,7 @@ class Faults : public testing::Test {
   }
 
   const Ids prompt_ = some_ids(300, 5);
-  const SamplingParams params_ = {.max_tokens = 6, .ignore_eos = true, .seed = 3};
+  const SamplingParams params_ = {.max_tokens = 6, .ignore_eos = true, .seed = 3, .logprobs = 2};
 };
 
 TEST_F(Faults, AnyAllocationOfAStepMayFail) {
