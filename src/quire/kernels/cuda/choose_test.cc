@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -91,6 +92,29 @@ double log_sum_exp(const std::vector<float>& logits) {
     sum += std::exp(logit - peak);
   }
   return peak + std::log(sum);
+}
+
+// The chosen token, the most likely ones, and behind them nothing.
+void expect_right(const std::vector<TokenLogprob>& told, const std::vector<float>& logits,
+                  std::int32_t logprobs, std::int32_t chosen) {
+  std::vector<std::int32_t> ids = sorted_ids(logits);
+  ids.resize(std::min(ids.size(), static_cast<std::size_t>(logprobs)));
+  ids.insert(ids.begin(), chosen);
+  ids.resize(told.size(), kUntouched.id);
+  const double log_sum = log_sum_exp(logits);
+  for (std::size_t place = 0; place < ids.size(); ++place) {
+    const auto& [id, logprob] = told[place];
+    ASSERT_EQ(id, ids[place]) << "place " << place;
+    if (id == kUntouched.id) {
+      continue;
+    }
+    const float logit = logits[static_cast<std::size_t>(id)];
+    if (logit == -kInfinity) {
+      ASSERT_EQ(logprob, -kInfinity) << "place " << place;
+    } else {
+      ASSERT_NEAR(logprob, logit - log_sum, kLogprobError) << "place " << place;
+    }
+  }
 }
 
 std::vector<float> joined(const Rows& rows) {
@@ -308,23 +332,8 @@ TEST_F(Choose, TellsTheChosenTokensLogProbabilityAndTheMostLikelyOnes) {
     const Told told = tell(rows, choices, chosen);
     EXPECT_EQ(told.chosen, chosen);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      std::vector<std::int32_t> want = sorted_ids(rows[i]);
-      want.resize(std::min(vocab, static_cast<std::size_t>(choices[i].logprobs)));
-      want.insert(want.begin(), chosen[i]);
-      const double log_sum = log_sum_exp(rows[i]);
-      for (std::size_t place = 0; place < want.size(); ++place) {
-        const auto& [id, logprob] = told.rows[i][place];
-        ASSERT_EQ(id, want[place]) << "vocab " << vocab << ", row " << i << ", place " << place;
-        const float logit = rows[i][static_cast<std::size_t>(id)];
-        if (logit == -kInfinity) {
-          ASSERT_EQ(logprob, -kInfinity);
-        } else {
-          ASSERT_NEAR(logprob, logit - log_sum, kLogprobError) << "row " << i << ", token " << id;
-        }
-      }
-      for (std::size_t place = want.size(); place < told.rows[i].size(); ++place) {
-        ASSERT_EQ(told.rows[i][place].id, kUntouched.id) << "row " << i << ", place " << place;
-      }
+      SCOPED_TRACE("vocab " + std::to_string(vocab) + ", row " + std::to_string(i));
+      expect_right(told.rows[i], rows[i], choices[i].logprobs, chosen[i]);
     }
   }
 }
@@ -350,10 +359,9 @@ TEST_F(Choose, ARowsLogProbabilitiesDoNotDependOnTheOtherRowsNorOnTheRun) {
   const auto row = random_row(50257, random);
   const Choice choice = {.wanted = 1, .logprobs = 20};
   const auto bits_of = [](const std::vector<TokenLogprob>& told) {
-    std::vector<std::uint64_t> bits;
-    for (const TokenLogprob& each : told) {
-      bits.push_back(std::bit_cast<std::uint64_t>(each));
-    }
+    std::vector<std::uint64_t> bits(told.size());
+    std::transform(told.begin(), told.end(), bits.begin(),
+                   [](const TokenLogprob& each) { return std::bit_cast<std::uint64_t>(each); });
     return bits;
   };
   const auto alone = bits_of(tell({row}, {choice}, {42}).rows.front());
