@@ -135,14 +135,14 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
   shape_.rows = room_of(batch.token_ids.size());
   shape_.logit_rows = room_of(batch.logit_rows.size());
   shape_.chooses = false;
-  std::int32_t logprobs = -1;  // the most that a row wants
+  std::int32_t logprobs = 0;  // the most of a row, with the chosen token's
   for (const kernels::Choice& choice : batch.choices) {
     if (choice.wanted != 0) {
       shape_.chooses = true;
-      logprobs = std::max(logprobs, choice.logprobs);
+      logprobs = std::max(logprobs, choice.logprobs + 1);
     }
   }
-  shape_.logprobs = room_of(static_cast<std::size_t>(logprobs + 1), kLeastLogprobs);
+  shape_.logprobs = room_of(static_cast<std::size_t>(logprobs), kLeastLogprobs);
   shape_.windows.clear();
   upload_.clear();
   const auto rows = static_cast<std::size_t>(shape_.rows);

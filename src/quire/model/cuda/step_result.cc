@@ -9,11 +9,12 @@
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/choose.h"
+#include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step.h"
 #include "quire/result.h"
-#include "quire/types.h"
 
 namespace quire::model::cuda {
 
