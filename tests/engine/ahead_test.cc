@@ -81,6 +81,9 @@ std::vector<NewRequest> some_requests() {
   for (std::uint32_t i = 0; i < 6; ++i) {
     requests.push_back(request_of(i, i % 2 == 0 ? kGreedy : seeded(i)));
     requests.back().params.max_tokens = 40 + static_cast<std::int32_t>(i % 3) * 7;
+    if (i % 3 == 0) {
+      requests.back().params.logprobs = 2;
+    }
   }
   return requests;
 }
@@ -99,12 +102,24 @@ Outputs answers(Engine& engine, std::vector<NewRequest> requests) {
   return outputs_of(engine.submit(std::move(requests)).value());
 }
 
+void expect_same(const TokenLogprobs& got, const TokenLogprobs& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].first, want[i].first) << "place " << i;
+    EXPECT_NEAR(got[i].second, want[i].second, 1e-5) << "place " << i;
+  }
+}
+
 void expect_same(const Outputs& got, const Outputs& want) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].token_ids, want[i].token_ids) << "request " << i;
     EXPECT_EQ(got[i].text, want[i].text) << "request " << i;
     EXPECT_EQ(got[i].finish_reason, want[i].finish_reason) << "request " << i;
+    ASSERT_EQ(got[i].logprobs.size(), want[i].logprobs.size()) << "request " << i;
+    for (std::size_t j = 0; j < got[i].logprobs.size(); ++j) {
+      expect_same(got[i].logprobs[j], want[i].logprobs[j]);
+    }
   }
 }
 
@@ -238,19 +253,30 @@ TEST(StepsAhead, SurvivePreemption) {
 
 // Penalties are made of the tokens before: such rows are chosen on the device, but not ahead.
 TEST(StepsAhead, WaitForTokensThatDecideTheNextChoice) {
+  std::vector<NewRequest> requests = some_requests();
+  requests[0].params.presence_penalty = 0.5;
+  requests[0].params.max_tokens = 60;  // longer than the others
+  const Double device;
+  expect_same(answers(*device.engine, requests), answers(*open_cpu(), requests));
+  EXPECT_EQ(device.engine->stats().value().steps_ahead, 0);
+}
+
+// Those of the logits before the bias.
+TEST(StepsAhead, TellLogProbabilities) {
   const auto cpu = open_cpu();
-  for (const bool logprobs : {false, true}) {
-    std::vector<NewRequest> requests = some_requests();
-    if (logprobs) {
-      requests[0].params.logprobs = 2;
-    } else {
-      requests[0].params.presence_penalty = 0.5;
-    }
-    requests[0].params.max_tokens = 60;  // longer than the others
-    const Double device;
-    expect_same(answers(*device.engine, requests), answers(*cpu, requests));
-    EXPECT_EQ(device.engine->stats().value().steps_ahead, 0);
+  std::vector<NewRequest> requests = some_requests();
+  const TokenId unlikely = 777;
+  for (std::size_t i = 0; const std::int32_t logprobs : {0, 1, 5, 1024}) {
+    requests[i++].params.logprobs = logprobs;
   }
+  requests[1].params.logit_bias = {{unlikely, 50.0}};
+  const Double device;
+  const Outputs got = answers(*device.engine, requests);
+  expect_same(got, answers(*cpu, requests));
+  EXPECT_GE(device.engine->stats().value().steps_ahead, 35);
+  ASSERT_EQ(got[1].token_ids.front(), unlikely);
+  EXPECT_EQ(got[1].logprobs.front().size(), 2);
+  EXPECT_LT(got[1].logprobs.front().back().second, -1);
 }
 
 TEST(StepsAhead, KeepBiasesAndFewestTokens) {

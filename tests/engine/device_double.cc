@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -46,6 +48,24 @@ TokenId choose(std::span<const float> logits, const kernels::Choice& choice) {
   return static_cast<TokenId>(largest - logits.begin());
 }
 
+// Of `chosen`, then of all tokens, most likely first: the first of them are what was asked for.
+std::vector<kernels::TokenLogprob> logprobs_of(std::span<const float> logits, TokenId chosen) {
+  const auto logit_of = [&](TokenId id) { return logits[static_cast<std::size_t>(id)]; };
+  std::vector<TokenId> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::ranges::stable_sort(ids, std::ranges::greater(), logit_of);
+  ids.insert(ids.begin(), chosen);
+  double sum = 0;
+  for (const float logit : logits) {
+    sum += std::exp(static_cast<double>(logit));
+  }
+  std::vector<kernels::TokenLogprob> told(ids.size());
+  std::ranges::transform(ids, told.begin(), [&](TokenId id) {
+    return kernels::TokenLogprob{id, static_cast<float>(logit_of(id) - std::log(sum))};
+  });
+  return told;
+}
+
 }  // namespace
 
 DeviceDouble::DeviceDouble(std::unique_ptr<model::DecoderBackend> cpu,
@@ -80,12 +100,12 @@ Status DeviceDouble::launch(const model::ForwardBatch& batch,
   model::ForwardBatch known = batch;
   known.token_ids = ids;
   QUIRE_TRY(const std::span<float> logits, cpu_->forward(known, kv, nullptr));
-  Step step{.number = number, .logits = {logits.begin(), logits.end()}, .chosen = {}};
+  Step step{
+      .number = number, .logits = {logits.begin(), logits.end()}, .chosen = {}, .logprobs = {}};
   const std::size_t vocab = logits.size() / std::max<std::size_t>(batch.logit_rows.size(), 1);
   for (std::size_t row = 0; row < batch.choices.size(); ++row) {
-    std::vector<float> changed(
-        step.logits.begin() + static_cast<std::ptrdiff_t>(row * vocab),
-        step.logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab));
+    const auto original = std::span(step.logits).subspan(row * vocab, vocab);
+    std::vector<float> changed(original.begin(), original.end());
     for (const kernels::LogitChange& change : batch.changes) {
       if (std::cmp_equal(change.row, row)) {
         float& logit = changed[static_cast<std::size_t>(change.id)];
@@ -95,6 +115,9 @@ Status DeviceDouble::launch(const model::ForwardBatch& batch,
     const bool chooses =
         batch.choices[row].wanted != 0 && !(number == script_->leaves_to_host && row == 0);
     step.chosen.push_back(chooses ? choose(changed, batch.choices[row]) : -1);
+    const bool tells = chooses && batch.choices[row].logprobs >= 0;
+    step.logprobs.push_back(tells ? logprobs_of(original, step.chosen.back())
+                                  : std::vector<kernels::TokenLogprob>());
   }
   chosen_last_ = step.chosen;
   for (Step& before : running_) {

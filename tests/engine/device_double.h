@@ -3,6 +3,7 @@
 // is done in launch, in the order of launches, as on a device's stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "quire/attention/plan.h"
+#include "quire/kernels/choice.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
@@ -42,6 +44,10 @@ class DeviceDouble final : public model::DecoderBackend {
   [[nodiscard]] Result<std::span<float>> await() override;
   void abandon() override;
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return result_.chosen; }
+  [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(
+      std::size_t row) const override {
+    return result_.logprobs[row];
+  }
   [[nodiscard]] model::ForwardTiming last_timing() const override { return cpu_->last_timing(); }
   [[nodiscard]] attention::PlanCounters last_counters() const override {
     return cpu_->last_counters();
@@ -52,6 +58,7 @@ class DeviceDouble final : public model::DecoderBackend {
     int number = 0;
     std::vector<float> logits;
     std::vector<TokenId> chosen;
+    std::vector<std::vector<kernels::TokenLogprob>> logprobs;
   };
   std::unique_ptr<model::DecoderBackend> cpu_;
   std::shared_ptr<DoubleScript> script_;

@@ -20,6 +20,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sampling/sampler.h"
 #include "quire/sequence.h"
 #include "quire/types.h"
 
@@ -119,44 +120,78 @@ TEST(Gpu, ManyStepsInBatchesOfAnySizeGiveWhatEachPromptGivesAlone) {
   }
 }
 
-// Rows with log probabilities are chosen on the host, so no step with one is launched ahead.
+// No step with a penalty is launched ahead, also where it is too small to change a logit.
 TEST(Gpu, StepsLaunchedAheadGiveTheTokensOfStepsOneAfterTheOther) {
+  struct Answer {
+    Ids ids;
+    std::vector<TokenLogprobs> logprobs;
+    bool operator==(const Answer&) const = default;
+  };
   LLM gpu = open("cuda");
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
+  const std::optional<std::int32_t> logprobs[] = {std::nullopt, 0, 3, 40, 1024};
   for (std::uint32_t i = 0; i < 9; ++i) {
     prompts.emplace_back(some_ids(20 + 31 * i, 70 + i));
     params.push_back({.temperature = i % 3 == 0 ? 0 : 1.2,
                       .max_tokens = 60 + static_cast<std::int32_t>(i) * 5,
                       .ignore_eos = true,
-                      .seed = i});
+                      .seed = i,
+                      .logprobs = logprobs[i % 5]});
   }
   const auto answers = [&](bool ahead) {
     EXPECT_TRUE(gpu.clear_prefix_cache().ok());
     std::vector<SamplingParams> each = params;
     for (SamplingParams& one : each) {
-      one.logprobs = ahead ? std::nullopt : std::optional(1);
+      one.presence_penalty = ahead ? 0 : 1e-300;
     }
     const double before = stat(gpu, "steps_ahead");
-    std::vector<Ids> ids;
-    for (const auto& output : gpu.generate_batch(prompts, each).value()) {
-      ids.push_back(output.token_ids);
+    std::vector<Answer> given;
+    for (auto& output : gpu.generate_batch(prompts, each).value()) {
+      given.push_back({std::move(output.token_ids), std::move(output.logprobs)});
     }
     EXPECT_EQ(stat(gpu, "blocks_in_use"), 0);
     EXPECT_EQ(stat(gpu, "steps_ahead") - before > 30, ahead);
-    return ids;
+    return given;
   };
-  const std::vector<Ids> whole = answers(false);
-  EXPECT_EQ(answers(true), whole);
+  const std::vector<Answer> whole = answers(false);
+  EXPECT_TRUE(answers(true) == whole);
   for (std::size_t i = 0; i < params.size(); i += 2) {  // these end while a step further runs
-    params[i].stop_token_ids = {whole[i][10 + 5 * i]};
+    params[i].stop_token_ids = {whole[i].ids[10 + 5 * i]};
   }
-  const std::vector<Ids> stopped = answers(false);
-  EXPECT_LT(stopped[2].size(), whole[2].size());
-  EXPECT_EQ(answers(true), stopped);
+  const std::vector<Answer> stopped = answers(false);
+  EXPECT_LT(stopped[2].ids.size(), whole[2].ids.size());
+  EXPECT_TRUE(answers(true) == stopped);
 }
 
-TEST(Gpu, SampledTokensAreThoseOfTheCpusSamplerOverTheSameLogits) {
+// What the sampler makes of the logits of each prefix of the answer.
+void expect_sampled_by_host(LLM& llm, const Ids& prompt, const SamplingParams& params,
+                            const GenerationOutput& output) {
+  sampling::Sampler sampler;
+  ASSERT_EQ(output.logprobs.size(), output.token_ids.size());
+  for (std::size_t i = 0; i < output.token_ids.size(); ++i) {
+    const Ids before(output.token_ids.begin(),
+                     output.token_ids.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<float> logits = last_logits(llm, joined(prompt, before));
+    const auto want = sampler.sample(logits, {.params = &params,
+                                              .seed = params.seed.value_or(0),
+                                              .index = static_cast<std::int32_t>(i),
+                                              .prompt = prompt,
+                                              .output = before,
+                                              .end_ids = params.stop_token_ids});
+    ASSERT_TRUE(want.ok()) << want.error().message;
+    EXPECT_EQ(output.token_ids[i], want->id) << "token " << i;
+    ASSERT_EQ(output.logprobs[i].size(), want->logprobs.size()) << "token " << i;
+    for (std::size_t place = 0; place < want->logprobs.size(); ++place) {
+      EXPECT_EQ(output.logprobs[i][place].first, want->logprobs[place].first)
+          << "token " << i << ", place " << place;
+      EXPECT_NEAR(output.logprobs[i][place].second, want->logprobs[place].second, 1e-4)
+          << "token " << i << ", place " << place;
+    }
+  }
+}
+
+TEST(Gpu, TokensAndLogProbabilitiesAreThoseOfTheHostsSamplerOverTheSameLogits) {
   LLM llm = open("cuda");
   const Ids prompt = some_ids(60, 5);
   for (const SamplingParams& params :
@@ -177,12 +212,17 @@ TEST(Gpu, SampledTokensAreThoseOfTheCpusSamplerOverTheSameLogits) {
                        .frequency_penalty = -0.2,
                        .max_tokens = 40,
                        .min_tokens = 30,
+                       .stop_token_ids = {20, 300},
+                       .ignore_eos = true,
                        .seed = 6,
                        .logit_bias = {{11, 4.0}, {12, -1e300}}}}) {
-    SamplingParams on_the_host = params;
-    on_the_host.logprobs = 1;  // which a device does not compute
-    EXPECT_EQ(llm.generate(prompt, params).value().token_ids,
-              llm.generate(prompt, on_the_host).value().token_ids);
+    for (const std::int32_t logprobs : {0, 5, 1024}) {
+      SamplingParams told = params;
+      told.logprobs = logprobs;
+      const GenerationOutput output = llm.generate(prompt, told).value();
+      expect_sampled_by_host(llm, prompt, told, output);
+      EXPECT_EQ(llm.generate(prompt, params).value().token_ids, output.token_ids);
+    }
   }
 }
 

@@ -74,7 +74,7 @@ class Faults : public testing::Test {
   }
 
   const Ids prompt_ = some_ids(300, 5);
-  const SamplingParams params_ = {.max_tokens = 6, .ignore_eos = true, .seed = 3};
+  const SamplingParams params_ = {.max_tokens = 6, .ignore_eos = true, .seed = 3, .logprobs = 2};
 };
 
 TEST_F(Faults, AnyAllocationOfAStepMayFail) {
@@ -220,8 +220,7 @@ TEST_F(Faults, ALostDeviceIsAnErrorOfEveryRequestAndTheEngineCloses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lose_it = [&] {
     LLM llm = open();
-    (void)kernels::cuda::change_logits(nullptr, 1, nullptr, 1,
-                                       device_of(llm).compute_stream().get());
+    (void)kernels::cuda::change_logits({.count = 1}, device_of(llm).compute_stream().get());
     bool told = true;
     for (int i = 0; i < 2; ++i) {
       const auto ids = answer(llm);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -224,6 +225,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run, RequestKind kind) const;
   void offer_choices(RunningStep& step, model::ForwardBatch& batch);
   void take_tokens_from_device(model::ForwardBatch& batch);
+  [[nodiscard]] sampling::SampledToken chosen_token(std::size_t row,
+                                                    std::optional<std::int32_t> logprobs) const;
   void sample(std::span<float> logits);
   void settle(const sched::ScheduledRun& run, std::size_t index);
   void deliver_all();

@@ -335,14 +335,13 @@ void Engine::offer_choices(RunningStep& step, model::ForwardBatch& batch) {
     }
     sampling::SampleContext context = step.requests[i]->sample_context();
     context.index += step.ahead ? 1 : 0;  // the token before is not booked yet
-    const auto choice = sampling::choice_of(context);
     const auto changes =
         samplers_.front().changes(context, static_cast<std::size_t>(model_config().vocab_size));
-    if (!choice || !changes.ok()) {  // Sampler::sample says what is wrong
+    if (!changes.ok()) {  // Sampler::sample says what is wrong
       continue;
     }
     const std::int32_t row = step.logits[i].first;
-    choices_[static_cast<std::size_t>(row)] = *choice;
+    choices_[static_cast<std::size_t>(row)] = sampling::choice_of(context);
     for (kernels::LogitChange change : *changes) {
       change.row = row;
       changes_.push_back(change);
@@ -361,6 +360,23 @@ void Engine::take_tokens_from_device(model::ForwardBatch& batch) {
     ids_from_.push_back(logits.first);
   }
   batch.ids_from = ids_from_;
+}
+
+// Of a row whose token the device has chosen.
+sampling::SampledToken Engine::chosen_token(std::size_t row,
+                                            std::optional<std::int32_t> logprobs) const {
+  sampling::SampledToken token{.id = bundle_.decoder->last_chosen()[row], .logprobs = {}};
+  if (logprobs) {
+    const auto told = bundle_.decoder->last_logprobs(row);
+    const auto most_likely =
+        static_cast<std::size_t>(std::min(*logprobs, model_config().vocab_size));
+    token.logprobs.reserve(most_likely + 1);
+    for (const auto& [id, logprob] : told.subspan(1, most_likely)) {
+      token.logprobs.emplace_back(id, logprob);
+    }
+    token.add_chosen(told.front().logprob);
+  }
+  return token;
 }
 
 void Engine::sample(std::span<float> logits) {
@@ -385,7 +401,7 @@ void Engine::sample(std::span<float> logits) {
     if (samples(i)) {
       const auto row = static_cast<std::size_t>(now_.logits[i].first);
       if (!chosen.empty() && chosen[row] >= 0) {
-        sampled_[i] = sampling::SampledToken{.id = chosen[row], .logprobs = {}};
+        sampled_[i] = chosen_token(row, active->request().params.logprobs);
       } else {
         ++left;
       }

@@ -1,5 +1,5 @@
-// Choice: what decides a row's token, and LogitChange: what of its logits is changed before. Plain,
-// so that they can be sent to a device.
+// Choice: what decides a row's token, LogitChange: what of its logits is changed before, and
+// TokenLogprob: what is told of it besides. Plain, so that they can go to a device and come back.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,16 @@ struct Choice {
   double uniform = 0;
   std::int32_t top_k = 0;   // 0: off
   std::int32_t wanted = 0;  // 0: the row's token is chosen elsewhere
+  // Log probabilities of the chosen token and of so many of the most likely ones; -1: of none.
+  std::int32_t logprobs = -1;
+};
+
+inline constexpr std::int32_t kMostLogprobs = 1024;
+
+// Of the softmax of a row's logits before they are changed.
+struct TokenLogprob {
+  std::int32_t id = -1;
+  float logprob = 0;  // natural
 };
 
 // What happens to one logit of a row, in this order.

@@ -15,6 +15,7 @@
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
 #include "quire/device/aligned_buffer.h"
+#include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kv_append.h"
@@ -87,6 +88,10 @@ struct CpuBackend final : DecoderBackend {
   [[nodiscard]] Result<std::span<float>> await() override { return launched; }
   void abandon() override {}
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return {}; }
+  [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(
+      std::size_t /*row*/) const override {
+    return {};
+  }
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
 

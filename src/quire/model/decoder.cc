@@ -16,6 +16,7 @@
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
@@ -189,6 +190,10 @@ void Decoder::abandon() { impl_->backend->abandon(); }
 bool Decoder::chooses() const { return impl_->backend->chooses(); }
 
 std::span<const TokenId> Decoder::last_chosen() const { return impl_->backend->last_chosen(); }
+
+std::span<const kernels::TokenLogprob> Decoder::last_logprobs(std::size_t row) const {
+  return impl_->backend->last_logprobs(row);
+}
 
 Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
                               const weights::Checkpoint& checkpoint, const LoadOptions& options,

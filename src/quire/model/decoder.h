@@ -4,6 +4,7 @@
 // Thread rule: one forward at a time per decoder.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "quire/attention/plan.h"
 #include "quire/base/mapped_file.h"
 #include "quire/device/accelerator.h"
+#include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
@@ -115,6 +117,10 @@ class Decoder {
   // Choice, or -1: then, and only then, its logits are there, if no step was launched behind. Empty
   // when none was: the CPU leaves it to its caller.
   [[nodiscard]] std::span<const TokenId> last_chosen() const;
+  // Of such a row with a token, if its Choice asks for log probabilities: that token's, then those
+  // of the most likely ones, most likely first, as many as it asks for or the vocabulary has. What
+  // follows means nothing.
+  [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;

@@ -2,11 +2,13 @@
 // cuda/cuda_backend.cc.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 
 #include "quire/attention/plan.h"
 #include "quire/device/accelerator.h"
+#include "quire/kernels/choice.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
@@ -37,6 +39,9 @@ class DecoderBackend {
   virtual void abandon() = 0;
   // As Decoder::last_chosen.
   [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
+  // As Decoder::last_logprobs.
+  [[nodiscard]] virtual std::span<const kernels::TokenLogprob> last_logprobs(
+      std::size_t row) const = 0;
   [[nodiscard]] virtual ForwardTiming last_timing() const = 0;
   [[nodiscard]] virtual attention::PlanCounters last_counters() const = 0;
 };

@@ -23,7 +23,7 @@ struct ForwardBatch {
   std::span<const attention::Entry> entries;  // who attends to what; every row in at least one
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
-  // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen).
+  // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen, last_logprobs).
   std::span<const kernels::Choice> choices;
   // What is changed of those rows' logits before, by rows; the rows that the backend leaves to its
   // caller have none.

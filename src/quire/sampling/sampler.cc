@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -142,18 +141,22 @@ bool penalises(const SamplingParams& params) {
          params.frequency_penalty != 0;
 }
 
-std::optional<kernels::Choice> choice_of(const SampleContext& context) {
+kernels::Choice choice_of(const SampleContext& context) {
   const SamplingParams& params = *context.params;
-  if (params.logprobs) {
-    return std::nullopt;
+  return {.temperature = params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .uniform = uniform_at(context.seed, static_cast<std::uint64_t>(context.index)),
+          .top_k = params.top_k,
+          .wanted = 1,
+          .logprobs = params.logprobs.value_or(-1)};
+}
+
+void SampledToken::add_chosen(float logprob) {
+  const auto is_chosen = [&](const auto& entry) { return entry.first == id; };
+  if (std::ranges::none_of(logprobs, is_chosen)) {
+    logprobs.emplace_back(id, logprob);
   }
-  return kernels::Choice{
-      .temperature = params.temperature,
-      .top_p = params.top_p,
-      .min_p = params.min_p,
-      .uniform = uniform_at(context.seed, static_cast<std::uint64_t>(context.index)),
-      .top_k = params.top_k,
-      .wanted = 1};
 }
 
 kernels::LogitChange& Sampler::change_of(TokenId id) {
@@ -316,17 +319,6 @@ TokenId Sampler::draw(std::span<const float> logits, float peak, const SampleCon
   return candidates_[pick(candidate_weights_, params.min_p, uniform)].second;
 }
 
-void Sampler::add_chosen(std::span<const float> logits, double log_sum, SampledToken& token) const {
-  const auto is_chosen = [&](const auto& entry) { return entry.first == token.id; };
-  if (std::any_of(token.logprobs.begin(), token.logprobs.end(), is_chosen)) {
-    return;
-  }
-  const auto original = std::find_if(originals_.begin(), originals_.end(),
-                                     [&](const auto& entry) { return entry.second == token.id; });
-  const float logit = original == originals_.end() ? logits[at(token.id)] : original->first;
-  token.logprobs.emplace_back(token.id, logprob(logit, log_sum));
-}
-
 Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContext& context) {
   const SamplingParams& params = *context.params;
   QUIRE_TRY_STATUS(check_logits(logits));
@@ -359,7 +351,9 @@ Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContex
   token.id =
       params.temperature == 0 ? static_cast<TokenId>(likeliest) : draw(logits, peak, context);
   if (params.logprobs) {
-    add_chosen(logits, log_sum, token);
+    const auto original = std::ranges::find(originals_, token.id, &Candidate::second);
+    const float logit = original == originals_.end() ? logits[at(token.id)] : original->first;
+    token.add_chosen(logprob(logit, log_sum));
   }
   return token;
 }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,9 +26,8 @@ struct SampleContext {
   std::span<const TokenId> end_ids;  // EOS and stop ids: forbidden before min_tokens
 };
 
-// The choice, once Sampler::changes are made, where nothing but the token is wanted: no log
-// probabilities. Else nothing.
-[[nodiscard]] std::optional<kernels::Choice> choice_of(const SampleContext& context);
+// The choice, once Sampler::changes are made.
+[[nodiscard]] kernels::Choice choice_of(const SampleContext& context);
 
 // Whether a choice depends on the tokens before it, not only on their number.
 [[nodiscard]] bool penalises(const SamplingParams& params);
@@ -39,6 +37,9 @@ struct SampledToken {
   // id -> natural log of the unmodified softmax: the k most likely, most likely first, then the
   // chosen one unless it is among them. Empty unless params->logprobs.
   std::vector<std::pair<TokenId, float>> logprobs;
+
+  // The chosen one's, where those of the k most likely are there.
+  void add_chosen(float logprob);
 };
 
 // Scratch that a sampler keeps between calls; one per thread. It grows to the vocabulary and to the
@@ -68,7 +69,6 @@ class Sampler {
   void weigh_candidates(float peak, double temperature);
   void cut_candidates(double top_p);
   void cut_row(std::span<const float> logits, double top_p);
-  void add_chosen(std::span<const float> logits, double log_sum, SampledToken& token) const;
 
   std::vector<Candidate> candidates_;
   std::vector<float> candidate_logits_;   // of candidates_, contiguous

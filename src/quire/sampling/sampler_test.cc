@@ -56,19 +56,19 @@ std::vector<float> random_logits(std::size_t size, std::uint32_t seed, float spr
 TEST(ChoiceOf, CarriesWhatDecidesAndTheNumberOfTheRowAndStep) {
   const Row row{.params = {.temperature = 0.7, .top_p = 0.9, .top_k = 40, .min_p = 0.05},
                 .index = 3};
-  const auto choice = choice_of(row.context());
-  ASSERT_TRUE(choice.has_value());
-  EXPECT_EQ(choice->temperature, 0.7);
-  EXPECT_EQ(choice->top_p, 0.9);
-  EXPECT_EQ(choice->top_k, 40);
-  EXPECT_EQ(choice->min_p, 0.05);
-  EXPECT_EQ(choice->uniform, uniform_at(row.seed, 3));
-  EXPECT_EQ(choice->wanted, 1);
+  const kernels::Choice choice = choice_of(row.context());
+  EXPECT_EQ(choice.temperature, 0.7);
+  EXPECT_EQ(choice.top_p, 0.9);
+  EXPECT_EQ(choice.top_k, 40);
+  EXPECT_EQ(choice.min_p, 0.05);
+  EXPECT_EQ(choice.uniform, uniform_at(row.seed, 3));
+  EXPECT_EQ(choice.wanted, 1);
 }
 
-TEST(ChoiceOf, IsNothingWhereMoreThanATokenIsWanted) {
-  EXPECT_FALSE(choice_of(Row{.params = {.logprobs = 0}}.context()).has_value());
-  EXPECT_TRUE(choice_of(Row{.params = {.repetition_penalty = 1.1}}.context()).has_value());
+TEST(ChoiceOf, TellsNoLogProbabilitiesFromThoseOfTheChosenTokenAlone) {
+  EXPECT_EQ(choice_of(Row().context()).logprobs, -1);
+  EXPECT_EQ(choice_of(Row{.params = {.logprobs = 0}}.context()).logprobs, 0);
+  EXPECT_EQ(choice_of(Row{.params = {.logprobs = 20}}.context()).logprobs, 20);
 }
 
 TEST(Changes, HoldEachLogitThatBiasPenaltiesAndMinTokensChangeOnce) {

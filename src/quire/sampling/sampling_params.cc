@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/kernels/choice.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -16,7 +17,6 @@ namespace {
 constexpr std::size_t kMaxStops = 64;
 constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxIds = 65'536;  // of stop_token_ids and logit_bias
-constexpr std::int32_t kMaxLogprobs = 1024;
 
 template <class T>
 Status out_of_range(std::string_view field, T value, std::string_view range) {
@@ -47,8 +47,9 @@ Status check_counts(const SamplingParams& params) {
     return out_of_range("min_tokens", params.min_tokens,
                         base::str_cat("at most max_tokens, which is ", params.max_tokens));
   }
-  if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kMaxLogprobs)) {
-    return out_of_range("logprobs", *params.logprobs, base::str_cat("in [0, ", kMaxLogprobs, "]"));
+  if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kernels::kMostLogprobs)) {
+    return out_of_range("logprobs", *params.logprobs,
+                        base::str_cat("in [0, ", kernels::kMostLogprobs, "]"));
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // One block reads one row several times: for its peak, then, digit by digit of the logits taken as
 // integers, for the least likely token that top-k and top-p leave (radix select), and last for the
-// token at which the running sum exceeds the uniform number.
+// token at which the running sum exceeds the uniform number. The most likely tokens, whose log
+// probabilities are wanted, are found as those that top-k leaves.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -19,10 +20,11 @@ constexpr int kDigits = 256;
 constexpr int kCopies = 8;  // of a histogram, so that lanes seldom meet
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kUnits = 17592186044416.0f;  // 2^44
+static_assert(kMostLogprobs <= kThreads, "a thread for each of the most likely tokens");
 
-// Greater logits have greater keys.
+// Greater logits have greater keys, equal ones the same: adding 0 makes -0 to 0.
 __device__ __forceinline__ std::uint32_t key_of(float logit) {
-  const std::uint32_t bits = __float_as_uint(logit);
+  const std::uint32_t bits = __float_as_uint(logit + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
@@ -43,7 +45,6 @@ struct Shared {
   Unsigned64 ties_by_warp[kWarps];
   Unsigned64 found_before;
   int found_digit;
-  bool bad;
 };
 
 __device__ Unsigned64 warp_prefix(Unsigned64 x, int lane) {
@@ -80,15 +81,18 @@ struct Row {
     return with_min_p && x < choice.min_p ? 0 : __float2ull_rz(x * kUnits);
   }
 
-  // Key of the most likely token and, below it, the complement of its id.
+  // Greater for likelier tokens, of equal ones for the lower id.
+  __device__ Unsigned64 packed(int id) const {
+    return Unsigned64{key_of(logits[id])} << 32 | ~static_cast<std::uint32_t>(id);
+  }
+
+  // Of the most likely token; 0 where none can be chosen.
   __device__ Unsigned64 find_peak() {
     Unsigned64 best = 0;
     bool bad = false;
     for (int i = thread; i < vocab; i += kThreads) {
-      const float logit = logits[i];
-      bad |= !(logit < INFINITY);
-      const Unsigned64 packed = Unsigned64{key_of(logit)} << 32 | ~static_cast<std::uint32_t>(i);
-      best = max(best, packed);
+      bad |= !(logits[i] < INFINITY);
+      best = max(best, packed(i));
     }
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -176,6 +180,11 @@ struct Row {
     __syncthreads();
   }
 
+  // Precondition: count is in [1, vocab].
+  __device__ Border cut_by_top_k(std::int32_t count) {
+    return find_border(static_cast<Unsigned64>(count), [](std::uint32_t, float) { return 1ull; });
+  }
+
   __device__ Border cut_by_top_p(Border border) {
     Unsigned64 above = 0;
     for (int i = thread; i < vocab; i += kThreads) {
@@ -195,13 +204,25 @@ struct Row {
     int first = 0, end = 0;
     Unsigned64 ties = 0, target = 0;
   };
+  __device__ Segment my_segment() const {
+    const int ids = (vocab + kThreads - 1) / kThreads * 32;
+    return {warp * ids, min(warp * ids + ids, vocab)};
+  }
+
+  // Whether this lane's token, a tie, is among the first `left` of those that lanes show; these are
+  // used up. One warp.
+  __device__ bool takes_tie(bool tie, Unsigned64& left) const {
+    const unsigned ties = __ballot_sync(kAllLanes, tie);
+    const bool taken = tie && __popc(ties & ((1u << lane) - 1)) < left;
+    left -= min(static_cast<Unsigned64>(__popc(ties)), left);
+    return taken;
+  }
 
   // The first token by id at which the running sum of what is left exceeds its share.
   __device__ void pick(Border border, std::int32_t* chosen) {
-    const int segment = (vocab + kThreads - 1) / kThreads * 32;  // ids of a warp
-    const int first = warp * segment, end = min(first + segment, vocab);
+    Segment segment = my_segment();
     Unsigned64 greater = 0, ties = 0;
-    for (int i = first + lane; i < end; i += 32) {
+    for (int i = segment.first + lane; i < segment.end; i += 32) {
       const std::uint32_t key = key_of(logits[i]);
       greater += key > border.key ? weight(logits[i], true) : 0;
       ties += key == border.key ? 1 : 0;
@@ -215,14 +236,14 @@ struct Row {
     __syncthreads();
     const Unsigned64 each = border.key == 0 ? 0 : weight(logit_of(border.key), true);
     Unsigned64 all = 0, ties_left = border.ties;
-    Unsigned64 before = 0, mine = 0, my_ties = 0;  // sums before and of this warp's segment
+    Unsigned64 before = 0, mine = 0;  // sums before and of this warp's segment
     for (int i = 0; i < kWarps; ++i) {
       const Unsigned64 taken = min(shared.ties_by_warp[i], ties_left);
       const Unsigned64 here = shared.by_warp[i] + taken * each;
       if (i == warp) {
         before = all;
         mine = here;
-        my_ties = ties_left;
+        segment.ties = ties_left;
       }
       ties_left -= taken;
       all += here;
@@ -230,7 +251,8 @@ struct Row {
     const auto share = static_cast<Unsigned64>(choice.uniform * static_cast<double>(all));
     const Unsigned64 target = min(share, all - 1);
     if (before <= target && target < before + mine) {
-      scan({first, end, my_ties, target - before}, border, each, chosen);
+      segment.target = target - before;
+      scan(segment, border, each, chosen);
     }
   }
 
@@ -244,9 +266,7 @@ struct Row {
       const int i = base + lane;
       const std::uint32_t key = i < end ? key_of(logits[i]) : 0;
       const bool tie = i < end && key == border.key;
-      const unsigned ties = __ballot_sync(kAllLanes, tie);
-      const bool taken = tie && __popc(ties & ((1u << lane) - 1)) < ties_left;
-      ties_left -= min(static_cast<Unsigned64>(__popc(ties)), ties_left);
+      const bool taken = takes_tie(tie, ties_left);
       const bool greater = i < end && key > border.key;
       const Unsigned64 x = greater ? weight(logits[i], true) : taken ? each : 0;
       const Unsigned64 sum = reached + warp_prefix(x, lane);
@@ -259,6 +279,42 @@ struct Row {
       }
       reached = __shfl_sync(kAllLanes, sum, 31);
     }
+  }
+
+  // Of all weights, in units of the logits. Precondition: the temperature is 1.
+  __device__ double log_sum() {
+    Unsigned64 all = 0;
+    for (int i = thread; i < vocab; i += kThreads) {
+      all += weight(logits[i], false);
+    }
+    return peak + log(static_cast<double>(sum(all)) / kUnits);
+  }
+
+  // The tokens that the border leaves, packed, in any order. `count` is 0 before.
+  __device__ void gather(Border border, Unsigned64* tokens, int* count) {
+    const Segment segment = my_segment();
+    Unsigned64 ties = 0;
+    for (int i = segment.first + lane; i < segment.end; i += 32) {
+      ties += key_of(logits[i]) == border.key ? 1 : 0;
+    }
+    ties = warp_sum(ties);
+    if (lane == 0) {
+      shared.ties_by_warp[warp] = ties;
+    }
+    __syncthreads();
+    Unsigned64 ties_left = border.ties;
+    for (int i = 0; i < warp; ++i) {
+      ties_left -= min(shared.ties_by_warp[i], ties_left);
+    }
+    for (int base = segment.first; base < segment.end; base += 32) {
+      const int i = base + lane;
+      const std::uint32_t key = i < segment.end ? key_of(logits[i]) : 0;  // 0: no token's
+      const bool taken = takes_tie(key == border.key, ties_left);
+      if (taken || key > border.key) {
+        tokens[atomicAdd(count, 1)] = packed(i);
+      }
+    }
+    __syncthreads();
   }
 };
 
@@ -277,8 +333,7 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const ChooseParams par
   }
   Border border;
   if (row.choice.top_k > 0 && row.choice.top_k < params.vocab) {
-    border = row.find_border(static_cast<Unsigned64>(row.choice.top_k),
-                             [](std::uint32_t, float) { return 1ull; });
+    border = row.cut_by_top_k(row.choice.top_k);
   }
   if (row.choice.top_p < 1) {
     border = row.cut_by_top_p(border);
@@ -286,27 +341,91 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const ChooseParams par
   row.pick(border, chosen);
 }
 
-__global__ void change_kernel(const LogitChange* changes, std::int64_t count, float* logits,
-                              std::int32_t vocab) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (index < count && changes[index].row >= 0) {
-    const LogitChange change = changes[index];
-    float& logit = logits[std::int64_t{change.row} * vocab + change.id];
-    logit = changed_logit(logit, change);
+__global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobParams params) {
+  __shared__ Shared shared;
+  __shared__ Unsigned64 likeliest[kMostLogprobs];
+  __shared__ int gathered;
+  const std::int64_t index = blockIdx.x;
+  const std::int32_t chosen = params.chosen[index];
+  const int wanted = min(params.choices[index].logprobs, params.vocab);
+  if (chosen == kNotChosen || wanted < 0) {
+    return;
   }
+  Row row = {params.logits + index * params.vocab, params.vocab, {.temperature = 1}, shared};
+  if (row.find_peak() == 0) {
+    if (row.thread == 0) {
+      params.chosen[index] = kNotChosen;
+    }
+    return;
+  }
+  const double log_sum = row.log_sum();
+  TokenLogprob* const out = params.logprobs + index * params.width;
+  const auto tell = [&](std::int32_t id, int place) {
+    out[place] = {id, static_cast<float>(row.logits[id] - log_sum)};
+  };
+  if (row.thread == 0) {
+    gathered = 0;
+    tell(chosen, 0);
+  }
+  if (wanted == 0) {
+    return;
+  }
+  row.gather(row.cut_by_top_k(wanted), likeliest, &gathered);
+  if (row.thread < wanted) {
+    const Unsigned64 mine = likeliest[row.thread];
+    int place = 1;
+    for (int i = 0; i < wanted; ++i) {
+      place += likeliest[i] > mine ? 1 : 0;
+    }
+    tell(static_cast<std::int32_t>(~static_cast<std::uint32_t>(mine)), place);
+  }
+}
+
+// What this thread's change is of; null if nothing.
+__device__ float* logit_of(const ChangeParams& params, std::int64_t index) {
+  if (index >= params.count || params.changes[index].row < 0) {
+    return nullptr;
+  }
+  const LogitChange& change = params.changes[index];
+  return params.logits + std::int64_t{change.row} * params.vocab + change.id;
+}
+
+__global__ void change_kernel(const ChangeParams params) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (float* const logit = logit_of(params, index); logit != nullptr) {
+    if (params.originals != nullptr) {
+      params.originals[index] = *logit;
+    }
+    *logit = changed_logit(*logit, params.changes[index]);
+  }
+}
+
+__global__ void restore_kernel(const ChangeParams params) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (float* const logit = logit_of(params, index); logit != nullptr) {
+    *logit = params.originals[index];
+  }
+}
+
+cudaError_t launch_for_changes(void (*kernel)(ChangeParams), const ChangeParams& params,
+                               cudaStream_t stream) {
+  constexpr int kChangeThreads = 256;
+  if (params.count == 0) {
+    return cudaSuccess;
+  }
+  const auto blocks = static_cast<unsigned>((params.count + kChangeThreads - 1) / kChangeThreads);
+  kernel<<<blocks, kChangeThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t change_logits(const LogitChange* changes, std::int64_t count, float* logits,
-                          std::int32_t vocab, cudaStream_t stream) {
-  constexpr int kChangeThreads = 256;
-  if (count == 0) {
-    return cudaSuccess;
-  }
-  const auto blocks = static_cast<unsigned>((count + kChangeThreads - 1) / kChangeThreads);
-  change_kernel<<<blocks, kChangeThreads, 0, stream>>>(changes, count, logits, vocab);
-  return cudaGetLastError();
+cudaError_t change_logits(const ChangeParams& params, cudaStream_t stream) {
+  return launch_for_changes(change_kernel, params, stream);
+}
+
+cudaError_t restore_logits(const ChangeParams& params, cudaStream_t stream) {
+  return launch_for_changes(restore_kernel, params, stream);
 }
 
 cudaError_t choose(const ChooseParams& params, cudaStream_t stream) {
@@ -314,6 +433,14 @@ cudaError_t choose(const ChooseParams& params, cudaStream_t stream) {
     return cudaSuccess;
   }
   choose_kernel<<<static_cast<unsigned>(params.rows), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+cudaError_t find_logprobs(const LogprobParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
+    return cudaSuccess;
+  }
+  logprobs_kernel<<<static_cast<unsigned>(params.rows), kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -1,4 +1,6 @@
-// The sampler on the device: logits to tokens without a copy of the logits to the host.
+// The sampler on the device: logits to tokens and their log probabilities without a copy of the
+// logits to the host. In turn: change_logits, choose; for log probabilities then restore_logits and
+// find_logprobs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,9 +26,34 @@ struct ChooseParams {
 };
 [[nodiscard]] cudaError_t choose(const ChooseParams& params, cudaStream_t stream);
 
-// changed_logit of each of `changes`, in place; no two are of one logit. What is of row -1 does
-// nothing.
-[[nodiscard]] cudaError_t change_logits(const LogitChange* changes, std::int64_t count,
-                                        float* logits, std::int32_t vocab, cudaStream_t stream);
+// No two changes are of one logit. What is of row -1 does nothing.
+struct ChangeParams {
+  const LogitChange* changes = nullptr;  // [count]
+  std::int64_t count = 0;
+  float* logits = nullptr;  // [rows, vocab]
+  std::int32_t vocab = 0;
+  float* originals = nullptr;  // [count] the logits before, or null: they are not kept
+};
+// changed_logit of each, in place.
+[[nodiscard]] cudaError_t change_logits(const ChangeParams& params, cudaStream_t stream);
+// Undoes change_logits by its originals.
+[[nodiscard]] cudaError_t restore_logits(const ChangeParams& params, cudaStream_t stream);
+
+// Of each row r that has a token and whose choice asks for log probabilities, logprobs[r]: that
+// token's, then those of its choice's number of most likely tokens, most likely first, of equal
+// ones the lower id; as many as there are. chosen[r] becomes kNotChosen where a logit is NaN or
+// +inf, or all are -inf. The sum of the softmax is one of integers, as in choose. A block to a row,
+// which reads it twice, and six times more for the most likely tokens.
+struct LogprobParams {
+  const float* logits = nullptr;    // [rows, vocab]
+  const Choice* choices = nullptr;  // [rows]
+  std::int64_t rows = 0;
+  std::int32_t vocab = 0;
+  std::int32_t* chosen = nullptr;  // [rows]
+  // [rows, width]: width is greater than each choice's number, which is at most kMostLogprobs
+  TokenLogprob* logprobs = nullptr;
+  std::int32_t width = 0;
+};
+[[nodiscard]] cudaError_t find_logprobs(const LogprobParams& params, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

@@ -29,6 +29,7 @@
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/kernels/choice.h"
 #include "quire/kernels/cuda/matmul.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
@@ -95,6 +96,10 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Result<std::span<float>> await() override;
   void abandon() override;
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return result_.chosen(); }
+  [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(
+      std::size_t row) const override {
+    return result_.logprobs(row);
+  }
   [[nodiscard]] ForwardTiming last_timing() const override { return {.host = last_.seconds}; }
   [[nodiscard]] attention::PlanCounters last_counters() const override { return last_.counters; }
 
@@ -121,13 +126,7 @@ class CudaBackend final : public DecoderBackend {
   }
   template <class T>
   [[nodiscard]] Status reserve(DeviceBuffer<T>& buffer, std::size_t size) {
-    if (buffer.size() >= size && buffer.data() != nullptr) {
-      return {};
-    }
-    recorded_.forget();
-    buffer = {};
-    QUIRE_TRY(buffer, DeviceBuffer<T>::make(device_.device_pool(), std::max<std::size_t>(size, 1)));
-    return {};
+    return recorded_.reserve(buffer, size);
   }
 
   [[nodiscard]] Status reserve_all(const PagedKVView& view);
@@ -234,11 +233,7 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
   QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
-  QUIRE_TRY(const bool moved, result_.reserve(step_.shape().logit_rows));
-  if (moved) {
-    recorded_.forget();
-  }
-  return {};
+  return result_.reserve(step_.shape(), recorded_);
 }
 
 // x [rows, H] -> normed_
@@ -543,7 +538,7 @@ Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedK
   if (weighs) {
     QUIRE_TRY_STATUS(mass_.end(*probe));
   }
-  return result_.send(batch.logit_rows.size(), step_.shape().chooses);
+  return result_.send(batch.logit_rows.size(), step_.shape());
 }
 
 }  // namespace

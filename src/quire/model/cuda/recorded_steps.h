@@ -1,10 +1,13 @@
 // RecordedSteps: the kernels of small steps, each shape of a step recorded once as a graph.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
 
+#include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/graph.h"
 #include "quire/model/cuda/step.h"
@@ -20,8 +23,18 @@ class RecordedSteps {
   // the second time, as a graph from then on. A shape that cannot be recorded stays with `queue`.
   [[nodiscard]] Status run(const StepShape& shape, const std::function<Status()>& queue);
 
-  // When addresses change that the graphs know.
-  void forget() { shapes_.clear(); }
+  // Room for `size` elements in a buffer whose address the graphs know: they go when it moves.
+  template <class T>
+  [[nodiscard]] Status reserve(device::cuda::DeviceBuffer<T>& buffer, std::size_t size) {
+    if (buffer.size() >= size && buffer.data() != nullptr) {
+      return {};
+    }
+    shapes_.clear();
+    buffer = {};
+    QUIRE_TRY(buffer, device::cuda::DeviceBuffer<T>::make(device_->device_pool(),
+                                                          std::max<std::size_t>(size, 1)));
+    return {};
+  }
 
  private:
   // What is known of a shape after its first step.

@@ -35,6 +35,7 @@ constexpr std::size_t kLeastItems = 32, kLeastItemRows = 128;
 // The same for the upload, which graphs know by its address.
 constexpr std::size_t kLeastBytes = std::size_t{256} << 10;
 constexpr std::size_t kLeastChanges = 1024;
+constexpr std::size_t kLeastLogprobs = 32;
 
 // A row that nobody asked for has nowhere to store its KV.
 constexpr tensor::KVSlot kNoSlot = {.block = -1, .offset = 0};
@@ -133,8 +134,15 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
   rounded_ = rounded;
   shape_.rows = room_of(batch.token_ids.size());
   shape_.logit_rows = room_of(batch.logit_rows.size());
-  shape_.chooses = std::ranges::any_of(
-      batch.choices, [](const kernels::Choice& choice) { return choice.wanted != 0; });
+  shape_.chooses = false;
+  std::int32_t logprobs = 0;  // the most of a row, with the chosen token's
+  for (const kernels::Choice& choice : batch.choices) {
+    if (choice.wanted != 0) {
+      shape_.chooses = true;
+      logprobs = std::max(logprobs, choice.logprobs + 1);
+    }
+  }
+  shape_.logprobs = room_of(static_cast<std::size_t>(logprobs), kLeastLogprobs);
   shape_.windows.clear();
   upload_.clear();
   const auto rows = static_cast<std::size_t>(shape_.rows);

@@ -47,6 +47,8 @@ struct StepShape {
   std::int32_t logit_rows = 0;
   bool chooses = false;      // tokens are chosen on the device
   std::int32_t changes = 0;  // of logits, before
+  // Room for log probabilities of a row: of the chosen token and the most likely ones; 0: of none.
+  std::int32_t logprobs = 0;
   std::vector<WindowShape> windows;
   auto operator<=>(const StepShape&) const = default;
 };

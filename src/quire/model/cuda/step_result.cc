@@ -1,6 +1,5 @@
 #include "quire/model/cuda/step_result.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,43 +9,85 @@
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
+#include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/choose.h"
+#include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step.h"
 #include "quire/result.h"
-#include "quire/types.h"
 
 namespace quire::model::cuda {
 
 using device::cuda::DeviceBuffer;
+using device::cuda::DeviceContext;
 using device::cuda::Event;
 using device::cuda::PinnedBuffer;
+using device::cuda::to_status;
 
-Result<bool> StepResult::reserve(std::int32_t rows) {
-  const std::size_t wanted = std::max<std::size_t>(static_cast<std::size_t>(rows), 1);
-  if (chosen_.size() >= wanted && logits_.size() >= wanted * vocab_) {
-    return false;
+namespace {
+
+template <class T>
+Status make_room(DeviceContext& device, PinnedBuffer<T>& buffer, std::size_t size) {
+  if (buffer.size() < size) {
+    buffer = {};
+    QUIRE_TRY(buffer, PinnedBuffer<T>::make(device.pinned_pool(), size));
   }
-  chosen_ = {};
-  logits_ = {};
-  QUIRE_TRY(chosen_, DeviceBuffer<TokenId>::make(device_->device_pool(), wanted));
-  QUIRE_TRY(logits_, DeviceBuffer<float>::make(device_->device_pool(), wanted * vocab_));
-  return true;
+  return {};
+}
+
+// The first `size` elements, to where room is made.
+template <class T>
+Status queue_copy(DeviceContext& device, const DeviceBuffer<T>& from, std::size_t size,
+                  PinnedBuffer<T>& to) {
+  QUIRE_TRY_STATUS(make_room(device, to, size));
+  return device::cuda::copy_async(to.data(), from.data(), size * sizeof(T),
+                                  device.compute_stream().get());
+}
+
+}  // namespace
+
+Status StepResult::reserve(const StepShape& shape, RecordedSteps& recorded) {
+  const auto rows = static_cast<std::size_t>(shape.logit_rows);
+  QUIRE_TRY_STATUS(recorded.reserve(chosen_, rows));
+  QUIRE_TRY_STATUS(recorded.reserve(logits_, rows * vocab_));
+  if (shape.logprobs == 0) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(recorded.reserve(originals_, static_cast<std::size_t>(shape.changes)));
+  return recorded.reserve(logprobs_, rows * static_cast<std::size_t>(shape.logprobs));
 }
 
 Status StepResult::choose(const Step& step) {
-  QUIRE_TRY_STATUS(device::cuda::to_status(
-      kernels::cuda::change_logits(step.changes(), step.shape().changes, logits_.data(),
-                                   static_cast<std::int32_t>(vocab_),
-                                   device_->compute_stream().get()),
-      "change_logits"));
-  return device::cuda::to_status(kernels::cuda::choose({.logits = logits_.data(),
-                                                        .choices = step.choices(),
-                                                        .rows = step.shape().logit_rows,
-                                                        .vocab = static_cast<std::int32_t>(vocab_),
-                                                        .chosen = chosen_.data()},
-                                                       device_->compute_stream().get()),
-                                 "choose");
+  CUstream_st* const stream = device_->compute_stream().get();
+  const auto vocab = static_cast<std::int32_t>(vocab_);
+  const StepShape& shape = step.shape();
+  const bool tells = shape.logprobs > 0;
+  const kernels::cuda::ChangeParams changes = {.changes = step.changes(),
+                                               .count = shape.changes,
+                                               .logits = logits_.data(),
+                                               .vocab = vocab,
+                                               .originals = tells ? originals_.data() : nullptr};
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::change_logits(changes, stream), "change_logits"));
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::choose({.logits = logits_.data(),
+                                                    .choices = step.choices(),
+                                                    .rows = shape.logit_rows,
+                                                    .vocab = vocab,
+                                                    .chosen = chosen_.data()},
+                                                   stream),
+                             "choose"));
+  if (!tells) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::restore_logits(changes, stream), "restore_logits"));
+  return to_status(kernels::cuda::find_logprobs({.logits = logits_.data(),
+                                                 .choices = step.choices(),
+                                                 .rows = shape.logit_rows,
+                                                 .vocab = vocab,
+                                                 .chosen = chosen_.data(),
+                                                 .logprobs = logprobs_.data(),
+                                                 .width = shape.logprobs},
+                                                stream),
+                   "find_logprobs");
 }
 
 Status StepResult::copy_logits(std::size_t first, std::size_t count) {
@@ -63,22 +104,20 @@ Status StepResult::wait(const Event& done) {
   return status;
 }
 
-Status StepResult::send(std::size_t rows, bool chooses) {
+Status StepResult::send(std::size_t rows, const StepShape& shape) {
   QUIRE_CHECK(num_sent_ < sent_.size(), "two steps were sent and not fetched");
   Sent& step = sent_[next_];
   step.rows = rows;
-  step.chooses = chooses;
+  step.chooses = shape.chooses;
+  step.width = static_cast<std::size_t>(shape.logprobs);
   if (!step.done) {
     QUIRE_TRY(step.done, Event::create());
   }
-  if (chooses && step.chosen.size() < rows) {
-    step.chosen = {};
-    QUIRE_TRY(step.chosen, PinnedBuffer<TokenId>::make(device_->pinned_pool(), rows));
+  if (step.chooses) {
+    QUIRE_TRY_STATUS(queue_copy(*device_, chosen_, rows, step.chosen));
   }
-  if (chooses) {
-    QUIRE_TRY_STATUS(device::cuda::copy_async(step.chosen.data(), chosen_.data(),
-                                              rows * sizeof(TokenId),
-                                              device_->compute_stream().get()));
+  if (step.width > 0) {
+    QUIRE_TRY_STATUS(queue_copy(*device_, logprobs_, rows * step.width, step.logprobs));
   }
   QUIRE_TRY_STATUS(device_->compute_stream().record(*step.done));
   next_ = 1 - next_;
@@ -109,16 +148,16 @@ Result<std::span<float>> StepResult::fetch() {
   const Sent& step = sent_[(next_ + sent_.size() - num_sent_) % sent_.size()];
   const bool is_last = --num_sent_ == 0;
   last_chosen_ = {};
+  last_logprobs_ = {};
+  last_width_ = 0;
   waited_seconds_ = 0;
-  if (logits_on_host_.size() < step.rows * vocab_) {
-    logits_on_host_ = {};
-    QUIRE_TRY(logits_on_host_,
-              PinnedBuffer<float>::make(device_->pinned_pool(), step.rows * vocab_));
-  }
+  QUIRE_TRY_STATUS(make_room(*device_, logits_on_host_, step.rows * vocab_));
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): send has made it
   QUIRE_TRY_STATUS(wait(*step.done));
   if (step.chooses) {
     last_chosen_ = std::span(step.chosen.data(), step.rows);
+    last_width_ = step.width;
+    last_logprobs_ = std::span(step.logprobs.data(), step.rows * step.width);
   }
   if (is_last) {
     QUIRE_TRY_STATUS(copy_missing(step));

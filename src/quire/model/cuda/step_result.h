@@ -1,6 +1,7 @@
 // StepResult: what a step gives: logits on the device, and of them on the host what its caller
-// needs, which is tokens where they could be chosen on the device. Of a second step that is queued
-// before the first was fetched logits take the place of the first one's; tokens do not.
+// needs, which is tokens and their log probabilities where they could be chosen on the device. Of a
+// second step that is queued before the first was fetched logits take the place of the first one's;
+// tokens do not.
 #pragma once
 
 #include <array>
@@ -12,6 +13,8 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/stream.h"
+#include "quire/kernels/choice.h"
+#include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -23,19 +26,19 @@ class StepResult {
   StepResult(device::cuda::DeviceContext& device, std::int32_t vocab_size)
       : device_(&device), vocab_(static_cast<std::size_t>(vocab_size)) {}
 
-  // Room for `rows` rows of logits. True when addresses on the device have changed.
-  [[nodiscard]] Result<bool> reserve(std::int32_t rows);
+  // Room for a step of this shape. `recorded` knows the addresses.
+  [[nodiscard]] Status reserve(const StepShape& shape, RecordedSteps& recorded);
 
   [[nodiscard]] float* logits() const { return logits_.data(); }  // [rows, vocab], on the device
   // [rows] of the step queued last, on the device.
   [[nodiscard]] const TokenId* chosen_on_device() const { return chosen_.data(); }
 
-  // Queues the choice of the step's tokens from logits().
+  // Queues the choice of the step's tokens from logits(), and what is told of them.
   [[nodiscard]] Status choose(const Step& step);
 
   // Ends a step of which the first `rows` rows of logits are wanted: queues the copy of their
   // tokens, where it chooses any. Precondition: at most one other is not fetched yet.
-  [[nodiscard]] Status send(std::size_t rows, bool chooses);
+  [[nodiscard]] Status send(std::size_t rows, const StepShape& shape);
   // Waits for the step that was sent first, and copies the logits of rows without a token, all
   // where it chooses none; not if another was sent behind it. [rows, vocab] on the host, valid
   // until the next call.
@@ -50,13 +53,19 @@ class StepResult {
 
   // Of the last fetch: [rows] tokens, -1 where there is none; empty when none were chosen.
   [[nodiscard]] std::span<const TokenId> chosen() const { return last_chosen_; }
+  // The same of a row's log probabilities, as kernels::cuda::find_logprobs leaves them.
+  [[nodiscard]] std::span<const kernels::TokenLogprob> logprobs(std::size_t row) const {
+    return last_logprobs_.subspan(row * last_width_, last_width_);
+  }
 
  private:
   // One that was sent.
   struct Sent {
     std::size_t rows = 0;
     bool chooses = false;
+    std::size_t width = 0;                       // of a row's log probabilities
     device::cuda::PinnedBuffer<TokenId> chosen;  // on the host
+    device::cuda::PinnedBuffer<kernels::TokenLogprob> logprobs;
     std::optional<device::cuda::Event> done;
   };
 
@@ -67,12 +76,16 @@ class StepResult {
   device::cuda::DeviceContext* device_;
   std::size_t vocab_;
   device::cuda::DeviceBuffer<float> logits_;
+  device::cuda::DeviceBuffer<float> originals_;  // [changes of logits]
   device::cuda::DeviceBuffer<TokenId> chosen_;
+  device::cuda::DeviceBuffer<kernels::TokenLogprob> logprobs_;
   device::cuda::PinnedBuffer<float> logits_on_host_;
   std::array<Sent, 2> sent_;  // in turn
   std::size_t next_ = 0;      // of them
   std::size_t num_sent_ = 0;
   std::span<const TokenId> last_chosen_;
+  std::span<const kernels::TokenLogprob> last_logprobs_;
+  std::size_t last_width_ = 0;
   double waited_seconds_ = 0;
 };
 
