@@ -385,5 +385,31 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
   }
 }
 
+// Who brings the last part of a row differs from run to run; what it adds up does not. Decoding
+// rows behind a run that they share, of up to 8 and of up to 16 columns, some of one part.
+TEST_F(Attention, RangesByLoadGiveABatchTheSameBitsEachTime) {
+  for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{16, 1, 64, 16}, Shape{32, 2, 128, 64}}) {
+    Scene scene(shape, 400, 11);
+    Case made;
+    Case::Use shared{scene.run(1500), 1500, {}};
+    for (const int tokens : {900, 33, 2000, 1, 128, 129}) {
+      made.uses.push_back({scene.run(tokens), tokens, {{made.rows, tokens - 1, tokens}}});
+      if (made.rows % 2 == 0) {
+        shared.rows.push_back({made.rows, 1500 + tokens - 1, 1500});
+      }
+      ++made.rows;
+    }
+    made.uses.push_back(std::move(shared));
+    const auto q = random_queries(scene, made);
+    const Result first = run(scene, made.entries(), made.rows, q, 0, 0);
+    expect_right(scene, made, q, first, 0);
+    for (int i = 0; i < 3; ++i) {
+      const Result again = run(scene, made.entries(), made.rows, q, 0, 0);
+      EXPECT_EQ(again.out, first.out);
+      EXPECT_EQ(again.lse, first.lse);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::attention::cuda
