@@ -8,12 +8,15 @@
 namespace quire::attention {
 namespace {
 
+constexpr int kKeptColumns = 16;  // of K or V, side by side
+
 template <class E>
 struct PieceBuffers {
   alignas(64) float scores[kTileRows][kPieceTokens];
   alignas(64) typename E::Element probs[kPieceUnits][kTileRows][kUnitTokens];
   alignas(64) float values[kTileRows * kMaxHeadDim];  // [rows][padded_dim]
   alignas(64) float spare[kTileRows * kMaxHeadDim];
+  alignas(64) float kept[kPieceTokens * kKeptColumns];  // columns, widened
   float max[kTileRows];
   float sum[kTileRows];
 };
