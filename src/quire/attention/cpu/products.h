@@ -25,6 +25,14 @@ struct VectorProducts {
   // Up to so many rows of values are taken as few: all, where words need no widening, because a row
   // of V is then read in whole stretches of four lines.
   static constexpr int kMostFewRows = kShapes ? kFewRows : V::kLanes == 16 ? kTileRows : 0;
+  // Where registers are few and words are widened: the first tile of rows keeps the columns that it
+  // has widened, in one stretch, and the others take them from there.
+  static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
+  static_assert(!kKeepsColumns || kColumns <= kKeptColumns);
+  // Rows of a tile where there are several, about: x 2 registers are as many chains as hide the
+  // latency of a multiply-add, and taller tiles take longer to begin and to end.
+  static constexpr int kKeptRows = 4;
+  enum class Columns { kStored, kStoredAndKept, kKept };
 
   template <int R, int N>
   struct Sums {
@@ -59,18 +67,27 @@ struct VectorProducts {
     }
   };
 
-  // sums += kParts words of `x` (per row, `x_stride` words apart) times words of the columns.
-  template <int R, int N>
-  static void add_words(Sums<R, N>& sums, const Word* columns, const Word* x,
+  // sums += kParts words of `x` (per row, `x_stride` words apart) times words of the columns, or
+  // times what is kept of them.
+  template <Columns kFrom, int R, int N>
+  static void add_words(Sums<R, N>& sums, const Word* columns, float* kept, const Word* x,
                         std::ptrdiff_t x_stride) {
 #pragma GCC unroll 2
     for (int part = 0; part < E::kParts; ++part) {
       typename E::Operand words[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes, part);
+        float* const widened = kept + part * kColumns + n * V::kLanes;
+        if constexpr (kFrom == Columns::kKept) {
+          words[n] = V::load(widened);
+        } else {
+          words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes, part);
+        }
         if constexpr (V::kFewRegisters) {
           words[n] = kernels::unknown(words[n]);
+        }
+        if constexpr (kFrom == Columns::kStoredAndKept) {
+          V::store(widened, words[n]);
         }
       }
 #pragma GCC unroll 16
@@ -95,56 +112,104 @@ struct VectorProducts {
     }
   }
 
-  // b.scores[row][32 * i + token] for all units of the view.
-  static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
-    for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
-      for (int row = 0, count = 0; row < t.rows; row += count) {
-        count = kernels::even_rows<kRows>(t.rows - row);
-        score_rows<kRegisters>(t, view, {row, column}, count, b);
-      }
+  // Tile `index` of `count` that cover all rows.
+  struct RowTile {
+    int first_row, index, count;
+  };
+
+  template <Columns kFrom>
+  struct ColumnsFrom {
+    static constexpr Columns kValue = kFrom;
+  };
+
+  // Calls fn(number of rows, where columns come from, RowTile) for tiles that are all about as
+  // high.
+  template <class Fn>
+  static void for_each_tile(int rows, Fn fn) {
+    const int tiles = kKeepsColumns && rows > kRows ? kernels::max_int(2, rows / kKeptRows)
+                                                    : (rows + kRows - 1) / kRows;
+    for (int i = 0; i < tiles; ++i) {
+      const RowTile tile = {rows * i / tiles, i, tiles};
+      kernels::with_row_count<kRows>(rows * (i + 1) / tiles - tile.first_row, [&](auto count) {
+        if constexpr (kKeepsColumns) {
+          if (i > 0) {
+            fn(count, ColumnsFrom<Columns::kKept>{}, tile);
+            return;
+          }
+          if (tiles > 1) {
+            fn(count, ColumnsFrom<Columns::kStoredAndKept>{}, tile);
+            return;
+          }
+        }
+        fn(count, ColumnsFrom<Columns::kStored>{}, tile);
+      });
     }
   }
 
-  struct Place {
-    int row, column;
-  };
-  struct Rows {
-    int first, count;
-  };
-
-  template <int N>
-  static void score_rows(const AttentionTask& t, const PieceView& view, Place at, int count,
-                         PieceBuffers<E>& b) {
-    const int i = at.column / kUnitTokens, in_unit = at.column % kUnitTokens;
-    const Stream k = {view.k[i] + in_unit, view.k_stride};
-    const Stream ahead = {view.v[i] + in_unit, kUnitTokens};
-    kernels::with_row_count<kRows>(count, [&](auto rows) {
-      score_tile<rows.kValue, N>(t, at.row, k, ahead, &b.scores[at.row][at.column]);
-    });
+  // What one of `parts` tiles asks for of a unit in so many steps: all of them ask for all of it,
+  // evenly and in the order of its addresses.
+  static Stream part_of_unit(const AttentionTask& t, const Word* unit, int part, int parts,
+                             int steps) {
+    const int words = kUnitTokens / E::kPack * t.padded_dim;
+    const int in_all = parts * steps;
+    return {unit + std::ptrdiff_t{words} * part / parts, (words + in_all - 1) / in_all};
   }
 
-  template <int R, int N>
-  static void score_tile(const AttentionTask& t, int row, Stream k, Stream ahead, float* out) {
+  // b.scores[row][32 * i + token] for all units of the view.
+  static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
+    for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
+      const int i = column / kUnitTokens, in_unit = column % kUnitTokens;
+      const Stream k = {view.k[i] + in_unit, view.k_stride};
+      for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
+        Stream ahead = {view.v[i] + in_unit, kUnitTokens};
+        if constexpr (from.kValue != Columns::kStored) {
+          ahead = part_of_unit(t, view.v[i], in_unit / kColumns * tile.count + tile.index,
+                               kUnitTokens / kColumns * tile.count, t.padded_dim / E::kPack);
+        }
+        score_tile<from.kValue, rows.kValue>(t, tile.first_row, k, ahead, b.kept,
+                                             &b.scores[tile.first_row][column]);
+      });
+    }
+  }
+
+  template <Columns kFrom, int R>
+  static void score_tile(const AttentionTask& t, int row, Stream k, Stream ahead, float* kept,
+                         float* out) {
+    constexpr int N = kRegisters;
     Sums<R, N> sums;
     clear(sums);
     const Word* q = reinterpret_cast<const Word*>(t.q) + std::ptrdiff_t{row} * kChunkWords;
     const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords;
     const int chunks = t.padded_dim / E::kPack * E::kParts / kChunkWords;
     for (int chunk = 0; chunk < chunks; ++chunk, q += q_step) {
+#pragma GCC unroll 2
       for (int word = 0; word < kChunkWords; word += E::kParts) {
         ahead.template prefetch<N>();
-        add_words(sums, k.words, q + word, kChunkWords);
+        add_words<kFrom>(sums, k.words, kept, q + word, kChunkWords);
         k.advance();
         ahead.advance();
+        kept += E::kParts * kColumns;
       }
     }
     store(sums, out, kPieceTokens);
   }
 
+  struct Rows {
+    int first, count;
+  };
+
   // out[row][dim] = sum over the view's tokens of probs * v. Words of tokens that no row sees are
   // left out: they would add zeros.
-  static void values(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
+  static void values(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                      float* out) {
+    if constexpr (kKeepsColumns) {
+      for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
+        for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
+          value_tile<from.kValue, rows.kValue, kRegisters>(t, view, b, tile, dim, out);
+        });
+      }
+      return;
+    }
     for (int row = 0, count = 0; row < t.rows; row += count) {
       const int left = t.rows - row;
       if (left <= kMostFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
@@ -158,39 +223,45 @@ struct VectorProducts {
   }
 
   template <int MaxRows, int N>
-  static void value_rows(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
-                         Rows of, float* out) {
+  static void value_rows(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b, Rows of,
+                         float* out) {
     for (int dim = 0; dim < t.padded_dim; dim += N * V::kLanes) {
-      float* to = out + std::ptrdiff_t{of.first} * t.padded_dim + dim;
       kernels::with_row_count<MaxRows>(of.count, [&](auto rows) {
-        value_tile<rows.kValue, N>(t, view, b, {of.first, dim}, to);
+        value_tile<Columns::kStored, rows.kValue, N>(t, view, b, {of.first, 0, 1}, dim, out);
       });
     }
   }
 
-  template <int R, int N>
-  static void value_tile(const AttentionTask& t, const PieceView& view, const PieceBuffers<E>& b,
-                         Place at, float* out) {
+  template <Columns kFrom, int R, int N>
+  static void value_tile(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
+                         RowTile tile, int dim, float* out) {
     constexpr int kRowWords = kUnitTokens / E::kPack * E::kParts;
     Sums<R, N> sums;
     clear(sums);
+    float* kept = b.kept;
     for (int i = 0; i < view.units; ++i) {
-      Stream v = {view.v[i] + at.column, t.padded_dim};
-      Stream ahead = {view.after_v[i] + at.column, t.padded_dim};
-      const Word* probs = reinterpret_cast<const Word*>(b.probs[i][at.row]);
+      Stream v = {view.v[i] + dim, t.padded_dim};
+      Stream ahead = {view.after_v[i] + dim, t.padded_dim};
+      if constexpr (kFrom != Columns::kStored) {
+        ahead = part_of_unit(t, view.after_v[i], dim / kColumns * tile.count + tile.index,
+                             t.padded_dim / kColumns * tile.count, kUnitTokens / E::kPack);
+      }
+      const Word* probs = reinterpret_cast<const Word*>(b.probs[i][tile.first_row]);
       const int words = view.value_words[i] * E::kParts;
+#pragma GCC unroll 2
       for (int word = 0; word < words; word += E::kParts) {
         ahead.template prefetch<N>();
-        add_words(sums, v.words, probs + word, kRowWords);
+        add_words<kFrom>(sums, v.words, kept, probs + word, kRowWords);
         v.advance();
         ahead.advance();
+        kept += E::kParts * kColumns;
       }
       for (int word = words; word < kRowWords; word += E::kParts) {
         ahead.template prefetch<N>();
         ahead.advance();
       }
     }
-    store(sums, out, t.padded_dim);
+    store(sums, out + std::ptrdiff_t{tile.first_row} * t.padded_dim + dim, t.padded_dim);
   }
 };
 

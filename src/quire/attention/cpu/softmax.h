@@ -8,12 +8,15 @@
 namespace quire::attention {
 namespace {
 
+constexpr int kKeptColumns = 16;  // of K or V, side by side
+
 template <class E>
 struct PieceBuffers {
   alignas(64) float scores[kTileRows][kPieceTokens];
   alignas(64) typename E::Element probs[kPieceUnits][kTileRows][kUnitTokens];
   alignas(64) float values[kTileRows * kMaxHeadDim];  // [rows][padded_dim]
   alignas(64) float spare[kTileRows * kMaxHeadDim];
+  alignas(64) float kept[kPieceTokens * kKeptColumns];  // columns, widened
   float max[kTileRows];
   float sum[kTileRows];
 };
@@ -50,20 +53,29 @@ void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
   }
 }
 
-// Lanes of columns [i, i + kLanes) as probabilities of R rows, added to their sums.
-template <class V, class E, int R>
+// Rows that see the same, on their way from scores to probabilities.
+template <class V, int R>
+struct RowSums {
+  typename V::F minus_max[R];
+  typename V::F sums[R];
+};
+
+// Lanes of columns [i, i + kLanes) as probabilities of R rows, added to their sums. `kWhole`: all
+// of them are seen.
+template <class V, class E, bool kWhole, int R>
 void exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, float scale,
-                  typename V::F (&sums)[R]) {
-  const bool whole = seen.begin <= i && i + V::kLanes <= seen.end;
+                  RowSums<V, R>& rows) {
+  const float* from = &b.scores[row][i];
+  typename E::Element* to = b.probs[i / kUnitTokens][row] + i % kUnitTokens;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    const typename V::F score = V::load(&b.scores[row + r][i]);
-    typename V::F p = E::exp2(V::fma(score, V::set(scale), V::set(-b.max[row + r])));
-    if (!whole) {
+    const typename V::F score = V::load(from + r * kPieceTokens);
+    typename V::F p = E::exp2(V::fma(score, V::set(scale), rows.minus_max[r]));
+    if constexpr (!kWhole) {
       p = keep_seen<V>(p, i, seen, V::zero());
     }
-    sums[r] = V::add(sums[r], p);
-    E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, p);
+    rows.sums[r] = V::add(rows.sums[r], p);
+    E::store(to + r * kUnitTokens, p);
   }
 }
 
@@ -73,24 +85,27 @@ void exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, float sca
 template <class V, class E, int R>
 void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, float scale) {
   row_maxima<V, E, R>(b, row, seen, scale);
-  typename V::F sums[R];
+  RowSums<V, R> rows;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    sums[r] = V::zero();
+    rows.minus_max[r] = V::set(-b.max[row + r]);
+    rows.sums[r] = V::zero();
   }
   for (int i = 0; i < columns; i += V::kLanes) {
-    if (seen.begin < i + V::kLanes && i < seen.end) {
-      exponentials<V, E, R>(b, row, i, seen, scale, sums);
-      continue;
-    }
+    if (seen.begin <= i && i + V::kLanes <= seen.end) {
+      exponentials<V, E, true, R>(b, row, i, seen, scale, rows);
+    } else if (seen.begin < i + V::kLanes && i < seen.end) {
+      exponentials<V, E, false, R>(b, row, i, seen, scale, rows);
+    } else {
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, V::zero());
+      for (int r = 0; r < R; ++r) {
+        E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, V::zero());
+      }
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    b.sum[row + r] = V::reduce_add(sums[r]);
+    b.sum[row + r] = V::reduce_add(rows.sums[r]);
   }
 }
 

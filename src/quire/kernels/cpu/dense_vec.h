@@ -13,6 +13,10 @@ namespace quire::kernels {
 namespace {
 
 constexpr int kPrefetchBytes = 2048;
+// Rows of weights that are multiplied between two looks at what to ask memory for: where registers
+// are few, a look costs more instructions than there is room for beside the multiply-adds.
+template <class V>
+constexpr int kRowsPerAsk = V::kFewRegisters ? 16 : 2;
 
 // A step of the format is rows of 16 outputs per tile, a row kRowBytes after the other. A row holds
 // kParts operands; an activation row of a step is kDepthParts words, and one word meets one part.
@@ -149,13 +153,13 @@ void dense_tile(const DenseTile& t) {
   for (int s = 0; s < t.steps; ++s, w += F::kStepBytes, x += t.block_rows * F::kDepthParts * 4) {
 #pragma GCC unroll 2
     for (int turn = 0; turn < Turns; ++turn) {
-      constexpr int kRowsPerAsk = max_int(2, Rows);
-      for (int i = 0; i < F::kDepthParts / F::kParts; i += kRowsPerAsk) {
+      constexpr int kRows = max_int(kRowsPerAsk<V>, Rows);
+      for (int i = 0; i < F::kDepthParts / F::kParts; i += kRows) {
         if (t.ahead != nullptr) {
           t.ahead->ask();
         }
 #pragma GCC unroll 2
-        for (int row = i; row < i + kRowsPerAsk; row += Rows) {
+        for (int row = i; row < i + kRows; row += Rows) {
           add_rows<V, F, Ask, Rows>(acc[turn], w + turn * F::kTileBytes + row * F::kRowBytes,
                                     x + row * F::kParts * 4);
         }
@@ -262,7 +266,7 @@ void matmul_dense(const MatmulTask& t) {
                               : end < t.steps
                                   ? t.weights + static_cast<std::size_t>(end) * F::kStepBytes
                                   : t.next_weights;
-      const int asks = passes * range.count * (F::kDepthParts / F::kParts / 2);
+      const int asks = passes * range.count * (F::kDepthParts / F::kParts / kRowsPerAsk<V>);
       dense_panel<V, F>(t, w, range, t.out + static_cast<std::ptrdiff_t>(panel) * 32,
                         Ahead::over(next, std::ptrdiff_t{range.count} * F::kStepBytes, asks));
     }
