@@ -162,7 +162,7 @@ struct VectorProducts {
       const Stream k = {view.k[i] + in_unit, view.k_stride};
       for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
         Stream ahead = {view.v[i] + in_unit, kUnitTokens};
-        if constexpr (from.kValue != Columns::kStored) {
+        if constexpr (kKeepsColumns) {
           ahead = part_of_unit(t, view.v[i], in_unit / kColumns * tile.count + tile.index,
                                kUnitTokens / kColumns * tile.count, t.padded_dim / E::kPack);
         }
@@ -242,7 +242,7 @@ struct VectorProducts {
     for (int i = 0; i < view.units; ++i) {
       Stream v = {view.v[i] + dim, t.padded_dim};
       Stream ahead = {view.after_v[i] + dim, t.padded_dim};
-      if constexpr (kFrom != Columns::kStored) {
+      if constexpr (kKeepsColumns) {
         ahead = part_of_unit(t, view.after_v[i], dim / kColumns * tile.count + tile.index,
                              t.padded_dim / kColumns * tile.count, kUnitTokens / E::kPack);
       }
