@@ -75,8 +75,8 @@ struct DevicePlanOptions {
   std::int32_t window_tokens = 0;  // 0: none
   int few_workers = 1584;          // items of few columns that run side by side
   int many_workers = 132;          // of many
-  bool one_kernel = false;  // one kind, in two instances side by side, computes both families; a
-                            // worker for one of many columns is instead two for few
+  bool one_kernel = false;  // one file's kernels compute both families side by side; a worker for
+                            // one of many columns is instead two for few
   std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens
 };
 

@@ -1,0 +1,442 @@
+// 64 columns of an item by one warpgroup, for items_hopper.cu, with the products of wgmma.cuh: one
+// of the two warpgroups of an item of many columns; or an item of few to the bits that its rows
+// have among many, which takes one by itself. A warpgroup issues the scores of tile i before the
+// values of tile i - 1; those with the same tiles take turns at the tensor core, so that one
+// computes its softmax while the products of the other run (FlashAttention-3, Shah et al., arXiv
+// 2407.08608). The compiler waits for both products before a softmax; where it was made to start
+// that beside the second one, a step took 5 % longer.
+//
+// A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
+// special function unit for the exponentials.
+#pragma once
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/copy_engine.cuh"
+#include "quire/attention/cuda/fragments.cuh"
+#include "quire/attention/cuda/items_supply.cuh"
+#include "quire/attention/cuda/merge.cuh"
+#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/wgmma.cuh"
+#include "quire/attention/device_plan.h"
+#include "quire/kernels/cuda/element.cuh"
+
+#if QUIRE_WGMMA
+
+namespace quire::attention::cuda {
+
+// What one of a lane's two columns has seen so far.
+struct Column {
+  int part;
+  float largest, sum;
+};
+
+// The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. With `kMany`
+// both warpgroups have the same tiles; without, a warpgroup's columns are few, and it merges the
+// rows whose last part it brings if `merges`.
+template <DType T, int D, bool kMany>
+class Columns {
+ public:
+  __device__ Columns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
+                     int group, bool merges)
+      : args_(args),
+        shared_(shared),
+        keys_(cursor),
+        group_(group),
+        merges_(merges),
+        thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {
+    if (kMany && group_ == 1) {
+      pass(kTurn, kGroups * kGroupThreads);
+    }
+  }
+
+  __device__ void attend_all(int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      attend(i);
+    }
+  }
+
+ private:
+  // The item of round `index`.
+  __device__ void attend(int index) {
+    start(index);
+    float score[kTokens / 8][4];
+    Left weight[kTokens / 16] = {};
+    float shrink[2] = {1, 1};
+    int first = first_token_;
+    shared_.full[keys_.slot()].await(keys_.round());
+    issue_scores(score);
+    await_products<0>();
+    end_scores(score);
+    if (busy()) {
+      soften(score, first, shrink);
+      pack(weight, score);
+    }
+    keys_.advance(2);
+    for (first += kTokens; first < last_token_; first += kTokens) {
+      shared_.full[keys_.slot()].await(keys_.round());
+      if (kMany) {
+        meet(kTurn + group_, kGroups * kGroupThreads);
+      }
+      issue_scores(score);
+      await_values(first - kTokens);
+      issue_values(weight);
+      await_products<1>();
+      if (kMany) {
+        pass(kTurn + 1 - group_, kGroups * kGroupThreads);
+      }
+      end_scores(score);
+      if (busy()) {
+        soften(score, first, shrink);
+      }
+      await_products<0>();
+      end_values();
+      if (busy()) {
+        pack(weight, score);
+        rescale(shrink);
+      }
+      keys_.advance(2);
+    }
+    shared_.queries_free[group_][buffer_].arrive();
+    await_values(first - kTokens);
+    issue_values(weight);
+    await_products<0>();
+    end_values();
+    if (busy()) {
+      finish();
+    }
+    if (merges_) {
+      merge(index);
+    }
+  }
+
+  // Barriers of a part of the CTA: 1 + group for one warpgroup, and whose turn it is.
+  static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
+
+  // Warps without columns, of few, have nothing to do beside products, in which all warps take
+  // part.
+  [[nodiscard]] __device__ bool busy() const { return kMany || busy_; }
+  // Nor has a warp with columns for the second half if that has none.
+  [[nodiscard]] __device__ bool empty(int half) const { return !kMany && half == 1 && !both_; }
+
+  // One of the lane's columns, in the warpgroup.
+  [[nodiscard]] __device__ int index_of(int half) const {
+    return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half - skipped();
+  }
+  // Rows of the products before the first column. Few columns are one warp's; those of the two
+  // warpgroups should not be warps of the same quarter of the multiprocessor.
+  [[nodiscard]] __device__ int skipped() const { return !kMany && group_ == 1 ? 16 : 0; }
+  [[nodiscard]] __device__ Brief::Column column_of(int half) const {
+    const int index = index_of(half);
+    if (!kMany && (index < 0 || index >= kFewColumnsOfOneKernel)) {
+      return {0, INT_MAX, kNoPart, kNoRow};
+    }
+    return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
+  }
+
+  __device__ void start(int index) {
+    const int buffers = kMany ? 1 : kQueryBuffers;
+    buffer_ = index % buffers;
+    shared_.queries_full[group_][buffer_].await(index / buffers);
+    const Brief& brief = shared_.brief[group_][buffer_];
+    first_token_ = brief.first_token;
+    first_seen_ = brief.first_seen;
+    last_token_ = brief.last_token;
+    first_head_ = brief.first_head;
+    int begin = 0, end = INT_MAX;
+    bool there = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Brief::Column told = column_of(half);
+      column_[half] = {told.part, kNothing, 0};
+      if (!kMany && told.part >= 0) {
+        rows_[half] = told.row;
+        num_parts_[half] = args_.work.parts[told.row].count;  // not needed soon
+      }
+      begin = max(begin, told.begin);
+      end = min(end, told.end);
+      there = there || told.part != kNoPart;
+    }
+    all_begin_ = __reduce_max_sync(0xffffffffu, begin);
+    all_end_ = __reduce_min_sync(0xffffffffu, end);
+    busy_ = __any_sync(0xffffffffu, there);
+    both_ = __any_sync(0xffffffffu, column_[1].part != kNoPart);
+#pragma unroll
+    for (auto& tile : out_) {
+      tile[0] = tile[1] = tile[2] = tile[3] = 0;
+    }
+  }
+
+  // Products of the queries with all tokens of a tile.
+  __device__ void issue_scores(float (&score)[kTokens / 8][4]) {
+    // Around few columns lie rows that belong to others: what comes of them is not used.
+    const std::uint32_t q = shared_address(shared_.queries[group_]) +
+                            (buffer_ * kFewColumnsOfOneKernel - skipped()) * 128;
+    const std::uint32_t keys = shared_address(shared_.slots[keys_.slot()]);
+    settle(score);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      multiply<T>(score, describe(q + k / 4 * kGroupColumns * 128 + k % 4 * 32, 16, 1024),
+                  describe(keys + k / 4 * kTokens * 128 + k % 4 * 32, 16, 1024), k > 0);
+    }
+    end_products();
+  }
+
+  __device__ void end_scores(float (&score)[kTokens / 8][4]) {
+    settle(score);
+    release(shared_.free[keys_.slot()]);
+  }
+
+  // Of the tile before the one at keys_.
+  __device__ void issue_values(const Left (&weight)[kTokens / 16]) {
+    const std::uint32_t values = shared_address(shared_.slots[keys_.slot_before()]);
+    settle(out_);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kTokens / 16; ++k) {
+      add_product<T>(out_, weight[k], describe(values + k * 16 * 128, kTokens * 128, 1024));
+    }
+    end_products();
+  }
+
+  __device__ void end_values() {
+    settle(out_);
+    release(shared_.free[keys_.slot_before()]);
+  }
+
+  // Values from token `first` on are there; those of tokens that no row sees are zero.
+  __device__ void await_values(int first) {
+    const int slot = keys_.slot_before();
+    shared_.full[slot].await(keys_.round_before());
+    if (first >= first_seen_ && first + kTokens <= last_token_) {
+      return;
+    }
+    for (int at = thread_; at < kTokens * (D / 8); at += kGroupThreads) {
+      const int token = first + at / 8 % kTokens;
+      if (token < first_seen_ || token >= last_token_) {
+        *reinterpret_cast<uint4*>(shared_.slots[slot] + at * 8) = {};
+      }
+    }
+    publish_shared();
+    meet(kOwn + group_, kGroupThreads);
+  }
+
+  // This warp has read it.
+  __device__ void release(PhaseBarrier& free) const {
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+      free.arrive();
+    }
+  }
+
+  // Scores become probabilities relative to the largest one so far; what was summed before is to
+  // shrink so much.
+  __device__ void soften(float (&score)[kTokens / 8][4], int first, float (&shrink)[2]) {
+    if (first < all_begin_ || first + kTokens > all_end_) {
+      hide(score, first);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (empty(half)) {
+        break;
+      }
+      Column& mine = column_[half];
+      float low = score[0][2 * half], high = score[0][2 * half + 1];
+#pragma unroll
+      for (int n = 1; n < kTokens / 8; ++n) {
+        low = fmaxf(low, score[n][2 * half]);
+        high = fmaxf(high, score[n][2 * half + 1]);
+      }
+      float largest = fmaxf(low, high);
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      largest = fmaxf(largest * args_.scale_log2, mine.largest);
+      shrink[half] = exp2_approx(mine.largest - largest);
+      mine.largest = largest;
+      low = mine.sum * shrink[half];
+      high = 0;
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; ++n) {
+        float& x = score[n][2 * half];
+        float& y = score[n][2 * half + 1];
+        x = exp2_approx(__fmaf_rn(x, args_.scale_log2, -largest));
+        y = exp2_approx(__fmaf_rn(y, args_.scale_log2, -largest));
+        low += x;
+        high += y;
+      }
+      mine.sum = low + high;
+    }
+  }
+
+  // What a column does not see scores -inf.
+  __device__ void hide(float (&score)[kTokens / 8][4], int first) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (empty(half)) {
+        break;
+      }
+      // Token n * 8 + c of this lane is seen where begin <= it < end.
+      const Brief::Column seen = column_of(half);
+      const int begin = seen.begin - first - thread_ % 4 * 2;
+      const int end = seen.end - first - thread_ % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          if (n * 8 + c < begin || n * 8 + c >= end) {
+            score[n][2 * half + c] = -INFINITY;
+          }
+        }
+      }
+    }
+  }
+
+  // Weights of 16 tokens each as operands.
+  __device__ static void pack(Left (&to)[kTokens / 16], const float (&weight)[kTokens / 8][4]) {
+#pragma unroll
+    for (int k = 0; k < kTokens / 16; ++k) {
+      to[k] = {Element<T>::round_pair(weight[2 * k][0], weight[2 * k][1]),
+               Element<T>::round_pair(weight[2 * k][2], weight[2 * k][3]),
+               Element<T>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+               Element<T>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+    }
+  }
+
+  __device__ void rescale(const float (&shrink)[2]) {
+#pragma unroll
+    for (auto& tile : out_) {
+      tile[0] *= shrink[0];
+      tile[1] *= shrink[0];
+      tile[2] *= shrink[1];
+      tile[3] *= shrink[1];
+    }
+  }
+
+  __device__ void finish() const {
+    const int t = thread_ % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (empty(half)) {
+        break;
+      }
+      const Column& mine = column_[half];
+      float sum = mine.sum;
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const bool there = mine.part != kNoPart;
+      const int column = (kMany ? group_ * kGroupColumns : 0) + index_of(half);
+      const int head = first_head_ + column % (args_.heads / args_.kv_heads);
+      const PartWriter<T> writer(args_, there ? mine.part : 0, head, mine.largest, sum);
+      if (there && t == 0) {
+        writer.put_stats();
+      }
+      if (__any_sync(0xffffffffu, there && writer.whole())) {
+#pragma unroll
+        for (int d = 0; d < D / 8; d += 4) {
+          float row[8];
+          gather(row, half, d, t);
+          if (there && writer.whole()) {
+            writer.template put_whole<8>((d + t) * 8, row);
+          }
+        }
+      }
+      if (__any_sync(0xffffffffu, there && !writer.whole())) {
+#pragma unroll
+        for (int d = 0; d < D / 8; d += 2) {
+          float piece[4];
+          pair_up(piece, half, d, t);
+          if (there && !writer.whole()) {
+            writer.put_part((d + t % 2) * 8 + t / 2 * 4, piece);
+          }
+        }
+      }
+    }
+  }
+
+  // Who brings the last part of a row merges them all; a warpgroup shares what that is of an item.
+  __device__ void merge(int index) {
+    int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
+    if (busy()) {
+      __threadfence();
+      __syncwarp();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column = index_of(half);
+      if (thread_ % 4 == 0 && column >= 0 && column < kFewColumnsOfOneKernel) {
+        const int head = first_head_ + column % (args_.heads / args_.kv_heads);
+        const bool last =
+            column_[half].part >= 0 && is_last_part(args_, rows_[half], head, num_parts_[half]);
+        merging[column] = last ? rows_[half] : kNoRow;
+      }
+    }
+    meet(kOwn + group_, kGroupThreads);
+#pragma unroll 1
+    for (int column = thread_ / 32; column < kFewColumnsOfOneKernel; column += kGroupWarps) {
+      if (const int row = merging[column]; row != kNoRow) {
+        merge_parts<T, D>(args_, row, first_head_ + column % (args_.heads / args_.kv_heads),
+                          thread_ % 32, out_);
+      }
+    }
+  }
+
+  // Four lanes hold two dimensions each of four tiles of eight; lane t gets tile first + t whole.
+  __device__ void gather(float (&row)[8], int half, int first, int t) const {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      // Lane t gives what lane t ^ step wants, and gets dimensions 2 * (t ^ step) of its tile.
+      const int other = t ^ step;
+      float x[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float mine = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          mine = other == i ? out_[first + i][2 * half + c] : mine;
+        }
+        x[c] = __shfl_xor_sync(0xffffffffu, mine, step);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        row[2 * i] = other == i ? x[0] : row[2 * i];
+        row[2 * i + 1] = other == i ? x[1] : row[2 * i + 1];
+      }
+    }
+  }
+
+  // Of two tiles of eight dimensions an even lane gets four of the first and an odd one of the
+  // second: what four lanes write fills whole sectors of 32 bytes. Half sectors take three times
+  // as long.
+  __device__ void pair_up(float (&piece)[4], int half, int first, int t) const {
+    const bool odd = t % 2 == 1;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float low = out_[first][2 * half + c], high = out_[first + 1][2 * half + c];
+      const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+      piece[c] = odd ? other : low;
+      piece[2 + c] = odd ? high : other;
+    }
+  }
+
+  const AttentionArgs& args_;
+  Shared<D>& shared_;
+  Cursor<D> keys_;
+  const int group_;
+  const bool merges_;
+  const int thread_;
+  int buffer_ = 0;
+  int first_token_ = 0, first_seen_ = 0, last_token_ = 0, first_head_ = 0;
+  bool busy_ = false, both_ = false;  // the warp has columns, also of the second half
+  int all_begin_ = 0, all_end_ = 0;   // what all of them see
+  Column column_[2];
+  int rows_[2] = {}, num_parts_[2] = {};  // of columns that are merged here
+  float out_[D / 8][4];
+};
+
+}  // namespace quire::attention::cuda
+
+#endif
