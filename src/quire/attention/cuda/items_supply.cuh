@@ -36,8 +36,8 @@ constexpr int kSharedBytes =
     2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
     kGroups * (kQueryBuffers * (2 * 8 + 20) + 16 * kGroupColumns + 2 * 4 * kFewColumnsOfOneKernel);
 
-// Items of both kinds are two kernels that run side by side: CTAs of the second start as soon as
-// all that came before the first is done, and the last of them ends after the first kernel.
+// Items of both kinds are two kernels that run side by side: CTAs of the second start when those of
+// the first have their first tiles, and the last of them ends after the first kernel.
 enum class Turn : std::uint8_t { kAlone, kFirst, kSecond };
 
 // What a kernel computes: items of many columns; of few; or of few to the bits that the same rows
@@ -48,12 +48,8 @@ enum class Kind : std::uint8_t { kMany, kFew, kFewLikeMany };
 
 // What earlier kernels wrote can be read.
 __device__ __forceinline__ void begin_turn(Turn turn) {
-  if (turn == Turn::kSecond) {
-    return;
-  }
-  kernels::cuda::await_previous();
-  if (turn == Turn::kFirst) {
-    kernels::cuda::allow_next();
+  if (turn != Turn::kSecond) {
+    kernels::cuda::await_previous();
   }
 }
 
@@ -223,7 +219,7 @@ __device__ void feed(const AttentionArgs& args, const TileMap& tiles, Turn turn,
   const int column = lane / boxes, row = lane % boxes * tiles.box_tokens;
   Boxes next(args, queue, row, tiles.box_tokens);
   begin_turn(turn);
-  while (!next.empty()) {
+  for (bool begins = true; !next.empty(); begins = false) {
     const int slot = next.slot(), block = next.block(), kv_head = next.kv_head();
     next.pop();
 #pragma unroll
@@ -239,6 +235,12 @@ __device__ void feed(const AttentionArgs& args, const TileMap& tiles, Turn turn,
                  {column * 64, slot, what, block, kv_head}, full);
       }
       cursor.advance(1);
+    }
+    if (begins && turn == Turn::kFirst) {
+      // This kernel ends last, so what it begins with does not queue behind tiles of the other, or
+      // its own next ones.
+      shared.full[cursor.slot_before()].await(0);
+      kernels::cuda::allow_next();
     }
   }
 }
