@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 
+import numpy as np
 import pytest
 from conftest import KEEPER, MODEL, holds_nothing_more, some_ids
 
@@ -42,6 +43,9 @@ def test_the_options_of_a_chunk_stand_in_the_signature():
     [
         (lambda llm, ids: llm.register_chunk(None, "context"), ValueError, "^content must be"),
         (lambda llm, ids: llm.register_chunks([{"content": "x", "chunk_type": "context", "pinnd": 1}]), TypeError, "pinnd"),
+        (lambda llm, ids: llm.register_chunks(["x"]), TypeError, "a dict of register_chunk's arguments.* not 'x'"),
+        (lambda llm, ids: llm.register_chunks([{"content": "x"}]), TypeError, "chunk_type is missing"),
+        (lambda llm, ids: llm.register_chunk("x", "doc"), ValueError, "one of 'system_prompt', 'context', 'query', not 'doc'"),
         (lambda llm, ids: llm.generate([5], {"logit_bias": {1.5: 2}}), ValueError, "'logit_bias' cannot be {1.5: 2}"),
         (lambda llm, ids: llm.evict_unused_chunks("soon"), TypeError, "max_age_seconds cannot be 'soon'"),
         (lambda llm, ids: llm.compose(*ids, mode=None), TypeError, "mode cannot be None"),
@@ -143,6 +147,14 @@ def test_sampling_params_are_values_with_the_signature_of_their_fields():
         quire.SamplingParams(0.5, temperature=1)
     with pytest.raises(TypeError, match="15 fields, not 16"):
         quire.SamplingParams(*range(16))
+
+
+def test_numbers_and_arrays_of_numpy_are_taken_like_those_of_python(chunked, ids):
+    starts = [0, 40, 90]
+    assert chunked.compose(*ids, positions=np.array(starts)) == chunked.compose(*ids, positions=starts)
+    blended = chunked.compose(*ids, mode="blend", recompute=0.5)
+    assert chunked.compose(*ids, mode="blend", recompute=np.float32(0.5)) == blended
+    assert chunked.tokenizer.decode(np.int64(40)) == chunked.tokenizer.decode(40)
 
 
 def test_a_copy_of_a_sequence_is_a_fork(chunked):
