@@ -32,6 +32,10 @@ class ChunkType(enum.StrEnum):
     CONTEXT = "context"
     QUERY = "query"
 
+    @classmethod
+    def _missing_(cls, value: object) -> ChunkType:
+        raise ValueError(f"chunk_type must be one of {', '.join(repr(kind.value) for kind in cls)}, not {value!r}")
+
 
 class Composition(Record):
     """Chunks in an order, at positions, in a mode. Immutable; names chunks and holds no KV.
@@ -120,7 +124,7 @@ def _blend(
     recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
 ) -> _quire.Blend:
     blend = _quire.Blend()
-    listed = recompute is not None and not isinstance(recompute, (int, float, str))
+    listed = isinstance(recompute, Iterable) and not isinstance(recompute, str)
     if listed and selector not in (None, "explicit"):
         raise ValueError(f"recompute lists tokens; selector {selector!r} would choose others")
     if selector == "explicit" and not listed:
@@ -162,12 +166,12 @@ def _how(
     if sink not in (None, "bos"):
         raise ValueError(f"sink must be None or 'bos', not {sink!r}")
     spec.bos_sink = sink == "bos"
-    if positions == "parallel":
-        spec.set_parallel()
-    elif isinstance(positions, str) and positions != "concat":
-        raise ValueError(f"positions must be 'concat', 'parallel' or a list of starts, not {positions!r}")
-    elif not isinstance(positions, str):
+    if not isinstance(positions, str):
         _pass("positions", positions, lambda starts: spec.set_starts(list(starts)))
+    elif positions == "parallel":
+        spec.set_parallel()
+    elif positions != "concat":
+        raise ValueError(f"positions must be 'concat', 'parallel' or a list of starts, not {positions!r}")
     return spec
 
 
@@ -220,6 +224,19 @@ def _content(
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
     return _quire.ChunkContent(_prompt(content, "content"), ChunkType(chunk_type).value, options)
+
+
+def _listed_content(chunk: Mapping[str, Any] | Sequence[Any]) -> _quire.ChunkContent:
+    """What register_chunks takes for one chunk."""
+    if isinstance(chunk, (tuple, list)) and 2 <= len(chunk) <= 3:
+        return _content(*chunk)
+    if not isinstance(chunk, Mapping):
+        wanted = "a dict of register_chunk's arguments, or a tuple (content, chunk_type, metadata)"
+        raise TypeError(f"a chunk is {wanted}, not {reprlib.repr(chunk)}")
+    for name in ("content", "chunk_type"):
+        if name not in chunk:
+            raise TypeError(f"a chunk has content and chunk_type; {name} is missing in {reprlib.repr(dict(chunk))}")
+    return _content(**chunk)
 
 
 def _chunk(info: dict[str, Any]) -> Fields:
@@ -313,8 +330,7 @@ class ChunkedLLM(LLM):
 
     def register_chunks(self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[str]:
         """The same for many, dicts or tuples of register_chunk's arguments, in one batch; all or none."""
-        contents = [_content(**chunk) if isinstance(chunk, Mapping) else _content(*chunk) for chunk in chunks]
-        return self._chunks.register_chunks(contents)
+        return self._chunks.register_chunks([_listed_content(chunk) for chunk in chunks])
 
     def list_chunks(
         self, chunk_type: ChunkType | str | None = None, metadata_filter: Mapping[str, Any] | None = None

@@ -221,11 +221,11 @@ class ContextManager:
         listener = _callback(on_text, "on_text")
         return GenerationOutput(self._handle.infer(question, sampling_params, listener, whose(session)))
 
-    def compose(self, items: Iterable[str], name: str | None = None) -> str:
+    def compose(self, ids: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""
-        if isinstance(items, str):
-            raise TypeError("items must be a list of ids, not one string")
-        wanted = [_item(item) for item in items]
+        if isinstance(ids, str):
+            raise TypeError("ids must be a list of ids, not one string")
+        wanted = [_item(item) for item in ids]
         return self._handle.compose(wanted, "" if name is None else to_text(name, "name"))
 
     def populate(self) -> int:

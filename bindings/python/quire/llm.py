@@ -246,16 +246,16 @@ class LLM:
         return self.infer_stream(virtual, session=session, salt=salt)
 
     def infer(
-        self, virtual: VirtualSequence, *, session: str | None = None, salt: str | None = None
+        self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None
     ) -> GenerationOutput:
         """Runs a VirtualSequence as infer_from_blocks does."""
-        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(virtual), whose(session, salt)))
+        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(sequence), whose(session, salt)))
 
     def infer_stream(
-        self, virtual: VirtualSequence, *, session: str | None = None, salt: str | None = None
+        self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None
     ) -> Iterator[dict[str, Any]]:
         """Runs a VirtualSequence as infer_from_blocks_stream does."""
-        stream = self._handle.infer_from_blocks_stream(*self._virtual(virtual), whose(session, salt))
+        stream = self._handle.infer_from_blocks_stream(*self._virtual(sequence), whose(session, salt))
         return token_dicts(Stream(stream))
 
     def _virtual(self, virtual: VirtualSequence) -> tuple[_quire.Blocks, list[int], Params]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import numbers
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -81,7 +82,8 @@ class Tokenizer:
         return self._handle.encode(to_text(text), bool(add_special_tokens))
 
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
-        return self._handle.decode(to_ids([ids] if isinstance(ids, int) else ids, "ids"), bool(skip_special_tokens))
+        several = [ids] if isinstance(ids, numbers.Integral) else ids
+        return self._handle.decode(to_ids(several, "ids"), bool(skip_special_tokens))
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any

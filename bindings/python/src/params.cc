@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
 #include <exception>
 #include <string>
 #include <type_traits>
@@ -36,18 +37,24 @@ std::vector<std::pair<TokenId, double>> to_bias(nb::handle value) {
   std::vector<std::pair<TokenId, double>> bias;
   if (!value.is_none()) {
     for (const auto& [id, weight] : nb::cast<nb::dict>(value)) {  // JSON keys are strings
-      bias.emplace_back(nb::cast<TokenId>(nb::int_(id)), nb::cast<double>(nb::float_(weight)));
+      const nb::object key = nb::isinstance<nb::str>(id) ? nb::int_(id) : nb::borrow(id);
+      bias.emplace_back(nb::cast<TokenId>(key), nb::cast<double>(nb::float_(weight)));
     }
   }
   return bias;
 }
 
-nb::dict from_bias(const std::vector<std::pair<TokenId, double>>& bias) {
+template <class Value>
+nb::object from_list(const std::vector<Value>& values) {
+  return values.empty() ? nb::none() : nb::object(nb::cast(values));
+}
+
+nb::object from_bias(const std::vector<std::pair<TokenId, double>>& bias) {
   nb::dict dict;
   for (const auto& [id, weight] : bias) {
     dict[nb::int_(id)] = weight;
   }
-  return dict;
+  return bias.empty() ? nb::none() : nb::object(dict);
 }
 
 // Calls visit(name, getter, setter) for each field, in the order of the documentation.
@@ -69,29 +76,74 @@ void for_each_field(Visit visit) {
   plain("max_tokens", &SamplingParams::max_tokens);
   plain("min_tokens", &SamplingParams::min_tokens);
   visit(
-      "stop", [](const SamplingParams& p) { return nb::cast(p.stop); },
+      "stop", [](const SamplingParams& p) { return from_list(p.stop); },
       [](SamplingParams& p, nb::handle v) { p.stop = to_strings(v); });
   visit(
-      "stop_token_ids", [](const SamplingParams& p) { return nb::cast(p.stop_token_ids); },
+      "stop_token_ids", [](const SamplingParams& p) { return from_list(p.stop_token_ids); },
       [](SamplingParams& p, nb::handle v) { p.stop_token_ids = to_ids(v); });
   plain("ignore_eos", &SamplingParams::ignore_eos);
   plain("seed", &SamplingParams::seed);
   plain("logprobs", &SamplingParams::logprobs);
   visit(
-      "logit_bias", [](const SamplingParams& p) { return nb::object(from_bias(p.logit_bias)); },
+      "logit_bias", [](const SamplingParams& p) { return from_bias(p.logit_bias); },
       [](SamplingParams& p, nb::handle v) { p.logit_bias = to_bias(v); });
+}
+
+// The fields that are not as by default.
+nb::dict said(const SamplingParams& params) {
+  nb::dict fields;
+  for_each_field([&](const char* name, auto get, auto) {
+    const nb::object value = get(params);
+    if (!value.equal(get(SamplingParams()))) {
+      fields[name] = value;
+    }
+  });
+  return fields;
 }
 
 std::string repr_of(const SamplingParams& params) {
   std::string text = "SamplingParams(";
+  for (const auto& [name, value] : said(params)) {
+    text += std::string(text.back() == '(' ? "" : ", ") + nb::cast<std::string>(name) + "=" +
+            nb::cast<std::string>(nb::repr(value));
+  }
+  return text + ")";
+}
+
+// What inspect.signature and help show of the constructor.
+nb::object signature() {
+  const nb::module_ inspect = nb::module_::import_("inspect");
+  const nb::object parameter = inspect.attr("Parameter");
+  nb::list parameters;
   for_each_field([&](const char* name, auto get, auto) {
-    const nb::object value = get(params);
-    if (!value.equal(get(SamplingParams()))) {
-      text += std::string(text.back() == '(' ? "" : ", ") + name + "=" +
-              nb::cast<std::string>(nb::repr(value));
+    parameters.append(parameter(name, parameter.attr("POSITIONAL_OR_KEYWORD"),
+                                nb::arg("default") = get(SamplingParams())));
+  });
+  return inspect.attr("Signature")(parameters);
+}
+
+// Arguments by name, those by position in the order of the signature.
+nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
+  nb::dict fields;
+  std::size_t next = 0;
+  for_each_field([&](const char* name, auto, auto) {
+    if (next < values.size()) {
+      fields[name] = values[next++];
     }
   });
-  return text + ")";
+  if (next < values.size()) {
+    throw nb::type_error(("SamplingParams has " + std::to_string(next) + " fields, not " +
+                          std::to_string(values.size()))
+                             .c_str());
+  }
+  for (const auto& [name, value] : named) {
+    if (fields.contains(name)) {
+      throw nb::type_error(
+          ("sampling parameter '" + nb::cast<std::string>(name) + "' is given twice").c_str());
+    }
+    fields[name] = value;
+  }
+  return fields;
 }
 
 // Refuses a value that a field cannot hold: TypeError for another kind of thing, ValueError for a
@@ -165,14 +217,24 @@ void bind_params(nb::module_& module) {
       module, "SamplingParams",
       "How the next token is chosen. Order: logit bias and penalties, temperature, top-k, top-p on "
       "what is left, min-p against the most likely token. temperature=0 is greedy.");
-  cls.def("__init__", [](SamplingParams* self, const nb::kwargs& fields) {
+  const auto make = [](SamplingParams* self, const nb::dict& fields) {
     new (self) SamplingParams();
-    set_fields(*self, nb::borrow<nb::dict>(fields));
-  });
+    set_fields(*self, fields);
+  };
+  cls.def("__init__", [make](SamplingParams* self, const nb::args& values,
+                             const nb::kwargs& named) { make(self, by_name(values, named)); });
   for_each_field([&](const char* name, auto get, auto) {
     cls.def_prop_ro(name, [get](const SamplingParams& p) { return get(p); });
   });
-  cls.def("__repr__", &repr_of);
+  cls.def("__repr__", &repr_of)
+      .def(
+          "__eq__",
+          [](const SamplingParams& a, const SamplingParams& b) { return said(a).equal(said(b)); },
+          nb::is_operator())
+      .def("__getstate__", &said)  // for copy and pickle
+      .def("__setstate__", make);
+  cls.attr("__hash__") = nb::none();
+  cls.attr("__signature__") = signature();
 }
 
 }  // namespace quire::python

@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 
+import numpy as np
 import pytest
 from conftest import KEEPER, MODEL, holds_nothing_more, some_ids
 
@@ -42,6 +43,10 @@ def test_the_options_of_a_chunk_stand_in_the_signature():
     [
         (lambda llm, ids: llm.register_chunk(None, "context"), ValueError, "^content must be"),
         (lambda llm, ids: llm.register_chunks([{"content": "x", "chunk_type": "context", "pinnd": 1}]), TypeError, "pinnd"),
+        (lambda llm, ids: llm.register_chunks(["x"]), TypeError, "a dict of register_chunk's arguments.* not 'x'"),
+        (lambda llm, ids: llm.register_chunks([{"content": "x"}]), TypeError, "chunk_type is missing"),
+        (lambda llm, ids: llm.register_chunk("x", "doc"), ValueError, "one of 'system_prompt', 'context', 'query', not 'doc'"),
+        (lambda llm, ids: llm.generate([5], {"logit_bias": {1.5: 2}}), ValueError, "'logit_bias' cannot be {1.5: 2}"),
         (lambda llm, ids: llm.evict_unused_chunks("soon"), TypeError, "max_age_seconds cannot be 'soon'"),
         (lambda llm, ids: llm.compose(*ids, mode=None), TypeError, "mode cannot be None"),
         (lambda llm, ids: llm.compose(*ids, positions=None), TypeError, "positions cannot be None"),
@@ -125,6 +130,31 @@ def test_a_composition_stays_as_it_was_made(chunked, ids):
         composition.segments.append(None)
     assert copy.copy(composition) is composition and copy.deepcopy(composition) is composition
     assert [segment.position for segment in composition.segments] == [0, 16, 25]
+
+
+def test_sampling_params_are_values_with_the_signature_of_their_fields():
+    params = quire.SamplingParams(0.5, 0.9, seed=3, stop=["x"], logit_bias={7: -1.5})
+    assert (params.temperature, params.top_p, params.seed) == (0.5, 0.9, 3)
+    for same in (copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert same == params
+    assert params != quire.SamplingParams(0.5, 0.9) and params != {"temperature": 0.5}
+
+    signature = inspect.signature(quire.SamplingParams)
+    assert list(signature.parameters)[:3] == ["temperature", "top_p", "top_k"] and len(signature.parameters) == 15
+    assert quire.SamplingParams(*(each.default for each in signature.parameters.values())) == quire.SamplingParams()
+    assert signature.parameters["stop"].default is None and signature.parameters["max_tokens"].default == 256
+    with pytest.raises(TypeError, match="'temperature' is given twice"):
+        quire.SamplingParams(0.5, temperature=1)
+    with pytest.raises(TypeError, match="15 fields, not 16"):
+        quire.SamplingParams(*range(16))
+
+
+def test_numbers_and_arrays_of_numpy_are_taken_like_those_of_python(chunked, ids):
+    starts = [0, 40, 90]
+    assert chunked.compose(*ids, positions=np.array(starts)) == chunked.compose(*ids, positions=starts)
+    blended = chunked.compose(*ids, mode="blend", recompute=0.5)
+    assert chunked.compose(*ids, mode="blend", recompute=np.float32(0.5)) == blended
+    assert chunked.tokenizer.decode(np.int64(40)) == chunked.tokenizer.decode(40)
 
 
 def test_a_copy_of_a_sequence_is_a_fork(chunked):
