@@ -129,6 +129,7 @@ class QUIRE_API ContextManager {
   [[nodiscard]] Status tag(const std::string& item, const std::string& tag);
   [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
   // kClosed after the LLM's end; until then the values of items() and stats() are there.
+  // kInvalidArgument from a Follow.
   [[nodiscard]] Status check_open() const;
   [[nodiscard]] std::vector<ContextItem> items() const;  // in the order in which they were added
   [[nodiscard]] ContextStats stats() const;
@@ -151,7 +152,7 @@ class QUIRE_API ContextManager {
     std::string output_id;
   };
   // An answer while it is generated. Both are called from the calling thread and must not call the
-  // context.
+  // context, which is kInvalidArgument; items() and stats() answer still, clear() does nothing.
   struct Follow {
     // Each piece of text as it comes; joined they are the text of the output. An error ends the
     // call: nothing has changed then.

@@ -103,6 +103,8 @@ def test_answers_come_piece_by_piece_and_end_when_told(llm):
     items = len(ctx)
     with pytest.raises(ZeroDivisionError):
         ctx.infer("And Ada?", GREEDY, on_text=lambda _: 1 / 0)
+    with pytest.raises(ValueError, match="must not call it"):
+        ctx.infer("And Ada?", GREEDY, on_text=lambda _: ctx.stats())
     assert len(ctx) == items
     ctx.clear()
 

@@ -1,11 +1,13 @@
 #include "quire/context.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,21 +23,35 @@
 namespace quire {
 
 struct ContextManager::Impl {
+  // What follows an answer would wait for itself.
+  [[nodiscard]] bool is_answering_here() const { return answering == std::this_thread::get_id(); }
+  [[nodiscard]] Status check_not_answering_here() const {
+    return is_answering_here()
+               ? Status(ErrorCode::kInvalidArgument,
+                        "the context is answering; what follows the answer must not call it")
+               : Status();
+  }
+
   // One call at a time, and none once the LLM is closed.
   template <class Call>
   auto run(Call call) -> decltype(call(std::declval<engine::Context&>())) {
     QUIRE_TRY([[maybe_unused]] const auto engine, llm->open_engine());
+    QUIRE_TRY_STATUS(check_not_answering_here());
     const std::lock_guard lock(mutex);
     return call(*context);
   }
   template <class Call>
   auto look(Call call) const {
-    const std::lock_guard lock(mutex);
-    return call(*context);
+    std::unique_lock lock(mutex, std::defer_lock);
+    if (!is_answering_here()) {
+      lock.lock();
+    }
+    return call(std::as_const(*context));
   }
 
   std::shared_ptr<LLM::Impl> llm;
   mutable std::mutex mutex;
+  std::atomic<std::thread::id> answering;  // of the thread that is in infer()
   std::unique_ptr<engine::Context> context;
 };
 
@@ -75,7 +91,7 @@ Result<ContextItem> ContextManager::show(const std::string& item) const {
 
 Status ContextManager::check_open() const {
   QUIRE_TRY([[maybe_unused]] const auto engine, impl_->llm->open_engine());
-  return {};
+  return impl_->check_not_answering_here();
 }
 
 std::vector<ContextItem> ContextManager::items() const {
@@ -109,8 +125,12 @@ Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::st
                                                      const Interrupt& interrupted,
                                                      const Follow& follow,
                                                      const RequestOptions& options) {
-  return impl_->run(
-      [&](auto& context) { return context.infer(text, params, interrupted, follow, options); });
+  return impl_->run([&](auto& context) {
+    impl_->answering = std::this_thread::get_id();
+    auto answer = context.infer(text, params, interrupted, follow, options);
+    impl_->answering = std::thread::id();
+    return answer;
+  });
 }
 
 Result<std::string> ContextManager::compose(std::span<const std::string> items,
@@ -143,7 +163,11 @@ Status ContextManager::erase(const std::string& item, bool wipe) {
 }
 
 std::int64_t ContextManager::clear() {
-  return impl_->look([](auto& context) { return context.clear(); });
+  if (impl_->is_answering_here()) {
+    return 0;
+  }
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->context->clear();
 }
 
 }  // namespace quire

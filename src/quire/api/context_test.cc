@@ -405,6 +405,28 @@ TEST(Context, TextIsHandedOutOnceThoughRoomIsMadeInTheMidstOfIt) {
   EXPECT_GT(stat(llm, "tokens_generated"), 60) << "there was room enough from the start";
 }
 
+TEST(Context, WhatFollowsAnAnswerIsRefusedByTheContextAndDoesNotWaitForItself) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  const std::string card = context.add(kCards[0]).value();
+  int pieces = 0;
+  const ContextManager::Follow follow{.on_text =
+                                          [&](std::string_view) {
+                                            ++pieces;
+                                            EXPECT_EQ(context.deactivate(card).error().code,
+                                                      ErrorCode::kInvalidArgument);
+                                            EXPECT_FALSE(context.infer("And?", greedy(1)).ok());
+                                            EXPECT_FALSE(context.check_open().ok());
+                                            EXPECT_EQ(context.items().front().id, card);
+                                            EXPECT_EQ(context.clear(), 0);
+                                            return Status();
+                                          },
+                                      .stop = {}};
+  ASSERT_TRUE(context.infer("Who owns the red boat?", greedy(3), {}, follow).ok());
+  EXPECT_GT(pieces, 0);
+  EXPECT_TRUE(context.deactivate(card).ok());
+}
+
 TEST(Context, WithoutASystemItemTheFirstTurnBeginsWithBos) {
   LLM llm = open_demo();
   const TokenId bos = llm.tokenizer().value().bos_token_id().value();
