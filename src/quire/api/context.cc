@@ -21,6 +21,23 @@
 #include "quire/sequence.h"
 
 namespace quire {
+namespace {
+
+// The thread says so for as long as this lives, also where what follows an answer throws.
+class Answering {
+ public:
+  explicit Answering(std::atomic<std::thread::id>& thread) : thread_(thread) {
+    thread_ = std::this_thread::get_id();
+  }
+  ~Answering() { thread_ = std::thread::id(); }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+ private:
+  std::atomic<std::thread::id>& thread_;
+};
+
+}  // namespace
 
 struct ContextManager::Impl {
   // What follows an answer would wait for itself.
@@ -126,10 +143,8 @@ Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::st
                                                      const Follow& follow,
                                                      const RequestOptions& options) {
   return impl_->run([&](auto& context) {
-    impl_->answering = std::this_thread::get_id();
-    auto answer = context.infer(text, params, interrupted, follow, options);
-    impl_->answering = std::thread::id();
-    return answer;
+    const Answering here(impl_->answering);
+    return context.infer(text, params, interrupted, follow, options);
   });
 }
 
