@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -418,6 +419,7 @@ TEST(Context, WhatFollowsAnAnswerIsRefusedByTheContextAndDoesNotWaitForItself) {
                                             EXPECT_FALSE(context.infer("And?", greedy(1)).ok());
                                             EXPECT_FALSE(context.check_open().ok());
                                             EXPECT_EQ(context.items().front().id, card);
+                                            EXPECT_GT(context.stats().items, 0);
                                             EXPECT_EQ(context.clear(), 0);
                                             return Status();
                                           },
@@ -425,6 +427,18 @@ TEST(Context, WhatFollowsAnAnswerIsRefusedByTheContextAndDoesNotWaitForItself) {
   ASSERT_TRUE(context.infer("Who owns the red boat?", greedy(3), {}, follow).ok());
   EXPECT_GT(pieces, 0);
   EXPECT_TRUE(context.deactivate(card).ok());
+}
+
+TEST(Context, WhatFollowsAnAnswerMayThrowAndTheContextGoesOn) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  const std::string card = context.add(kCards[0]).value();
+  const ContextManager::Follow follow{
+      .on_text = [](std::string_view) -> Status { throw std::runtime_error("gone"); }, .stop = {}};
+  EXPECT_THROW((void)context.infer("Who owns the red boat?", greedy(3), {}, follow),
+               std::runtime_error);
+  EXPECT_EQ(context.items().size(), 1u);
+  EXPECT_TRUE(context.infer("Who owns the red boat?", greedy(3)).ok());
 }
 
 TEST(Context, WithoutASystemItemTheFirstTurnBeginsWithBos) {
