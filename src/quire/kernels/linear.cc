@@ -28,7 +28,8 @@ constexpr std::int64_t kPackSteps = 8;  // of a block of rows that are packed to
 // Each panel reads all activations of its task again. In fp32, 512 KiB per 2048 of depth: what an
 // L2 of 1 MiB keeps beside the panels.
 constexpr std::int64_t kMaxF32TaskRows = 64;
-// Sums that wait for an epilogue: 4 panels of kMaxTaskRows rows.
+// Sums that wait for an epilogue, or for the other half of a gated product: 4 panels of
+// kMaxTaskRows rows.
 constexpr std::int64_t kEpilogueFloats = kPanelQuantum * kPanelColumns * kMaxTaskRows;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -40,7 +41,9 @@ struct Grid {
   std::int64_t panel_tasks = 1;
 };
 
-Grid make_grid(const PackedWeights& weights, std::int64_t rows, RowFormat format, int threads) {
+// Of `panels` panels, or pairs of them, that hold all weights.
+Grid make_grid(const PackedWeights& weights, std::int64_t panels, std::int64_t rows,
+               RowFormat format, int threads) {
   Grid grid;
   const std::int64_t most_rows = format == RowFormat::kF32 ? kMaxF32TaskRows : kMaxTaskRows;
   const std::int64_t shares = divide_up(rows, most_rows);
@@ -50,9 +53,9 @@ Grid make_grid(const PackedWeights& weights, std::int64_t rows, RowFormat format
   const std::int64_t most =
       threads * (rows <= kStreamRows ? kStreamTasksPerThread : kTasksPerThread);
   const std::int64_t wanted = std::clamp<std::int64_t>(divide_up(work, kBytesPerTask), 1, most);
-  const std::int64_t share = divide_up(weights.panels(), divide_up(wanted, grid.row_tasks));
+  const std::int64_t share = divide_up(panels, divide_up(wanted, grid.row_tasks));
   grid.panels_per_task = divide_up(share, kPanelQuantum) * kPanelQuantum;
-  grid.panel_tasks = divide_up(weights.panels(), grid.panels_per_task);
+  grid.panel_tasks = divide_up(panels, grid.panels_per_task);
   return grid;
 }
 
@@ -142,6 +145,111 @@ void run_piece(const Call& call, Piece piece, std::byte* scratch) {
   }
 }
 
+// Some inputs of a block of rows, and where they begin in the packed rows.
+struct PackSource {
+  const float* x = nullptr;
+  std::ptrdiff_t stride = 0;
+  std::int64_t depth = 0;
+};
+struct PackPlace {
+  std::int64_t row = 0;  // the first of a block
+  std::int64_t step = 0;
+};
+
+void pack_steps(const KernelTable& table, const PackSource& from, const PackPlace& to,
+                PackedRows& packed) {
+  const std::int64_t rows = std::min<std::int64_t>(kBlockRows, packed.rows() - to.row);
+  const std::int64_t group = to.step * rows;
+  const bool int8 = packed.format() == RowFormat::kInt8;
+  table.pack_rows[static_cast<std::uint8_t>(packed.format())](
+      {.x = from.x,
+       .x_stride = from.stride,
+       .rows = static_cast<int>(rows),
+       .depth = from.depth,
+       .steps = static_cast<int>(divide_up(from.depth, kStepDepth)),
+       .values = packed.values(to.row) + group * kStepDepth * value_bytes(packed.format()),
+       .scales = int8 ? packed.scales(to.row) + group : nullptr,
+       .offsets = int8 ? packed.offsets(to.row) + group : nullptr});
+}
+
+void add_bias(std::span<const float> bias, float* values) {
+  for (std::size_t i = 0; i < bias.size(); ++i) {
+    values[i] = values[i] + bias[i];
+  }
+}
+
+// Gate and up of a piece [rows][stride] each, to their place in `gated`.
+void gate_piece(const Call& call, const Piece& piece, float* gate, float* up, PackedRows& gated) {
+  const std::ptrdiff_t stride = piece.panels * kPanelColumns;
+  const auto first = static_cast<std::size_t>(piece.first_panel * kPanelColumns);
+  const auto columns = static_cast<std::size_t>(stride);
+  const std::span<const float> bias = call.epilogue.bias;
+  for (std::int64_t block = 0; block < piece.rows; block += kBlockRows) {
+    const std::int64_t end = std::min<std::int64_t>(block + kBlockRows, piece.rows);
+    for (std::int64_t row = block; row < end; ++row) {
+      float* gate_row = gate + row * stride;
+      float* up_row = up + row * stride;
+      if (!bias.empty()) {
+        add_bias(bias.subspan(first, columns), gate_row);
+        add_bias(bias.subspan(bias.size() / 2 + first, columns), up_row);
+      }
+      call.table.silu_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
+    }
+    pack_steps(call.table, {gate + block * stride, stride, stride},
+               {piece.first_row + block, piece.first_panel}, gated);
+  }
+}
+
+// Pairs of panels [first_panel, first_panel + panels), a few at a time: gate, up, and both gated.
+void run_gated(const Call& call, const Piece& pairs, PackedRows& gated, std::byte* scratch) {
+  auto* gate = reinterpret_cast<float*>(scratch);
+  float* up = gate + kEpilogueFloats;
+  scratch += 2 * kEpilogueFloats * sizeof(float);
+  const std::int64_t half = call.weights.panels() / 2;
+  const std::int64_t end = pairs.first_panel + pairs.panels;
+  for (std::int64_t first = pairs.first_panel; first < end; first += kPanelQuantum) {
+    Piece piece = pairs;
+    piece.first_panel = first;
+    piece.panels = std::min(kPanelQuantum, end - first);
+    const std::ptrdiff_t stride = piece.panels * kPanelColumns;
+    piece.next_panel = half + first;
+    multiply(call, piece, gate, stride, scratch);
+    piece.first_panel = half + first;
+    piece.next_panel = first + piece.panels < end ? first + piece.panels : pairs.next_panel;
+    multiply(call, piece, up, stride, scratch);
+    piece.first_panel = first;
+    gate_piece(call, piece, gate, up, gated);
+  }
+}
+
+void check_input(const Context& context, const PackedWeights& weights, const PackedRows& packed,
+                 std::span<const float> bias) {
+  QUIRE_CHECK(packed.format() == row_format_for(*context.table, weights.format()),
+              "rows packed for another format");
+  QUIRE_CHECK(packed.depth() == weights.depth(), "rows packed for another depth");
+  QUIRE_CHECK(bias.empty() || static_cast<std::int64_t>(bias.size()) == weights.columns(),
+              "bias must have one value per column");
+}
+
+// Calls fn(piece, thread) for the tasks of a grid over `panels` panels.
+template <class Fn>
+void for_each_piece(const Context& context, const Grid& grid, std::int64_t rows,
+                    std::int64_t panels, Fn fn) {
+  const auto tasks = static_cast<int>(grid.row_tasks * grid.panel_tasks);
+  context.pool->run(tasks, [&](int task, int thread) {
+    const std::int64_t row = task / grid.panel_tasks * grid.rows_per_task;
+    const std::int64_t panel = task % grid.panel_tasks * grid.panels_per_task;
+    const std::int64_t next =
+        panel + context.pool->threads() * grid.panels_per_task;  // tasks go round
+    fn(Piece{.first_row = row,
+             .rows = std::min(grid.rows_per_task, rows - row),
+             .first_panel = panel,
+             .panels = std::min(grid.panels_per_task, panels - panel),
+             .next_panel = next < panels ? next : -1},
+       thread);
+  });
+}
+
 }  // namespace
 
 void LinearScratch::reserve(int threads, std::size_t bytes) {
@@ -165,21 +273,13 @@ void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
   QUIRE_CHECK(x.stride >= depth, "rows of x overlap");
   QUIRE_CHECK(static_cast<std::int64_t>(x.values.size()) >= (rows - 1) * x.stride + depth,
               "x is short");
-  const auto pack = context.table->pack_rows[static_cast<std::uint8_t>(packed.format())];
   const std::int64_t shares = divide_up(packed.steps(), kPackSteps);  // of a block
   const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
-    const std::int64_t block_rows = std::min<std::int64_t>(kBlockRows, rows - row);
-    const std::int64_t first = first_step * kStepDepth, group = first_step * block_rows;
-    const std::int64_t steps = std::min(kPackSteps, packed.steps() - first_step);
-    const bool int8 = packed.format() == RowFormat::kInt8;
-    pack({.x = x.values.data() + row * x.stride + first,
-          .x_stride = x.stride,
-          .rows = static_cast<int>(block_rows),
-          .depth = std::min(depth - first, steps * kStepDepth),
-          .steps = static_cast<int>(steps),
-          .values = packed.values(row) + group * kStepDepth * value_bytes(packed.format()),
-          .scales = int8 ? packed.scales(row) + group : nullptr,
-          .offsets = int8 ? packed.offsets(row) + group : nullptr});
+    const std::int64_t first = first_step * kStepDepth;
+    pack_steps(*context.table,
+               {x.values.data() + row * x.stride + first, x.stride,
+                std::min(depth - first, kPackSteps * kStepDepth)},
+               {row, first_step}, packed);
   };
   parallel_ranges(context, packed.blocks() * shares,
                   std::min(rows, std::int64_t{kBlockRows}) * kPackSteps * kStepDepth,
@@ -196,34 +296,44 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
   if (rows == 0 || weights.columns() == 0) {
     return;
   }
-  QUIRE_CHECK(packed.format() == row_format_for(*context.table, weights.format()),
-              "rows packed for another format");
-  QUIRE_CHECK(packed.depth() == weights.depth(), "rows packed for another depth");
+  check_input(context, weights, packed, epilogue.bias);
   QUIRE_CHECK(out.stride >= weights.columns(), "rows of out overlap");
   QUIRE_CHECK(
       static_cast<std::int64_t>(out.values.size()) >= (rows - 1) * out.stride + weights.columns(),
       "out is short");
-  QUIRE_CHECK(
-      epilogue.bias.empty() || static_cast<std::int64_t>(epilogue.bias.size()) == weights.columns(),
-      "bias must have one value per column");
-  const Grid grid = make_grid(weights, rows, packed.format(), context.pool->threads());
+  const Grid grid =
+      make_grid(weights, weights.panels(), rows, packed.format(), context.pool->threads());
   scratch.reserve(context.pool->threads(),
                   kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Call call = {*context.table, weights, packed, out.values, out.stride, epilogue};
-  const auto tasks = static_cast<int>(grid.row_tasks * grid.panel_tasks);
-  context.pool->run(tasks, [&](int task, int thread) {
-    const std::int64_t row = task / grid.panel_tasks * grid.rows_per_task;
-    const std::int64_t panel = task % grid.panel_tasks * grid.panels_per_task;
-    const std::int64_t next =
-        panel + context.pool->threads() * grid.panels_per_task;  // tasks go round
-    run_piece(call,
-              {.first_row = row,
-               .rows = std::min(grid.rows_per_task, rows - row),
-               .first_panel = panel,
-               .panels = std::min(grid.panels_per_task, weights.panels() - panel),
-               .next_panel = next < weights.panels() ? next : -1},
-              scratch.of_thread(thread));
+  for_each_piece(context, grid, rows, weights.panels(), [&](const Piece& piece, int thread) {
+    run_piece(call, piece, scratch.of_thread(thread));
+  });
+}
+
+bool can_gate(const PackedWeights& weights) {
+  return weights.columns() % (std::int64_t{2} * kPanelColumns) == 0;
+}
+
+void linear_gated(const Context& context, const PackedWeights& weights, const PackedRows& packed,
+                  std::span<const float> bias, const GatedRows& gated, LinearScratch& scratch) {
+  const std::int64_t rows = packed.rows();
+  const std::int64_t pairs = weights.panels() / 2;
+  check_input(context, weights, packed, bias);
+  QUIRE_CHECK(can_gate(weights), "gate and up share a panel");
+  gated.rows.reshape(row_format_for(*context.table, gated.next), rows, pairs * kPanelColumns);
+  if (rows == 0) {
+    return;
+  }
+  const Grid grid = make_grid(weights, pairs, rows, packed.format(), context.pool->threads());
+  scratch.reserve(context.pool->threads(),
+                  2 * kEpilogueFloats * sizeof(float) +
+                      static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
+  const Epilogue epilogue = {.bias = bias};
+  const Call call = {*context.table, weights, packed, {}, 0, epilogue};
+  for_each_piece(context, grid, rows, pairs, [&](const Piece& piece, int thread) {
+    run_gated(call, piece, gated.rows, scratch.of_thread(thread));
   });
 }
 

@@ -61,4 +61,20 @@ struct OutputRows {
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
             const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch);
 
+// Rows that are packed for a product with weights of format `next`.
+struct GatedRows {
+  PackedRows& rows;
+  WeightFormat next = WeightFormat::kF32;
+};
+
+// The first half of a gated MLP for many rows: gated = pack(silu(gate) * up), where gate and up are
+// the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or nothing.
+// The same bits as linear, silu_mul and pack_rows, one after the other, but gate and up never leave
+// the caches. Precondition: can_gate(weights). Cost as linear.
+void linear_gated(const Context& context, const PackedWeights& weights, const PackedRows& packed,
+                  std::span<const float> bias, const GatedRows& gated, LinearScratch& scratch);
+
+// Gate and up are whole panels.
+[[nodiscard]] bool can_gate(const PackedWeights& weights);
+
 }  // namespace quire::kernels

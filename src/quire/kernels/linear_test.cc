@@ -19,6 +19,7 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/elementwise.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/reference.h"
@@ -99,6 +100,58 @@ class LinearTest : public test::OnEveryIsa {
   ThreadPool pool_{2};
   Context context() { return on(pool_); }
 };
+
+// The packed input of the product after a gated one, part by part.
+std::vector<std::byte> bytes_of(PackedRows& rows) {
+  const std::int64_t values = rows.rows() * rows.steps() * kStepDepth;
+  const auto bytes = static_cast<std::size_t>(values * value_bytes(rows.format()));
+  std::vector<std::byte> all(rows.values(0), rows.values(0) + bytes);
+  if (rows.format() == RowFormat::kInt8) {
+    const auto groups = static_cast<std::size_t>(values / kStepDepth);
+    const auto scales = std::as_bytes(std::span(rows.scales(0), groups));
+    const auto offsets = std::as_bytes(std::span(rows.offsets(0), groups));
+    all.insert(all.end(), scales.begin(), scales.end());
+    all.insert(all.end(), offsets.begin(), offsets.end());
+  }
+  return all;
+}
+
+TEST_P(LinearTest, GatedRowsAreThoseOfTheStepsOneByOne) {
+  constexpr std::int64_t kDepth = 96;
+  for (const WeightFormat format : test::kFormats) {
+    for (const std::int64_t width : {32, 160, 1152}) {
+      const PackedWeights w = random_weights(context(), format, {2 * width, kDepth}, 1);
+      const std::vector<float> bias = random_floats(1, 2 * width, 2);
+      for (const std::int64_t rows : {1, 16, 33, 64, 300}) {
+        const std::vector<float> x = random_floats(rows, kDepth, 3);
+        for (const std::span<const float> with : {std::span<const float>(), std::span(bias)}) {
+          std::vector<float> gated(static_cast<std::size_t>(rows * width));
+          silu_mul(context(), multiply(context(), w, x, rows, {.bias = with}), rows, width, gated);
+          PackedRows input, expected, result;
+          pack_rows(context(), format, {gated, width, rows, width}, expected);
+
+          LinearScratch scratch;
+          pack_rows(context(), format, {x, kDepth, rows, kDepth}, input);
+          linear_gated(context(), w, input, with, {result, format}, scratch);
+          EXPECT_EQ(result.rows(), rows);
+          EXPECT_EQ(result.depth(), width);
+          EXPECT_EQ(bytes_of(result), bytes_of(expected))
+              << format_name(format) << " " << rows << " rows, width " << width;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, GateAndUpInOnePanelCannotBeGatedTogether) {
+  const auto can = [&](std::int64_t columns) {
+    return can_gate(random_weights(context(), WeightFormat::kBf16, {columns, 32}, 1));
+  };
+  EXPECT_TRUE(can(64));
+  EXPECT_FALSE(can(32));
+  EXPECT_FALSE(can(96));
+  EXPECT_FALSE(can(100));
+}
 
 TEST_P(LinearTest, MatchesDoublePrecision) {
   for (const auto& [format, s] :

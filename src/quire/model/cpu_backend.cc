@@ -38,6 +38,9 @@ using base::Stopwatch;
 using device::AlignedBuffer;
 using tensor::PagedKVView;
 
+// From so many rows on gate and up of a step would not fit the caches.
+constexpr std::int64_t kGatedRows = 64;
+
 // What all layers with one window share during a step.
 struct WindowPlan {
   std::int32_t window_tokens = 0;
@@ -108,10 +111,11 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
   AlignedBuffer<float> attended;            // [T, Q]
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
-  AlignedBuffer<float> gate_up;             // [T, 2 I]
-  AlignedBuffer<float> gated;               // [T, I]
+  AlignedBuffer<float> gate_up;             // [T, 2 I], of few rows
+  AlignedBuffer<float> gated;               // [T, I], of few rows
   AlignedBuffer<float> logits;              // [S, V]
   kernels::PackedRows packed;               // the input of the matrix product in hand
+  kernels::PackedRows packed_gated;         // [T, I], of many rows
   kernels::RotaryTable key_rotary;          // rows as batch.positions
   std::vector<WindowPlan> plans;            // one per distinct window
   attention::PlanMaker plan_maker;
@@ -275,11 +279,23 @@ void CpuBackend::mlp_block(const LayerWeights& layer, std::span<float> x, std::i
                            Stopwatch& watch) {
   const auto h = rows_of(normed, rows, config.hidden_size);
   kernels::rms_norm(context, x, layer.mlp_norm, config.norm_epsilon, rows, h);
+  const kernels::PackedWeights& pair = layer.gate_up.weights;
+  const kernels::PackedWeights& down = layer.down.weights;
+  if (rows >= kGatedRows && kernels::can_gate(pair)) {
+    watch.lap(timing.other);
+    kernels::pack_rows(context, pair.format(), {h, pair.depth(), rows, pair.depth()}, packed);
+    kernels::linear_gated(context, pair, packed, layer.gate_up.bias, {packed_gated, down.format()},
+                          linear_scratch);
+    kernels::linear(context, down, packed_gated, {x, down.columns()},
+                    {.bias = layer.down.bias, .accumulate = true}, linear_scratch);
+    watch.lap(timing.linear);
+    return;
+  }
   const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
-  linear(layer.gate_up.weights, h, rows, both, {.bias = layer.gate_up.bias}, watch);
+  linear(pair, h, rows, both, {.bias = layer.gate_up.bias}, watch);
   const auto inner = rows_of(gated, rows, config.intermediate_size);
   kernels::silu_mul(context, both, rows, config.intermediate_size, inner);
-  linear(layer.down.weights, inner, rows, x, {.bias = layer.down.bias, .accumulate = true}, watch);
+  linear(down, inner, rows, x, {.bias = layer.down.bias, .accumulate = true}, watch);
 }
 
 Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,

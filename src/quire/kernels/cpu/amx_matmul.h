@@ -116,6 +116,19 @@ void bf16_tiles(const MatmulTask& t, const DepthRange& range, int row, int rows,
   store_sums<kTwoBlocks>(sums);
 }
 
+// What is multiplied after depth block [step, step + block_steps) of a panel: the same of the next
+// panel, else the next block of the first, else what the thread comes to then. Null: unknown.
+inline const std::byte* next_block(const MatmulTask& t, int panel, int step, int block_steps) {
+  if (panel + 1 < t.panels) {
+    return t.weights + static_cast<std::size_t>(panel + 1) * t.panel_bytes +
+           static_cast<std::size_t>(step) * kTileStepBytes;
+  }
+  if (step + block_steps < t.steps) {
+    return t.weights + static_cast<std::size_t>(step + block_steps) * kTileStepBytes;
+  }
+  return t.next_weights;
+}
+
 // Full pairs of row blocks. Rows and one panel of a depth block stay in the second cache; while one
 // panel is used, the next is fetched, a share per row pair, and so are the sums that come next.
 void bf16_paired_rows(const MatmulTask& t, int rows) {
@@ -127,12 +140,13 @@ void bf16_paired_rows(const MatmulTask& t, int rows) {
       const bool last_panel = p + 1 == t.panels;
       DepthRange range = {.panel = t.weights + static_cast<std::size_t>(p) * t.panel_bytes,
                           .first_step = s,
-                          .steps = min_int(kBlockSteps, t.steps - s),
-                          .prefetch_lines = rows > 32 && !last_panel ? lines : 0};
-      const std::byte* next = range.panel + (last_panel ? 0 : t.panel_bytes) +
-                              static_cast<std::size_t>(s) * kTileStepBytes;
+                          .steps = min_int(kBlockSteps, t.steps - s)};
+      const std::byte* next = next_block(t, p, s, kBlockSteps);
+      range.prefetch_lines = rows > 32 && next != nullptr ? lines : 0;
       for (int row = 0; row < rows; row += 32) {
-        range.prefetch = next + static_cast<std::ptrdiff_t>(row / 32) * range.steps * lines * 64;
+        if (next != nullptr) {
+          range.prefetch = next + static_cast<std::ptrdiff_t>(row / 32) * range.steps * lines * 64;
+        }
         float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
         float* below = row + 32 < rows ? out + 32 * t.out_stride
                        : last_panel    ? nullptr
