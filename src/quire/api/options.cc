@@ -87,7 +87,9 @@ Status LLMOptions::validate() const {
   }
   QUIRE_TRY_STATUS(check_name("dtype", dtype, {"auto", "float32", "bfloat16", "float16"}));
   QUIRE_TRY_STATUS(check_name("kv_dtype", kv_dtype, {"auto", "float32", "bfloat16", "float16"}));
-  QUIRE_TRY_STATUS(check_name("quantize", quantize, {"", "q8g32", "q4g32"}));
+  if (!quantize.empty()) {
+    QUIRE_TRY_STATUS(check_name("quantize", quantize, {"q8g32", "q4g32"}));
+  }
   if (cache_weights && store.empty()) {
     return {ErrorCode::kInvalidArgument,
             "cache_weights needs a store to keep packed weights in; name a directory as store"};
