@@ -69,8 +69,8 @@ struct GatedRows {
 
 // The first half of a gated MLP for many rows: gated = pack(silu(gate) * up), where gate and up are
 // the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or nothing.
-// The same bits as linear, silu_mul and pack_rows, one after the other, but gate and up never leave
-// the caches. Precondition: can_gate(weights). Cost as linear.
+// The same bits as linear, silu_mul and pack_rows, one after the other, but of gate and up only a
+// few panels are there at a time. Precondition: can_gate(weights). Cost as linear.
 void linear_gated(const Context& context, const PackedWeights& weights, const PackedRows& packed,
                   std::span<const float> bias, const GatedRows& gated, LinearScratch& scratch);
 
