@@ -376,6 +376,19 @@ TEST(Chunks, ThePreviewOfAnExactCompositionNamesTheBlocksThatTheRunThenHolds) {
   }
 }
 
+TEST(Chunks, AQueryAloneRunsAgainAndBehindThePlainPromptThatItEquals) {
+  ChunkedLLM llm = open_demo({}, {.block_tokens = 8});
+  const Ids query = read_goldens(1).front().joined();
+  const auto plain = must(llm.llm().generate(query, greedy(8))).token_ids;
+  CompositionSpec spec{.without_system = true};
+  spec.query_chunk_id = must(llm.register_chunk({.content = query, .type = ChunkType::kQuery}));
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
+    spec.mode = mode;
+    EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy(8))).token_ids, plain);
+    EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy(8))).token_ids, plain);
+  }
+}
+
 TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
   ChunkedLLM llm = open_demo();
   int base = 0;

@@ -46,12 +46,14 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool a
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
                    std::vector<SealedRun> sealed, std::int32_t open_position)
     : Sequence(shared, tokens, false) {
+  composed_ = true;
   sealed_ = std::move(sealed);
   open_.start_position = open_position;
 }
 
 Sequence Sequence::fork() const {
   Sequence copy(*shared_, tokens_, adopts_, {}, salt_);
+  copy.composed_ = composed_;
   copy.sealed_ = sealed_;
   copy.open_ = {
       .blocks = open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),

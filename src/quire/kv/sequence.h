@@ -46,7 +46,8 @@ class Sequence {
   // it is.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
            SessionRef session = {}, std::string_view salt = {});
-  // A sequence behind `sealed` runs; `tokens` are its own, from `open_position` on.
+  // A sequence behind `sealed` runs, if any; `tokens` are its own, from `open_position` on. Not
+  // plain even without a run: it has no salt and adopts nothing, so the index is not for it.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
            std::int32_t open_position);
 
@@ -62,7 +63,7 @@ class Sequence {
   [[nodiscard]] const OpenRun& open() const { return open_; }
   // Tokens that may be written without another `extend`.
   [[nodiscard]] std::int32_t room() const { return room_; }
-  [[nodiscard]] bool is_plain() const { return sealed_.empty(); }
+  [[nodiscard]] bool is_plain() const { return !composed_; }
   [[nodiscard]] bool adopts() const { return adopts_; }
   [[nodiscard]] SessionRef session() const { return session_; }
   void assign(SessionRef session) { session_ = session; }
@@ -101,6 +102,7 @@ class Sequence {
   OpenRun open_;
   std::int32_t room_ = 0;
   bool adopts_ = false;
+  bool composed_ = false;
   SessionRef session_;
   std::string salt_;
 };

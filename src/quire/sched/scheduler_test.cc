@@ -382,6 +382,18 @@ TEST(Scheduler, ACompositionComputesOnlyWhatIsBehindItsSegments) {
   EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
 }
 
+TEST(Scheduler, ACompositionOfNoSegmentTakesNothingFromThePrefixCache) {
+  FakeEngine engine({.num_blocks = 8, .block_tokens = 2}, {});
+  ASSERT_TRUE(engine.submit(1, prompt_of(5), 1).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+5!");
+  ASSERT_EQ(engine.ledger.match(prompt_of(5), ""), 4);
+  const Result<SeqId> id = engine.ledger.compose({}, {.tokens = prompt_of(5)});
+  ASSERT_TRUE(engine.scheduler.submit({.id = {2}, .sequence = *id, .max_new_tokens = 1}).ok());
+  const StepPlan plan = engine.scheduler.plan();
+  EXPECT_EQ(show(plan), "admit 2 2:0+5!");
+  EXPECT_TRUE(engine.scheduler.commit(plan).ok());
+}
+
 TEST(Scheduler, ACompositionThatCannotFitOrHasNothingToComputeIsRefusedAndLeftToItsOwner) {
   FakeEngine engine({.num_blocks = 6, .block_tokens = 2}, {});
   const SeqId long_one = composed(engine.ledger, 9);
