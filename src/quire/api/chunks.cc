@@ -69,8 +69,19 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
             "a composition has exactly one system chunk; give a system prompt, or say "
             "without_system"};
   }
-  const auto add = [&](std::span<const ChunkContent> chunks) -> Result<std::vector<std::string>> {
-    QUIRE_TRY(const auto added, service->register_chunks(chunks, interrupted, run.counted));
+  std::vector<ChunkContent> chunks;
+  chunks.reserve(prompt.contexts.size() + 2);
+  if (prompt.system) {
+    chunks.push_back({.content = *prompt.system, .type = ChunkType::kSystemPrompt});
+  }
+  for (const Prompt& context : prompt.contexts) {
+    chunks.push_back({.content = context});
+  }
+  chunks.push_back({.content = prompt.query, .type = ChunkType::kQuery});
+  run.spec = &how;
+  QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
+  const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
+    QUIRE_TRY(const auto added, service->register_chunks(next, interrupted, run.counted));
     std::vector<std::string> ids;
     for (const ChunkService::Registered& chunk : added) {
       registered.push_back(chunk);
@@ -80,18 +91,16 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   };
   CompositionSpec spec = how;
   spec.system_chunk_id.clear();
+  auto rest = std::span(chunks);
   if (prompt.system) {
-    const ChunkContent system{.content = *prompt.system, .type = ChunkType::kSystemPrompt};
-    QUIRE_TRY(auto ids, add({&system, 1}));
+    QUIRE_TRY(auto ids, add(rest.first(1)));
     spec.system_chunk_id = std::move(ids.front());
+    rest = rest.subspan(1);
   }
-  std::vector<ChunkContent> chunks;
-  chunks.reserve(prompt.contexts.size() + 1);
-  for (const Prompt& context : prompt.contexts) {
-    chunks.push_back({.content = context, .options = {.anchor = anchor_of(spec)}});
+  for (ChunkContent& context : rest.first(prompt.contexts.size())) {
+    context.options.anchor = anchor_of(spec);
   }
-  chunks.push_back({.content = prompt.query, .type = ChunkType::kQuery});
-  QUIRE_TRY(spec.context_chunk_ids, add(chunks));
+  QUIRE_TRY(spec.context_chunk_ids, add(rest));
   spec.query_chunk_id = std::move(spec.context_chunk_ids.back());
   spec.context_chunk_ids.pop_back();
   run.spec = &spec;

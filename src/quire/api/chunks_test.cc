@@ -509,6 +509,66 @@ TEST(Chunks, WithoutDeduplicationEveryRegistrationHasItsOwnBlocks) {
   EXPECT_EQ(stats_of(llm)["blocks_free"], free_blocks);
 }
 
+// What a failed call may not have changed.
+struct Held {
+  std::vector<std::string> chunks;
+  std::int64_t hits = 0, misses = 0, evictions = 0, bytes = 0;
+  bool operator==(const Held&) const = default;
+};
+
+Held held(ChunkedLLM& llm) {
+  const ChunkStats stats = must(llm.chunk_stats());
+  Held held{.hits = stats.cache_hits,
+            .misses = stats.cache_misses,
+            .evictions = stats.evictions,
+            .bytes = stats.memory_used_bytes};
+  for (const ChunkInfo& chunk : must(llm.list_chunks())) {
+    held.chunks.push_back(chunk.chunk_id + " " + std::to_string(chunk.access_count));
+  }
+  return held;
+}
+
+TEST(Chunks, AGenerationThatIsRefusedUsesComputesAndEvictsNothing) {
+  ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.max_chunks = 3}).value();
+  ChunkedPrompt prompt{.system = Prompt(some_ids(20, 1)),
+                       .contexts = {Prompt(some_ids(30, 3))},
+                       .query = Prompt(some_ids(7, 2))};
+  ASSERT_TRUE(llm.generate(prompt, {}, {.max_tokens = 2}).ok());
+  const Held before = held(llm);
+  prompt.contexts.front() = Prompt(some_ids(31, 4));
+  const auto refused = [&](const CompositionSpec& how, const SamplingParams& params) {
+    EXPECT_FALSE(llm.generate(prompt, how, params).ok());
+    EXPECT_EQ(held(llm), before);
+  };
+  refused({.mode = ReuseMode::kExact, .positions = Positions::kParallel}, {});
+  refused({.mode = ReuseMode::kIndependent, .positions = Positions::kFixed, .fixed = {0, 20}}, {});
+  refused({.mode = ReuseMode::kBlend, .blend = {.share = 2}}, {});
+  refused({}, {.stop_token_ids = {1 << 20}});
+  prompt.contexts.emplace_back(Ids{1 << 20});
+  refused({}, {});
+}
+
+TEST(Chunks, ACompositionThatCanNeverFitComputesAndEvictsNothing) {
+  // 24 blocks, of which chunks hold 12: a system chunk of 6 and a context of 4.
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  ASSERT_EQ(stats_of(llm)["blocks_free"], 24);
+  const Ids system = some_ids(48, 1);
+  CompositionSpec spec;
+  spec.system_chunk_id =
+      must(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}));
+  spec.context_chunk_ids = {must(llm.register_chunk({.content = some_ids(32, 2)}))};
+  spec.query_chunk_id =
+      must(llm.register_chunk({.content = some_ids(8, 3), .type = ChunkType::kQuery}));
+  spec.mode = ReuseMode::kIndependent;  // other KV of the context than there is
+  const Held before = held(llm);
+  const auto refused = llm.generate_from_chunks(spec, greedy(200));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOverflow);
+  EXPECT_EQ(refused.error().free_bytes, 24 * stats_of(llm)["block_bytes"]);
+  EXPECT_EQ(held(llm), before);
+}
+
 TEST(Chunks, AGenerationWhoseChunksDoNotFitBesideEachOtherIsToldSo) {
   ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.max_chunks = 2}).value();
   ChunkedPrompt prompt{.system = Prompt(some_ids(20, 1)), .query = Prompt(some_ids(7, 2))};

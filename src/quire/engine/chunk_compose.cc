@@ -91,11 +91,49 @@ Status ChunkService::check_positions(const kv::ResolvedComposition& composition)
                         limit, "; use fewer or shorter chunks")};
 }
 
+std::int32_t ChunkService::max_new_tokens(const Run& run,
+                                          const kv::ResolvedComposition& composition) const {
+  if (run.kind != RequestKind::kGenerate) {
+    return 0;
+  }
+  // The KV of the last sampled token is never needed, so one more token than positions fits.
+  const std::int64_t room = engine_.model_config().max_positions - composition.query.position -
+                            std::ssize(*composition.query.chunk->tokens) + std::int64_t{1};
+  return static_cast<std::int32_t>(std::min<std::int64_t>(run.params->max_tokens, room));
+}
+
+// What the scheduler asks of a request, before chunks are computed for it and others evicted.
+Status ChunkService::check_fits(const Run& run, const kv::ResolvedComposition& composition) const {
+  const kv::Ledger& ledger = this->ledger();
+  const bool plain = composition.mode == ReuseMode::kExact;
+  const std::int64_t own =
+      plain ? composition.num_tokens() : std::ssize(*composition.query.chunk->tokens);
+  const std::int64_t more = std::max(max_new_tokens(run, composition), 1) - 1;
+  std::int64_t needed = ledger.min_blocks(own + more);
+  for (const kv::Part& part : composition.parts) {
+    needed += plain ? 0 : ledger.min_blocks(std::ssize(*part.chunk->tokens));
+  }
+  const std::int64_t all = ledger.config().num_blocks;
+  if (needed <= all) {
+    return {};
+  }
+  const std::int64_t block_bytes = engine_.counters_.block_bytes;
+  return Error{
+      .code = ErrorCode::kOverflow,
+      .message = base::str_cat(
+          "the composition needs ", needed, " blocks (", base::format_bytes(needed * block_bytes),
+          ") with its answer, the pool has ", all, " (", base::format_bytes(all * block_bytes),
+          "); use fewer or shorter chunks, lower max_tokens or raise kv_budget"),
+      .needed_bytes = needed * block_bytes,
+      .free_bytes = all * block_bytes};
+}
+
 Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const Run> runs) {
   Compositions compositions;
   for (const Run& run : runs) {
     QUIRE_TRY(auto composition, kv::resolve(registry_, *run.spec, windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));
+    QUIRE_TRY_STATUS(check_fits(run, composition));
     compositions.push_back(std::move(composition));
   }
   return compositions;
@@ -196,17 +234,10 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
                                              const std::set<Name>& started) {
   NewRequest request{.kind = run.kind, .session = run.options.session, .streaming = run.streaming};
-  const std::int64_t length = std::ssize(*composition.query.chunk->tokens);
   if (run.kind == RequestKind::kGenerate) {
-    // The KV of the last sampled token is never needed, so one more token than positions fits.
-    const std::int64_t room = engine_.model_config().max_positions - composition.query.position -
-                              length + std::int64_t{1};
     request.params = *run.params;
-    request.params.max_tokens =
-        static_cast<std::int32_t>(std::min<std::int64_t>(request.params.max_tokens, room));
-  } else {
-    request.params.max_tokens = 0;
   }
+  request.params.max_tokens = max_new_tokens(run, composition);
   request.observer = std::make_shared<Use>(registry_, *run.spec, run.observer);
   if (composition.mode == ReuseMode::kExact) {
     request.prompt = composition.joined();
@@ -289,6 +320,16 @@ Status ChunkService::check_user(const RequestOptions& options) const {
   return SessionService::check_user(
       options, options_.salt,
       "chunks have the salt that the LLM was opened with; give that one, or none");
+}
+
+Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) const {
+  QUIRE_TRY_STATUS(check_user(run.options));
+  QUIRE_TRY_STATUS(engine_.check(*run.params));
+  QUIRE_TRY_STATUS(kv::check_spec(*run.spec, chunks.size(), windowed()));
+  for (const ChunkContent& chunk : chunks) {
+    QUIRE_TRY([[maybe_unused]] const Draft valid, draft(chunk));
+  }
+  return {};
 }
 
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,

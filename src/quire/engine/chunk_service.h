@@ -94,6 +94,9 @@ class ChunkService {
   };
   // kInvalidArgument for another salt than ChunkCacheOptions::salt.
   [[nodiscard]] Status check_user(const RequestOptions& options) const;
+  // What register_chunks() of `chunks`, system and query included, and then submit() of `run` would
+  // refuse whatever is registered. The spec's ids are not read.
+  [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run) const;
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
                                                                      const Interrupt& interrupted);
@@ -188,6 +191,9 @@ class ChunkService {
   [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses);
   [[nodiscard]] Result<Compositions> resolve_known(std::span<const Run> runs);
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
+  [[nodiscard]] std::int32_t max_new_tokens(const Run& run,
+                                            const kv::ResolvedComposition& composition) const;
+  [[nodiscard]] Status check_fits(const Run& run, const kv::ResolvedComposition& composition) const;
   struct Attempt;
   [[nodiscard]] Status advance(std::span<const Run> runs, Attempt& attempt);
   void give_up(Attempt& attempt);  // the caller's thread

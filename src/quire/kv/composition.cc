@@ -65,12 +65,21 @@ Status check_mode(const CompositionSpec& spec, bool windowed) {
   return {};
 }
 
-// Which tokens blend computes again.
-Status check_blend(const Blend& blend, std::int64_t num_tokens) {
-  if (!(blend.share >= 0 && blend.share <= 1)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("recompute is ", blend.share, "; give a share from 0 to 1")};
+Status check_starts(std::span<const std::int32_t> starts, std::size_t num_segments) {
+  if (starts.size() != num_segments) {
+    return invalid(base::str_cat("positions has ", starts.size(), " starts for ", num_segments,
+                                 " segments; give one for each, system and query included"));
   }
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (starts[i] < 0) {
+      return invalid(base::str_cat("positions[", i, "] is ", starts[i], "; give 0 or more"));
+    }
+  }
+  return {};
+}
+
+// Which tokens blend computes again.
+Status check_blended(const Blend& blend, std::int64_t num_tokens) {
   if (blend.selector == Selector::kExplicit) {
     for (const std::int32_t token : blend.tokens) {
       if (token < 0 || token >= num_tokens) {
@@ -90,30 +99,18 @@ std::string before_contexts(const CompositionSpec& spec) {
   return std::string(spec.bos_sink ? kBosVariant : "");
 }
 
-Status place_fixed(const CompositionSpec& spec, ResolvedComposition& composition) {
-  std::vector<Part*> parts;
-  parts.reserve(composition.parts.size() + 1);
-  for (Part& part : composition.parts) {
-    parts.push_back(&part);
+void place_fixed(const CompositionSpec& spec, ResolvedComposition& composition) {
+  for (std::size_t i = 0; i < composition.parts.size(); ++i) {
+    composition.parts[i].position = spec.fixed[i];
   }
-  parts.push_back(&composition.query);
-  if (spec.fixed.size() != parts.size()) {
-    return invalid(base::str_cat("positions has ", spec.fixed.size(), " starts for ", parts.size(),
-                                 " segments; give one for each, system and query included"));
-  }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (spec.fixed[i] < 0) {
-      return invalid(base::str_cat("positions[", i, "] is ", spec.fixed[i], "; give 0 or more"));
-    }
-    parts[i]->position = spec.fixed[i];
-  }
-  return {};
+  composition.query.position = spec.fixed.back();
 }
 
 Status place(const CompositionSpec& spec, std::size_t num_systems,
              ResolvedComposition& composition) {
   if (spec.positions == Positions::kFixed) {
-    return place_fixed(spec, composition);
+    place_fixed(spec, composition);
+    return {};
   }
   std::int64_t next = 0;   // behind what was placed
   std::int64_t start = 0;  // of parallel contexts
@@ -217,6 +214,19 @@ std::vector<TokenId> ResolvedComposition::joined() const {
   return ids;
 }
 
+Status check_spec(const CompositionSpec& spec, std::size_t num_segments, bool windowed) {
+  QUIRE_TRY_STATUS(check_mode(spec, windowed));
+  if (spec.positions == Positions::kFixed) {
+    QUIRE_TRY_STATUS(check_starts(spec.fixed, num_segments));
+  }
+  const double share = spec.blend.share;
+  if (spec.mode == ReuseMode::kBlend && !(share >= 0 && share <= 1)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("recompute is ", share, "; give a share from 0 to 1")};
+  }
+  return {};
+}
+
 Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSpec& spec,
                                     bool windowed) {
   return resolve([&](const std::string& id) { return registry.get(id); }, spec, windowed);
@@ -224,7 +234,8 @@ Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSp
 
 Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec& spec,
                                     bool windowed) {
-  QUIRE_TRY_STATUS(check_mode(spec, windowed));
+  const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
+  QUIRE_TRY_STATUS(check_spec(spec, num_systems + spec.context_chunk_ids.size() + 1, windowed));
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; give system_chunk_id, or say "
@@ -235,7 +246,6 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
             "a composition has exactly one query chunk; give query_chunk_id"};
   }
   ResolvedComposition composition{.mode = spec.mode};
-  const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
   if (num_systems == 1) {
     QUIRE_TRY(Part part, part_of(find, spec.system_chunk_id, ChunkType::kSystemPrompt));
     composition.parts.push_back(std::move(part));
@@ -249,7 +259,7 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
   QUIRE_TRY(composition.query, part_of(find, spec.query_chunk_id, ChunkType::kQuery));
   QUIRE_TRY_STATUS(place(spec, num_systems, composition));
   if (spec.mode == ReuseMode::kBlend) {
-    QUIRE_TRY_STATUS(check_blend(spec.blend, composition.num_tokens()));
+    QUIRE_TRY_STATUS(check_blended(spec.blend, composition.num_tokens()));
   }
   if (spec.computed_in_place && num_systems == 1) {
     QUIRE_TRY_STATUS(set_gaps(composition));
