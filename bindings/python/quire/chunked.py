@@ -17,7 +17,7 @@ from .llm import LLM, Params, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
 from .session import each_whose, whose
 from .stream import Stream
-from .tokenizer import _pass, _set, to_json, to_path
+from .tokenizer import _pass, _set, to_json, to_path, to_text
 
 PREVIEW_CHARACTERS = 60
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
@@ -82,7 +82,7 @@ def _id(chunk_id: Any) -> str:
     if isinstance(chunk_id, Composition):
         raise TypeError("a composition is given as composition=, in place of chunk ids")
     if isinstance(chunk_id, str):
-        return chunk_id
+        return to_text(chunk_id)
     error = ChunkNotFoundError(f"no chunk {reprlib.repr(chunk_id)}: an id is a string of 64 hexadecimal digits")
     error.chunk_id = repr(chunk_id)
     raise error
@@ -547,5 +547,5 @@ class ChunkedLLM(LLM):
             raise InvalidCompositionError("a composition has exactly one query; give query")
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
         whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
-        fields = self._chunks.generate(whole, spec, sampling_params, persist_chunks, whose(session, salt))
+        fields = self._chunks.generate(whole, spec, sampling_params, bool(persist_chunks), whose(session, salt))
         return GenerationOutput(fields)

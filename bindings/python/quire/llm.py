@@ -72,7 +72,7 @@ class LLM:
         _set(options, "deterministic", bool(deterministic))
         budget = kv_budget
         if isinstance(kv_budget, str):
-            budget = _quire.AUTO_BUDGET if kv_budget == "auto" else _quire.parse_bytes(kv_budget)
+            budget = _quire.AUTO_BUDGET if kv_budget == "auto" else _quire.parse_bytes(to_text(kv_budget, "kv_budget"))
         _set(options, "kv_budget", budget, field="kv_budget_bytes")
         _set(options, "max_batch_tokens", max_batch_tokens)
         _set(options, "threads", 0 if threads is None else threads)

@@ -69,7 +69,10 @@ def _joined(parts: Iterable[Blocks]) -> Blocks:
 def _count(num_tokens: Any) -> int:
     if isinstance(num_tokens, bool) or not hasattr(num_tokens, "__index__"):
         raise TypeError(f"a number of tokens is an int, not {num_tokens!r}")
-    return num_tokens.__index__()
+    count = num_tokens.__index__()
+    if abs(count) >= 2**62:
+        raise ValueError(f"no sequence has {count} tokens")
+    return count
 
 
 def _part(part: Any) -> Blocks:

@@ -60,6 +60,10 @@ def test_the_options_of_a_chunk_stand_in_the_signature():
         (lambda llm, ids: llm.abort("1"), TypeError, "request_id cannot be '1'"),
         (lambda llm, ids: llm.infer_from_blocks({3, 4}, 40, [5]), TypeError, "existing_blocks must be a Blocks or a list"),
         (lambda llm, ids: llm.infer_from_blocks([2**40], 4, [5]), ValueError, "list of block ids"),
+        (lambda llm, ids: llm.sequence([5]).rollback(to_length=2**64), ValueError, "no sequence has 18446744073709551616 tokens"),
+        (lambda llm, ids: llm.sequence([5]).rollback(drop=10**30), ValueError, "no sequence has 10{30} tokens"),
+        (lambda llm, ids: llm.sequence([5]).replace(2**63, 2**63, [5]), ValueError, "no sequence has 9223372036854775808"),
+        (lambda llm, ids: quire.LLM(MODEL, kv_budget="\ud800"), ValueError, "is not a size"),
         (lambda llm, ids: ContextManager(llm, mode=None), TypeError, "^mode must be a str"),
         (lambda llm, ids: ContextManager(llm, salt=5), TypeError, "^salt must be a str"),
         (lambda llm, ids: ContextManager(llm).add("x", name=5), TypeError, "^name must be a str"),
@@ -97,6 +101,9 @@ def test_what_is_no_id_names_no_chunk(chunked, ids):
     with pytest.raises(ChunkNotFoundError) as refused:
         chunked.get_chunk(5)
     assert refused.value.chunk_id == "5"
+    assert not chunked.delete_chunk("\ud800")  # a string that no UTF-8 can hold
+    with pytest.raises(ChunkNotFoundError):
+        chunked.generate_from_chunks("\ud800", *ids[1:])
     with pytest.raises(ChunkNotFoundError) as refused:
         ContextManager(chunked).show(chunked.preview_composition(*ids))
     assert len(str(refused.value)) < 300  # a long value is cut
@@ -107,6 +114,13 @@ def test_an_absent_context_is_an_empty_one(chunked):
     assert chunked.generate(context=None, **asked).chunk_ids == chunked.generate(**asked).chunk_ids
     texts = ["Card 4. Ada keeps a goose."]
     assert chunked.generate(context=iter(texts), **asked).chunk_ids == chunked.generate(context=texts, **asked).chunk_ids
+
+
+@pytest.mark.parametrize("no", [False, 0, None, np.bool_(False)])
+def test_chunks_are_not_kept_when_persist_chunks_is_false_in_whatever_way(chunked, no):
+    before = chunked.get_chunk_stats()
+    chunked.generate(system_prompt="A.", query="B?", sampling_params={"max_tokens": 1}, persist_chunks=no)
+    assert chunked.get_chunk_stats() == before
 
 
 def test_records_are_read_only_mappings(chunked, ids):
