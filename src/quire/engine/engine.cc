@@ -356,18 +356,20 @@ std::uint64_t Engine::seed_of(RequestId id) const { return request_seed(options_
 
 Result<bool> Engine::abort(RequestId id) {
   bool found = false;
-  QUIRE_TRY_STATUS(call([&] {
-    const auto it = active_.find(id.value);
-    if (it == active_.end()) {
-      return;
-    }
-    found = true;
-    scheduler_->finish(id);
-    publish_stats();
-    it->second.end(FinishReason::kCancelled);
-    active_.erase(it);
-  }));
+  QUIRE_TRY_STATUS(call([&] { found = abort_now(id); }));
   return found;
+}
+
+bool Engine::abort_now(RequestId id) {
+  const auto it = active_.find(id.value);
+  if (it == active_.end()) {
+    return false;
+  }
+  scheduler_->finish(id);
+  publish_stats();
+  it->second.end(FinishReason::kCancelled);
+  active_.erase(it);
+  return true;
 }
 
 Result<std::int64_t> Engine::clear_prefix_cache() {

@@ -205,6 +205,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Takes back the requests from `first` on that were queued, and the sequences of those that were
   // not.
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
+  // As abort, on the engine thread.
+  bool abort_now(RequestId id);
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
