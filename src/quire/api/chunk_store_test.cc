@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
+#include "quire/store.h"
 
 namespace quire {
 namespace {
@@ -406,6 +409,42 @@ TEST_F(ChunkStore, ContextsGoUnderTheSystemChunkOfTheProcessBefore) {
   const std::string card = llm.register_chunk({.content = some_ids(30, 9)}).value();
   EXPECT_EQ(llm.get_chunk(card).value().anchor, system);
   EXPECT_EQ(stat(llm, "tokens_computed"), 30);
+}
+
+TEST_F(ChunkStore, AChangedChunkIsAsOldAsItWas) {
+  std::string first, last;
+  {
+    ChunkedLLM llm = open();
+    const auto add = [&](std::uint32_t seed) {
+      return llm.register_chunk({.content = some_ids(20, seed), .type = ChunkType::kSystemPrompt})
+          .value();
+    };
+    first = add(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    last = add(2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_TRUE(llm.update_chunk(first, {.metadata_json = R"({"a": 1})"}).ok());
+  }
+  ChunkedLLM llm = open();
+  const std::string card = llm.register_chunk({.content = some_ids(30, 9)}).value();
+  EXPECT_EQ(llm.get_chunk(card).value().anchor, last);
+  EXPECT_EQ(llm.list_chunks().value().front().chunk_id, first);
+}
+
+TEST_F(ChunkStore, TheStoreForgetsAChunkByTheTtlThatItHasNow) {
+  ChunkedLLM llm = open();
+  const auto expires = [&](const std::string& id) {
+    return !Store::open(folder_ / "store").value().find(id).value().expires_at.empty();
+  };
+  const std::string id =
+      llm.register_chunk({.content = some_ids(20, 1), .options = {.ttl_seconds = 600}}).value();
+  EXPECT_TRUE(expires(id));
+  ASSERT_TRUE(llm.update_chunk(id, {.metadata_json = R"({"a": 1})"}).ok());
+  EXPECT_TRUE(expires(id));
+  ASSERT_TRUE(llm.update_chunk(id, {.ttl_seconds = std::optional<double>()}).ok());
+  EXPECT_FALSE(expires(id));
+  ASSERT_TRUE(llm.update_chunk(id, {.ttl_seconds = 60}).ok());
+  EXPECT_TRUE(expires(id));
 }
 
 TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
@@ -162,6 +164,86 @@ TEST(ChunksThreads, ClosingWhileOthersRegisterAndComposeEndsThemWithClosed) {
   for (std::thread& thread : threads) {
     thread.join();
   }
+}
+
+// Room for a prefill to take a while: few tokens a step.
+ChunkedLLM open_slow() {
+  return ChunkedLLM::open(kModel, here({.max_batch_tokens = 4, .threads = 1})).value();
+}
+
+// Two calls wait for one prefill. `late` comes when `first` is at work; `interrupts_first` says
+// which of the two gives up once both wait.
+using InterruptedCall = std::function<Status(const Interrupt&)>;
+void expect_one_stays(const InterruptedCall& first, const InterruptedCall& late, LLM& llm,
+                      bool interrupts_first) {
+  std::atomic<bool> both_wait = false;
+  Status first_ended;
+  std::thread other([&] { first_ended = first([&] { return interrupts_first && both_wait; }); });
+  while (stat(llm, "requests_running") == 0) {
+    std::this_thread::yield();
+  }
+  const Status late_ended = late([&] {
+    both_wait = true;
+    return !interrupts_first;
+  });
+  other.join();
+  const Status& gave_up = interrupts_first ? first_ended : late_ended;
+  const Status& stayed = interrupts_first ? late_ended : first_ended;
+  ASSERT_FALSE(gave_up.ok()) << "the prefill was over before anybody gave up";
+  EXPECT_EQ(gave_up.error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(stayed.ok()) << stayed.error().message;
+}
+
+TEST(ChunksThreads, WhoGivesUpAnEqualRegistrationTakesItFromNobody) {
+  for (const bool interrupts_first : {false, true}) {
+    ChunkedLLM llm = open_slow();
+    const auto registers = [&](const Interrupt& interrupted) {
+      const auto id = llm.register_chunk({.content = ids_for(0, 1500)}, interrupted);
+      return id.ok() ? Status() : Status(id.error());
+    };
+    expect_one_stays(registers, registers, llm.llm(), interrupts_first);
+    EXPECT_EQ(llm.list_chunks().value().size(), 1);
+  }
+}
+
+TEST(ChunksThreads, WhoGivesUpAnEqualCompositionTakesItFromNobody) {
+  for (const bool interrupts_first : {false, true}) {
+    ChunkedLLM llm = open_slow();
+    CompositionSpec spec{.mode = ReuseMode::kIndependent};
+    spec.system_chunk_id =
+        llm.register_chunk({.content = ids_for(0, 5), .type = ChunkType::kSystemPrompt}).value();
+    spec.context_chunk_ids = {llm.register_chunk({.content = ids_for(1, 1500)}).value()};
+    spec.query_chunk_id =
+        llm.register_chunk({.content = ids_for(2, 5), .type = ChunkType::kQuery}).value();
+    const auto generates = [&](const Interrupt& interrupted) {
+      const auto output = llm.generate_from_chunks(spec, {.max_tokens = 2}, interrupted);
+      return output.ok() ? Status() : Status(output.error());
+    };
+    expect_one_stays(generates, generates, llm.llm(), interrupts_first);
+  }
+}
+
+TEST(ChunksThreads, APrefillThatNobodyWaitsForEnds) {
+  ChunkedLLM llm = open_slow();
+  std::atomic<int> waiting = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      bool counted = false;
+      const auto id = llm.register_chunk({.content = ids_for(0, 1500)}, [&] {
+        waiting += std::exchange(counted, true) ? 0 : 1;
+        return waiting == 2;
+      });
+      ASSERT_FALSE(id.ok());
+      EXPECT_EQ(id.error().code, ErrorCode::kCancelled);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(stat(llm, "requests_running"), 0);
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_TRUE(llm.list_chunks().value().empty());
 }
 
 }  // namespace

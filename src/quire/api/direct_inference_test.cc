@@ -108,6 +108,25 @@ TEST(DirectInference, PlainBlockIdsAreTakenWhereTheyMeanOneThing) {
             ErrorCode::kInvalidComposition);
 }
 
+// Sequences of one prompt have the same blocks: of twelve there are twenty to the twelfth lists.
+TEST(DirectInference, PlainBlockIdsOfManyEqualSequencesAreTakenAtOnce) {
+  ChunkedLLM llm = open_chunked();
+  Ids prompt = some_ids(33, 28);
+  std::vector<Sequence> equal;
+  for (int i = 0; i < 20; ++i) {
+    equal.push_back(llm.llm().sequence(prompt).value());
+  }
+  const std::vector<std::int32_t> ids(12, equal.front().blocks().value().block_ids().front());
+  const BlockList found = llm.llm().find_blocks(ids, std::int64_t{12} * 33).value();
+  EXPECT_EQ(found.num_tokens(), 12 * 33);
+  EXPECT_THAT(llm.llm().find_blocks(ids, std::int64_t{13} * 33).error().message,
+              HasSubstr("not those of any"));
+  prompt.back() += 1;  // its last token has no KV yet
+  const Sequence other = llm.llm().sequence(prompt).value();
+  EXPECT_THAT(llm.llm().find_blocks(ids, std::int64_t{12} * 33).error().message,
+              HasSubstr("several things"));
+}
+
 // Each run has another place in each list, and both are in the same steps.
 TEST(DirectInference, ListsThatShareRunsInOtherPlacesRunTogether) {
   ChunkedLLM llm = open_chunked();

@@ -1,10 +1,15 @@
 // Many threads on one LLM; run under ThreadSanitizer in CI.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/llm.h"
+#include "quire/sequence.h"
 
 namespace quire {
 namespace {
@@ -61,6 +66,36 @@ TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
     if (name == "blocks_in_use" || name == "requests_running" || name == "requests_waiting") {
       EXPECT_EQ(value, 0) << name;
     }
+  }
+}
+
+// Others that ask meanwhile take nothing from the answer.
+TEST(LLMThreads, StatsShowWhatTheirCallerHasGivenUpBefore) {
+  auto opened = LLM::open(kModel, here({.block_tokens = 8, .threads = 1}));
+  ASSERT_TRUE(opened.ok());
+  LLM llm = std::move(opened).value();
+  std::atomic<bool> done = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i) {
+    others.emplace_back([&] {
+      while (!done) {
+        EXPECT_TRUE(llm.stats().ok());
+      }
+    });
+  }
+  for (int turn = 0; turn < 400; ++turn) {
+    {
+      const auto held = llm.sequence(ids_for(0, 0));
+    }
+    const double in_use = stat(llm, "blocks_in_use");
+    EXPECT_EQ(in_use, 0) << "turn " << turn;
+    if (in_use != 0) {
+      break;
+    }
+  }
+  done = true;
+  for (std::thread& thread : others) {
+    thread.join();
   }
 }
 

@@ -341,8 +341,10 @@ Result<SequenceDiff> Sequence::diff(const Sequence& other) const {
                     .left = {differ.in1, left->tokens.end()},
                     .right = {differ.in2, right->tokens.end()}};
   std::vector<std::int32_t> mine = left->blocks, theirs = right->blocks, both;
-  std::ranges::sort(mine);
-  std::ranges::sort(theirs);
+  for (std::vector<std::int32_t>* const blocks : {&mine, &theirs}) {
+    std::erase(*blocks, -1);  // what a window has freed
+    std::ranges::sort(*blocks);
+  }
   std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
   diff.shared_blocks = same_pool ? std::ssize(both) : 0;
   return diff;

@@ -191,6 +191,14 @@ TEST(Sequence, RolledBackBehindItsWindowItGoesOnAsBefore) {
   }
 }
 
+TEST(Sequence, BlocksThatTheWindowHasFreedAreSharedWithNobody) {
+  LLM llm = LLM::open(source_path("tests/golden/model/mistral_window"),
+                      here({.block_tokens = 8, .threads = 1, .prefix_cache = false}))
+                .value();
+  const auto of = [&](TokenId id) { return llm.sequence(Ids(60, id)).value(); };
+  EXPECT_EQ(of(20).diff(of(21)).value().shared_blocks, 0);
+}
+
 TEST(Sequence, AnEditEqualsComputingTheEditedIdsAnew) {
   LLM llm = open_demo();
   const Ids ids = some_ids(90, 11);

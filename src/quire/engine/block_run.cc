@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -142,79 +143,95 @@ std::vector<BlockRun> SequenceService::known_runs() const {
 
 namespace {
 
+// What block ids mean, or the first of them.
+struct Meaning {
+  std::vector<BlockRun> runs;   // none: nothing
+  std::vector<TokenId> tokens;  // of all of them
+  bool several = false;         // other runs would have other tokens
+};
+
+void add(Meaning other, Meaning& meaning) {
+  if (meaning.runs.empty()) {
+    meaning = std::move(other);
+  } else {
+    meaning.several = meaning.several || other.several || other.tokens != meaning.tokens;
+  }
+}
+
 // Follows block ids as far as known runs explain them: a run explains the blocks that it consists
-// of, the last one may be used in part, and nothing is anybody's guess.
+// of, the last one may be used in part, and nothing is anybody's guess. Many runs may have the same
+// blocks: what follows a place is looked at once, however many ways lead there.
 class RunFinder {
  public:
-  using Path = std::vector<BlockRun>;
-  RunFinder(std::span<const BlockRun> known, std::int64_t block_tokens)
-      : known_(known), block_tokens_(block_tokens) {}
+  // An error for a run that has gone.
+  using TokensOf = std::function<Result<std::vector<TokenId>>(const BlockRun& run)>;
+  RunFinder(std::span<const BlockRun> known, std::int64_t block_tokens, TokensOf tokens_of)
+      : known_(known), block_tokens_(block_tokens), tokens_of_(std::move(tokens_of)) {}
 
-  // All ways to explain `blocks` with `tokens` tokens.
-  [[nodiscard]] std::vector<Path> find(std::span<const std::int32_t> blocks, std::int64_t tokens) {
-    follow(blocks, tokens);
-    return std::move(found_);
+  // Of `blocks` with `tokens` tokens.
+  [[nodiscard]] Meaning find(std::span<const std::int32_t> blocks, std::int64_t tokens) {
+    places_[{0, 0}] = {};
+    for (auto at = places_.begin(); at != places_.end(); ++at) {  // what it adds comes later
+      const auto& [place, before] = *at;
+      for (const BlockRun& run : known_) {
+        follow(run, place, blocks.subspan(place.first), tokens - place.second, before);
+      }
+    }
+    return std::move(whole_);
   }
 
  private:
-  void follow(std::span<const std::int32_t> rest, std::int64_t left) {
-    for (const BlockRun& run : known_) {
-      const std::size_t common = std::min(rest.size(), run.blocks.size());
-      if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
-        continue;
-      }
-      const std::int64_t room = static_cast<std::int64_t>(common) * block_tokens_;
-      const bool ends = common == rest.size() && left <= run.tokens &&
-                        left > room - block_tokens_ && left <= room + 1;
-      path_.push_back(run);
-      if (ends) {
-        path_.back().tokens = left;
-        found_.push_back(path_);
-      } else if (common < rest.size() && left > run.tokens) {
-        follow(rest.subspan(common), left - run.tokens);
-      }
-      path_.pop_back();
+  using Place = std::pair<std::size_t, std::int64_t>;  // blocks and tokens that are explained
+
+  void follow(const BlockRun& run, Place place, std::span<const std::int32_t> rest,
+              std::int64_t left, const Meaning& before) {
+    const std::size_t common = std::min(rest.size(), run.blocks.size());
+    if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
+      return;
+    }
+    const std::int64_t room = static_cast<std::int64_t>(common) * block_tokens_;
+    const bool ends = common == rest.size() && left >= 0 && left <= run.tokens &&
+                      left > room - block_tokens_ && left <= room + 1;
+    const bool goes_on = common < rest.size() && left > run.tokens;
+    if (!ends && !goes_on) {
+      return;
+    }
+    Meaning meaning = before;
+    meaning.runs.push_back(run);
+    meaning.runs.back().tokens = ends ? left : run.tokens;
+    if (const auto tokens = tokens_of_(meaning.runs.back()); tokens.ok()) {
+      meaning.tokens.insert(meaning.tokens.end(), tokens->begin(), tokens->end());
+      add(std::move(meaning),
+          ends ? whole_ : places_[{place.first + common, place.second + run.tokens}]);
     }
   }
 
   std::span<const BlockRun> known_;
   std::int64_t block_tokens_;
-  Path path_;
-  std::vector<Path> found_;
+  TokensOf tokens_of_;
+  std::map<Place, Meaning> places_;
+  Meaning whole_;
 };
 
 }  // namespace
 
-Result<std::vector<TokenId>> SequenceService::joined_tokens(std::span<const BlockRun> runs) const {
-  std::vector<TokenId> joined;
-  for (const BlockRun& run : runs) {
-    QUIRE_TRY(const auto tokens, tokens_of(run));
-    joined.insert(joined.end(), tokens.begin(), tokens.end());
-  }
-  return joined;
-}
-
 Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::int32_t> blocks,
                                                          std::int64_t tokens) {
-  using Path = RunFinder::Path;
-  return engine_.ask<Path>([&]() -> Result<Path> {
-    const std::vector<BlockRun> known = known_runs();
-    std::vector<Path> found = RunFinder(known, ledger().config().block_tokens).find(blocks, tokens);
-    bool one_meaning = !found.empty();
-    for (const Path& other : found) {
-      QUIRE_TRY(const auto first, joined_tokens(found.front()));
-      QUIRE_TRY(const auto meaning, joined_tokens(other));
-      one_meaning = one_meaning && meaning == first;
+  using Runs = std::vector<BlockRun>;
+  return engine_.ask<Runs>([&]() -> Result<Runs> {
+    const Runs known = known_runs();
+    RunFinder finder(known, ledger().config().block_tokens,
+                     [this](const BlockRun& run) { return tokens_of(run); });
+    Meaning meaning = finder.find(blocks, tokens);
+    if (!meaning.runs.empty() && !meaning.several) {
+      return std::move(meaning.runs);
     }
-    if (one_meaning) {
-      return std::move(found.front());
-    }
-    return Error{
-        .code = ErrorCode::kInvalidComposition,
-        .message = base::str_cat(
-            blocks.size(), " block ids with ", tokens, " tokens ",
-            found.empty() ? "are not those of any chunk or sequence" : "could mean several things",
-            "; give the handle that chunk_blocks, a sequence or a context returned")};
+    return Error{.code = ErrorCode::kInvalidComposition,
+                 .message = base::str_cat(
+                     blocks.size(), " block ids with ", tokens, " tokens ",
+                     meaning.runs.empty() ? "are not those of any chunk or sequence"
+                                          : "could mean several things",
+                     "; give the handle that chunk_blocks, a sequence or a context returned")};
   });
 }
 

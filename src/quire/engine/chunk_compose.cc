@@ -172,8 +172,8 @@ Result<ChunkService::Pending> ChunkService::start_part(const kv::Part& part, Att
   const bool wants_bos = part.key.before == kv::kBosVariant && !bos_;
   const Name name =
       wants_bos ? Name("", {.before = part.key.before}) : Name(part.chunk->id, part.key);
-  if (const auto meanwhile = pending_.find(name); meanwhile != pending_.end()) {
-    return meanwhile->second;
+  if (auto meanwhile = join(name)) {
+    return *std::move(meanwhile);
   }
   if (wants_bos) {
     return start_bos();

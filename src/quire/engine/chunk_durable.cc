@@ -1,14 +1,18 @@
-// Chunks that outlive the process. The rest of ChunkService: chunk_service.cc, chunk_compose.cc.
+// Chunks that outlive the process, alone and among those of this one. The rest of ChunkService:
+// chunk_service.cc, chunk_compose.cc.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/block_run.h"
@@ -25,6 +29,17 @@
 #include "quire/result.h"
 
 namespace quire::engine {
+namespace {
+
+bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
+  return std::ranges::all_of(pairs, [&](const auto& pair) {
+    const auto* value = metadata.if_contains(pair.key());
+    return value != nullptr && *value == pair.value();
+  });
+}
+
+}  // namespace
+
 Status ChunkService::open_store() {
   if (options_.store.empty()) {
     return {};
@@ -263,6 +278,41 @@ Result<ChunkInfo> ChunkService::get(const std::string& id) {
     }
     return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
   });
+}
+
+Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
+                                                  std::string_view metadata_filter_json) {
+  QUIRE_TRY(const auto pairs, base::parse_kept_object(metadata_filter_json, "metadata_filter"));
+  using Dated = std::vector<std::pair<kv::WallClock::time_point, ChunkInfo>>;
+  QUIRE_TRY(Dated dated, engine_.ask<Dated>([&]() -> Result<Dated> {
+    Dated all;
+    for (const kv::Chunk* chunk : registry_.list()) {
+      all.emplace_back(chunk->created, info_of(*chunk));
+    }
+    return all;
+  }));
+  std::unordered_set<std::string> known;
+  for (const auto& [created, info] : dated) {
+    known.insert(info.chunk_id);
+  }
+  for (const kv::Chunk& saved : saved_chunks()) {
+    if (!known.contains(saved.id)) {
+      dated.emplace_back(saved.created, info_of(saved));
+    }
+  }
+  if (store_ != nullptr) {  // else they are in order already, even if the clock was set
+    std::ranges::stable_sort(dated, {}, &Dated::value_type::first);
+  }
+  std::vector<ChunkInfo> infos;
+  for (auto& [created, info] : dated) {
+    infos.push_back(std::move(info));
+  }
+  std::erase_if(infos, [&](const ChunkInfo& info) {
+    const auto metadata = base::parse_json(info.metadata_json, "metadata");
+    return (type && info.type != *type) || !metadata.ok() ||
+           !holds_pairs(metadata->as_object(), pairs);
+  });
+  return infos;
 }
 
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {

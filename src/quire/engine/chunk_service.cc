@@ -13,7 +13,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -43,13 +42,6 @@ namespace quire::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kInterruptPoll{50};
-
-bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
-  return std::ranges::all_of(pairs, [&](const auto& pair) {
-    const auto* value = metadata.if_contains(pair.key());
-    return value != nullptr && *value == pair.value();
-  });
-}
 
 kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
                                    std::int64_t block_bytes) {
@@ -234,7 +226,7 @@ Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
         pending_.erase(name);
         return store(kv);
       });
-  Pending pending{.done = observer->done()};
+  Pending pending{.done = observer->done(), .waiters = std::make_shared<int>(1)};
   request.kind = RequestKind::kPrefill;
   request.params.max_tokens = 0;
   request.observer = std::move(observer);
@@ -313,10 +305,9 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
 Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   const bool needs_kv = draft.chunk.type != ChunkType::kQuery && !windowed();  // ids alone
   const kv::VariantKey key = kv::registered_key(draft.chunk);
-  const auto meanwhile = pending_.find({draft.chunk.id, key});
-  if (meanwhile != pending_.end()) {  // somebody else is at it
+  if (auto meanwhile = join({draft.chunk.id, key})) {  // somebody else is at it
     draft.waits = true;
-    return std::optional(meanwhile->second);
+    return meanwhile;
   }
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
@@ -329,10 +320,27 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   return std::optional(pending);
 }
 
-Status ChunkService::cancel(std::span<const Pending> pending) {
-  for (const Pending& unwanted : pending) {
-    QUIRE_TRY([[maybe_unused]] const bool aborted, engine_.abort(unwanted.request));
+std::optional<ChunkService::Pending> ChunkService::join(const Name& name) {
+  const auto known = pending_.find(name);
+  if (known == pending_.end()) {
+    return std::nullopt;
   }
+  ++*known->second.waiters;
+  return known->second;
+}
+
+void ChunkService::leave(const Pending& pending) {
+  if (--*pending.waiters == 0) {
+    engine_.abort_now(pending.request);
+  }
+}
+
+Status ChunkService::cancel(std::span<const Pending> pending) {
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    for (const Pending& given_up : pending) {
+      leave(given_up);
+    }
+  }));
   return {ErrorCode::kCancelled, "the call was interrupted"};
 }
 
@@ -461,7 +469,8 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     first = next;
   }
   for (const Draft& draft : drafts) {
-    const bool unsaved = draft.result.created || writes_.has_failed(draft.result.id);
+    // Who has begun an equal one may not have saved it yet, or given up.
+    const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(draft.result.id);
     if (status.ok() && unsaved && draft.counted) {
       status = save(draft.result.id);
     }
@@ -510,41 +519,6 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
           .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
-}
-
-Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
-                                                  std::string_view metadata_filter_json) {
-  QUIRE_TRY(const auto pairs, base::parse_kept_object(metadata_filter_json, "metadata_filter"));
-  using Dated = std::vector<std::pair<kv::WallClock::time_point, ChunkInfo>>;
-  QUIRE_TRY(Dated dated, engine_.ask<Dated>([&]() -> Result<Dated> {
-    Dated all;
-    for (const kv::Chunk* chunk : registry_.list()) {
-      all.emplace_back(chunk->created, info_of(*chunk));
-    }
-    return all;
-  }));
-  std::unordered_set<std::string> known;
-  for (const auto& [created, info] : dated) {
-    known.insert(info.chunk_id);
-  }
-  for (const kv::Chunk& saved : saved_chunks()) {
-    if (!known.contains(saved.id)) {
-      dated.emplace_back(saved.created, info_of(saved));
-    }
-  }
-  if (store_ != nullptr) {  // else they are in order already, even if the clock was set
-    std::ranges::stable_sort(dated, {}, &Dated::value_type::first);
-  }
-  std::vector<ChunkInfo> infos;
-  for (auto& [created, info] : dated) {
-    infos.push_back(std::move(info));
-  }
-  std::erase_if(infos, [&](const ChunkInfo& info) {
-    const auto metadata = base::parse_json(info.metadata_json, "metadata");
-    return (type && info.type != *type) || !metadata.ok() ||
-           !holds_pairs(metadata->as_object(), pairs);
-  });
-  return infos;
 }
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {

@@ -124,6 +124,7 @@ class ChunkService {
   struct Pending {
     std::shared_future<Status> done;
     RequestId request;
+    std::shared_ptr<int> waiters;  // calls that want it; engine thread
   };
   struct Draft {  // a chunk on its way into the registry
     const ChunkContent* content = nullptr;
@@ -148,13 +149,16 @@ class ChunkService {
                                        const std::function<Status(Draft&)>& visit_one);
   [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
   [[nodiscard]] kv::ChunkIdentity identity_of(const Draft& draft) const;
-  // Aborts them all; the error of the call that wanted them.
+  // Gives them up, and aborts those that no other call waits for; the error of the call.
   [[nodiscard]] Status cancel(std::span<const Pending> pending);
   [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
 
   // Engine thread: registering.
   [[nodiscard]] Status place_anchor(Draft& draft);
   bool merge(Draft& draft, const kv::Chunk* known);
+  // A prefill that is at work already, for one more call to wait for; one call less waits.
+  [[nodiscard]] std::optional<Pending> join(const Name& name);
+  void leave(const Pending& pending);
   [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
                                       std::function<bool(std::optional<kv::SegmentId>)> store);

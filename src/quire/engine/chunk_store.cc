@@ -91,7 +91,8 @@ Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, 
       new ChunkStore(std::move(store).value(), std::move(model), std::move(tenant)));
 }
 
-kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk) const {
+kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
+                                     const kv_store::Entry* known) const {
   json::object object{{"model", model_},
                       {"type", chunk_type_name(chunk.type)},
                       {"content", chunk.content},
@@ -103,11 +104,22 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk) const {
   if (chunk.ttl_seconds) {
     object["ttl_seconds"] = *chunk.ttl_seconds;
   }
-  return {.key = chunk.id,
-          .tenant = tenant_,
-          .kind = kv_store::EntryKind::kChunk,
-          .metadata_json = json::serialize(object),
-          .pinned = chunk.pinned};
+  kv_store::Entry entry{.key = chunk.id,
+                        .tenant = tenant_,
+                        .kind = kv_store::EntryKind::kChunk,
+                        .metadata_json = json::serialize(object),
+                        .pinned = chunk.pinned};
+  if (known != nullptr) {
+    entry.parts = known->parts;
+    entry.created_ms = known->created_ms;
+  }
+  return entry;
+}
+
+Status ChunkStore::put_entry(const kv::NewChunk& chunk, kv_store::Entry entry) {
+  QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));
+  return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_, to_ms(*chunk.ttl_seconds))
+                           : Status();
 }
 
 std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
@@ -150,18 +162,14 @@ Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
 
 Status ChunkStore::put_once(const kv::NewChunk& chunk, const HeldRef& segment,
                             const TierService& tiers) {
-  kv_store::Entry entry = entry_of(chunk);
-  if (const auto known = find_entry(chunk.id)) {
-    entry.parts = known->parts;
-  }
+  const auto known = find_entry(chunk.id);
+  kv_store::Entry entry = entry_of(chunk, known ? &*known : nullptr);
   std::erase_if(entry.parts, [&](const auto& part) { return part.object == chunk.id; });
   if (segment != nullptr) {
     QUIRE_TRY(const kv_store::EntryPart part, write_object(chunk.id, segment, tiers));
     entry.parts.insert(entry.parts.begin(), part);
   }
-  QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));
-  return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_, to_ms(*chunk.ttl_seconds))
-                           : Status();
+  return put_entry(chunk, std::move(entry));
 }
 
 Status ChunkStore::put_variant(const std::string& id, const std::string& object,
@@ -182,12 +190,7 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& object,
 Status ChunkStore::update(const kv::NewChunk& chunk) {
   const std::lock_guard lock(mutex_);
   const auto known = find_entry(chunk.id);
-  if (!known) {
-    return {};
-  }
-  kv_store::Entry entry = entry_of(chunk);
-  entry.parts = known->parts;
-  return store_.put_entry(std::move(entry));
+  return known ? put_entry(chunk, entry_of(chunk, &*known)) : Status();
 }
 
 std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) const {

@@ -196,7 +196,7 @@ void Engine::post(std::function<void()> work) {
     if (closing_) {
       return;
     }
-    posted_ = true;
+    ++posted_;
     mailbox_.push_back(std::move(work));
   }
   work_arrived_.notify_one();
@@ -356,18 +356,20 @@ std::uint64_t Engine::seed_of(RequestId id) const { return request_seed(options_
 
 Result<bool> Engine::abort(RequestId id) {
   bool found = false;
-  QUIRE_TRY_STATUS(call([&] {
-    const auto it = active_.find(id.value);
-    if (it == active_.end()) {
-      return;
-    }
-    found = true;
-    scheduler_->finish(id);
-    publish_stats();
-    it->second.end(FinishReason::kCancelled);
-    active_.erase(it);
-  }));
+  QUIRE_TRY_STATUS(call([&] { found = abort_now(id); }));
   return found;
+}
+
+bool Engine::abort_now(RequestId id) {
+  const auto it = active_.find(id.value);
+  if (it == active_.end()) {
+    return false;
+  }
+  scheduler_->finish(id);
+  publish_stats();
+  it->second.end(FinishReason::kCancelled);
+  active_.erase(it);
+  return true;
 }
 
 Result<std::int64_t> Engine::clear_prefix_cache() {
@@ -394,15 +396,18 @@ const std::string& Engine::salt_of(const std::string& asked) const {
 }
 
 Result<EngineStats> Engine::stats() {
-  bool posted = false;
+  std::uint64_t posted = 0;
+  bool shown = false;
   {
     const std::lock_guard lock(mutex_);
-    posted = std::exchange(posted_, false);
+    posted = posted_;
+    shown = shown_ == posted;
   }
-  if (posted) {
-    QUIRE_TRY_STATUS(call([this] { publish_stats(); }));
+  if (!shown) {
+    QUIRE_TRY_STATUS(call([this] { publish_stats(); }));  // behind those letters
   }
   const std::lock_guard lock(mutex_);
+  shown_ = std::max(shown_, posted);
   if (closing_) {
     return closed_error();
   }

@@ -205,6 +205,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Takes back the requests from `first` on that were queued, and the sequences of those that were
   // not.
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
+  // As abort, on the engine thread.
+  bool abort_now(RequestId id);
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
@@ -270,7 +272,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable work_arrived_;
   std::vector<std::function<void()>> mailbox_;
   bool closing_ = false;
-  bool posted_ = false;  // something that stats_ does not show yet
+  std::uint64_t posted_ = 0;  // letters without a caller who waits
+  std::uint64_t shown_ = 0;   // of them, those that stats_ shows
   EngineStats stats_;
   std::thread thread_;
 };

@@ -162,7 +162,6 @@ class SequenceService {
   [[nodiscard]] Result<Segments> place(const BlockRun& run, std::int64_t position,
                                        Segments& named) const;
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of(const BlockRun& run) const;
-  [[nodiscard]] Result<std::vector<TokenId>> joined_tokens(std::span<const BlockRun> runs) const;
   [[nodiscard]] Result<Segments> segments_of(const BlockRun& run, Segments& named) const;
   [[nodiscard]] StateRef keep(const Draft& draft);
   [[nodiscard]] NewRequest request_for(RequestKind kind, const StateRef& state) const;

@@ -233,6 +233,10 @@ TEST_F(KVUpdateTest, BadCountsAndPointersAreRefused) {
   refused([](KVUpdate& u) { u.new_keys = nullptr; });
   refused([](KVUpdate& u) { u.new_values = nullptr; });
   refused([](KVUpdate& u) { u.num_heads = u.head_dim = 1 << 20; });
+  refused([](KVUpdate& u) {  // more bytes than 63 bits can say
+    u.dtype = KVDType::kFloat32;
+    u.num_heads = u.head_dim = INT_MAX;
+  });
   refused([this](KVUpdate& u) {
     u.dtype = KVDType::kFloat32;
     u.new_keys = rows_.data() + 1;

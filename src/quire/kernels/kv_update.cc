@@ -87,7 +87,8 @@ Status check_kv_update(const KVUpdate& update) {
   QUIRE_TRY_STATUS(check_count("num_heads", update.num_heads));
   QUIRE_TRY_STATUS(check_count("head_dim", update.head_dim));
   // Rows of at most 2^31 bytes and positions below 2^31 keep every offset below 2^63.
-  if (kv_row_bytes(update) > std::numeric_limits<std::int32_t>::max()) {
+  if (std::int64_t{update.num_heads} * update.head_dim >
+      std::numeric_limits<std::int32_t>::max() / kv_dtype_bytes(update.dtype)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot update the KV cache: a row of ", update.num_heads, " x ",
                           update.head_dim, " is longer than 2 GiB")};

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>  // renameat
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -299,32 +298,6 @@ Status Store::set_ttl(std::string_view key, std::string_view tenant,
     return {ErrorCode::kInvalidArgument, base::str_cat("a lifetime of ", *ttl_ms, " ms")};
   }
   return changed(index_.set_expires(key, tenant, expires_ms), key, tenant);
-}
-
-Result<std::int64_t> Store::repair(const std::filesystem::path& path) {
-  QUIRE_TRY(const Folder folder, Folder::open(path));
-  QUIRE_TRY_STATUS(check_is_store(folder));
-  std::vector<Entry> entries;
-  if (const auto old = StoreIndex::open_writable(folder, true); old.ok()) {
-    entries = old->salvage();
-  }
-  for (const std::string_view ending : {"", "-wal", "-shm"}) {
-    const std::string from = base::str_cat(kIndexName, ending);
-    const std::string to = base::str_cat(kIndexName, ".damaged", ending);
-    const int at = folder.descriptor.get();
-    // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
-    if (::renameat(at, from.c_str(), at, to.c_str()) != 0 && errno != ENOENT) {
-      return io_error(folder.path / from, "set aside", errno);
-    }
-  }
-  QUIRE_TRY(const StoreIndex fresh, StoreIndex::open_writable(folder, true));
-  QUIRE_TRY(Store store, Store::open(path));
-  QUIRE_TRY_STATUS(store.check_writable());
-  std::int64_t kept = 0;
-  for (const Entry& entry : entries) {
-    kept += store.put_entry(entry).ok() ? 1 : 0;
-  }
-  return kept;
 }
 
 }  // namespace quire::kv_store

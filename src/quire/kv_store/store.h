@@ -2,8 +2,7 @@
 //
 //   DIR/format                   "quire store 1"
 //   DIR/objects/ab/<hash>.qkv    KV files named by what the KV is: equal KV is written once
-//   DIR/index.sqlite             entries: what users named, which objects hold it, pins, TTL,
-//   access
+//   DIR/index.sqlite             entries: what users named, its objects, pins, TTL, access
 //   DIR/weights/<hash>.qw        weights files, which models are mapped from (weights_file.h)
 //
 // Invariants:
@@ -12,7 +11,7 @@
 // 3. Objects are never changed, only replaced by equal ones, and removed only while no entry names
 //    them, under the write lock of the index.
 // 4. No name leaves the folder: they are hashes of 64 digits or ours; links inside are not
-// followed.
+//    followed.
 // 5. Locks are the kernel's: a killed process leaves none behind.
 //
 // Threads: one at a time. Another thread opens a Store of its own, as another process does. Open
@@ -172,6 +171,9 @@ class Store {
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
   [[nodiscard]] Status check_writable() const;
+  // Puts what has all its objects in `folder` into the index; how many.
+  [[nodiscard]] static Result<std::int64_t> fill_index(const Folder& folder, StoreIndex index,
+                                                       const std::vector<Entry>& entries);
   [[nodiscard]] Result<Folder> object_folder(const std::string& hash, bool create) const;
   [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);
   [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash,

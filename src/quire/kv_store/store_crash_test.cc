@@ -209,6 +209,33 @@ TEST_F(StoreCrashWithEntries, AKilledWriterLeavesNoLockBehind) {
   }
 }
 
+// What it leaves is repaired as if it had never begun.
+TEST_F(StoreCrashWithEntries, ARepairThatDiesLosesNoEntry) {
+  const auto left = folder_.path() / "left";
+  int calls = 0;
+  const Ended ended = trace([&] { return Store::repair(path_).ok(); },
+                            [&](int call) {
+                              calls = call;
+                              replace_folder(path_, left);
+                              const auto kept = Store::repair(left);
+                              EXPECT_TRUE(kept.ok()) << kept.error().message << " at call " << call;
+                              EXPECT_EQ(kept.ok() ? *kept : -1, 3) << "at call " << call;
+                              auto store = Store::open(left);
+                              EXPECT_TRUE(store.ok()) << "at call " << call;
+                              if (store.ok()) {
+                                expect_no_damage(*store);
+                                EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
+                                EXPECT_EQ(read_back(*store, "removed"), (Objects{2, 3}));
+                              }
+                              return HasFailure();
+                            });
+  if (ended == Ended::kNotTraced) {
+    GTEST_SKIP() << "tracing is not allowed here";
+  }
+  EXPECT_EQ(ended, Ended::kByItself) << "at call " << calls;
+  EXPECT_GT(calls, 20);
+}
+
 TEST_F(StoreCrash, AProcessThatDiesWhileItMakesAStoreLeavesOneThatCanBeOpened) {
   const auto left = folder_.path() / "left";
   int calls = 0;
