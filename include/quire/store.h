@@ -79,7 +79,7 @@ class QUIRE_API Store {
   [[nodiscard]] Result<std::vector<StoreEntry>> list() const;
   [[nodiscard]] Result<StoreEntry> find(const std::string& entry) const;
   [[nodiscard]] Status pin(const std::string& entry, bool pinned);
-  // From now on; nothing: forever.
+  // How long it is kept after its last use, which this is; nothing: forever.
   [[nodiscard]] Status set_ttl(const std::string& entry, std::optional<double> seconds);
   // `wipe`: its bytes become zeros first.
   [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);

@@ -26,6 +26,8 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_uses.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -52,6 +54,8 @@ Status ChunkService::open_store() {
   };
   QUIRE_TRY(store_, open());
   QUIRE_TRY(written_, open());
+  QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options_.store));
+  uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), options_.salt);
   return {};
 }
 
@@ -266,6 +270,17 @@ void ChunkService::save_variants(const std::set<Name>& computed) {
 
 std::vector<kv::Chunk> ChunkService::saved_chunks() const {
   return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list();
+}
+
+void ChunkService::stop_writing() {
+  writes_.stop();
+  uses_ = nullptr;
+}
+
+void ChunkService::note_use(const std::string& id) const {
+  if (uses_ != nullptr) {
+    uses_->note(id);
+  }
 }
 
 Result<ChunkInfo> ChunkService::get(const std::string& id) {

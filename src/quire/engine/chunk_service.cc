@@ -214,6 +214,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   draft.result.id = draft.chunk.id = known->id;
   if (draft.counted) {
     registry_.merge(draft.chunk);
+    note_use(known->id);
     draft.result.used = true;
   }
   return true;

@@ -56,7 +56,6 @@ class ChunkStore {
   // As it is to be put: of what is there (nullptr: nothing) it keeps age and KV.
   [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk,
                                          const kv_store::Entry* known) const;
-  [[nodiscard]] Status put_entry(const kv::NewChunk& chunk, kv_store::Entry entry);
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;
   // With the lock held. write_object: its part of an entry. find_entry: nothing without a chunk.
   [[nodiscard]] Result<kv_store::EntryPart> write_object(const std::string& object,

@@ -415,7 +415,7 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
   Checkpoint checkpoint{.name = before.name, .number = before.number};
   checkpoint.entry.pinned = before.entry.pinned;
   checkpoint.entry.created_ms = before.entry.created_ms;
-  checkpoint.entry.expires_ms = before.entry.expires_ms;
+  checkpoint.entry.ttl_ms = before.entry.ttl_ms;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     QUIRE_TRY_STATUS(compact_sequence(before.sequences[i], std::move(sequences[i]), cutter, cuts[i],
                                       checkpoint));

@@ -102,10 +102,10 @@ class Store {
   // Whether its file is there, whatever is in it. Cost: two looks at the file system.
   [[nodiscard]] bool is_there(const std::string& hash) const;
 
-  // Puts or replaces an entry and sets its tokens, bytes and times. kNotFound naming an object that
-  // is not (or no longer) there: put it and try again. kInvalidArgument for a part of an object
-  // beyond the tokens that it has. Above max_bytes others go as by gc, never this one; what that
-  // fails to do the next put does.
+  // Puts or replaces an entry and sets its tokens, bytes and times (entry.h). kNotFound naming an
+  // object that is not (or no longer) there: put it and try again. kInvalidArgument for a part of
+  // an object beyond the tokens that it has. Above max_bytes others go as by gc, never this one;
+  // what that fails to do the next put does.
   [[nodiscard]] Status put_entry(Entry entry);
   // The same, but where the tenant has an entry of that key already, nothing is put: false.
   [[nodiscard]] Result<bool> put_new_entry(Entry entry);
@@ -116,10 +116,14 @@ class Store {
   [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
   // Least recently used first, without expired ones.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
-  // kNotFound when there is no such entry.
+  // A use, now. kNotFound when there is no such entry.
   [[nodiscard]] Status touch(std::string_view key, std::string_view tenant);
+  // Uses at their times, together; those of entries that are not there are nothing. Does not wait
+  // for the disk, but for other writers.
+  [[nodiscard]] Status touch(const LastUses& uses, std::string_view tenant);
   [[nodiscard]] Status pin(std::string_view key, std::string_view tenant, bool pinned);
-  // From now on; nothing: forever. kInvalidArgument for a negative one.
+  // How long it is kept after its last use, which this is; nothing: forever. kInvalidArgument below
+  // 0 and above kMaxTtlMs.
   [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
                                std::optional<std::int64_t> ttl_ms);
   // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes

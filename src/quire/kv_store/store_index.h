@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,9 @@
 namespace quire::kv_store {
 
 inline constexpr const char* kIndexName = "index.sqlite";
+
+// When entries of one tenant were used last, by key.
+using LastUses = std::unordered_map<std::string, std::int64_t>;
 
 struct EntryFilter {
   std::optional<EntryKind> kind;
@@ -56,11 +60,13 @@ class StoreIndex {
 
   // Whether there was such an entry.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
-  [[nodiscard]] Result<bool> set_accessed(std::string_view key, std::string_view tenant,
-                                          std::int64_t now_ms);
+  // One transaction; not inside another. An earlier use than the last one changes nothing. How many
+  // of the entries there are.
+  [[nodiscard]] Result<std::int64_t> set_accessed(const LastUses& uses, std::string_view tenant);
   [[nodiscard]] Result<bool> set_pinned(std::string_view key, std::string_view tenant, bool pinned);
-  [[nodiscard]] Result<bool> set_expires(std::string_view key, std::string_view tenant,
-                                         std::int64_t expires_ms);
+  // From a use at `now_ms` on.
+  [[nodiscard]] Result<bool> set_ttl(std::string_view key, std::string_view tenant,
+                                     std::optional<std::int64_t> ttl_ms, std::int64_t now_ms);
 
   // How many entries name each object.
   [[nodiscard]] Result<std::unordered_map<std::string, std::int64_t>> references() const;
@@ -77,8 +83,12 @@ class StoreIndex {
   [[nodiscard]] Result<Entry> read_entry(const Statement& row) const;
   [[nodiscard]] Status put_checksum(std::int64_t id, const Entry& entry) const;
   [[nodiscard]] Status add_checksums(const Folder& folder);
+  // Parameters of `sql`: key, tenant, values. Whether there was such an entry.
   [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,
-                                    std::string_view tenant, std::int64_t value);
+                                    std::string_view tenant,
+                                    std::initializer_list<std::int64_t> values) const;
+  [[nodiscard]] Result<std::int64_t> write_uses(const LastUses& uses,
+                                                std::string_view tenant) const;
 
   std::unique_ptr<Database> database_;  // statements and transactions point to it
   bool has_checksums_;                  // not before version 2
