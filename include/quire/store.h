@@ -97,7 +97,8 @@ class QUIRE_API Store {
   // is replaced.
   [[nodiscard]] Result<StoreEntry> import_entry(const std::string& path);
   // For a damaged index, with the store closed everywhere: sets it aside and makes a new one of
-  // what can still be read; returns how many entries there are.
+  // what can still be read; returns how many entries there are. kIo for what the system refuses (a
+  // full disk), kUnsupported for an index of a later version: then the old one stays.
   [[nodiscard]] static Result<std::int64_t> repair(const std::string& path);
 
   struct Impl;

@@ -143,7 +143,8 @@ class Store {
   [[nodiscard]] std::vector<WeightsReport> weights(bool verify = false) const;
   // For a damaged or missing index, with the store closed everywhere: sets it aside
   // (index.sqlite.damaged) and makes a new one of the entries that can still be read and whose
-  // objects are all there. Returns how many.
+  // objects are all there, as old as they were. Returns how many. kIo for what the system refuses
+  // (a full disk), kUnsupported for an index of a later version: then the old one stays.
   [[nodiscard]] static Result<std::int64_t> repair(const std::filesystem::path& path);
 
   // One self-contained file with the entry and all its objects; verified while it is written.
@@ -175,8 +176,8 @@ class Store {
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
   [[nodiscard]] Status check_writable() const;
-  // Puts what has all its objects in `folder` into the index; how many.
-  [[nodiscard]] static Result<std::int64_t> fill_index(const Folder& folder, StoreIndex index,
+  // Makes an index in `beside` of those that have all their objects in `folder`; how many.
+  [[nodiscard]] static Result<std::int64_t> make_index(const Folder& folder, const Folder& beside,
                                                        const std::vector<Entry>& entries);
   [[nodiscard]] Result<Folder> object_folder(const std::string& hash, bool create) const;
   [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);
