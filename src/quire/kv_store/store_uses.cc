@@ -3,10 +3,9 @@
 #include <chrono>
 #include <mutex>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "quire/device/cpu/start_thread.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/result.h"
 
@@ -21,11 +20,7 @@ void StoreUses::note(const std::string& key) {
   const std::lock_guard lock(mutex_);
   untold_.insert_or_assign(key, store_.now_ms());
   if (!thread_.joinable()) {
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {
-      return;  // the next use tries again, and the end tells
-    }
+    thread_ = device::start_thread([this] { run(); });  // without one, the end tells
   }
   changed_.notify_one();
 }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "quire/device/cpu/no_threads.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
@@ -63,6 +64,18 @@ TEST_F(StoreTest, UsesOfSeveralThreadsWaitForNoWriter) {
       });
     }
   }
+}
+
+TEST_F(StoreTest, WithoutAThreadUsesAreToldInTheEnd) {
+  Store store = open();
+  put(store, "a", {0});
+  const std::int64_t before = store.now_ms();
+  {
+    const device::NoThreads refused;
+    StoreUses uses(open(), "t");
+    uses.note(test_hash("a"));
+  }
+  EXPECT_GE(store.get(test_hash("a"), "t")->accessed_ms, before);
 }
 
 }  // namespace
