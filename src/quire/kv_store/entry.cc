@@ -66,6 +66,14 @@ std::vector<std::string> objects_of(const Entry& entry) {
   return hashes;
 }
 
+std::int64_t tokens_of(const Entry& entry) {
+  std::int64_t tokens = 0;
+  for (const EntryPart& part : entry.parts) {
+    tokens += part.tokens;
+  }
+  return tokens;
+}
+
 std::int64_t expires_ms(const Entry& entry) {
   return entry.ttl_ms ? entry.accessed_ms + *entry.ttl_ms : 0;
 }

@@ -48,6 +48,9 @@ struct Entry {
   std::int64_t accessed_ms = 0;  // its last use; 0: now
 };
 
+// Of its parts together.
+[[nodiscard]] std::int64_t tokens_of(const Entry& entry);
+
 // When it expires as things stand, whether pinned or not; 0: never.
 [[nodiscard]] std::int64_t expires_ms(const Entry& entry);
 

@@ -220,7 +220,7 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
   const std::int64_t now = options_.now_ms();
   entry.accessed_ms = entry.accessed_ms == 0 ? now : entry.accessed_ms;
   entry.created_ms = entry.created_ms == 0 ? now : entry.created_ms;
-  entry.tokens = entry.bytes = 0;
+  entry.bytes = 0;
   // Under the lock no gc can remove what is found here.
   QUIRE_TRY(Transaction transaction, index_.begin());
   if (!may_replace) {
@@ -229,9 +229,7 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
       return false;
     }
   }
-  for (const EntryPart& part : entry.parts) {
-    entry.tokens += part.tokens;
-  }
+  entry.tokens = tokens_of(entry);
   for (const std::string& hash : objects_of(entry)) {
     QUIRE_TRY(const Folder folder, object_folder(hash, false));
     QUIRE_TRY(const FileIdentity file, identify(folder, hash));

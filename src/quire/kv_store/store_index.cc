@@ -64,7 +64,7 @@ std::optional<std::int64_t> ttl_of(std::int64_t expires_ms, std::int64_t accesse
 }
 
 std::string select_entries(bool has_checksums, std::string_view which) {
-  return base::str_cat(kColumns, has_checksums ? kChecksum : "0", " FROM entries ", which);
+  return base::str_cat(kColumns, has_checksums ? kChecksum : "NULL", " FROM entries ", which);
 }
 
 Error damaged(const Folder& folder, std::string_view what) {
@@ -203,8 +203,12 @@ Status StoreIndex::add_checksums(const Folder& folder) {
     if (!row) {
       break;
     }
-    QUIRE_TRY(const Entry entry, read_entry(rows));
-    QUIRE_TRY_STATUS(put_checksum(rows.number(0), entry));
+    const auto entry = read_entry(rows);
+    if (!entry.ok() && entry.error().code != ErrorCode::kCorrupt) {
+      return entry.error();
+    }
+    // A damaged row stays so, for repair to pass over.
+    QUIRE_TRY_STATUS(entry.ok() ? put_checksum(rows.number(0), *entry) : Status());
   }
   QUIRE_TRY_STATUS(mark_version(*database_));
   QUIRE_TRY_STATUS(transaction.commit());
@@ -307,7 +311,11 @@ Result<Entry> StoreIndex::read_entry(const Statement& row) const {
                                                " is none of ours: ", checked.error().message)};
   }
   entry.kind = *kind;
-  if (has_checksums_ && row.number(12) != static_cast<std::int64_t>(entry_checksum(entry))) {
+  // A build from before checksums that still had the index open wrote a row that has none.
+  const bool whole = row.is_null(12)
+                         ? entry.tokens == tokens_of(entry)
+                         : row.number(12) == static_cast<std::int64_t>(entry_checksum(entry));
+  if (!whole) {
     return {ErrorCode::kCorrupt,
             base::str_cat(kIndexName, ": the checksum of row ", row.number(0),
                           " is wrong; `quire store repair` keeps the entries that can be read")};

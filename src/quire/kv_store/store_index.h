@@ -2,8 +2,10 @@
 //
 // Invariants:
 // 1. A change is one transaction: after a crash at any point the old or the new state is there.
-// 2. Rows are checked when they are read, against a checksum of what they say of an entry; what no
-//    writer of ours can have written is kCorrupt. SQLite itself sees damage of its pages' structure
+// 2. Rows are checked when they are read, against a checksum of what they say of an entry, or,
+// where
+//    a build from before checksums wrote one, for what they say; what no writer of ours can have
+//    written is kCorrupt. SQLite itself sees damage of its pages' structure
 //    only.
 // 3. A schema that is not exactly ours is refused, so no trigger or view of a stranger ever runs.
 #pragma once
@@ -41,8 +43,8 @@ class StoreIndex {
   // Makes an empty index where there is none (mode 0600); the caller keeps others from doing so at
   // the same time. `sync`: what is committed survives a loss of power; without, the index stays
   // whole but may forget the last changes. An index of version 1 becomes one of this version, with
-  // checksums of what it says now. kCorrupt for a file that is no index of ours or damaged,
-  // kUnsupported for one of a later version.
+  // checksums of what it says now, but for damaged rows. kCorrupt for a file that is no index of
+  // ours or damaged, kUnsupported for one of a later version.
   [[nodiscard]] static Result<StoreIndex> open_writable(const Folder& folder, bool sync);
   [[nodiscard]] static Result<StoreIndex> open_read_only(const Folder& folder);
 
