@@ -245,6 +245,33 @@ TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
   EXPECT_EQ(stat(llm, "tokens_computed"), kOwnTokens);
 }
 
+TEST_F(ChunkStore, WhatRegisteringAgainSaysOfAChunkIsSaved) {
+  for (const bool write_through : {true, false}) {
+    const std::string store = folder_ / (write_through ? "through" : "behind");
+    std::string id;
+    {
+      auto llm = ChunkedLLM::open(kModel, here({.threads = 2}),
+                                  {.store = store, .write_through = write_through})
+                     .value();
+      const auto again = [&](ChunkOptions options) {
+        return llm.register_chunk({.content = some_ids(20, 1), .options = std::move(options)})
+            .value();
+      };
+      id = again({.metadata_json = R"({"a": 1})"});
+      EXPECT_EQ(again({.metadata_json = R"({"b": 2})", .ttl_seconds = 600, .pinned = true}), id);
+      EXPECT_EQ(again({}), id);
+      ASSERT_TRUE(llm.flush_store().ok());
+      EXPECT_TRUE(Store::open(store)->find(id)->pinned);
+      EXPECT_NE(Store::open(store)->find(id)->expires_at, "");
+    }
+    auto llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.store = store}).value();
+    const ChunkInfo saved = llm.get_chunk(id).value();
+    EXPECT_EQ(saved.metadata_json, R"({"a":1,"b":2})");
+    EXPECT_EQ(saved.ttl_seconds, 600);
+    EXPECT_TRUE(saved.pinned);
+  }
+}
+
 using Counts = std::pair<std::int64_t, std::int64_t>;  // hits, misses
 
 Counts looked_up(ChunkedLLM& llm) {

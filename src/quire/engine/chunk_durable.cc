@@ -242,6 +242,26 @@ Status ChunkService::save(const std::string& id) {
   return {};
 }
 
+// Registering writes what it has created, or changed of one that was there.
+Status ChunkService::save_registered(const Draft& draft) {
+  const std::string& id = draft.result.id;
+  // Who has begun an equal one may not have saved it yet, or given up.
+  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id);
+  if (store_ == nullptr || unsaved || !draft.result.changed) {
+    return unsaved ? save(id) : Status();
+  }
+  QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+    QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
+    const kv::NewChunk& chunk = *known;
+    return chunk;
+  }));
+  if (options_.write_through) {
+    return writes_.write_now(id, [&] { return store_->update(chunk); });
+  }
+  writes_.put(id, [this, chunk] { return written_->update(chunk); });
+  return {};
+}
+
 // Lets KV be written that was computed for a composition: its answer does not wait for the disk.
 // Callers' thread.
 void ChunkService::save_variants(const std::set<Name>& computed) {

@@ -213,7 +213,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   }
   draft.result.id = draft.chunk.id = known->id;
   if (draft.counted) {
-    registry_.merge(draft.chunk);
+    draft.result.changed = registry_.merge(draft.chunk);
     note_use(known->id);
     draft.result.used = true;
   }
@@ -470,10 +470,8 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     first = next;
   }
   for (const Draft& draft : drafts) {
-    // Who has begun an equal one may not have saved it yet, or given up.
-    const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(draft.result.id);
-    if (status.ok() && unsaved && draft.counted) {
-      status = save(draft.result.id);
+    if (status.ok() && draft.counted) {
+      status = save_registered(draft);
     }
   }
   std::vector<Registered> registered;

@@ -56,6 +56,7 @@ class ChunkService {
     std::string id;
     bool created = false;  // by this call
     bool used = false;     // counted as a use of one that was there
+    bool changed = false;  // what is said of that one
   };
   // Made at first use. A template that cannot be cut is no error yet: registering text is, with the
   // reason.
@@ -187,6 +188,7 @@ class ChunkService {
   [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Status save(const std::string& id);
+  [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const std::set<Name>& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
   void note_use(const std::string& id) const;                 // in memory, for the store to know
