@@ -1,9 +1,11 @@
 // Chunks that outlive their process, on the demo model. Oracle: the process that registered them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -413,6 +415,26 @@ TEST_F(ChunkStore, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
     return bytes == std::string(bytes.size(), '\0');
   };
   EXPECT_EQ(std::ranges::count_if(links, is_zero), 1);
+}
+
+TEST_F(ChunkStore, WhatCannotBeDeletedFromTheStoreIsToldAndStays) {
+  ChunkedLLM llm = open();
+  const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
+  const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit full{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  const auto deleted = llm.delete_chunk(id, true);
+  const auto cleared = llm.clear_chunks();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, old_action);
+  ASSERT_FALSE(deleted.ok());
+  EXPECT_EQ(deleted.error().code, ErrorCode::kIo);
+  EXPECT_EQ(cleared.error().code, ErrorCode::kIo);
+  EXPECT_TRUE(llm.get_chunk(id).ok());
+  EXPECT_TRUE(*llm.delete_chunk(id, true));
+  EXPECT_EQ(num_objects(), 0);
 }
 
 TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {

@@ -361,7 +361,10 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
     for (const kv::Chunk& saved : saved_chunks()) {
       const bool wanted = !type || saved.type == *type;
       const bool in_use = registry_.find(saved.id) != nullptr;
-      const bool removed = wanted && !in_use && store_->remove(saved.id);
+      bool removed = false;
+      if (wanted && !in_use) {
+        QUIRE_TRY(removed, store_->remove(saved.id));
+      }
       cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
     }
     return cleared;

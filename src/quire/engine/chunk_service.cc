@@ -496,7 +496,8 @@ void ChunkService::withdraw(std::span<const Registered> registered) {
       });
       if (chunk != nullptr && chunk->accesses == own) {
         registry_.remove(created.id, kv::Removal::kDeleted);
-        [[maybe_unused]] const bool saved = store_ != nullptr && store_->remove(created.id);
+        [[maybe_unused]] const auto saved =
+            store_ == nullptr ? Result<bool>(false) : store_->remove(created.id);
       }
     }
     engine_.publish_stats();
@@ -533,8 +534,11 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
 Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
   writes_.wait();
   return engine_.ask<bool>([&]() -> Result<bool> {
-    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
-    return (store_ != nullptr && store_->remove(id, wipe)) || removed;
+    bool saved = false;  // first: what cannot be deleted there is not deleted
+    if (store_ != nullptr) {
+      QUIRE_TRY(saved, store_->remove(id, wipe));
+    }
+    return registry_.remove(id, kv::Removal::kDeleted) || saved;
   });
 }
 

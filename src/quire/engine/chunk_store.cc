@@ -238,13 +238,12 @@ bool ChunkStore::has_kv(const std::string& id, const std::string& object) {
                       entry->parts.end();
 }
 
-bool ChunkStore::remove(const std::string& id, bool wipe) {
+Result<bool> ChunkStore::remove(const std::string& id, bool wipe) {
   if (!kv_store::is_hash(id)) {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  const auto removed = store_.remove(id, tenant_, wipe);
-  return removed.ok() && *removed;
+  return store_.remove(id, tenant_, wipe);
 }
 
 }  // namespace quire::engine

@@ -46,7 +46,7 @@ class ChunkStore {
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id, const std::string& object);
   [[nodiscard]] bool has_kv(const std::string& id, const std::string& object);
   // Whether it was there. `wipe`: its bytes become zeros first.
-  [[nodiscard]] bool remove(const std::string& id, bool wipe = false);
+  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe = false);
 
  private:
   ChunkStore(kv_store::Store store, std::string model, std::string tenant)
