@@ -83,7 +83,8 @@ class QUIRE_API CheckpointManager {
   [[nodiscard]] Result<std::optional<CheckpointInfo>> maybe_save(
       std::span<const NamedSequence> sequences);
 
-  // Newest first. Reads no KV.
+  // Newest first, without those whose entry is malformed: load() by name says what is wrong with
+  // one. Reads no KV.
   [[nodiscard]] Result<std::vector<CheckpointInfo>> list() const;
   // The newest that is whole; kNotFound when there is none. Reads all of it.
   [[nodiscard]] Result<CheckpointInfo> latest() const;

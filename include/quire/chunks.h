@@ -252,7 +252,8 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<ChunkInfo> update_chunk(const std::string& chunk_id,
                                                const ChunkUpdate& update);
   // Unknown from now on; its blocks return with its last user. False when it was not there. `wipe`:
-  // its bytes in the store become zeros first.
+  // its bytes in the store become zeros first. kIo, and it stays, where the store cannot be
+  // written.
   [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id, bool wipe = false);
   // Deletes all (of a type) that no request uses, those that are only in the store too; returns
   // how many.

@@ -79,7 +79,7 @@ class QUIRE_API Store {
   [[nodiscard]] Result<std::vector<StoreEntry>> list() const;
   [[nodiscard]] Result<StoreEntry> find(const std::string& entry) const;
   [[nodiscard]] Status pin(const std::string& entry, bool pinned);
-  // From now on; nothing: forever.
+  // How long it is kept after its last use, which this is; nothing: forever.
   [[nodiscard]] Status set_ttl(const std::string& entry, std::optional<double> seconds);
   // `wipe`: its bytes become zeros first.
   [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);
@@ -97,7 +97,8 @@ class QUIRE_API Store {
   // is replaced.
   [[nodiscard]] Result<StoreEntry> import_entry(const std::string& path);
   // For a damaged index, with the store closed everywhere: sets it aside and makes a new one of
-  // what can still be read; returns how many entries there are.
+  // what can still be read; returns how many entries there are. kIo for what the system refuses (a
+  // full disk), kUnsupported for an index of a later version: then the old one stays.
   [[nodiscard]] static Result<std::int64_t> repair(const std::string& path);
 
   struct Impl;

@@ -110,7 +110,7 @@ class Store:
         self._call("pin", to_text(entry, "entry"), bool(pinned))
 
     def set_ttl(self, entry: str, seconds: float | None) -> None:
-        """From now on; None: forever."""
+        """How long it is kept after its last use, which this is; None: forever."""
         name = to_text(entry, "entry")
         _pass("seconds", seconds, lambda ttl: self._call("set_ttl", name, ttl))
 

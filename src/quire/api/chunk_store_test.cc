@@ -1,9 +1,11 @@
 // Chunks that outlive their process, on the demo model. Oracle: the process that registered them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -245,6 +247,33 @@ TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
   EXPECT_EQ(stat(llm, "tokens_computed"), kOwnTokens);
 }
 
+TEST_F(ChunkStore, WhatRegisteringAgainSaysOfAChunkIsSaved) {
+  for (const bool write_through : {true, false}) {
+    const std::string store = folder_ / (write_through ? "through" : "behind");
+    std::string id;
+    {
+      auto llm = ChunkedLLM::open(kModel, here({.threads = 2}),
+                                  {.store = store, .write_through = write_through})
+                     .value();
+      const auto again = [&](ChunkOptions options) {
+        return llm.register_chunk({.content = some_ids(20, 1), .options = std::move(options)})
+            .value();
+      };
+      id = again({.metadata_json = R"({"a": 1})"});
+      EXPECT_EQ(again({.metadata_json = R"({"b": 2})", .ttl_seconds = 600, .pinned = true}), id);
+      EXPECT_EQ(again({}), id);
+      ASSERT_TRUE(llm.flush_store().ok());
+      EXPECT_TRUE(Store::open(store)->find(id)->pinned);
+      EXPECT_NE(Store::open(store)->find(id)->expires_at, "");
+    }
+    auto llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.store = store}).value();
+    const ChunkInfo saved = llm.get_chunk(id).value();
+    EXPECT_EQ(saved.metadata_json, R"({"a":1,"b":2})");
+    EXPECT_EQ(saved.ttl_seconds, 600);
+    EXPECT_TRUE(saved.pinned);
+  }
+}
+
 using Counts = std::pair<std::int64_t, std::int64_t>;  // hits, misses
 
 Counts looked_up(ChunkedLLM& llm) {
@@ -386,6 +415,26 @@ TEST_F(ChunkStore, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
     return bytes == std::string(bytes.size(), '\0');
   };
   EXPECT_EQ(std::ranges::count_if(links, is_zero), 1);
+}
+
+TEST_F(ChunkStore, WhatCannotBeDeletedFromTheStoreIsToldAndStays) {
+  ChunkedLLM llm = open();
+  const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
+  const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit full{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  const auto deleted = llm.delete_chunk(id, true);
+  const auto cleared = llm.clear_chunks();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, old_action);
+  ASSERT_FALSE(deleted.ok());
+  EXPECT_EQ(deleted.error().code, ErrorCode::kIo);
+  EXPECT_EQ(cleared.error().code, ErrorCode::kIo);
+  EXPECT_TRUE(llm.get_chunk(id).ok());
+  EXPECT_TRUE(*llm.delete_chunk(id, true));
+  EXPECT_EQ(num_objects(), 0);
 }
 
 TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
@@ -176,12 +177,16 @@ void Arrivals::start(std::vector<kv_store::KVFilePart> parts,
   }
   added.load = std::make_shared<Load>(std::move(parts), shelves_.geometry().layers);
   added.done = std::move(done);
+  if (!thread_.joinable()) {
+    thread_ = device::start_thread([this] { run(); });
+  }
+  if (!thread_.joinable()) {
+    read(added.load);  // now, then
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(added.load);
-  }
-  if (!thread_.joinable()) {
-    thread_ = std::thread([this] { run(); });
   }
   work_arrived_.notify_one();
 }

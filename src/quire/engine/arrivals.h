@@ -71,8 +71,8 @@ class Arrivals {
   // Abandons what has not been read. When no other call can come any more.
   void stop();
 
-  // Reads after what was started before. Nobody may free the blocks before `done`, which gets the
-  // outcome on the engine's thread.
+  // Reads after what was started before, at once where the system grants no thread. Nobody may free
+  // the blocks before `done`, which gets the outcome on the engine's thread.
   void start(std::vector<kv_store::KVFilePart> parts, std::function<void(const Status&)> done);
 
   // Nothing arrives and nothing is bad: the functions below have nothing to say.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/device/cpu/no_threads.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -162,6 +163,20 @@ TEST_F(ArrivalsTest, ACopyThatWasOrderedBeforeTheDamageWasSeenIsBadToo) {
   read_letters();
   EXPECT_EQ(arrivals_.check(bad).error().code, ErrorCode::kCorrupt);
   EXPECT_TRUE(arrivals_.check(kv_store::ids({0, 1, 2, 7})).ok());
+}
+
+TEST_F(ArrivalsTest, WithoutAThreadItIsReadAtOnce) {
+  Status ended = {ErrorCode::kInternal, "not yet"};
+  {
+    const device::NoThreads refused;
+    const LoadRef loading =
+        load(saved(), kv_store::ids({0, 1, 2}), [&](const Status& status) { ended = status; });
+    EXPECT_TRUE(loading->wait().ok());
+    EXPECT_TRUE(is_there(kv_store::ids({0, 1, 2})));
+  }
+  read_letters();
+  EXPECT_TRUE(ended.ok());
+  EXPECT_TRUE(load(saved(), kv_store::ids({3, 4, 5}))->wait().ok());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "quire/device/cpu/start_thread.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -20,7 +21,10 @@ void BackgroundWrites::note(const std::string& name, const Status& status) {
 void BackgroundWrites::put(std::string name, Write write) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || waiting_.size() < kMostWaiting; });
-  if (stopped_) {
+  if (!stopped_ && !thread_.joinable()) {
+    thread_ = device::start_thread([this] { run(); });
+  }
+  if (!thread_.joinable()) {
     lock.unlock();
     const Status status = write_now(name, write);
     lock.lock();
@@ -28,9 +32,6 @@ void BackgroundWrites::put(std::string name, Write write) {
     return;
   }
   waiting_.emplace_back(std::move(name), std::move(write));
-  if (!thread_.joinable()) {
-    thread_ = std::thread([this] { run(); });
-  }
   changed_.notify_all();
 }
 

@@ -30,7 +30,8 @@ class BackgroundWrites {
   BackgroundWrites& operator=(const BackgroundWrites&) = delete;
   ~BackgroundWrites() { stop(); }
 
-  // Waits while `kMostWaiting` writes are under way. After stop() the caller's thread writes.
+  // Waits while `kMostWaiting` writes are under way. After stop(), and where the system grants no
+  // thread, the caller's thread writes.
   void put(std::string name, Write write);
   // Writes on the caller's thread, behind all that was put before. Its failure is the caller's, not
   // flush()'s.

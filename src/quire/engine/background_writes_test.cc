@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/device/cpu/no_threads.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -136,6 +137,27 @@ TEST(BackgroundWrites, StoppingWritesWhatIsLeftAndLaterOnesAreWrittenAtOnce) {
   });
   EXPECT_THAT(written, ElementsAre(1, 2));
   EXPECT_TRUE(writes.flush().ok());
+}
+
+TEST(BackgroundWrites, WithoutAThreadTheCallerWritesInOrder) {
+  BackgroundWrites writes;
+  std::vector<int> written;
+  const auto put = [&](int i) {
+    writes.put("a", [&written, i] {
+      written.push_back(i);
+      return i == 1 ? Status(ErrorCode::kIo, "the disk is full") : Status();
+    });
+  };
+  {
+    const device::NoThreads refused;
+    put(0);
+    put(1);
+    EXPECT_THAT(written, ElementsAre(0, 1));
+    EXPECT_TRUE(writes.has_failed("a"));
+  }
+  put(2);
+  EXPECT_EQ(writes.flush().error().message, "the disk is full");
+  EXPECT_THAT(written, ElementsAre(0, 1, 2));
 }
 
 }  // namespace

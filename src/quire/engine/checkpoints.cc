@@ -182,7 +182,7 @@ Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSe
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(
     Engine& engine, const kv_store::Checkpoint& checkpoint, std::span<const std::string> only,
-    bool wait) const {
+    bool wait) {
   for (const std::string& name : only) {
     if (std::ranges::find(checkpoint.sequences, name, &kv_store::SavedSequence::name) ==
         checkpoint.sequences.end()) {
@@ -198,11 +198,13 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
       loaded.push_back({.name = saved.name, .state = std::move(state)});
     }
   }
+  // A folder that may only be read keeps no account of uses.
+  [[maybe_unused]] const Status used = store_.touch(checkpoint.entry.key, tenant_);
   return loaded;
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load_newest(
-    Engine& engine, std::span<const std::string> only, bool wait) const {
+    Engine& engine, std::span<const std::string> only, bool wait) {
   return kv_store::take_newest(*manager_, [&](const kv_store::Checkpoint& checkpoint) {
     return load(engine, checkpoint, only, wait);
   });

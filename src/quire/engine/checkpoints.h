@@ -63,10 +63,10 @@ class CheckpointService {
                                       bool wait) const;
   [[nodiscard]] Result<std::vector<Named>> load(Engine& engine,
                                                 const kv_store::Checkpoint& checkpoint,
-                                                std::span<const std::string> only, bool wait) const;
+                                                std::span<const std::string> only, bool wait);
   [[nodiscard]] Result<std::vector<Named>> load_newest(Engine& engine,
                                                        std::span<const std::string> only,
-                                                       bool wait) const;
+                                                       bool wait);
 
   kv_store::Store store_;
   std::string tenant_;

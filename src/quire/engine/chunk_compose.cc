@@ -288,9 +288,11 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
     std::int64_t hits = 0;
     for (const kv::Part& part : composition.parts) {
       registry_.use(part.chunk->id, session);
+      note_use(part.chunk->id);
       hits += part.segment && !started.contains({part.chunk->id, part.key}) ? 1 : 0;
     }
     registry_.use(composition.query.chunk->id, session);
+    note_use(composition.query.chunk->id);
     registry_.count(hits, 0);
   }
   return channels;

@@ -26,6 +26,8 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_uses.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -52,6 +54,8 @@ Status ChunkService::open_store() {
   };
   QUIRE_TRY(store_, open());
   QUIRE_TRY(written_, open());
+  QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options_.store));
+  uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), options_.salt);
   return {};
 }
 
@@ -238,6 +242,26 @@ Status ChunkService::save(const std::string& id) {
   return {};
 }
 
+// Registering writes what it has created, or changed of one that was there.
+Status ChunkService::save_registered(const Draft& draft) {
+  const std::string& id = draft.result.id;
+  // Who has begun an equal one may not have saved it yet, or given up.
+  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id);
+  if (store_ == nullptr || unsaved || !draft.result.changed) {
+    return unsaved ? save(id) : Status();
+  }
+  QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+    QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
+    const kv::NewChunk& chunk = *known;
+    return chunk;
+  }));
+  if (options_.write_through) {
+    return writes_.write_now(id, [&] { return store_->update(chunk); });
+  }
+  writes_.put(id, [this, chunk] { return written_->update(chunk); });
+  return {};
+}
+
 // Lets KV be written that was computed for a composition: its answer does not wait for the disk.
 // Callers' thread.
 void ChunkService::save_variants(const std::set<Name>& computed) {
@@ -266,6 +290,17 @@ void ChunkService::save_variants(const std::set<Name>& computed) {
 
 std::vector<kv::Chunk> ChunkService::saved_chunks() const {
   return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list();
+}
+
+void ChunkService::stop_writing() {
+  writes_.stop();
+  uses_ = nullptr;
+}
+
+void ChunkService::note_use(const std::string& id) const {
+  if (uses_ != nullptr) {
+    uses_->note(id);
+  }
 }
 
 Result<ChunkInfo> ChunkService::get(const std::string& id) {
@@ -326,7 +361,10 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
     for (const kv::Chunk& saved : saved_chunks()) {
       const bool wanted = !type || saved.type == *type;
       const bool in_use = registry_.find(saved.id) != nullptr;
-      const bool removed = wanted && !in_use && store_->remove(saved.id);
+      bool removed = false;
+      if (wanted && !in_use) {
+        QUIRE_TRY(removed, store_->remove(saved.id));
+      }
       cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
     }
     return cleared;

@@ -213,7 +213,8 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   }
   draft.result.id = draft.chunk.id = known->id;
   if (draft.counted) {
-    registry_.merge(draft.chunk);
+    draft.result.changed = registry_.merge(draft.chunk);
+    note_use(known->id);
     draft.result.used = true;
   }
   return true;
@@ -469,10 +470,8 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     first = next;
   }
   for (const Draft& draft : drafts) {
-    // Who has begun an equal one may not have saved it yet, or given up.
-    const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(draft.result.id);
-    if (status.ok() && unsaved && draft.counted) {
-      status = save(draft.result.id);
+    if (status.ok() && draft.counted) {
+      status = save_registered(draft);
     }
   }
   std::vector<Registered> registered;
@@ -497,7 +496,8 @@ void ChunkService::withdraw(std::span<const Registered> registered) {
       });
       if (chunk != nullptr && chunk->accesses == own) {
         registry_.remove(created.id, kv::Removal::kDeleted);
-        [[maybe_unused]] const bool saved = store_ != nullptr && store_->remove(created.id);
+        [[maybe_unused]] const auto saved =
+            store_ == nullptr ? Result<bool>(false) : store_->remove(created.id);
       }
     }
     engine_.publish_stats();
@@ -534,8 +534,11 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
 Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
   writes_.wait();
   return engine_.ask<bool>([&]() -> Result<bool> {
-    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
-    return (store_ != nullptr && store_->remove(id, wipe)) || removed;
+    bool saved = false;  // first: what cannot be deleted there is not deleted
+    if (store_ != nullptr) {
+      QUIRE_TRY(saved, store_->remove(id, wipe));
+    }
+    return registry_.remove(id, kv::Removal::kDeleted) || saved;
   });
 }
 

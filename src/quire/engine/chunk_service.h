@@ -31,6 +31,7 @@
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
+#include "quire/kv_store/store_uses.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/text/chunk_format.h"
@@ -55,6 +56,7 @@ class ChunkService {
     std::string id;
     bool created = false;  // by this call
     bool used = false;     // counted as a use of one that was there
+    bool changed = false;  // what is said of that one
   };
   // Made at first use. A template that cannot be cut is no error yet: registering text is, with the
   // reason.
@@ -107,8 +109,8 @@ class ChunkService {
   [[nodiscard]] Status flush_store() { return writes_.flush(); }
   // Waits for a chunk that is being written behind, which holds its blocks; false when none is.
   [[nodiscard]] bool await_write() { return writes_.wait_one(); }
-  // The engine is closing: writes what is left.
-  void stop_writing() { writes_.stop(); }
+  // The engine is closing, its thread has ended: writes what is left.
+  void stop_writing();
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
@@ -186,8 +188,10 @@ class ChunkService {
   [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Status save(const std::string& id);
+  [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const std::set<Name>& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
+  void note_use(const std::string& id) const;                 // in memory, for the store to know
 
   // Engine thread: composing.
   using Uses = std::vector<std::shared_ptr<Use>>;
@@ -227,6 +231,7 @@ class ChunkService {
 
   std::unique_ptr<ChunkStore> store_;    // null without one
   std::unique_ptr<ChunkStore> written_;  // the same store for writes_, so that nobody waits for it
+  std::unique_ptr<kv_store::StoreUses> uses_;  // of the same store
   BackgroundWrites writes_;
 
   // Engine thread only.

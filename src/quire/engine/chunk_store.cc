@@ -109,17 +109,14 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
                         .kind = kv_store::EntryKind::kChunk,
                         .metadata_json = json::serialize(object),
                         .pinned = chunk.pinned};
+  if (chunk.ttl_seconds) {
+    entry.ttl_ms = to_ms(*chunk.ttl_seconds);
+  }
   if (known != nullptr) {
     entry.parts = known->parts;
     entry.created_ms = known->created_ms;
   }
   return entry;
-}
-
-Status ChunkStore::put_entry(const kv::NewChunk& chunk, kv_store::Entry entry) {
-  QUIRE_TRY_STATUS(store_.put_entry(std::move(entry)));
-  return chunk.ttl_seconds ? store_.set_ttl(chunk.id, tenant_, to_ms(*chunk.ttl_seconds))
-                           : Status();
 }
 
 std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
@@ -169,7 +166,7 @@ Status ChunkStore::put_once(const kv::NewChunk& chunk, const HeldRef& segment,
     QUIRE_TRY(const kv_store::EntryPart part, write_object(chunk.id, segment, tiers));
     entry.parts.insert(entry.parts.begin(), part);
   }
-  return put_entry(chunk, std::move(entry));
+  return store_.put_entry(std::move(entry));
 }
 
 Status ChunkStore::put_variant(const std::string& id, const std::string& object,
@@ -190,7 +187,12 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& object,
 Status ChunkStore::update(const kv::NewChunk& chunk) {
   const std::lock_guard lock(mutex_);
   const auto known = find_entry(chunk.id);
-  return known ? put_entry(chunk, entry_of(chunk, &*known)) : Status();
+  if (!known) {
+    return {};
+  }
+  kv_store::Entry entry = entry_of(chunk, &*known);
+  entry.accessed_ms = known->accessed_ms;  // no use
+  return store_.put_entry(std::move(entry));
 }
 
 std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) const {
@@ -236,13 +238,12 @@ bool ChunkStore::has_kv(const std::string& id, const std::string& object) {
                       entry->parts.end();
 }
 
-bool ChunkStore::remove(const std::string& id, bool wipe) {
+Result<bool> ChunkStore::remove(const std::string& id, bool wipe) {
   if (!kv_store::is_hash(id)) {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  const auto removed = store_.remove(id, tenant_, wipe);
-  return removed.ok() && *removed;
+  return store_.remove(id, tenant_, wipe);
 }
 
 }  // namespace quire::engine

@@ -46,7 +46,7 @@ class ChunkStore {
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id, const std::string& object);
   [[nodiscard]] bool has_kv(const std::string& id, const std::string& object);
   // Whether it was there. `wipe`: its bytes become zeros first.
-  [[nodiscard]] bool remove(const std::string& id, bool wipe = false);
+  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe = false);
 
  private:
   ChunkStore(kv_store::Store store, std::string model, std::string tenant)
@@ -56,7 +56,6 @@ class ChunkStore {
   // As it is to be put: of what is there (nullptr: nothing) it keeps age and KV.
   [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk,
                                          const kv_store::Entry* known) const;
-  [[nodiscard]] Status put_entry(const kv::NewChunk& chunk, kv_store::Entry entry);
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;
   // With the lock held. write_object: its part of an entry. find_entry: nothing without a chunk.
   [[nodiscard]] Result<kv_store::EntryPart> write_object(const std::string& object,

@@ -27,6 +27,7 @@
 #include "quire/engine/turn_format.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_uses.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -105,6 +106,8 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
       return missing_file(std::move(store).error());
     }
     context->store_ = std::make_unique<kv_store::Store>(std::move(store).value());
+    QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options.store));
+    context->uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), salted.salt);
   }
   return context;
 }

@@ -28,6 +28,7 @@
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_uses.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -181,7 +182,8 @@ class Context {
   const std::weak_ptr<Engine> engine_;
   const ContextOptions options_;  // the salt is the engine's if none was asked for
   const TurnFormat turns_;
-  std::unique_ptr<kv_store::Store> store_;  // null without one
+  std::unique_ptr<kv_store::Store> store_;     // null without one
+  std::unique_ptr<kv_store::StoreUses> uses_;  // of items in the same store; null without one
   ItemList items_;
   StateRef tip_, conversation_tip_;  // mode kExact
   std::shared_ptr<const void> epoch_ = std::make_shared<int>();

@@ -69,9 +69,8 @@ Result<Item> parse_item(const kv_store::Entry& entry) {
   info.name = entry.name;
   info.saved = true;
   info.retention.pinned = entry.pinned;
-  if (entry.expires_ms > 0) {
-    info.retention.ttl_seconds =
-        static_cast<double>(std::max<std::int64_t>(0, entry.expires_ms - entry.accessed_ms)) / 1e3;
+  if (entry.ttl_ms) {
+    info.retention.ttl_seconds = static_cast<double>(*entry.ttl_ms) / 1e3;
   }
   QUIRE_TRY(info.tags, list_of<std::string>(object, "tags"));
   QUIRE_TRY(info.text, base::get_string(object, "text", ""));
@@ -154,10 +153,10 @@ Status Context::write_once(Engine& engine, Item& item) {
                          .name = item.info.name,
                          .metadata_json = to_json(item),
                          .parts = {{.object = id, .tokens = std::ssize(item.info.token_ids)}},
-                         .pinned = item.info.retention.pinned}));
+                         .pinned = item.info.retention.pinned,
+                         .ttl_ms = ttl_ms(item.info.retention)}));
   item.info.saved = true;
-  const std::optional<std::int64_t> ttl = ttl_ms(item.info.retention);
-  return ttl ? store_->set_ttl(id, options_.salt, ttl) : Status();
+  return {};
 }
 
 // Priorities are for this context only.
@@ -223,9 +222,6 @@ Status Context::restore(const std::string& name, const Interrupt& interrupted) {
       items_.erase(wanted->info.id);
     }
     return ready;
-  }
-  if (store_ != nullptr && wanted->info.saved) {
-    [[maybe_unused]] const Status touched = store_->touch(wanted->info.id, options_.salt);
   }
   changed();
   return {};

@@ -14,6 +14,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/tier_service.h"
+#include "quire/kv_store/store_uses.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -51,6 +52,9 @@ Status check(const ItemRetention& retention) {
 void Context::touch(Item& item) {
   item.used = ++last_use_;
   item.used_at = steady_clock::now();
+  if (item.info.saved) {
+    uses_->note(item.info.id);
+  }
 }
 
 Item* Context::first_to_go(const std::function<bool(const Item&)>& may_go) const {

@@ -24,6 +24,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/start_thread.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
@@ -92,7 +93,10 @@ Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
   engine->sessions_ = std::make_unique<SessionService>(*engine);
   engine->tiers_ = std::make_unique<TierService>(*engine);
   QUIRE_TRY_STATUS(engine->chunks_->open_store());
-  engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
+  engine->thread_ = device::start_thread([raw = engine.get()] { raw->run(); });
+  if (!engine->thread_.joinable()) {
+    return {ErrorCode::kIo, "the system grants no thread for the engine"};
+  }
   return engine;
 }
 

@@ -43,7 +43,7 @@ StoreEntry to_public(const kv_store::Entry& entry) {
           .bytes = entry.bytes,
           .created_at = iso(entry.created_ms),
           .accessed_at = iso(entry.accessed_ms),
-          .expires_at = iso(entry.expires_ms),
+          .expires_at = iso(kv_store::expires_ms(entry)),
           .pinned = entry.pinned};
 }
 

@@ -150,9 +150,13 @@ void ChunkRegistry::touch(Chunk& chunk) {
   ++chunk.accesses;
 }
 
-void ChunkRegistry::merge(const NewChunk& chunk) {
+bool ChunkRegistry::merge(const NewChunk& chunk) {
   Chunk* known = lookup(chunk.id);
   QUIRE_CHECK(known != nullptr && known->listed, "merged with a chunk that is not there");
+  const auto said = [known] {
+    return std::tuple(known->metadata, known->pinned, known->ttl_seconds);
+  };
+  const auto before = said();
   for (const auto& [key, value] : chunk.metadata) {
     known->metadata[key] = value;
   }
@@ -166,6 +170,7 @@ void ChunkRegistry::merge(const NewChunk& chunk) {
     std::erase(systems_, chunk.id);
     systems_.push_back(chunk.id);
   }
+  return said() != before;
 }
 
 std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {

@@ -111,9 +111,9 @@ class ChunkRegistry {
   // The system chunk registered last that is still there; "" without one.
   [[nodiscard]] std::string last_system();
 
-  // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`.
-  // Precondition: find(chunk.id).
-  void merge(const NewChunk& chunk);
+  // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`. Whether
+  // that changed what is said of it. Precondition: find(chunk.id).
+  bool merge(const NewChunk& chunk);
   // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
   // all else but the token ids. nullptr when unknown.
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);

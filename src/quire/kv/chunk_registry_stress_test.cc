@@ -244,7 +244,8 @@ class Stress {
       touch(*there);
       hits_ += there->variants.empty() ? 0 : 1;
       there->named = ++named_;
-      return registry_->merge(chunk);
+      registry_->merge(chunk);
+      return;
     }
     if (known(name.id) == nullptr) {  // else somebody is at it
       begin(name, std::move(chunk));

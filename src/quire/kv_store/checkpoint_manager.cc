@@ -32,9 +32,8 @@ namespace {
 
 namespace json = base::json;
 
-Error corrupt(const Entry& entry, std::string_view what) {
-  return {.code = ErrorCode::kCorrupt,
-          .message = base::str_cat("checkpoint ", base::quoted(entry.name), ": ", what)};
+Error corrupt(std::string what) {
+  return {.code = ErrorCode::kCorrupt, .message = std::move(what)};
 }
 
 Result<std::string> describe(const Checkpoint& checkpoint, const std::string& series) {
@@ -60,13 +59,13 @@ Status take_sequence(const json::value& value, std::size_t& part, Checkpoint& ch
   const Entry& entry = checkpoint.entry;
   const json::object* object = value.if_object();
   if (object == nullptr) {
-    return corrupt(entry, "a sequence is no object");
+    return corrupt("a sequence is no object");
   }
   QUIRE_TRY(std::string name, base::get_string(*object, "name", ""));
   QUIRE_TRY(const std::int64_t parts, base::get_int(*object, "parts", 0));
   if (parts < 0 || static_cast<std::size_t>(parts) > entry.parts.size() - part) {
-    return corrupt(entry, base::str_cat(parts, " parts for sequence ", base::quoted(name), ", ",
-                                        entry.parts.size() - part, " are left"));
+    return corrupt(base::str_cat(parts, " parts for sequence ", base::quoted(name), ", ",
+                                 entry.parts.size() - part, " are left"));
   }
   const auto begin = entry.parts.begin() + static_cast<std::ptrdiff_t>(part);
   const json::value* metadata = base::find(*object, "metadata");
@@ -84,39 +83,46 @@ Status take_sequence(const json::value& value, std::size_t& part, Checkpoint& ch
     tokens += piece.tokens;
   }
   if (shapes.has_error()) {
-    return corrupt(entry, "the runs of a sequence are malformed");
+    return corrupt("the runs of a sequence are malformed");
   }
   for (const auto& [length, position] : *shapes) {
     if (length < 1 || length > tokens || position < 0) {
-      return corrupt(entry, base::str_cat("a run of ", length, " tokens, ", tokens, " are left"));
+      return corrupt(base::str_cat("a run of ", length, " tokens, ", tokens, " are left"));
     }
     tokens -= length;
     saved.runs.push_back({.tokens = length, .start_position = position});
   }
   if (tokens != 0) {
-    return corrupt(entry, base::str_cat(tokens, " tokens are of no run"));
+    return corrupt(base::str_cat(tokens, " tokens are of no run"));
   }
   checkpoint.sequences.push_back(std::move(saved));
   part += static_cast<std::size_t>(parts);
   return {};
 }
 
-// What `describe` wrote, and the series it belongs to.
-Result<std::pair<Checkpoint, std::string>> read_checkpoint(Entry entry) {
-  Checkpoint checkpoint{.name = entry.name, .entry = std::move(entry)};
+Status take_metadata(Checkpoint& checkpoint) {
   QUIRE_TRY(const json::value value, base::parse_json(checkpoint.entry.metadata_json, "metadata"));
   const json::object* object = value.if_object();
   const json::value* sequences = object == nullptr ? nullptr : base::find(*object, "sequences");
   if (sequences == nullptr || !sequences->is_array()) {
-    return corrupt(checkpoint.entry, "its metadata is not that of a checkpoint");
+    return corrupt("its metadata is not that of a checkpoint");
   }
   QUIRE_TRY(checkpoint.number, base::get_int(*object, "number", 0));
-  QUIRE_TRY(std::string series, base::get_string(*object, "series", ""));
   std::size_t part = 0;
   for (const json::value& sequence : sequences->get_array()) {
     QUIRE_TRY_STATUS(take_sequence(sequence, part, checkpoint));
   }
-  return std::pair(std::move(checkpoint), std::move(series));
+  return {};
+}
+
+// What `describe` wrote.
+Result<Checkpoint> read_checkpoint(Entry entry) {
+  Checkpoint checkpoint{.name = entry.name, .entry = std::move(entry)};
+  if (const Status taken = take_metadata(checkpoint); !taken.ok()) {
+    return corrupt(
+        base::str_cat("checkpoint ", base::quoted(checkpoint.name), ": ", taken.error().message));
+  }
+  return checkpoint;
 }
 
 // The sequences named in `only`, or all.
@@ -409,7 +415,7 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
   Checkpoint checkpoint{.name = before.name, .number = before.number};
   checkpoint.entry.pinned = before.entry.pinned;
   checkpoint.entry.created_ms = before.entry.created_ms;
-  checkpoint.entry.expires_ms = before.entry.expires_ms;
+  checkpoint.entry.ttl_ms = before.entry.ttl_ms;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     QUIRE_TRY_STATUS(compact_sequence(before.sequences[i], std::move(sequences[i]), cutter, cuts[i],
                                       checkpoint));
@@ -417,14 +423,19 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
   return put_checkpoint(std::move(checkpoint));
 }
 
-Result<std::vector<Checkpoint>> CheckpointManager::list() const {
+Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malformed) const {
   QUIRE_TRY(std::vector<Entry> entries,
             store_->list({.kind = EntryKind::kCheckpoint, .tenant = options_.tenant}));
   std::vector<Checkpoint> checkpoints;
   for (Entry& entry : entries) {
-    QUIRE_TRY(auto read, read_checkpoint(std::move(entry)));
-    if (read.second == options_.series) {
-      checkpoints.push_back(std::move(read.first));
+    if (entry.key != key_of(entry.name)) {
+      continue;  // of another series
+    }
+    auto checkpoint = read_checkpoint(std::move(entry));
+    if (checkpoint.ok()) {
+      checkpoints.push_back(std::move(checkpoint).value());
+    } else if (malformed != nullptr) {
+      malformed->push_back(std::move(checkpoint).error());
     }
   }
   std::sort(checkpoints.begin(), checkpoints.end(),
@@ -438,11 +449,12 @@ Result<Checkpoint> CheckpointManager::find(std::string_view name) const {
     return {ErrorCode::kNotFound, base::str_cat("no checkpoint ", base::quoted(name), " in series ",
                                                 base::quoted(options_.series))};
   }
-  QUIRE_TRY(auto read, read_checkpoint(std::move(*entry)));
-  return std::move(read.first);
+  return read_checkpoint(std::move(*entry));
 }
 
 Result<Checkpoint> CheckpointManager::latest() const {
+  std::vector<Error> malformed;
+  QUIRE_TRY([[maybe_unused]] const auto known, list(&malformed));
   std::set<std::int64_t> passed_over;
   auto newest = take_newest(*this, [&](Checkpoint& checkpoint) -> Result<Checkpoint> {
     const Status whole = verify_parts(*store_, checkpoint.entry);
@@ -452,12 +464,13 @@ Result<Checkpoint> CheckpointManager::latest() const {
     passed_over.insert(checkpoint.number);
     return {ErrorCode::kCorrupt, whole.error().message};
   });
-  if (newest.ok() || (passed_over.empty() && newest.error().code != ErrorCode::kNotFound)) {
+  const std::size_t damaged = passed_over.size() + malformed.size();
+  if (newest.ok() || (damaged == 0 && newest.error().code != ErrorCode::kNotFound)) {
     return newest;
   }
   return {ErrorCode::kNotFound,
           base::str_cat("no whole checkpoint in series ", base::quoted(options_.series), ", ",
-                        passed_over.size(), " are damaged (", newest.error().message, ")")};
+                        damaged, " are damaged (", newest.error().message, ")")};
 }
 
 Result<bool> CheckpointManager::remove(std::string_view name) {

@@ -84,9 +84,11 @@ class CheckpointManager {
   // have scattered is written together. Cost: reads and writes all of it.
   [[nodiscard]] Result<Checkpoint> compact(std::string_view name);
 
-  // Newest first. Reads no KV.
-  [[nodiscard]] Result<std::vector<Checkpoint>> list() const;
-  [[nodiscard]] Result<Checkpoint> find(std::string_view name) const;  // kNotFound
+  // Newest first. Reads no KV. Entries of the series that are no checkpoints of ours are passed
+  // over; `malformed` gets what is wrong with them.
+  [[nodiscard]] Result<std::vector<Checkpoint>> list(std::vector<Error>* malformed = nullptr) const;
+  // kNotFound; kCorrupt for an entry that list() passes over.
+  [[nodiscard]] Result<Checkpoint> find(std::string_view name) const;
   // The newest whose every object is there and whole; kNotFound says how many were passed over.
   // Cost: reads what it verifies.
   [[nodiscard]] Result<Checkpoint> latest() const;
@@ -129,8 +131,10 @@ class CheckpointManager {
 template <class Take>
 auto take_newest(const CheckpointManager& checkpoints, Take take)
     -> decltype(take(std::declval<Checkpoint&>())) {
+  std::vector<Error> malformed;
+  QUIRE_TRY(std::vector<Checkpoint> known, checkpoints.list(&malformed));
   Error last{.code = ErrorCode::kNotFound, .message = "no checkpoint to load: none was saved"};
-  QUIRE_TRY(std::vector<Checkpoint> known, checkpoints.list());
+  last = malformed.empty() ? last : malformed.front();
   for (std::size_t next = 0; next < known.size();) {
     auto taken = take(known[next]);
     if (taken.ok()) {

@@ -348,20 +348,37 @@ TEST_F(Checkpoints, OptionsOutOfRangeAreNamed) {
               HasSubstr("every_ms is -1"));
 }
 
-TEST_F(Checkpoints, MetadataOfAStrangerIsAnError) {
+TEST_F(Checkpoints, AMalformedOneIsReportedAndBlocksNoOther) {
+  CheckpointManager checkpoints = manager();
+  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 1)}}, shelves_).ok());
+  const auto bad = checkpoints.save("bad", {{sequence("a", 0, 2)}}, shelves_);
+  ASSERT_TRUE(bad.ok());
   for (const char* metadata :
-       {"{}", R"({"sequences":3})", R"({"sequences":[1]})",
+       {"{}", R"({"sequences":3})", R"({"sequences":[1]})", R"({"number":"x","sequences":[]})",
         R"({"sequences":[{"name":"a","parts":9}]})", R"({"sequences":[{"parts":-1}]})",
         R"({"sequences":[{"parts":0,"runs":7}]})", R"({"sequences":[{"parts":0,"runs":[[1,0]]}]})",
         R"({"sequences":[{"parts":0,"runs":[[0,0]]}]})",
         R"({"sequences":[{"parts":0,"runs":[["x",0]]}]})"}) {
-    ASSERT_TRUE(
-        store_
-            ->put_entry(
-                {.key = test_hash("x"), .kind = EntryKind::kCheckpoint, .metadata_json = metadata})
-            .ok());
-    EXPECT_EQ(manager().list().error().code, ErrorCode::kCorrupt) << metadata;
+    SCOPED_TRACE(metadata);
+    Entry entry = bad->entry;
+    entry.metadata_json = metadata;
+    ASSERT_TRUE(store_->put_entry(entry).ok());
+    std::vector<Error> malformed;
+    EXPECT_THAT(names(checkpoints.list(&malformed)), ElementsAre("checkpoint-1"));
+    ASSERT_EQ(malformed.size(), 1U);
+    EXPECT_EQ(malformed.front().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(malformed.front().message, HasSubstr(R"(checkpoint "bad": )"));
+    EXPECT_EQ(checkpoints.find("bad").error().code, ErrorCode::kCorrupt);
+    EXPECT_EQ(checkpoints.latest()->name, "checkpoint-1");
   }
+  EXPECT_THAT(names(manager({.series = "other"}).list()), ElementsAre());
+  EXPECT_TRUE(checkpoints.save("", {{sequence("a", 0, 3)}}, shelves_).ok());
+  EXPECT_EQ(*checkpoints.prune(0), 2) << "what it does not know it does not forget";
+  const auto none = checkpoints.latest();
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(none.error().message, HasSubstr(R"(1 are damaged (checkpoint "bad")"));
+  EXPECT_TRUE(*checkpoints.remove("bad"));
 }
 
 // Equal KV is one object: what one manager forgets the other is about to name.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -21,6 +22,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kKindNames = {"chunk", "sequence", "context",
                                                         "checkpoint"};
 constexpr std::size_t kMaxParts = std::size_t{1} << 20;
+constexpr std::int64_t kMaxTimeMs = std::numeric_limits<std::int64_t>::max() - kMaxTtlMs;
 constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
 
 Status refuse(const std::string& message) {
@@ -64,6 +66,18 @@ std::vector<std::string> objects_of(const Entry& entry) {
   return hashes;
 }
 
+std::int64_t tokens_of(const Entry& entry) {
+  std::int64_t tokens = 0;
+  for (const EntryPart& part : entry.parts) {
+    tokens += part.tokens;
+  }
+  return tokens;
+}
+
+std::int64_t expires_ms(const Entry& entry) {
+  return entry.ttl_ms ? entry.accessed_ms + *entry.ttl_ms : 0;
+}
+
 std::uint64_t entry_checksum(const Entry& entry) {
   ByteWriter out(256 + entry.metadata_json.size() + 96 * entry.parts.size());
   const auto put_text = [&](std::string_view text) {
@@ -84,6 +98,14 @@ std::uint64_t entry_checksum(const Entry& entry) {
     out.put(part.tokens);
   }
   return checksum(out.bytes());
+}
+
+Status check_ttl(std::optional<std::int64_t> ttl_ms) {
+  if (!ttl_ms || (*ttl_ms >= 0 && *ttl_ms <= kMaxTtlMs)) {
+    return {};
+  }
+  return refuse(
+      base::str_cat("a lifetime of ", *ttl_ms, " ms; give 0 to ", kMaxTtlMs, ", or none"));
 }
 
 Status check_entry(const Entry& entry) {
@@ -108,10 +130,10 @@ Status check_entry(const Entry& entry) {
     }
   }
   if (entry.tokens < 0 || entry.bytes < 0 || entry.created_ms < 0 || entry.accessed_ms < 0 ||
-      entry.expires_ms < 0) {
-    return refuse("a count or time is negative");
+      entry.accessed_ms > kMaxTimeMs) {
+    return refuse("a count or time is out of range");
   }
-  return {};
+  return check_ttl(entry.ttl_ms);
 }
 
 }  // namespace quire::kv_store

@@ -14,6 +14,7 @@
 #include <cstdio>  // renameat
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -124,6 +125,16 @@ Result<Folder> Folder::open_in(const std::string& name, bool create) const {
     return io_error(folder.path, "open folder", errno);
   }
   return folder;
+}
+
+Status for_each_name(const std::filesystem::path& folder,
+                     const std::function<void(const std::string&)>& visit) {
+  std::error_code failure;
+  for (std::filesystem::directory_iterator at(folder, failure), end; !failure && at != end;
+       at.increment(failure)) {
+    visit(at->path().filename().string());
+  }
+  return failure ? Status(io_error(folder, "list", failure.value())) : Status();
 }
 
 Result<Descriptor> open_file(const Folder& folder, const std::string& name) {

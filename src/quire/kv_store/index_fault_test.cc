@@ -212,7 +212,9 @@ TEST_F(IndexFaults, RowsThatWereChangedBesideTheStoreAreDamage) {
       "UPDATE parts SET first_token = 1, tokens = 3 WHERE entry = 8 AND place = 0",
       "UPDATE parts SET place = place + 5 WHERE entry = 8 AND place = 0",
       "DELETE FROM parts WHERE entry = 8 AND place = 1",
-      "DELETE FROM checksums WHERE entry = 8"};
+      "UPDATE checksums SET value = value + 1 WHERE entry = 8",
+      "DELETE FROM checksums WHERE entry = 8; DELETE FROM parts WHERE entry = 8 AND place = 1",
+      "UPDATE entries SET id = 1000 WHERE id = 8"};
   for (const char* sql : changes) {
     SCOPED_TRACE(sql);
     restore();

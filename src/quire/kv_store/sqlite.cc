@@ -90,6 +90,10 @@ Status Statement::run() {
 
 void Statement::reset() { sqlite3_reset(statement_.get()); }
 
+bool Statement::is_null(int column) const {
+  return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL;
+}
+
 std::int64_t Statement::number(int column) const {
   return sqlite3_column_int64(statement_.get(), column);
 }

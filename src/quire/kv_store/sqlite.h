@@ -31,6 +31,7 @@ class Statement {
   void reset();
 
   // Of the current row. A column of another type is converted, as SQLite does.
+  [[nodiscard]] bool is_null(int column) const;
   [[nodiscard]] std::int64_t number(int column) const;
   [[nodiscard]] std::string text(int column) const;
 

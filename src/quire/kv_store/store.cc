@@ -217,9 +217,10 @@ Result<bool> Store::put_new_entry(Entry entry) { return put_entry(std::move(entr
 Result<bool> Store::put_entry(Entry entry, bool may_replace) {
   QUIRE_TRY_STATUS(check_writable());
   QUIRE_TRY_STATUS(check_entry(entry));
-  entry.accessed_ms = options_.now_ms();
-  entry.created_ms = entry.created_ms == 0 ? entry.accessed_ms : entry.created_ms;
-  entry.tokens = entry.bytes = 0;
+  const std::int64_t now = options_.now_ms();
+  entry.accessed_ms = entry.accessed_ms == 0 ? now : entry.accessed_ms;
+  entry.created_ms = entry.created_ms == 0 ? now : entry.created_ms;
+  entry.bytes = 0;
   // Under the lock no gc can remove what is found here.
   QUIRE_TRY(Transaction transaction, index_.begin());
   if (!may_replace) {
@@ -228,9 +229,7 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
       return false;
     }
   }
-  for (const EntryPart& part : entry.parts) {
-    entry.tokens += part.tokens;
-  }
+  entry.tokens = tokens_of(entry);
   for (const std::string& hash : objects_of(entry)) {
     QUIRE_TRY(const Folder folder, object_folder(hash, false));
     QUIRE_TRY(const FileIdentity file, identify(folder, hash));
@@ -244,7 +243,7 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
 }
 
 bool Store::is_visible(const Entry& entry) const {
-  return entry.expires_ms == 0 || entry.pinned || entry.expires_ms > options_.now_ms();
+  return !entry.ttl_ms || entry.pinned || expires_ms(entry) > options_.now_ms();
 }
 
 Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view tenant) const {
@@ -282,7 +281,15 @@ Status Store::changed(const Result<bool>& found, std::string_view key,
 
 Status Store::touch(std::string_view key, std::string_view tenant) {
   QUIRE_TRY_STATUS(check_writable());
-  return changed(index_.set_accessed(key, tenant, options_.now_ms()), key, tenant);
+  QUIRE_TRY(const std::int64_t known,
+            index_.set_accessed({{std::string(key), options_.now_ms()}}, tenant));
+  return changed(known > 0, key, tenant);
+}
+
+Status Store::touch(const LastUses& uses, std::string_view tenant) {
+  QUIRE_TRY_STATUS(check_writable());
+  QUIRE_TRY([[maybe_unused]] const std::int64_t known, index_.set_accessed(uses, tenant));
+  return {};
 }
 
 Status Store::pin(std::string_view key, std::string_view tenant, bool pinned) {
@@ -293,11 +300,8 @@ Status Store::pin(std::string_view key, std::string_view tenant, bool pinned) {
 Status Store::set_ttl(std::string_view key, std::string_view tenant,
                       std::optional<std::int64_t> ttl_ms) {
   QUIRE_TRY_STATUS(check_writable());
-  std::int64_t expires_ms = 0;
-  if (ttl_ms && (*ttl_ms < 0 || __builtin_add_overflow(options_.now_ms(), *ttl_ms, &expires_ms))) {
-    return {ErrorCode::kInvalidArgument, base::str_cat("a lifetime of ", *ttl_ms, " ms")};
-  }
-  return changed(index_.set_expires(key, tenant, expires_ms), key, tenant);
+  QUIRE_TRY_STATUS(check_ttl(ttl_ms));
+  return changed(index_.set_ttl(key, tenant, ttl_ms, options_.now_ms()), key, tenant);
 }
 
 }  // namespace quire::kv_store

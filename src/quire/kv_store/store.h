@@ -102,10 +102,10 @@ class Store {
   // Whether its file is there, whatever is in it. Cost: two looks at the file system.
   [[nodiscard]] bool is_there(const std::string& hash) const;
 
-  // Puts or replaces an entry and sets its tokens, bytes and times. kNotFound naming an object that
-  // is not (or no longer) there: put it and try again. kInvalidArgument for a part of an object
-  // beyond the tokens that it has. Above max_bytes others go as by gc, never this one; what that
-  // fails to do the next put does.
+  // Puts or replaces an entry and sets its tokens, bytes and times (entry.h). kNotFound naming an
+  // object that is not (or no longer) there: put it and try again. kInvalidArgument for a part of
+  // an object beyond the tokens that it has. Above max_bytes others go as by gc, never this one;
+  // what that fails to do the next put does.
   [[nodiscard]] Status put_entry(Entry entry);
   // The same, but where the tenant has an entry of that key already, nothing is put: false.
   [[nodiscard]] Result<bool> put_new_entry(Entry entry);
@@ -116,10 +116,14 @@ class Store {
   [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
   // Least recently used first, without expired ones.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
-  // kNotFound when there is no such entry.
+  // A use, now. kNotFound when there is no such entry.
   [[nodiscard]] Status touch(std::string_view key, std::string_view tenant);
+  // Uses at their times, together; those of entries that are not there are nothing. Does not wait
+  // for the disk, but for other writers.
+  [[nodiscard]] Status touch(const LastUses& uses, std::string_view tenant);
   [[nodiscard]] Status pin(std::string_view key, std::string_view tenant, bool pinned);
-  // From now on; nothing: forever. kInvalidArgument for a negative one.
+  // How long it is kept after its last use, which this is; nothing: forever. kInvalidArgument below
+  // 0 and above kMaxTtlMs.
   [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
                                std::optional<std::int64_t> ttl_ms);
   // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes
@@ -139,7 +143,8 @@ class Store {
   [[nodiscard]] std::vector<WeightsReport> weights(bool verify = false) const;
   // For a damaged or missing index, with the store closed everywhere: sets it aside
   // (index.sqlite.damaged) and makes a new one of the entries that can still be read and whose
-  // objects are all there. Returns how many.
+  // objects are all there, as old as they were. Returns how many. kIo for what the system refuses
+  // (a full disk), kUnsupported for an index of a later version: then the old one stays.
   [[nodiscard]] static Result<std::int64_t> repair(const std::filesystem::path& path);
 
   // One self-contained file with the entry and all its objects; verified while it is written.
@@ -171,8 +176,8 @@ class Store {
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
   [[nodiscard]] Status check_writable() const;
-  // Puts what has all its objects in `folder` into the index; how many.
-  [[nodiscard]] static Result<std::int64_t> fill_index(const Folder& folder, StoreIndex index,
+  // Makes an index in `beside` of those that have all their objects in `folder`; how many.
+  [[nodiscard]] static Result<std::int64_t> make_index(const Folder& folder, const Folder& beside,
                                                        const std::vector<Entry>& entries);
   [[nodiscard]] Result<Folder> object_folder(const std::string& hash, bool create) const;
   [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);

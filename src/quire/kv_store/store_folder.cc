@@ -91,13 +91,10 @@ FolderLock::~FolderLock() {
 }
 
 bool holds_something(const std::filesystem::path& path) {
-  std::error_code failure;
-  for (const auto& item : std::filesystem::directory_iterator(path, failure)) {
-    if (!item.path().filename().string().starts_with(kTemporaryPrefix)) {
-      return true;
-    }
-  }
-  return bool(failure);
+  bool holds = false;
+  const Status listed = for_each_name(
+      path, [&](const std::string& name) { holds = holds || !name.starts_with(kTemporaryPrefix); });
+  return holds || !listed.ok();
 }
 
 Status check_is_store(const Folder& folder) {

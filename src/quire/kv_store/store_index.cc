@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -52,8 +54,17 @@ constexpr std::string_view kColumns =
     "expires_ms, pinned, ";
 constexpr std::string_view kChecksum = "(SELECT value FROM checksums WHERE entry = id)";
 
+// An entry is kept so long after its last use; the row says until when that is.
+std::optional<std::int64_t> ttl_of(std::int64_t expires_ms, std::int64_t accessed_ms) {
+  if (expires_ms <= 0) {
+    return expires_ms == 0 ? std::nullopt : std::optional(expires_ms);  // never; or damage
+  }
+  const std::int64_t ttl = expires_ms - std::max<std::int64_t>(accessed_ms, 0);
+  return std::clamp<std::int64_t>(ttl, 0, kMaxTtlMs);
+}
+
 std::string select_entries(bool has_checksums, std::string_view which) {
-  return base::str_cat(kColumns, has_checksums ? kChecksum : "0", " FROM entries ", which);
+  return base::str_cat(kColumns, has_checksums ? kChecksum : "NULL", " FROM entries ", which);
 }
 
 Error damaged(const Folder& folder, std::string_view what) {
@@ -192,8 +203,12 @@ Status StoreIndex::add_checksums(const Folder& folder) {
     if (!row) {
       break;
     }
-    QUIRE_TRY(const Entry entry, read_entry(rows));
-    QUIRE_TRY_STATUS(put_checksum(rows.number(0), entry));
+    const auto entry = read_entry(rows);
+    if (!entry.ok() && entry.error().code != ErrorCode::kCorrupt) {
+      return entry.error();
+    }
+    // A damaged row stays so, for repair to pass over.
+    QUIRE_TRY_STATUS(entry.ok() ? put_checksum(rows.number(0), *entry) : Status());
   }
   QUIRE_TRY_STATUS(mark_version(*database_));
   QUIRE_TRY_STATUS(transaction.commit());
@@ -244,7 +259,7 @@ Status StoreIndex::put(const Entry& entry) {
       .bind(6, entry.bytes)
       .bind(7, entry.created_ms)
       .bind(8, entry.accessed_ms)
-      .bind(9, entry.expires_ms)
+      .bind(9, expires_ms(entry))
       .bind(10, std::int64_t{entry.pinned});
   QUIRE_TRY_STATUS(insert.step());
   const std::int64_t id = insert.number(0);
@@ -283,11 +298,11 @@ Result<Entry> StoreIndex::read_entry(const Statement& row) const {
               .name = row.text(4),
               .metadata_json = row.text(5),
               .pinned = row.number(11) != 0,
+              .ttl_ms = ttl_of(row.number(10), row.number(9)),
               .tokens = row.number(6),
               .bytes = row.number(7),
               .created_ms = row.number(8),
-              .accessed_ms = row.number(9),
-              .expires_ms = row.number(10)};
+              .accessed_ms = row.number(9)};
   const auto kind = parse_entry_kind(row.text(3));
   QUIRE_TRY(entry.parts, parts_of(row.number(0)));
   const Status checked = kind.ok() ? check_entry(entry) : Status(kind.error());
@@ -296,7 +311,11 @@ Result<Entry> StoreIndex::read_entry(const Statement& row) const {
                                                " is none of ours: ", checked.error().message)};
   }
   entry.kind = *kind;
-  if (has_checksums_ && row.number(12) != static_cast<std::int64_t>(entry_checksum(entry))) {
+  // A build from before checksums that still had the index open wrote a row that has none.
+  const bool whole = row.is_null(12)
+                         ? entry.tokens == tokens_of(entry)
+                         : row.number(12) == static_cast<std::int64_t>(entry_checksum(entry));
+  if (!whole) {
     return {ErrorCode::kCorrupt,
             base::str_cat(kIndexName, ": the checksum of row ", row.number(0),
                           " is wrong; `quire store repair` keeps the entries that can be read")};
@@ -360,31 +379,51 @@ Result<bool> StoreIndex::remove(std::string_view key, std::string_view tenant) {
 }
 
 Result<bool> StoreIndex::update(std::string_view sql, std::string_view key, std::string_view tenant,
-                                std::int64_t value) {
+                                std::initializer_list<std::int64_t> values) const {
   QUIRE_TRY(Statement statement, database_->prepare(sql));
-  QUIRE_TRY_STATUS(statement.bind(0, value).bind(1, key).bind(2, tenant).run());
+  statement.bind(0, key).bind(1, tenant);
+  int index = 2;
+  for (const std::int64_t value : values) {
+    statement.bind(index++, value);
+  }
+  QUIRE_TRY_STATUS(statement.run());
   return database_->changes() > 0;
 }
 
-Result<bool> StoreIndex::set_accessed(std::string_view key, std::string_view tenant,
-                                      std::int64_t now_ms) {
+Result<std::int64_t> StoreIndex::write_uses(const LastUses& uses, std::string_view tenant) const {
+  QUIRE_TRY(Transaction transaction, begin());
+  std::int64_t known = 0;
+  for (const auto& [key, at_ms] : uses) {
+    QUIRE_TRY(const bool found,
+              update("UPDATE entries SET accessed_ms = max(accessed_ms, ?3), expires_ms = "
+                     "iif(expires_ms = 0, 0, expires_ms + max(?3 - accessed_ms, 0)) "
+                     "WHERE key = ?1 AND tenant = ?2",
+                     key, tenant, {at_ms}));
+    known += found ? 1 : 0;
+  }
+  QUIRE_TRY_STATUS(transaction.commit());
+  return known;
+}
+
+Result<std::int64_t> StoreIndex::set_accessed(const LastUses& uses, std::string_view tenant) {
   // An access time may be lost with the power; it is not worth a wait for the disk.
   QUIRE_TRY_STATUS(database_->execute(kNoSync));
-  auto found = update("UPDATE entries SET accessed_ms = ? WHERE key = ? AND tenant = ?", key,
-                      tenant, now_ms);
+  auto known = write_uses(uses, tenant);
   QUIRE_TRY_STATUS(database_->execute(sync_ ? kSync : kNoSync));
-  return found;
+  return known;
 }
 
 Result<bool> StoreIndex::set_pinned(std::string_view key, std::string_view tenant, bool pinned) {
-  return update("UPDATE entries SET pinned = ? WHERE key = ? AND tenant = ?", key, tenant,
-                std::int64_t{pinned});
+  return update("UPDATE entries SET pinned = ?3 WHERE key = ?1 AND tenant = ?2", key, tenant,
+                {std::int64_t{pinned}});
 }
 
-Result<bool> StoreIndex::set_expires(std::string_view key, std::string_view tenant,
-                                     std::int64_t expires_ms) {
-  return update("UPDATE entries SET expires_ms = ? WHERE key = ? AND tenant = ?", key, tenant,
-                expires_ms);
+Result<bool> StoreIndex::set_ttl(std::string_view key, std::string_view tenant,
+                                 std::optional<std::int64_t> ttl_ms, std::int64_t now_ms) {
+  const Entry used{.ttl_ms = ttl_ms, .accessed_ms = now_ms};
+  return update(
+      "UPDATE entries SET accessed_ms = ?3, expires_ms = ?4 WHERE key = ?1 AND tenant = ?2", key,
+      tenant, {now_ms, expires_ms(used)});
 }
 
 Result<std::unordered_map<std::string, std::int64_t>> StoreIndex::references() const {

@@ -2,13 +2,16 @@
 //
 // Invariants:
 // 1. A change is one transaction: after a crash at any point the old or the new state is there.
-// 2. Rows are checked when they are read, against a checksum of what they say of an entry; what no
-//    writer of ours can have written is kCorrupt. SQLite itself sees damage of its pages' structure
+// 2. Rows are checked when they are read, against a checksum of what they say of an entry, or,
+// where
+//    a build from before checksums wrote one, for what they say; what no writer of ours can have
+//    written is kCorrupt. SQLite itself sees damage of its pages' structure
 //    only.
 // 3. A schema that is not exactly ours is refused, so no trigger or view of a stranger ever runs.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +29,9 @@ namespace quire::kv_store {
 
 inline constexpr const char* kIndexName = "index.sqlite";
 
+// When entries of one tenant were used last, by key.
+using LastUses = std::unordered_map<std::string, std::int64_t>;
+
 struct EntryFilter {
   std::optional<EntryKind> kind;
   std::optional<std::string> tenant;
@@ -37,8 +43,8 @@ class StoreIndex {
   // Makes an empty index where there is none (mode 0600); the caller keeps others from doing so at
   // the same time. `sync`: what is committed survives a loss of power; without, the index stays
   // whole but may forget the last changes. An index of version 1 becomes one of this version, with
-  // checksums of what it says now. kCorrupt for a file that is no index of ours or damaged,
-  // kUnsupported for one of a later version.
+  // checksums of what it says now, but for damaged rows. kCorrupt for a file that is no index of
+  // ours or damaged, kUnsupported for one of a later version.
   [[nodiscard]] static Result<StoreIndex> open_writable(const Folder& folder, bool sync);
   [[nodiscard]] static Result<StoreIndex> open_read_only(const Folder& folder);
 
@@ -56,11 +62,13 @@ class StoreIndex {
 
   // Whether there was such an entry.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
-  [[nodiscard]] Result<bool> set_accessed(std::string_view key, std::string_view tenant,
-                                          std::int64_t now_ms);
+  // One transaction; not inside another. An earlier use than the last one changes nothing. How many
+  // of the entries there are.
+  [[nodiscard]] Result<std::int64_t> set_accessed(const LastUses& uses, std::string_view tenant);
   [[nodiscard]] Result<bool> set_pinned(std::string_view key, std::string_view tenant, bool pinned);
-  [[nodiscard]] Result<bool> set_expires(std::string_view key, std::string_view tenant,
-                                         std::int64_t expires_ms);
+  // From a use at `now_ms` on.
+  [[nodiscard]] Result<bool> set_ttl(std::string_view key, std::string_view tenant,
+                                     std::optional<std::int64_t> ttl_ms, std::int64_t now_ms);
 
   // How many entries name each object.
   [[nodiscard]] Result<std::unordered_map<std::string, std::int64_t>> references() const;
@@ -77,8 +85,12 @@ class StoreIndex {
   [[nodiscard]] Result<Entry> read_entry(const Statement& row) const;
   [[nodiscard]] Status put_checksum(std::int64_t id, const Entry& entry) const;
   [[nodiscard]] Status add_checksums(const Folder& folder);
+  // Parameters of `sql`: key, tenant, values. Whether there was such an entry.
   [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,
-                                    std::string_view tenant, std::int64_t value);
+                                    std::string_view tenant,
+                                    std::initializer_list<std::int64_t> values) const;
+  [[nodiscard]] Result<std::int64_t> write_uses(const LastUses& uses,
+                                                std::string_view tenant) const;
 
   std::unique_ptr<Database> database_;  // statements and transactions point to it
   bool has_checksums_;                  // not before version 2

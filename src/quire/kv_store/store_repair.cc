@@ -77,22 +77,49 @@ Status take_back(const Folder& folder) {
   return rename_file(folder, kDamagedName, folder, kIndexName);
 }
 
+// Closing an index takes its log over; where that failed, the file by itself is not all of it.
+Status check_complete(const Folder& beside) {
+  const std::string log = base::str_cat(kIndexName, kLogEndings.front());
+  return is_there(beside, log.c_str())
+             ? Status(ErrorCode::kIo,
+                      base::str_cat("cannot complete ", (beside.path / kIndexName).string(),
+                                    "; make room on the disk and try again"))
+             : Status();
+}
+
 Status remove_folder(const std::filesystem::path& path) {
   std::error_code failure;
   std::filesystem::remove_all(path, failure);
   return failure ? Status(io_error(path, "remove", failure.value())) : Status();
 }
 
+// What can still be read of the index. What the system refuses, and an index of a later version,
+// are errors: what is there may be whole.
+Result<std::vector<Entry>> salvage(const Folder& folder) {
+  const auto old = StoreIndex::open_writable(folder, true);
+  if (!old.ok() && old.error().code != ErrorCode::kCorrupt) {
+    return old.error();
+  }
+  return old.ok() ? old->salvage() : std::vector<Entry>();
+}
+
 }  // namespace
 
-Result<std::int64_t> Store::fill_index(const Folder& folder, StoreIndex index,
+Result<std::int64_t> Store::make_index(const Folder& folder, const Folder& beside,
                                        const std::vector<Entry>& entries) {
+  QUIRE_TRY(StoreIndex index, StoreIndex::open_writable(beside, true));
   QUIRE_TRY(Folder home, Folder::open(folder.path));
   QUIRE_TRY(Folder objects, home.open_in(kObjectsName, true));
   Store store(std::move(home), std::move(objects), std::move(index), {});
   std::int64_t kept = 0;
   for (const Entry& entry : entries) {
-    kept += store.put_entry(entry).ok() ? 1 : 0;
+    const Status put = store.put_entry(entry);
+    const bool lost = !put.ok() && (put.error().code == ErrorCode::kNotFound ||
+                                    put.error().code == ErrorCode::kInvalidArgument);
+    if (!put.ok() && !lost) {
+      return put.error();  // of the system, not of the entry
+    }
+    kept += lost ? 0 : 1;
   }
   return kept;
 }
@@ -101,14 +128,14 @@ Result<std::int64_t> Store::repair(const std::filesystem::path& path) {
   QUIRE_TRY(const Folder folder, Folder::open(path));
   QUIRE_TRY_STATUS(check_is_store(folder));
   QUIRE_TRY_STATUS(take_back(folder));
-  std::vector<Entry> entries;
-  if (const auto old = StoreIndex::open_writable(folder, true); old.ok()) {
-    entries = old->salvage();
-  }
+  QUIRE_TRY(const std::vector<Entry> entries, salvage(folder));
   QUIRE_TRY_STATUS(remove_folder(folder.path / kNewName));
   QUIRE_TRY(const Folder beside, folder.open_in(kNewName, true));
-  QUIRE_TRY(StoreIndex fresh, StoreIndex::open_writable(beside, true));
-  QUIRE_TRY(const std::int64_t kept, fill_index(folder, std::move(fresh), entries));
+  const auto kept = make_index(folder, beside, entries);
+  if (const Status whole = kept.ok() ? check_complete(beside) : Status(kept.error()); !whole.ok()) {
+    [[maybe_unused]] const Status removed = remove_folder(beside.path);
+    return whole.error();
+  }
   QUIRE_TRY_STATUS(set_aside(folder));
   QUIRE_TRY_STATUS(rename_file(beside, kIndexName, folder, kIndexName));
   ::fsync(folder.descriptor.get());

@@ -7,13 +7,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -54,27 +52,19 @@ std::string hash_of(std::string_view file_name) {
   return is_hash(file_name) ? std::string(file_name) : std::string();
 }
 
-void visit_files(const Folder& folder,
-                 const std::function<void(const Folder&, const std::string&)>& visit) {
-  std::error_code ignored;
-  for (const auto& file : std::filesystem::directory_iterator(folder.path, ignored)) {
-    visit(folder, file.path().filename().string());
-  }
-}
-
 }  // namespace
 
 Status Store::for_each_file(
     const std::function<void(const Folder&, const std::string&)>& visit) const {
-  std::error_code failure;
-  for (const auto& item : std::filesystem::directory_iterator(objects_.path, failure)) {
-    const auto folder = objects_.open_in(item.path().filename().string(), false);
-    if (!folder.ok()) {
-      continue;  // a stray file or link: nothing of ours
+  Status listed;
+  QUIRE_TRY_STATUS(for_each_name(objects_.path, [&](const std::string& item) {
+    const auto folder = objects_.open_in(item, false);
+    if (!folder.ok() || !listed.ok()) {
+      return;  // a stray file or link: nothing of ours
     }
-    visit_files(*folder, visit);
-  }
-  return failure ? Status(io_error(objects_.path, "list", failure.value())) : Status();
+    listed = for_each_name(folder->path, [&](const std::string& name) { visit(*folder, name); });
+  }));
+  return listed;
 }
 
 Result<std::unordered_map<std::string, Store::StoredObject>> Store::scan_objects() const {
@@ -262,7 +252,8 @@ std::int64_t Store::remove_temporaries() const {
   };
   static_cast<void>(for_each_file(remove));
   if (const auto weights = folder_.open_in(kWeightsName, false); weights.ok()) {
-    visit_files(*weights, remove);
+    static_cast<void>(
+        for_each_name(weights->path, [&](const std::string& name) { remove(*weights, name); }));
   }
   return removed;
 }

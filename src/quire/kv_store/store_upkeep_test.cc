@@ -5,12 +5,15 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_fixture.h"
+#include "quire/kv_store/store_index.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -89,6 +92,62 @@ TEST_F(StoreTest, ExpiredEntriesAreGoneUnlessPinned) {
   ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", std::nullopt).ok());
   ASSERT_TRUE(store.pin(test_hash("b"), "t", false).ok());
   EXPECT_TRUE(store.find(test_hash("b"), "t")->has_value());
+}
+
+TEST_F(StoreTest, AnEntryIsKeptAsLongAsItsLifetimeAfterItsLastUse) {
+  Store store = open();
+  put(store, "a", {0});
+  Entry entry = entry_of("b", {0});
+  entry.ttl_ms = 5000;
+  ASSERT_TRUE(store.put_entry(entry).ok());
+  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
+  for (int i = 0; i < 3; ++i) {
+    ahead_ms_ += 4000;
+    EXPECT_EQ(store.gc()->expired_entries, 0);
+    ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
+    ASSERT_TRUE(store.touch(test_hash("b"), "t").ok());
+  }
+  const Entry used = store.get(test_hash("b"), "t").value();
+  EXPECT_EQ(used.ttl_ms, 5000);
+  EXPECT_EQ(expires_ms(used), used.accessed_ms + 5000);
+  ahead_ms_ += 4000;
+  EXPECT_EQ(names_of(*store.list()), "a b ");
+  ahead_ms_ += 2000;
+  EXPECT_EQ(names_of(*store.list()), "");
+  EXPECT_EQ(store.gc()->expired_entries, 2);
+}
+
+TEST_F(StoreTest, UsesThatAreToldLateCountFromWhenTheyWere) {
+  Store store = open();
+  put(store, "a", {0});
+  put(store, "b", {1});
+  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
+  ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", 5000).ok());
+  const std::int64_t now = store.now_ms();
+  const LastUses uses = {{test_hash("a"), now + 3000},
+                         {test_hash("b"), now - 1'000'000},
+                         {test_hash("of nobody"), now}};
+  ahead_ms_ += 6000;
+  EXPECT_EQ(names_of(*store.list()), "");
+  ASSERT_TRUE(store.touch(uses, "t").ok());
+  EXPECT_EQ(names_of(*store.list()), "a ") << "it was used before it would have expired";
+  EXPECT_EQ(store.touch(test_hash("of nobody"), "t").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(StoreTest, LifetimesOfOlderBuildsAndOutOfRangeAreReadAndRefused) {
+  Store store = open();
+  put(store, "a", {0});
+  for (const std::int64_t ttl : {kMaxTtlMs + 1, std::numeric_limits<std::int64_t>::max()}) {
+    EXPECT_EQ(store.set_ttl(test_hash("a"), "t", ttl).error().code, ErrorCode::kInvalidArgument);
+  }
+  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", kMaxTtlMs).ok());
+  execute_sql("UPDATE entries SET expires_ms = 9223372036854775807");
+  ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
+  EXPECT_EQ(store.get(test_hash("a"), "t")->ttl_ms, kMaxTtlMs);
+  execute_sql("UPDATE entries SET expires_ms = accessed_ms - 5");
+  EXPECT_EQ(names_of(*store.list()), "");
+  execute_sql("UPDATE entries SET expires_ms = -1");
+  EXPECT_EQ(store.list().error().code, ErrorCode::kCorrupt);
 }
 
 TEST_F(StoreTest, CollectingEvictsTheLeastRecentlyUsedButNeverPinnedOnes) {

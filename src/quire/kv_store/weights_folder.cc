@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "quire/base/file_time.h"
@@ -30,14 +29,13 @@ using State = WeightsReport::State;
 // The keys of the files there, sorted.
 std::vector<std::string> keys_in(const Folder& folder) {
   std::vector<std::string> keys;
-  std::error_code failure;
-  for (const auto& item : std::filesystem::directory_iterator(folder.path, failure)) {
-    const std::string name = item.path().filename().string();
+  // What cannot be listed is not looked after.
+  static_cast<void>(for_each_name(folder.path, [&](const std::string& name) {
     if (name.ends_with(kWeightsEnding) &&
         is_hash(std::string_view(name).substr(0, name.size() - kWeightsEnding.size()))) {
       keys.push_back(name.substr(0, name.size() - kWeightsEnding.size()));
     }
-  }
+  }));
   std::ranges::sort(keys);
   return keys;
 }

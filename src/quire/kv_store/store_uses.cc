@@ -1,0 +1,57 @@
+#include "quire/kv_store/store_uses.h"
+
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "quire/device/cpu/start_thread.h"
+#include "quire/kv_store/store_index.h"
+#include "quire/result.h"
+
+namespace quire::kv_store {
+namespace {
+
+constexpr std::chrono::seconds kPause{1};
+
+}  // namespace
+
+void StoreUses::note(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  untold_.insert_or_assign(key, store_.now_ms());
+  if (!thread_.joinable()) {
+    thread_ = device::start_thread([this] { run(); });  // without one, the end tells
+  }
+  changed_.notify_one();
+}
+
+void StoreUses::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    if (untold_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const LastUses uses = std::exchange(untold_, {});
+    lock.unlock();
+    [[maybe_unused]] const Status told = store_.touch(uses, tenant_);
+    lock.lock();
+    changed_.wait_for(lock, kPause, [this] { return stopped_; });
+  }
+}
+
+StoreUses::~StoreUses() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  if (!untold_.empty()) {
+    [[maybe_unused]] const Status told = store_.touch(untold_, tenant_);
+  }
+}
+
+}  // namespace quire::kv_store
