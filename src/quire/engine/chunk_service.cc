@@ -301,14 +301,16 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
                           {.tokens = tokens, .position = static_cast<std::int32_t>(position)});
 }
 
-// A chunk that nobody has registered yet. Nothing to wait for when it needs no KV.
+// A chunk that nobody has registered yet: it has its id from now on, unless somebody else computes
+// it, who may yet give it up. Nothing to wait for when it needs no KV.
 Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   const bool needs_kv = draft.chunk.type != ChunkType::kQuery && !windowed();  // ids alone
   const kv::VariantKey key = kv::registered_key(draft.chunk);
-  if (auto meanwhile = join({draft.chunk.id, key})) {  // somebody else is at it
+  if (auto meanwhile = join({draft.chunk.id, key})) {
     draft.waits = true;
     return meanwhile;
   }
+  draft.result.id = draft.chunk.id;
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
   draft.result.created = true;
@@ -384,7 +386,8 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
 }
 
 // Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
-// here, between visits to the engine thread.
+// here, between visits to the engine thread. Who waits for an equal one looks again once that has
+// ended: it may be gone, and is begun anew.
 Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
   const bool share = options_.enable_deduplication;
   QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) {
@@ -414,38 +417,22 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   if (share) {
     QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) { return adopt(draft.chunk.id); }));
   }
-  std::vector<Pending> pending;
-  const Status begun = visit(drafts, [&](Draft& draft) -> Status {
-    draft.result.id = draft.chunk.id;
-    if (share && merge(draft, registry_.find(draft.chunk.id))) {
+  while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
+    std::vector<Pending> pending;
+    const Status begun = visit(drafts, [&](Draft& draft) -> Status {
+      if (share && merge(draft, registry_.find(draft.chunk.id))) {
+        return {};
+      }
+      QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
+      if (prefill) {
+        pending.push_back(*prefill);
+      }
       return {};
+    });
+    const Status computed = wait(pending, interrupted);
+    if (!begun.ok() || !computed.ok()) {
+      return begun.ok() ? computed : begun;
     }
-    QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
-    if (prefill) {
-      pending.push_back(*prefill);
-    }
-    return {};
-  });
-  const Status computed = wait(pending, interrupted);
-  if (!begun.ok() || !computed.ok()) {
-    return begun.ok() ? computed : begun;
-  }
-  Status merged;
-  QUIRE_TRY_STATUS(engine_.call([&] { merged = merge_waiting(drafts); }));
-  return merged;
-}
-
-// Drafts that waited for the prefill of an equal one become uses of that. On the engine's thread.
-Status ChunkService::merge_waiting(std::span<Draft> drafts) {
-  for (Draft& draft : drafts) {
-    if (!draft.waits || merge(draft, registry_.find(draft.chunk.id))) {
-      continue;
-    }
-    return Error{.code = ErrorCode::kNotFound,
-                 .message =
-                     "an equal chunk, whose registration failed or which was evicted at "
-                     "once, is gone; register it again",
-                 .chunk_id = draft.chunk.id};
   }
   return {};
 }

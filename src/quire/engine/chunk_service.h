@@ -143,7 +143,6 @@ class ChunkService {
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
-  [[nodiscard]] Status merge_waiting(std::span<Draft> drafts);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
                                        const std::function<Status(Draft&)>& visit_one);
