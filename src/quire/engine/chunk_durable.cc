@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -154,7 +153,7 @@ Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::Varian
       !store_->has_kv(chunk.id, object_of(chunk, key)) || !reads_next(name)) {
     return false;
   }
-  QUIRE_TRY_STATUS(registry_.begin_variant(chunk.id, key));
+  QUIRE_TRY_STATUS(registry_.begin_variants({&name, 1}));
   return read_kv(chunk, key);
 }
 
@@ -240,16 +239,17 @@ Status ChunkService::save(const std::string& id) {
 
 // Lets KV be written that was computed for a composition: its answer does not wait for the disk.
 // Callers' thread.
-void ChunkService::save_variants(const std::set<Name>& computed) {
+void ChunkService::save_variants(const Started& computed) {
   if (store_ == nullptr) {
     return;
   }
-  for (const auto& [id, key] : computed) {
+  for (const auto& [name, prefill] : computed) {
+    const auto& [id, key] = name;
     HeldRef held;
     std::string object;
     [[maybe_unused]] const Status closed = engine_.call([&] {
       const kv::Chunk* const chunk = registry_.find(id);
-      if (not_read_.erase({id, key}) > 0 || chunk == nullptr) {
+      if (not_read_.erase(name) > 0 || chunk == nullptr) {
         return;  // saved already, or gone
       }
       const auto kv = hold_kv(*chunk, key);

@@ -268,19 +268,6 @@ std::optional<TokenId> ChunkService::bos_token() const {
   return engine_.text() == nullptr ? std::nullopt : engine_.text()->tokenizer.bos_token_id();
 }
 
-// The KV that stands before contexts computed under a BOS token.
-Result<ChunkService::Pending> ChunkService::start_bos() {
-  const auto bos = bos_token();
-  if (!bos) {
-    return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
-  }
-  return start({.prompt = {*bos}}, {"", {.before = std::string(kv::kBosVariant)}},
-               [this](std::optional<kv::SegmentId> segment) {
-                 bos_ = segment;
-                 return true;
-               });
-}
-
 // A sequence of `tokens` behind what the variant stands behind.
 Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
                                            std::span<const TokenId> tokens) {
@@ -331,19 +318,12 @@ std::optional<ChunkService::Pending> ChunkService::join(const Name& name) {
   return known->second;
 }
 
-void ChunkService::leave(const Pending& pending) {
-  if (--*pending.waiters == 0) {
-    engine_.abort_now(pending.request);
-  }
-}
-
-Status ChunkService::cancel(std::span<const Pending> pending) {
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    for (const Pending& given_up : pending) {
-      leave(given_up);
+void ChunkService::leave(std::span<const Pending> pending) {
+  for (const Pending& given_up : pending) {
+    if (--*given_up.waiters == 0) {
+      engine_.abort_now(given_up.request);
     }
-  }));
-  return {ErrorCode::kCancelled, "the call was interrupted"};
+  }
 }
 
 Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& interrupted) {
@@ -351,7 +331,7 @@ Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& int
   for (const Pending& prefill : pending) {
     while (interrupted && prefill.done.wait_for(kInterruptPoll) != std::future_status::ready) {
       if (interrupted()) {
-        return cancel(pending);
+        return {ErrorCode::kCancelled, "the call was interrupted"};
       }
     }
     if (const Status status = prefill.done.get(); !status.ok() && first_failure.ok()) {
@@ -431,6 +411,7 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     });
     const Status computed = wait(pending, interrupted);
     if (!begun.ok() || !computed.ok()) {
+      [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });
       return begun.ok() ? computed : begun;
     }
   }

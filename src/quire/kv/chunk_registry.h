@@ -20,9 +20,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "quire/base/json.h"
@@ -51,6 +53,7 @@ struct VariantKey {
   friend auto operator<=>(const VariantKey&, const VariantKey&) = default;
 };
 inline constexpr std::string_view kBosVariant = "bos";
+using VariantName = std::pair<std::string, VariantKey>;  // with the id of its chunk
 
 struct NewChunk {
   std::string id;  // chunk_id(...)
@@ -123,11 +126,13 @@ class ChunkRegistry {
   // them. A chunk being registered is not found yet; registering it a second time meanwhile counts
   // as the same.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
-  // The same for another variant of a known chunk.
-  [[nodiscard]] Status begin_variant(std::string_view id, const VariantKey& key);
+  // The same for other variants of known chunks, each named once: all of them or none.
+  [[nodiscard]] Status begin_variants(std::span<const VariantName> variants);
   // The computation has ended: with KV, whose segment is the registry's from now on, or without.
   // False, and the segment is dropped, when the chunk was deleted meanwhile.
   bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
+  // Takes the KV of a variant back from a chunk that goes on without. No effect where none is.
+  void drop_variant(const VariantName& variant);
   // Registration has ended well: the chunk is listed. No effect on one that is.
   void publish(std::string_view id);
 
@@ -174,11 +179,8 @@ class ChunkRegistry {
   [[nodiscard]] Chunk* lookup(std::string_view id);
   [[nodiscard]] bool may_go(const Chunk& chunk) const;
   [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
-  // What is to be computed and what it stands behind: neither goes for its sake.
-  struct Spared {
-    std::string_view chunk, before;
-    [[nodiscard]] bool has(std::string_view id) const { return id == chunk || id == before; }
-  };
+  // Ids of what is to be computed and of what it stands behind: none goes for its sake.
+  using Spared = std::span<const std::string_view>;
   // Removes what has expired.
   void expire(Spared spared = {});
   void touch(Chunk& chunk);
