@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -384,33 +385,50 @@ Status ChunkService::check_user(const RequestOptions& options) const {
       "chunks have the salt that the LLM was opened with; give that one, or none");
 }
 
-// Composes the chunks as they would be registered.
-Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) const {
+// As they would be registered. A text that is there is not encoded again.
+Result<std::vector<ChunkService::Draft>> ChunkService::drafts_of(
+    std::span<const ChunkContent> chunks) {
+  std::vector<Draft> drafts;
+  for (const ChunkContent& content : chunks) {
+    QUIRE_TRY(drafts.emplace_back(), draft(content));
+  }
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    const std::vector<const kv::Chunk*> listed = registry_.list();
+    for (kv::NewChunk& chunk : drafts | std::views::transform(&Draft::chunk)) {
+      const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
+        return !other->text_id.empty() && other->type == chunk.type &&
+               other->content == chunk.content;
+      });
+      if (chunk.tokens == nullptr && known != listed.end()) {
+        chunk.tokens = (*known)->tokens;
+      }
+    }
+  }));
+  for (Draft& draft : drafts) {
+    QUIRE_TRY_STATUS(tokenize(draft));
+  }
+  return drafts;
+}
+
+Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) {
   QUIRE_TRY_STATUS(check_user(run.options));
   QUIRE_TRY_STATUS(engine_.check(*run.params));
+  QUIRE_TRY(const std::vector<Draft> drafts, drafts_of(chunks));
   CompositionSpec spec = *run.spec;
   spec.system_chunk_id.clear();
   spec.context_chunk_ids.clear();
-  std::map<std::string, kv::Chunk> drafts;
-  for (const ChunkContent& content : chunks) {
-    QUIRE_TRY(Draft draft, this->draft(content));
-    QUIRE_TRY_STATUS(tokenize(draft));
-    const std::string id = draft.chunk.id;
-    switch (content.type) {
-      case ChunkType::kSystemPrompt:
-        spec.system_chunk_id = id;
-        break;
-      case ChunkType::kContext:
-        spec.context_chunk_ids.push_back(id);
-        break;
-      case ChunkType::kQuery:
-        spec.query_chunk_id = id;
-        break;
+  std::map<std::string, kv::Chunk> found;
+  for (const Draft& draft : drafts) {
+    const std::string& id = draft.chunk.id;
+    found.emplace(id, kv::Chunk{draft.chunk});
+    if (draft.chunk.type == ChunkType::kContext) {
+      spec.context_chunk_ids.push_back(id);
+    } else {
+      (draft.chunk.type == ChunkType::kQuery ? spec.query_chunk_id : spec.system_chunk_id) = id;
     }
-    drafts.emplace(id, kv::Chunk{std::move(draft.chunk)});
   }
   const auto find = [&](const std::string& id) -> Result<const kv::Chunk*> {
-    return &drafts.at(id);
+    return &found.at(id);
   };
   QUIRE_TRY(const auto composition, kv::resolve(find, spec, windowed()));
   QUIRE_TRY_STATUS(check_positions(composition));

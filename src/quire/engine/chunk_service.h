@@ -96,7 +96,7 @@ class ChunkService {
   [[nodiscard]] Status check_user(const RequestOptions& options) const;
   // What register_chunks() of `chunks`, system and query included, and then submit() of `run` would
   // refuse whatever is registered. The spec's ids are not read.
-  [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run) const;
+  [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run);
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
                                                                      const Interrupt& interrupted);
@@ -143,6 +143,7 @@ class ChunkService {
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Result<std::vector<Draft>> drafts_of(std::span<const ChunkContent> chunks);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
