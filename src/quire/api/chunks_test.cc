@@ -601,6 +601,31 @@ CompositionSpec register_apart(ChunkedLLM& llm) {
   return spec;
 }
 
+TEST(Chunks, ARegistrationOfSeveralThatDoNotAllFitComputesAndEvictsNothing) {
+  // Chunks may hold 12 blocks; four are pinned, and five may go.
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(32, 1), .options = {.pinned = true}}).ok());
+  const ChunkContent known{.content = some_ids(16, 2)};
+  for (const ChunkContent& chunk : {known, {.content = some_ids(24, 3)}}) {
+    ASSERT_TRUE(llm.register_chunk(chunk).ok());
+  }
+  const Held before = held(llm);
+  const auto refused = [&](const std::vector<ChunkContent>& chunks, ErrorCode code, int blocks) {
+    const auto ids = llm.register_chunks(chunks);
+    ASSERT_FALSE(ids.ok());
+    EXPECT_EQ(ids.error().code, code) << ids.error().message;
+    EXPECT_EQ(ids.error().needed_bytes, blocks * stats_of(llm)["block_bytes"]);
+    EXPECT_EQ(held(llm), before);
+  };
+  const ChunkContent four{.content = some_ids(32, 4)};
+  const ChunkContent five{.content = some_ids(40, 5)};
+  refused({four, five}, ErrorCode::kOutOfBlocks, 9);
+  refused({four, known, {.content = some_ids(24, 6)}}, ErrorCode::kOutOfBlocks, 7);
+  refused({four, five, {.content = some_ids(32, 7)}}, ErrorCode::kOverflow, 13);
+  EXPECT_TRUE(llm.register_chunks(std::vector{four, known, four}).ok());
+}
+
 TEST(Chunks, ACompositionOfWhichAPartHasNoRoomComputesAndEvictsNothing) {
   // Chunks may hold 12 blocks: the other context, which may go, does not make enough room for two.
   ChunkedLLM llm =

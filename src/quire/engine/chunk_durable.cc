@@ -97,7 +97,7 @@ Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   // A system chunk is listed with KV or not at all: then it is registered anew. The KV of a context
   // is computed where it is used, if that is the faster way.
   const bool is_system = chunk.type == ChunkType::kSystemPrompt;
-  const bool has_kv = chunk.type != ChunkType::kQuery && !windowed();
+  const bool has_kv = needs_kv(chunk);
   bool read = false;
   if (has_kv && (is_system || reads_next(name))) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, name.second));

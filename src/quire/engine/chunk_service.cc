@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -111,6 +112,10 @@ kv::Ledger& ChunkService::ledger() const {
 bool ChunkService::windowed() const {
   return std::ranges::any_of(engine_.model_config().window_tokens,
                              [](std::int32_t window) { return window > 0; });
+}
+
+bool ChunkService::needs_kv(const kv::NewChunk& chunk) const {
+  return chunk.type != ChunkType::kQuery && !windowed();
 }
 
 const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
@@ -291,7 +296,7 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
 // A chunk that nobody has registered yet: it has its id from now on, unless somebody else computes
 // it, who may yet give it up. Nothing to wait for when it needs no KV.
 Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
-  const bool needs_kv = draft.chunk.type != ChunkType::kQuery && !windowed();  // ids alone
+  const bool has_kv = needs_kv(draft.chunk);
   const kv::VariantKey key = kv::registered_key(draft.chunk);
   if (auto meanwhile = join({draft.chunk.id, key})) {
     draft.waits = true;
@@ -299,14 +304,49 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   }
   draft.result.id = draft.chunk.id;
   QUIRE_TRY(const kv::Chunk* chunk,
-            registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
+            registry_.begin(std::move(draft.chunk), has_kv ? std::optional(key) : std::nullopt));
   draft.result.created = true;
-  if (!needs_kv) {
+  if (!has_kv) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
   }
   QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.counted));
   return std::optional(pending);
+}
+
+// Room for those that are neither there nor on their way, before one of them is begun.
+Status ChunkService::make_room(std::span<const Draft> drafts) {
+  std::set<std::string_view> wanted;
+  std::vector<std::string_view> spared;
+  std::int64_t blocks = 0;
+  for (const Draft& draft : drafts) {
+    const kv::NewChunk& chunk = draft.chunk;
+    spared.insert(spared.end(), {chunk.id, chunk.anchor});
+    if (draft.result.id.empty() && registry_.find(chunk.id) == nullptr &&
+        !pending_.contains({chunk.id, kv::registered_key(chunk)}) &&
+        wanted.insert(chunk.id).second && needs_kv(chunk)) {
+      blocks += ledger().min_blocks(std::ssize(*chunk.tokens));
+    }
+  }
+  return registry_.make_room(static_cast<std::int32_t>(std::ssize(wanted)),
+                             static_cast<std::int32_t>(blocks), spared);
+}
+
+// Drafts that have no id yet become uses of what is there, or are begun or waited for.
+Status ChunkService::begin_all(std::span<Draft> drafts, std::vector<Pending>& pending) {
+  QUIRE_TRY_STATUS(make_room(drafts));
+  for (Draft& draft : drafts) {
+    if (!draft.result.id.empty() ||
+        (options_.enable_deduplication && merge(draft, registry_.find(draft.chunk.id)))) {
+      continue;
+    }
+    QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
+    if (prefill) {
+      pending.push_back(*prefill);
+    }
+  }
+  engine_.publish_stats();
+  return {};
 }
 
 std::optional<ChunkService::Pending> ChunkService::join(const Name& name) {
@@ -399,16 +439,8 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   }
   while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
     std::vector<Pending> pending;
-    const Status begun = visit(drafts, [&](Draft& draft) -> Status {
-      if (share && merge(draft, registry_.find(draft.chunk.id))) {
-        return {};
-      }
-      QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
-      if (prefill) {
-        pending.push_back(*prefill);
-      }
-      return {};
-    });
+    Status begun;
+    QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
     const Status computed = wait(pending, interrupted);
     if (!begun.ok() || !computed.ok()) {
       [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });

@@ -161,6 +161,9 @@ class ChunkService {
   // One call less waits for each; those that none waits for any more are aborted.
   void leave(std::span<const Pending> pending);
   [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);
+  [[nodiscard]] Status begin_all(std::span<Draft> drafts, std::vector<Pending>& pending);
+  [[nodiscard]] Status make_room(std::span<const Draft> drafts);
+  [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;  // else ids alone
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
                                       std::function<bool(std::optional<kv::SegmentId>)> store);
   // `counted`: as a miss, once it is done.

@@ -120,6 +120,10 @@ class ChunkRegistry {
   // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
   // all else but the token ids. nullptr when unknown.
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
+  // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`. kOverflow and
+  // kOutOfBlocks as begin().
+  using Spared = std::span<const std::string_view>;  // ids
+  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
   // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
   // evicting nothing, when those that may go do not suffice; what `key` stands behind is none of
@@ -179,14 +183,10 @@ class ChunkRegistry {
   [[nodiscard]] Chunk* lookup(std::string_view id);
   [[nodiscard]] bool may_go(const Chunk& chunk) const;
   [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
-  // Ids of what is to be computed and of what it stands behind: none goes for its sake.
-  using Spared = std::span<const std::string_view>;
   // Removes what has expired.
   void expire(Spared spared = {});
   void touch(Chunk& chunk);
   void forget(const Chunk& chunk);
-  // Evicts until `chunks` more chunks and `blocks` more blocks fit.
-  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
   [[nodiscard]] std::vector<const Chunk*> eviction_order(Spared spared) const;
   [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
 
