@@ -626,6 +626,25 @@ TEST(Chunks, ARegistrationOfSeveralThatDoNotAllFitComputesAndEvictsNothing) {
   EXPECT_TRUE(llm.register_chunks(std::vector{four, known, four}).ok());
 }
 
+TEST(Chunks, AGenerationOfMoreThanChunksMayHoldComputesAndEvictsNothing) {
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  const Prompt system(some_ids(16, 1));
+  ASSERT_TRUE(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}).ok());
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(72, 2)}).ok());
+  const Held before = held(llm);
+  ChunkedPrompt prompt{.system = system,
+                       .contexts = {Prompt(some_ids(40, 3)), Prompt(some_ids(48, 4))},
+                       .query = Prompt(some_ids(7, 5))};
+  const auto refused = llm.generate(prompt, {}, greedy(1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOverflow);
+  EXPECT_EQ(refused.error().needed_bytes, 13 * stats_of(llm)["block_bytes"]);
+  EXPECT_EQ(held(llm), before);
+  prompt.contexts.back() = prompt.contexts.front();
+  EXPECT_TRUE(llm.generate(prompt, {}, greedy(1)).ok()) << "one chunk twice";
+}
+
 TEST(Chunks, ACompositionOfWhichAPartHasNoRoomComputesAndEvictsNothing) {
   // Chunks may hold 12 blocks: the other context, which may go, does not make enough room for two.
   ChunkedLLM llm =

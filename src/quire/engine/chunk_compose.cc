@@ -433,7 +433,14 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run)
   QUIRE_TRY(const auto composition, kv::resolve(find, spec, windowed()));
   QUIRE_TRY_STATUS(check_positions(composition));
   Status fits;
-  QUIRE_TRY_STATUS(engine_.call([&] { fits = check_fits(run, composition); }));
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    std::int64_t blocks = 0;
+    for (const auto& [id, chunk] : found) {
+      blocks += needs_kv(chunk) ? ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+    }
+    fits = registry_.check_size(blocks);
+    fits = fits.ok() ? check_fits(run, composition) : fits;
+  }));
   return fits;
 }
 

@@ -191,18 +191,23 @@ std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
   return order;
 }
 
-Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
-  if (blocks > config_.max_blocks) {
-    return Error{
-        .code = ErrorCode::kOverflow,
-        .message = base::str_cat("chunks would need ", blocks, " more blocks (",
-                                 base::format_bytes(blocks * config_.block_bytes),
-                                 "), all chunks together may hold ", config_.max_blocks, " (",
-                                 base::format_bytes(config_.max_blocks * config_.block_bytes),
-                                 "); raise kv_budget or chunk_memory_ratio"),
-        .needed_bytes = blocks * config_.block_bytes,
-        .free_bytes = config_.max_blocks * config_.block_bytes};
+Status ChunkRegistry::check_size(std::int64_t blocks) const {
+  if (blocks <= config_.max_blocks) {
+    return {};
   }
+  return Error{
+      .code = ErrorCode::kOverflow,
+      .message = base::str_cat("chunks would need ", blocks, " blocks (",
+                               base::format_bytes(blocks * config_.block_bytes),
+                               "), all chunks together may hold ", config_.max_blocks, " (",
+                               base::format_bytes(config_.max_blocks * config_.block_bytes),
+                               "); raise kv_budget or chunk_memory_ratio"),
+      .needed_bytes = blocks * config_.block_bytes,
+      .free_bytes = config_.max_blocks * config_.block_bytes};
+}
+
+Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
+  QUIRE_TRY_STATUS(check_size(blocks));
   expire(spared);
   std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
   std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};

@@ -120,6 +120,8 @@ class ChunkRegistry {
   // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
   // all else but the token ids. nullptr when unknown.
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
+  // kOverflow when all chunks together may not hold so many blocks.
+  [[nodiscard]] Status check_size(std::int64_t blocks) const;
   // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`. kOverflow and
   // kOutOfBlocks as begin().
   using Spared = std::span<const std::string_view>;  // ids
