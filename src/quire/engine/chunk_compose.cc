@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -245,7 +244,8 @@ void ChunkService::take_back(const Name& name) {
   if (!name.first.empty()) {
     registry_.drop_variant(name);
   } else if (bos_) {
-    ledger().drop_segment(*std::exchange(bos_, std::nullopt));
+    ledger().drop_segment(*bos_);
+    bos_.reset();
   }
 }
 
@@ -385,6 +385,20 @@ Status ChunkService::check_user(const RequestOptions& options) const {
       "chunks have the salt that the LLM was opened with; give that one, or none");
 }
 
+// Of texts that are there.
+void ChunkService::take_known_tokens(std::span<Draft> drafts) {
+  const std::vector<const kv::Chunk*> listed = registry_.list();
+  for (Draft& draft : drafts) {
+    const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
+      return !other->text_id.empty() && other->type == draft.chunk.type &&
+             other->content == draft.chunk.content;
+    });
+    if (draft.chunk.tokens == nullptr && known != listed.end()) {
+      draft.chunk.tokens = (*known)->tokens;
+    }
+  }
+}
+
 // As they would be registered. A text that is there is not encoded again.
 Result<std::vector<ChunkService::Draft>> ChunkService::drafts_of(
     std::span<const ChunkContent> chunks) {
@@ -392,18 +406,7 @@ Result<std::vector<ChunkService::Draft>> ChunkService::drafts_of(
   for (const ChunkContent& content : chunks) {
     QUIRE_TRY(drafts.emplace_back(), draft(content));
   }
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    const std::vector<const kv::Chunk*> listed = registry_.list();
-    for (kv::NewChunk& chunk : drafts | std::views::transform(&Draft::chunk)) {
-      const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
-        return !other->text_id.empty() && other->type == chunk.type &&
-               other->content == chunk.content;
-      });
-      if (chunk.tokens == nullptr && known != listed.end()) {
-        chunk.tokens = (*known)->tokens;
-      }
-    }
-  }));
+  QUIRE_TRY_STATUS(engine_.call([&] { take_known_tokens(drafts); }));
   for (Draft& draft : drafts) {
     QUIRE_TRY_STATUS(tokenize(draft));
   }

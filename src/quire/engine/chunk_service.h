@@ -155,6 +155,7 @@ class ChunkService {
 
   // Engine thread: registering.
   [[nodiscard]] Status place_anchor(Draft& draft);
+  void take_known_tokens(std::span<Draft> drafts);
   bool merge(Draft& draft, const kv::Chunk* known);
   // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);
