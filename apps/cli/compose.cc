@@ -96,6 +96,14 @@ Result<CompositionSpec> resolve(ChunkedLLM& llm, const ComposeOptions& options) 
   if (options.query && !spec.query_chunk_id.empty()) {
     return {ErrorCode::kInvalidComposition, "give either the query's text or a query chunk"};
   }
+  if (!options.query && spec.query_chunk_id.empty()) {
+    return {ErrorCode::kInvalidComposition,
+            "a composition has exactly one query; name a query chunk, or give run its text"};
+  }
+  if (spec.system_chunk_id.empty() && !spec.without_system) {
+    return {ErrorCode::kInvalidComposition,
+            "a composition has exactly one system chunk; name one, or give --without-system"};
+  }
   if (options.query) {
     QUIRE_TRY(spec.query_chunk_id,
               llm.register_chunk({.content = *options.query, .type = ChunkType::kQuery}));

@@ -89,7 +89,9 @@ class ScriptTest(unittest.TestCase):
 
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
-        self.assert_refused("compose keeper ada", 1, "query")
+        self.assert_refused("compose keeper ada", 1, "name a query chunk, or give run its text")
+        self.assert_refused("compose ada trade", 1, "name one, or give --without-system")
+        self.assert_refused("run --chunk ada text", 1, "name one, or give --without-system")
         self.assert_refused("compose keeper keeper trade", 1, "keeper")
         self.assert_refused("chunk add --type context --file no/such.txt", 1, "no/such.txt")
         done = script("", "no/such/script")
@@ -144,6 +146,9 @@ class StoreTest(unittest.TestCase):
     def test_run_with_chunks_refuses_what_means_nothing(self):
         self.add_cards()
         self.assertIn("query", self.quire("run", MODEL, "--chunk", "keeper", "--chunk", "ada", code=1))
+        before = self.quire("chunk", "list", MODEL)
+        self.assertIn("--without-system", self.quire("run", MODEL, "Which animal does Ada keep?", "--chunk", "ada", code=1))
+        self.assertEqual(self.quire("chunk", "list", MODEL), before)
         self.assertIn("nobody", self.quire("run", MODEL, "x", "--chunk", "nobody", code=1))
         self.assertIn("--chat excludes --chunk", self.quire("run", MODEL, "x", "--chat", "--chunk", "keeper", code=2))
         self.assertIn("--store needs --chunk or --cache-weights", self.quire("run", MODEL, "x", code=2))

@@ -10,7 +10,7 @@ from . import _quire
 from .llm import LLM
 from .outputs import Record
 from .sequence import Sequence
-from .tokenizer import _pass, _set, to_path, to_text
+from .tokenizer import _pass, _set, to_bytes, to_path, to_text
 
 
 class Checkpoint(Record):
@@ -71,14 +71,13 @@ class CheckpointManager:
         self.folder = llm.store if folder is None else folder
         if self.folder is None:
             raise ValueError("checkpoints need a directory: folder=, or store= of the LLM")
-        limit = _quire.parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes or 0
         options = _quire.CheckpointOptions()
         _set(options, "series", to_text(series, "series"))
         _set(options, "tenant", to_text(tenant, "tenant"))
         _set(options, "keep", keep)
         _set(options, "every", every)
         _set(options, "every_seconds", every_seconds)
-        _set(options, "max_bytes", limit)
+        _set(options, "max_bytes", to_bytes(max_bytes, "max_bytes"))
         _set(options, "compress", bool(compress))
         self._handle = _quire.CheckpointManager.open(llm._handle, to_path(self.folder), options)
 

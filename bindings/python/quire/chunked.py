@@ -17,7 +17,7 @@ from .llm import LLM, Params, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
 from .session import each_whose, whose
 from .stream import Stream
-from .tokenizer import _pass, _set, to_json, to_path, to_text
+from .tokenizer import _pass, _set, to_bytes, to_json, to_path, to_text
 
 PREVIEW_CHARACTERS = 60
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
@@ -277,7 +277,7 @@ class ChunkedLLM(LLM):
         chunk_format: Mapping[str, Sequence[str]] | None = None,
         salt: str = "",
         store: str | os.PathLike[str] | None = None,
-        max_store_bytes: int = 0,
+        max_store_bytes: int | str = 0,
         compress_store: bool = False,
         write_through: bool = True,
         **options: Any,
@@ -285,15 +285,16 @@ class ChunkedLLM(LLM):
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
         template; `salt`: equal chunks of two salts are two chunks, and requests that bring none have this one; `store`:
         a directory where registered chunks are written and those of earlier processes are found; `max_store_bytes`:
-        beyond it (0: no limit) registering evicts what was used least recently from there; `compress_store`: smaller,
-        slower; `write_through`: registering returns when the chunk is on the disk, False: before that, see flush_store
-        (the machine has the same work: the call is shorter, a whole run is not); the rest as for LLM."""
+        beyond it (bytes or "10GiB", 0: no limit) registering evicts what was used least recently from there;
+        `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk, False:
+        before that, see flush_store (the machine has the same work: the call is shorter, a whole run is not); the rest as
+        for LLM."""
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
         _set(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
-        _set(self._chunk_options, "max_store_bytes", max_store_bytes)
+        _set(self._chunk_options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
         _set(self._chunk_options, "compress_store", bool(compress_store))
         _set(self._chunk_options, "write_through", bool(write_through))
         if store is not None:

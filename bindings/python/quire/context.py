@@ -15,7 +15,7 @@ from .llm import LLM, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
 from .sequence import Blocks
 from .session import whose
-from .tokenizer import _callback, _set, to_path, to_text
+from .tokenizer import _callback, _set, to_bytes, to_path, to_text
 
 
 class ContextItem(Record):
@@ -83,8 +83,9 @@ class ContextManager:
         items; what stands behind a switched item is computed again)
     store: a directory; None: the one given to the LLM
     salt: tenant; contexts of two salts share no item, in the store neither
-    max_host_bytes: of KV in host memory, 0: no limit; what is beyond it goes on to the store, or without one nowhere
-    max_store_bytes: of the store, 0: no limit; saving evicts what was used least recently
+    max_host_bytes: of KV in host memory, a number or "10GiB", 0: no limit; what is beyond it goes on to the store, or
+        without one nowhere
+    max_store_bytes: of the store, likewise; saving evicts what was used least recently
     compress: what goes into the store; smaller, slower
     write_through: whatever is computed is saved at once (mode "anchored"); else when asked, or to make room
     """
@@ -96,8 +97,8 @@ class ContextManager:
         store: str | os.PathLike[str] | None = None,
         *,
         salt: str = "",
-        max_host_bytes: int = 0,
-        max_store_bytes: int = 0,
+        max_host_bytes: int | str = 0,
+        max_store_bytes: int | str = 0,
         compress: bool = False,
         write_through: bool = False,
     ) -> None:
@@ -109,8 +110,8 @@ class ContextManager:
         path = b"" if self.store is None else to_path(self.store)
         options = _quire.ContextOptions()
         _set(options, "salt", to_text(salt, "salt"))
-        _set(options, "max_host_bytes", max_host_bytes)
-        _set(options, "max_store_bytes", max_store_bytes)
+        _set(options, "max_host_bytes", to_bytes(max_host_bytes, "max_host_bytes"))
+        _set(options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
         _set(options, "compress", bool(compress))
         _set(options, "write_through", bool(write_through))
         self._open_handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)

@@ -13,7 +13,7 @@ from .outputs import Fields, ForwardOutput, GenerationOutput
 from .sequence import VirtualSequence
 from .session import each_whose, session_name, whose
 from .stream import Stream, token_dicts
-from .tokenizer import Tokenizer, _callback, _pass, _set, to_ids, to_path, to_text
+from .tokenizer import Tokenizer, _callback, _pass, _set, to_bytes, to_ids, to_path, to_text
 
 Params = SamplingParams | dict[str, Any] | None
 Prompt = str | Sequence[int]
@@ -70,9 +70,7 @@ class LLM:
         _set(options, "kv_dtype", kv_dtype)
         _set(options, "block_tokens", block_tokens)
         _set(options, "deterministic", bool(deterministic))
-        budget = kv_budget
-        if isinstance(kv_budget, str):
-            budget = _quire.AUTO_BUDGET if kv_budget == "auto" else _quire.parse_bytes(to_text(kv_budget, "kv_budget"))
+        budget = _quire.AUTO_BUDGET if kv_budget == "auto" else to_bytes(kv_budget, "kv_budget")
         _set(options, "kv_budget", budget, field="kv_budget_bytes")
         _set(options, "max_batch_tokens", max_batch_tokens)
         _set(options, "threads", 0 if threads is None else threads)

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _quire
 from .outputs import Record
-from .tokenizer import _pass, to_path, to_text
+from .tokenizer import _pass, to_bytes, to_path, to_text
 
 
 class StoreEntry(Record):
@@ -87,7 +87,7 @@ class Store:
         max_bytes: int | str | None = None,
         tenant: str | None = None,
     ) -> None:
-        limit = _quire.parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes or 0
+        limit = to_bytes(max_bytes, "max_bytes")
         owner = None if tenant is None else to_text(tenant, "tenant")
         self.path = path
         self._lock = threading.Lock()

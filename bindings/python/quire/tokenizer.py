@@ -35,6 +35,16 @@ def to_json(value: Any, **options: Any) -> str:
     return to_text(json.dumps(value, ensure_ascii=False, **options))
 
 
+def to_bytes(size: int | str | None, what: str) -> int:
+    """Bytes as a number, from a number or a text as "10GiB"; None: 0, no limit. ValueError naming `what`."""
+    if not isinstance(size, str):
+        return 0 if size is None else size
+    try:
+        return _quire.parse_bytes(to_text(size))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+
+
 def to_path(path: str | os.PathLike[str]) -> bytes:
     """`path` as the system takes it."""
     encoded = os.fsencode(path)

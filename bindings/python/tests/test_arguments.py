@@ -64,6 +64,12 @@ def test_the_options_of_a_chunk_stand_in_the_signature():
         (lambda llm, ids: llm.sequence([5]).rollback(drop=10**30), ValueError, "no sequence has 10{30} tokens"),
         (lambda llm, ids: llm.sequence([5]).replace(2**63, 2**63, [5]), ValueError, "no sequence has 9223372036854775808"),
         (lambda llm, ids: quire.LLM(MODEL, kv_budget="\ud800"), ValueError, "is not a size"),
+        (lambda llm, ids: quire.LLM(MODEL, kv_budget="many"), ValueError, '^kv_budget: "many" is not a size'),
+        (lambda llm, ids: quire.ChunkedLLM(MODEL, max_store_bytes="many"), ValueError, '^max_store_bytes: "many"'),
+        (lambda llm, ids: ContextManager(llm, max_store_bytes="many"), ValueError, '^max_store_bytes: "many"'),
+        (lambda llm, ids: ContextManager(llm, max_host_bytes="1 GiBi"), ValueError, '^max_host_bytes: "1 GiBi"'),
+        (lambda llm, ids: quire.CheckpointManager(llm, "x", max_bytes="many"), ValueError, '^max_bytes: "many"'),
+        (lambda llm, ids: quire.Store("x", max_bytes=""), ValueError, '^max_bytes: ""'),
         (lambda llm, ids: ContextManager(llm, mode=None), TypeError, "^mode must be a str"),
         (lambda llm, ids: ContextManager(llm, salt=5), TypeError, "^salt must be a str"),
         (lambda llm, ids: ContextManager(llm).add("x", name=5), TypeError, "^name must be a str"),
@@ -95,6 +101,19 @@ def test_a_wrong_argument_is_named(chunked, ids, call, error, named):
     with pytest.raises(error, match=named):
         call(chunked, ids)
     assert chunked.stats()["blocks_in_use"] == held
+
+
+def test_sizes_are_numbers_or_texts_everywhere(tmp_path):
+    for size in (2**30, "1GiB", "1024 MiB"):
+        with quire.ChunkedLLM(MODEL, threads=2, store=tmp_path / "chunks", kv_budget=size, max_store_bytes=size) as llm:
+            assert llm.stats()["blocks_total"] == 2**30 // (32 * 4096)
+            ContextManager(llm, store=tmp_path / "items", max_host_bytes=size, max_store_bytes=size).add("x")
+            quire.CheckpointManager(llm, tmp_path / "checkpoints", max_bytes=size)
+        quire.Store(tmp_path / "chunks", max_bytes=size)
+    with quire.ChunkedLLM(MODEL, threads=2, store=tmp_path / "chunks", max_store_bytes="1KiB") as llm:
+        for animal in ("goose", "cat", "dog"):
+            last = llm.register_chunk(f"Card 4. Ada keeps a {animal}.", ChunkType.CONTEXT)
+    assert [entry.key for entry in quire.Store(tmp_path / "chunks").ls()] == [last]
 
 
 def test_what_is_no_id_names_no_chunk(chunked, ids):

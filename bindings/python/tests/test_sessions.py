@@ -51,9 +51,14 @@ def test_the_later_return_goes_first(small):
 
 
 def test_chat_takes_a_session(small):
-    small.chat([{"role": "user", "content": "Where does Ada live?"}], ONE, session="chat")
-    list(small.stream_chat([{"role": "user", "content": "Where does Ada live?"}], ONE, session="chat"))
-    small.close_session("chat")
+    asked = [{"role": "user", "content": "Where does Ada live?"}]
+    small.chat(asked, ONE, session="chat")
+    assert small.stats()["sessions"] == 1
+    list(small.stream_chat(asked, ONE, session="streamed"))
+    assert small.stats()["sessions"] == 2
+    for session in ("chat", "streamed"):
+        small.close_session(session)
+    assert small.stats()["sessions"] == 0
 
 
 def test_bad_hints_are_named(small):

@@ -9,12 +9,15 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/sequence.h"
 
 namespace quire {
 namespace {
@@ -512,18 +515,24 @@ TEST(Chunks, WithoutDeduplicationEveryRegistrationHasItsOwnBlocks) {
 // What a failed call may not have changed.
 struct Held {
   std::vector<std::string> chunks;
+  double blocks_in_use = 0;
   std::int64_t hits = 0, misses = 0, evictions = 0, bytes = 0;
   bool operator==(const Held&) const = default;
 };
 
 Held held(ChunkedLLM& llm) {
   const ChunkStats stats = must(llm.chunk_stats());
-  Held held{.hits = stats.cache_hits,
+  while (stat(llm, "requests_running") > 0) {
+    std::this_thread::yield();
+  }
+  Held held{.blocks_in_use = stat(llm, "blocks_in_use"),
+            .hits = stats.cache_hits,
             .misses = stats.cache_misses,
             .evictions = stats.evictions,
             .bytes = stats.memory_used_bytes};
   for (const ChunkInfo& chunk : must(llm.list_chunks())) {
-    held.chunks.push_back(chunk.chunk_id + " " + std::to_string(chunk.access_count));
+    held.chunks.push_back(chunk.chunk_id + " " + std::to_string(chunk.access_count) + " " +
+                          std::to_string(chunk.num_variants));
   }
   return held;
 }
@@ -543,8 +552,18 @@ TEST(Chunks, AGenerationThatIsRefusedUsesComputesAndEvictsNothing) {
   refused({.mode = ReuseMode::kExact, .positions = Positions::kParallel}, {});
   refused({.mode = ReuseMode::kIndependent, .positions = Positions::kFixed, .fixed = {0, 20}}, {});
   refused({.mode = ReuseMode::kBlend, .blend = {.share = 2}}, {});
+  refused({.mode = ReuseMode::kBlend,
+           .blend = {.selector = Selector::kExplicit, .tokens = {20 + 31 + 7}}},
+          {});
+  for (const std::vector<std::int32_t>& starts :
+       std::vector<std::vector<std::int32_t>>{{0, 20, 5000}, {0, 5000, 60}, {5000, 20, 60}}) {
+    refused({.mode = ReuseMode::kIndependent, .positions = Positions::kFixed, .fixed = starts}, {});
+  }
+  refused({.positions = Positions::kFixed, .fixed = {30, 0, 60}, .computed_in_place = true}, {});
   refused({}, {.stop_token_ids = {1 << 20}});
   prompt.contexts.emplace_back(Ids{1 << 20});
+  refused({}, {});
+  prompt.contexts.back() = Prompt(some_ids(2000, 5));
   refused({}, {});
 }
 
@@ -567,6 +586,100 @@ TEST(Chunks, ACompositionThatCanNeverFitComputesAndEvictsNothing) {
   EXPECT_EQ(refused.error().code, ErrorCode::kOverflow);
   EXPECT_EQ(refused.error().free_bytes, 24 * stats_of(llm)["block_bytes"]);
   EXPECT_EQ(held(llm), before);
+}
+
+// A composition of other KV than there is: a system chunk of two blocks and two contexts of three.
+CompositionSpec register_apart(ChunkedLLM& llm) {
+  CompositionSpec spec{.mode = ReuseMode::kIndependent};
+  spec.system_chunk_id =
+      must(llm.register_chunk({.content = some_ids(16, 1), .type = ChunkType::kSystemPrompt}));
+  for (const std::uint32_t seed : {2, 3}) {
+    spec.context_chunk_ids.push_back(must(llm.register_chunk({.content = some_ids(24, seed)})));
+  }
+  spec.query_chunk_id =
+      must(llm.register_chunk({.content = some_ids(8, 4), .type = ChunkType::kQuery}));
+  return spec;
+}
+
+TEST(Chunks, ARegistrationOfSeveralThatDoNotAllFitComputesAndEvictsNothing) {
+  // Chunks may hold 12 blocks; four are pinned, and five may go.
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(32, 1), .options = {.pinned = true}}).ok());
+  const ChunkContent known{.content = some_ids(16, 2)};
+  for (const ChunkContent& chunk : {known, {.content = some_ids(24, 3)}}) {
+    ASSERT_TRUE(llm.register_chunk(chunk).ok());
+  }
+  const Held before = held(llm);
+  const auto refused = [&](const std::vector<ChunkContent>& chunks, ErrorCode code, int blocks) {
+    const auto ids = llm.register_chunks(chunks);
+    ASSERT_FALSE(ids.ok());
+    EXPECT_EQ(ids.error().code, code) << ids.error().message;
+    EXPECT_EQ(ids.error().needed_bytes, blocks * stats_of(llm)["block_bytes"]);
+    EXPECT_EQ(held(llm), before);
+  };
+  const ChunkContent four{.content = some_ids(32, 4)};
+  const ChunkContent five{.content = some_ids(40, 5)};
+  refused({four, five}, ErrorCode::kOutOfBlocks, 9);
+  refused({four, known, {.content = some_ids(24, 6)}}, ErrorCode::kOutOfBlocks, 7);
+  refused({four, five, {.content = some_ids(32, 7)}}, ErrorCode::kOverflow, 13);
+  EXPECT_TRUE(llm.register_chunks(std::vector{four, known, four}).ok());
+}
+
+TEST(Chunks, AGenerationOfMoreThanChunksMayHoldComputesAndEvictsNothing) {
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  const Prompt system(some_ids(16, 1));
+  ASSERT_TRUE(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}).ok());
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(72, 2)}).ok());
+  const Held before = held(llm);
+  ChunkedPrompt prompt{.system = system,
+                       .contexts = {Prompt(some_ids(40, 3)), Prompt(some_ids(48, 4))},
+                       .query = Prompt(some_ids(7, 5))};
+  const auto refused = llm.generate(prompt, {}, greedy(1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOverflow);
+  EXPECT_EQ(refused.error().needed_bytes, 13 * stats_of(llm)["block_bytes"]);
+  EXPECT_EQ(held(llm), before);
+  prompt.contexts.back() = prompt.contexts.front();
+  EXPECT_TRUE(llm.generate(prompt, {}, greedy(1)).ok()) << "one chunk twice";
+}
+
+TEST(Chunks, ACompositionOfWhichAPartHasNoRoomComputesAndEvictsNothing) {
+  // Chunks may hold 12 blocks: the other context, which may go, does not make enough room for two.
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  CompositionSpec spec = register_apart(llm);
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(8, 5), .options = {.anchor = ""}}).ok());
+  const Held before = held(llm);
+  const auto refused = llm.generate_from_chunks(spec, greedy(1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(refused.error().needed_bytes, 6 * stats_of(llm)["block_bytes"]);
+  EXPECT_EQ(held(llm), before);
+  spec.context_chunk_ids.pop_back();
+  EXPECT_TRUE(llm.generate_from_chunks(spec, greedy(1)).ok());
+}
+
+TEST(Chunks, ACompositionOfWhichAPartCannotBeComputedLeavesNothingOfTheOthers) {
+  for (const bool bos_sink : {false, true}) {
+    ChunkedLLM llm = open_demo(
+        {.chunk_memory_ratio = 1},
+        {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096, .prefix_cache = false});
+    CompositionSpec spec = register_apart(llm);
+    spec.bos_sink = bos_sink;
+    const Held without = held(llm);
+    {
+      const Sequence other = must(llm.llm().sequence(some_ids(12 * 8, 6)));
+      const auto refused = llm.generate_from_chunks(spec, greedy(1));
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+    }
+    Held after = held(llm);
+    EXPECT_EQ(std::exchange(after.misses, without.misses), without.misses + 1) << "it was computed";
+    EXPECT_EQ(after, without);
+    EXPECT_TRUE(llm.generate_from_chunks(spec, greedy(1)).ok());
+  }
 }
 
 TEST(Chunks, AGenerationWhoseChunksDoNotFitBesideEachOtherIsToldSo) {

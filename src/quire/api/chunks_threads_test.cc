@@ -206,6 +206,38 @@ TEST(ChunksThreads, WhoGivesUpAnEqualRegistrationTakesItFromNobody) {
   }
 }
 
+// The first one's answer comes between the end of the prefill and the other's look at it.
+TEST(ChunksThreads, WhoGivesUpAnEqualRegistrationAsItEndsTakesItFromNobody) {
+  ChunkedLLM llm = open_slow();
+  const ChunkContent chunk{.content = ids_for(0, 1500)};
+  std::atomic<bool> both_wait = false;
+  std::atomic<bool> gave_up = false;
+  std::thread first([&] {
+    const auto id = llm.register_chunk(chunk, [&] {
+      while (both_wait && stat(llm, "requests_running") > 0) {
+        std::this_thread::yield();
+      }
+      return both_wait.load();
+    });
+    EXPECT_FALSE(id.ok());
+    gave_up = true;
+  });
+  while (stat(llm, "requests_running") == 0) {
+    std::this_thread::yield();
+  }
+  const auto id = llm.register_chunk(chunk, [&] {
+    both_wait = true;
+    while (!gave_up) {
+      std::this_thread::yield();
+    }
+    return false;
+  });
+  first.join();
+  ASSERT_TRUE(id.ok()) << id.error().message;
+  EXPECT_EQ(llm.get_chunk(*id).value().num_variants, 1);
+  EXPECT_EQ(llm.list_chunks().value().size(), 1);
+}
+
 TEST(ChunksThreads, WhoGivesUpAnEqualCompositionTakesItFromNobody) {
   for (const bool interrupts_first : {false, true}) {
     ChunkedLLM llm = open_slow();

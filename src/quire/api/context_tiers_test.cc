@@ -1,7 +1,9 @@
 // Which items of a context stay where when memory is short. Oracle: the same item before.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -171,6 +173,30 @@ TEST_F(ContextTiers, AddingAgainChangesWhatItSaysOfTheRetentionAndNothingElse) {
   ASSERT_TRUE(context.add(card(1), {.retention = {.pinned = false}}).ok());
   EXPECT_EQ(context.show(id).value().retention, (ItemRetention{.priority = 5, .ttl_seconds = 60}));
   EXPECT_FALSE(context.add(card(1), {.retention = {.ttl_seconds = -1}}).ok());
+}
+
+TEST_F(ContextTiers, AddingAgainIsRefusedAsAWhole) {
+  ContextManager context = open({.store = store()});
+  const std::string id = context.add(card(1), {.name = "card", .tags = {"old"}}).value();
+  ASSERT_TRUE(context.save(id).ok());
+  const auto expect_refused = [&](const ItemOptions& options) {
+    EXPECT_FALSE(context.add(card(1), options).ok());
+    const ContextItem kept = context.show(id).value();
+    EXPECT_EQ(kept.name, "card");
+    EXPECT_EQ(kept.tags, std::vector<std::string>{"old"});
+    EXPECT_EQ(kept.retention, ItemRetention());
+  };
+  expect_refused({.name = "other", .tags = {"new", ""}, .retention = {.priority = 1}});
+  EXPECT_FALSE(context.add(card(2), {.tags = {""}}).ok());
+  struct rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit nothing{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // a refused write is an error then
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &nothing), 0);
+  expect_refused({.name = "other", .tags = {"new"}, .retention = {.pinned = true}});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(context.add(card(1), {.retention = {.pinned = true}}).ok());
 }
 
 TEST_F(ContextTiers, RoomIsMadeEvenIfTheStoreCannotBeWritten) {

@@ -46,26 +46,29 @@ Status change(Sequence::Impl& sequence,
   return next.ok() ? Status() : next.error();
 }
 
+// The right to change a sequence, given back once, by whoever drops it last.
+struct Turn {
+  explicit Turn(std::shared_ptr<Sequence::Impl> whose) : sequence(std::move(whose)) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { sequence->end(std::move(next)); }
+
+  const std::shared_ptr<Sequence::Impl> sequence;
+  StateRef next;  // nullptr: unchanged
+};
+
 // Starts to generate; the sequence takes over the end.
 Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl>& sequence,
                                             const SamplingParams& params, bool streaming,
                                             const RequestOptions& options) {
   QUIRE_TRY(const StateRef state, sequence->begin());
-  const auto engine = sequence->llm->open_engine();
-  if (!engine.ok()) {
-    sequence->end(nullptr);
-    return engine.error();
-  }
-  auto channel = (*engine)->sequences().generate(
-      state, {.params = &params, .streaming = streaming, .options = options},
-      [sequence](StateRef next) { sequence->end(std::move(next)); });
-  if (!channel.ok()) {
-    sequence->end(nullptr);
-    return std::move(channel).error();
-  }
+  auto turn = std::make_shared<Turn>(sequence);
   auto stream = std::make_unique<Stream::Impl>();
-  stream->engine = *engine;
-  stream->channel = std::move(channel).value();
+  QUIRE_TRY(stream->engine, sequence->llm->open_engine());
+  QUIRE_TRY(stream->channel,
+            stream->engine->sequences().generate(
+                state, {.params = &params, .streaming = streaming, .options = options},
+                [turn = std::move(turn)](StateRef next) { turn->next = std::move(next); }));
   return stream;
 }
 

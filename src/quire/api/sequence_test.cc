@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <random>
 #include <string>
@@ -479,6 +480,29 @@ TEST(Sequence, ManyThreadsForkAndGenerateFromOneSequence) {
     const Ids prompt = joined(ids, {static_cast<TokenId>(100 + i)});
     EXPECT_EQ(outputs[i], llm.generate(prompt, greedy(6)).value().token_ids);
   }
+}
+
+TEST(Sequence, ARefusedCallNeverFreesItForASecondOne) {
+  LLM llm = open_demo({.kv_budget_bytes = 4 << 20});
+  Sequence sequence = llm.sequence(some_ids(40, 41)).value();
+  const std::int32_t room = static_cast<std::int32_t>(stat(llm, "blocks_total")) * 32 - 64;
+  std::atomic<bool> done = false;
+  std::thread refused([&] {
+    while (!done) {
+      EXPECT_FALSE(sequence.generate(greedy(room + 100)).ok());
+    }
+  });
+  for (int streams = 0; streams < 30 && !HasFailure();) {
+    if (const auto stream = sequence.stream(greedy(room)); stream.ok()) {
+      ++streams;
+      for (int tries = 0; tries < 20; ++tries) {
+        EXPECT_FALSE(sequence.append(Ids{20}).ok()) << "while it generates";
+        std::this_thread::yield();
+      }
+    }
+  }
+  done = true;
+  refused.join();
 }
 
 TEST(Sequence, OutlivesItsEngineAsClosed) {

@@ -322,7 +322,7 @@ class Planner {
       });
       const WorkItem* last = nullptr;
       for (const Tile& tile : memory_.tiles) {
-        add_item(tile.item, last == nullptr || !same_tile(*last, tile.item));
+        add_item(tile.item, last == nullptr || !same_rows_and_heads(*last, tile.item));
         last = &tile.item;
       }
     }
@@ -385,7 +385,7 @@ class Planner {
   }
 
   // Of entries with the same rows.
-  static bool same_tile(const WorkItem& a, const WorkItem& b) {
+  static bool same_rows_and_heads(const WorkItem& a, const WorkItem& b) {
     return a.first_row == b.first_row && a.first_head == b.first_head;
   }
 

@@ -200,7 +200,7 @@ class Call {
       if (item.kv_head != kv_head) {
         continue;
       }
-      if (loaded == nullptr || !same_tile(*loaded, item)) {
+      if (loaded == nullptr || !same_entry_rows_and_heads(*loaded, item)) {
         if (loaded != nullptr) {
           save(*loaded, state);
         }
@@ -217,7 +217,7 @@ class Call {
     }
   }
 
-  static bool same_tile(const WorkItem& a, const WorkItem& b) {
+  static bool same_entry_rows_and_heads(const WorkItem& a, const WorkItem& b) {
     return a.entry == b.entry && a.first_row == b.first_row && a.first_head == b.first_head;
   }
 

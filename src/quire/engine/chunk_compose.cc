@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -80,8 +81,13 @@ class ChunkService::Use : public RequestObserver {
 };
 
 Status ChunkService::check_positions(const kv::ResolvedComposition& composition) const {
-  const std::int64_t positions =
-      std::int64_t{composition.query.position} + std::ssize(*composition.query.chunk->tokens);
+  const auto end = [](const kv::Part& part) {
+    return std::int64_t{part.position} + std::ssize(*part.chunk->tokens);
+  };
+  std::int64_t positions = end(composition.query);
+  for (const kv::Part& part : composition.parts) {
+    positions = std::max(positions, end(part));
+  }
   const std::int64_t limit = engine_.model_config().max_positions;
   if (positions <= limit) {
     return {};
@@ -161,39 +167,86 @@ Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> ru
 // How far a call of submit has come.
 struct ChunkService::Attempt {
   bool counted = true;           // all its runs are
-  std::set<Name> started;        // prefills of this call
+  Started started;               // prefills of this call
   Uses in_use;                   // nothing is evicted between two visits
-  std::vector<Pending> pending;  // to wait for; none: the runs have started
+  std::vector<Pending> pending;  // what it has waited for
   std::vector<std::shared_ptr<Channel>> channels;
 };
 
-// The prefill of a missing part, or first of the BOS token before it. It may be at work already.
-Result<ChunkService::Pending> ChunkService::start_part(const kv::Part& part, Attempt& attempt) {
-  const bool wants_bos = part.key.before == kv::kBosVariant && !bos_;
-  const Name name =
-      wants_bos ? Name("", {.before = part.key.before}) : Name(part.chunk->id, part.key);
-  if (auto meanwhile = join(name)) {
-    return *std::move(meanwhile);
-  }
-  if (wants_bos) {
-    return start_bos();
-  }
-  QUIRE_TRY_STATUS(registry_.begin_variant(part.chunk->id, part.key));
-  QUIRE_TRY(const Pending pending, start_prefill(*part.chunk, part.key, attempt.counted));
-  attempt.started.insert(name);
-  return pending;
-}
-
-// Prefills of what is missing; empty when nothing is.
-Result<std::vector<ChunkService::Pending>> ChunkService::start_missing(
-    const Compositions& compositions, Attempt& attempt) {
-  std::vector<Pending> pending;
+// Parts behind a BOS token wait for that. What is at work already is waited for.
+Result<bool> ChunkService::start_missing(const Compositions& compositions, Attempt& attempt) {
+  bool complete = true;
+  bool wants_bos = false;
+  std::vector<Name> variants;
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
-      QUIRE_TRY(pending.emplace_back(), start_part(part, attempt));
+      complete = false;
+      const Name name(part.chunk->id, part.key);
+      if (part.key.before == kv::kBosVariant && !bos_) {
+        wants_bos = true;
+      } else if (auto meanwhile = join(name)) {
+        attempt.pending.push_back(*std::move(meanwhile));
+      } else if (std::ranges::find(variants, name) == variants.end()) {
+        variants.push_back(name);
+      }
     }
   }
-  return pending;
+  QUIRE_TRY_STATUS(registry_.begin_variants(variants));
+  QUIRE_TRY_STATUS(start_variants(variants, attempt));
+  QUIRE_TRY_STATUS(wants_bos ? start_bos(attempt) : Status());
+  return complete;
+}
+
+// Prefills for which room was set aside.
+Status ChunkService::start_variants(std::span<const Name> variants, Attempt& attempt) {
+  Status failure;
+  for (const Name& name : variants) {
+    const kv::Chunk* const chunk = registry_.find(name.first);
+    QUIRE_CHECK(chunk != nullptr, "a chunk in use has gone");
+    if (!failure.ok()) {
+      registry_.end(name.first, name.second, std::nullopt);
+      continue;
+    }
+    const auto prefill = start_prefill(*chunk, name.second, attempt.counted);
+    if (!prefill.ok()) {
+      failure = prefill.error();
+      continue;
+    }
+    attempt.started.insert_or_assign(name, *prefill);
+    attempt.pending.push_back(*prefill);
+  }
+  return failure;
+}
+
+// The KV that stands before contexts computed under a BOS token.
+Status ChunkService::start_bos(Attempt& attempt) {
+  const auto bos = bos_token();
+  if (!bos) {
+    return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
+  }
+  const Name name("", {.before = std::string(kv::kBosVariant)});
+  if (auto meanwhile = join(name)) {
+    attempt.pending.push_back(*std::move(meanwhile));
+    return {};
+  }
+  QUIRE_TRY(const Pending pending,
+            start({.prompt = {*bos}}, name, [this](std::optional<kv::SegmentId> segment) {
+              bos_ = segment;
+              return true;
+            }));
+  attempt.started.insert_or_assign(name, pending);
+  attempt.pending.push_back(pending);
+  return {};
+}
+
+// KV that was computed for a call which fails.
+void ChunkService::take_back(const Name& name) {
+  if (!name.first.empty()) {
+    registry_.drop_variant(name);
+  } else if (bos_) {
+    ledger().drop_segment(*bos_);
+    bos_.reset();
+  }
 }
 
 // The request's sequence. Blending computes a part of the contexts again, here and now.
@@ -232,7 +285,7 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
 
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
-                                             const std::set<Name>& started) {
+                                             const Started& started) {
   NewRequest request{.kind = run.kind, .session = run.options.session, .streaming = run.streaming};
   if (run.kind == RequestKind::kGenerate) {
     request.params = *run.params;
@@ -260,7 +313,7 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
 }
 
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
-    std::span<const Run> runs, const Compositions& compositions, const std::set<Name>& started) {
+    std::span<const Run> runs, const Compositions& compositions, const Started& started) {
   std::vector<NewRequest> requests;
   const auto close_all = [&] {
     for (const NewRequest& request : requests) {
@@ -298,19 +351,29 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
   return channels;
 }
 
-Status ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
+Result<bool> ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
   QUIRE_TRY(const Compositions compositions, resolve(runs, attempt.in_use));
-  QUIRE_TRY(attempt.pending, start_missing(compositions, attempt));
-  if (attempt.pending.empty()) {
+  QUIRE_TRY(const bool complete, start_missing(compositions, attempt));
+  if (complete) {
     QUIRE_TRY(attempt.channels, start_runs(runs, compositions, attempt.started));
   }
-  return {};
+  return complete;
 }
 
-// Lets the chunks of an attempt go. The thread of an engine that closes may still be at the
-// registry, which ends with it.
+// Takes back what the attempt alone has wanted. The thread of an engine that closes may still be at
+// the registry, which ends with it.
 void ChunkService::give_up(Attempt& attempt) {
-  if (engine_.call([&] { attempt.in_use.clear(); }).ok()) {
+  const Status given_up = engine_.call([&] {
+    leave(attempt.pending);
+    for (const auto& [name, prefill] : attempt.started) {
+      if (*prefill.waiters == 0) {
+        take_back(name);
+      }
+    }
+    attempt.in_use.clear();
+    engine_.publish_stats();
+  });
+  if (given_up.ok()) {
     return;
   }
   for (const std::shared_ptr<Use>& use : attempt.in_use) {
@@ -324,14 +387,66 @@ Status ChunkService::check_user(const RequestOptions& options) const {
       "chunks have the salt that the LLM was opened with; give that one, or none");
 }
 
-Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) const {
+// Of texts that are there.
+void ChunkService::take_known_tokens(std::span<Draft> drafts) {
+  const std::vector<const kv::Chunk*> listed = registry_.list();
+  for (Draft& draft : drafts) {
+    const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
+      return !other->text_id.empty() && other->type == draft.chunk.type &&
+             other->content == draft.chunk.content;
+    });
+    if (draft.chunk.tokens == nullptr && known != listed.end()) {
+      draft.chunk.tokens = (*known)->tokens;
+    }
+  }
+}
+
+// As they would be registered. A text that is there is not encoded again.
+Result<std::vector<ChunkService::Draft>> ChunkService::drafts_of(
+    std::span<const ChunkContent> chunks) {
+  std::vector<Draft> drafts;
+  for (const ChunkContent& content : chunks) {
+    QUIRE_TRY(drafts.emplace_back(), draft(content));
+  }
+  QUIRE_TRY_STATUS(engine_.call([&] { take_known_tokens(drafts); }));
+  for (Draft& draft : drafts) {
+    QUIRE_TRY_STATUS(tokenize(draft));
+  }
+  return drafts;
+}
+
+Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) {
   QUIRE_TRY_STATUS(check_user(run.options));
   QUIRE_TRY_STATUS(engine_.check(*run.params));
-  QUIRE_TRY_STATUS(kv::check_spec(*run.spec, chunks.size(), windowed()));
-  for (const ChunkContent& chunk : chunks) {
-    QUIRE_TRY([[maybe_unused]] const Draft valid, draft(chunk));
+  QUIRE_TRY(const std::vector<Draft> drafts, drafts_of(chunks));
+  CompositionSpec spec = *run.spec;
+  spec.system_chunk_id.clear();
+  spec.context_chunk_ids.clear();
+  std::map<std::string, kv::Chunk> found;
+  for (const Draft& draft : drafts) {
+    const std::string& id = draft.chunk.id;
+    found.emplace(id, kv::Chunk{draft.chunk});
+    if (draft.chunk.type == ChunkType::kContext) {
+      spec.context_chunk_ids.push_back(id);
+    } else {
+      (draft.chunk.type == ChunkType::kQuery ? spec.query_chunk_id : spec.system_chunk_id) = id;
+    }
   }
-  return {};
+  const auto find = [&](const std::string& id) -> Result<const kv::Chunk*> {
+    return &found.at(id);
+  };
+  QUIRE_TRY(const auto composition, kv::resolve(find, spec, windowed()));
+  QUIRE_TRY_STATUS(check_positions(composition));
+  Status fits;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    std::int64_t blocks = 0;
+    for (const auto& [id, chunk] : found) {
+      blocks += needs_kv(chunk) ? ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+    }
+    fits = registry_.check_size(blocks);
+    fits = fits.ok() ? check_fits(run, composition) : fits;
+  }));
+  return fits;
 }
 
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
@@ -341,12 +456,12 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};
-  const auto visit = [&]() -> Result<bool> {
-    const Status done = advance(runs, attempt);
-    if (!done.ok() || attempt.pending.empty()) {
+  const auto visit = [&] {
+    auto started = advance(runs, attempt);
+    if (!started.ok() || *started) {
       attempt.in_use.clear();
     }
-    return done.ok() ? Result<bool>(attempt.pending.empty()) : done.error();
+    return started;
   };
   for (int count = 0; count < kAttempts; ++count) {
     const auto started = engine_.ask_for_blocks<bool>(visit);  // blending takes some

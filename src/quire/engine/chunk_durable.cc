@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -102,7 +101,7 @@ Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   // A system chunk is listed with KV or not at all: then it is registered anew. The KV of a context
   // is computed where it is used, if that is the faster way.
   const bool is_system = chunk.type == ChunkType::kSystemPrompt;
-  const bool has_kv = chunk.type != ChunkType::kQuery && !windowed();
+  const bool has_kv = needs_kv(chunk);
   bool read = false;
   if (has_kv && (is_system || reads_next(name))) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, name.second));
@@ -158,7 +157,7 @@ Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::Varian
       !store_->has_kv(chunk.id, object_of(chunk, key)) || !reads_next(name)) {
     return false;
   }
-  QUIRE_TRY_STATUS(registry_.begin_variant(chunk.id, key));
+  QUIRE_TRY_STATUS(registry_.begin_variants({&name, 1}));
   return read_kv(chunk, key);
 }
 
@@ -264,16 +263,17 @@ Status ChunkService::save_registered(const Draft& draft) {
 
 // Lets KV be written that was computed for a composition: its answer does not wait for the disk.
 // Callers' thread.
-void ChunkService::save_variants(const std::set<Name>& computed) {
+void ChunkService::save_variants(const Started& computed) {
   if (store_ == nullptr) {
     return;
   }
-  for (const auto& [id, key] : computed) {
+  for (const auto& [name, prefill] : computed) {
+    const auto& [id, key] = name;
     HeldRef held;
     std::string object;
     [[maybe_unused]] const Status closed = engine_.call([&] {
       const kv::Chunk* const chunk = registry_.find(id);
-      if (not_read_.erase({id, key}) > 0 || chunk == nullptr) {
+      if (not_read_.erase(name) > 0 || chunk == nullptr) {
         return;  // saved already, or gone
       }
       const auto kv = hold_kv(*chunk, key);

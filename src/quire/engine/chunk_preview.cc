@@ -88,7 +88,7 @@ class ChunkService::Foresight {
       return;
     }
     const bool is_system = saved.type == ChunkType::kSystemPrompt;
-    const bool has_kv = saved.type != ChunkType::kQuery && !service_.windowed();
+    const bool has_kv = service_.needs_kv(saved);
     const bool in_turn = has_kv && (is_system || pace_.reads_next());
     const bool reads = in_turn && may_read(saved, name.second);
     if (has_kv && is_system && !reads) {

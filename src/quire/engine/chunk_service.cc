@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -111,6 +112,10 @@ kv::Ledger& ChunkService::ledger() const {
 bool ChunkService::windowed() const {
   return std::ranges::any_of(engine_.model_config().window_tokens,
                              [](std::int32_t window) { return window > 0; });
+}
+
+bool ChunkService::needs_kv(const kv::NewChunk& chunk) const {
+  return chunk.type != ChunkType::kQuery && !windowed();
 }
 
 const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
@@ -269,19 +274,6 @@ std::optional<TokenId> ChunkService::bos_token() const {
   return engine_.text() == nullptr ? std::nullopt : engine_.text()->tokenizer.bos_token_id();
 }
 
-// The KV that stands before contexts computed under a BOS token.
-Result<ChunkService::Pending> ChunkService::start_bos() {
-  const auto bos = bos_token();
-  if (!bos) {
-    return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
-  }
-  return start({.prompt = {*bos}}, {"", {.before = std::string(kv::kBosVariant)}},
-               [this](std::optional<kv::SegmentId> segment) {
-                 bos_ = segment;
-                 return true;
-               });
-}
-
 // A sequence of `tokens` behind what the variant stands behind.
 Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
                                            std::span<const TokenId> tokens) {
@@ -302,23 +294,60 @@ Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
                           {.tokens = tokens, .position = static_cast<std::int32_t>(position)});
 }
 
-// A chunk that nobody has registered yet. Nothing to wait for when it needs no KV.
+// A chunk that nobody has registered yet: it has its id from now on, unless somebody else computes
+// it, who may yet give it up. Nothing to wait for when it needs no KV.
 Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
-  const bool needs_kv = draft.chunk.type != ChunkType::kQuery && !windowed();  // ids alone
+  const bool has_kv = needs_kv(draft.chunk);
   const kv::VariantKey key = kv::registered_key(draft.chunk);
-  if (auto meanwhile = join({draft.chunk.id, key})) {  // somebody else is at it
+  if (auto meanwhile = join({draft.chunk.id, key})) {
     draft.waits = true;
     return meanwhile;
   }
+  draft.result.id = draft.chunk.id;
   QUIRE_TRY(const kv::Chunk* chunk,
-            registry_.begin(std::move(draft.chunk), needs_kv ? std::optional(key) : std::nullopt));
+            registry_.begin(std::move(draft.chunk), has_kv ? std::optional(key) : std::nullopt));
   draft.result.created = true;
-  if (!needs_kv) {
+  if (!has_kv) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
   }
   QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.counted));
   return std::optional(pending);
+}
+
+// Room for those that are neither there nor on their way, before one of them is begun.
+Status ChunkService::make_room(std::span<const Draft> drafts) {
+  std::set<std::string_view> wanted;
+  std::vector<std::string_view> spared;
+  std::int64_t blocks = 0;
+  for (const Draft& draft : drafts) {
+    const kv::NewChunk& chunk = draft.chunk;
+    spared.insert(spared.end(), {chunk.id, chunk.anchor});
+    if (draft.result.id.empty() && registry_.find(chunk.id) == nullptr &&
+        !pending_.contains({chunk.id, kv::registered_key(chunk)}) &&
+        wanted.insert(chunk.id).second && needs_kv(chunk)) {
+      blocks += ledger().min_blocks(std::ssize(*chunk.tokens));
+    }
+  }
+  return registry_.make_room(static_cast<std::int32_t>(std::ssize(wanted)),
+                             static_cast<std::int32_t>(blocks), spared);
+}
+
+// Drafts that have no id yet become uses of what is there, or are begun or waited for.
+Status ChunkService::begin_all(std::span<Draft> drafts, std::vector<Pending>& pending) {
+  QUIRE_TRY_STATUS(make_room(drafts));
+  for (Draft& draft : drafts) {
+    if (!draft.result.id.empty() ||
+        (options_.enable_deduplication && merge(draft, registry_.find(draft.chunk.id)))) {
+      continue;
+    }
+    QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
+    if (prefill) {
+      pending.push_back(*prefill);
+    }
+  }
+  engine_.publish_stats();
+  return {};
 }
 
 std::optional<ChunkService::Pending> ChunkService::join(const Name& name) {
@@ -330,19 +359,12 @@ std::optional<ChunkService::Pending> ChunkService::join(const Name& name) {
   return known->second;
 }
 
-void ChunkService::leave(const Pending& pending) {
-  if (--*pending.waiters == 0) {
-    engine_.abort_now(pending.request);
-  }
-}
-
-Status ChunkService::cancel(std::span<const Pending> pending) {
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    for (const Pending& given_up : pending) {
-      leave(given_up);
+void ChunkService::leave(std::span<const Pending> pending) {
+  for (const Pending& given_up : pending) {
+    if (--*given_up.waiters == 0) {
+      engine_.abort_now(given_up.request);
     }
-  }));
-  return {ErrorCode::kCancelled, "the call was interrupted"};
+  }
 }
 
 Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& interrupted) {
@@ -350,7 +372,7 @@ Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& int
   for (const Pending& prefill : pending) {
     while (interrupted && prefill.done.wait_for(kInterruptPoll) != std::future_status::ready) {
       if (interrupted()) {
-        return cancel(pending);
+        return {ErrorCode::kCancelled, "the call was interrupted"};
       }
     }
     if (const Status status = prefill.done.get(); !status.ok() && first_failure.ok()) {
@@ -385,7 +407,8 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
 }
 
 // Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
-// here, between visits to the engine thread.
+// here, between visits to the engine thread. Who waits for an equal one looks again once that has
+// ended: it may be gone, and is begun anew.
 Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
   const bool share = options_.enable_deduplication;
   QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) {
@@ -415,38 +438,15 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   if (share) {
     QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) { return adopt(draft.chunk.id); }));
   }
-  std::vector<Pending> pending;
-  const Status begun = visit(drafts, [&](Draft& draft) -> Status {
-    draft.result.id = draft.chunk.id;
-    if (share && merge(draft, registry_.find(draft.chunk.id))) {
-      return {};
+  while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
+    std::vector<Pending> pending;
+    Status begun;
+    QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
+    const Status computed = wait(pending, interrupted);
+    if (!begun.ok() || !computed.ok()) {
+      [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });
+      return begun.ok() ? computed : begun;
     }
-    QUIRE_TRY(const std::optional<Pending> prefill, begin(draft));
-    if (prefill) {
-      pending.push_back(*prefill);
-    }
-    return {};
-  });
-  const Status computed = wait(pending, interrupted);
-  if (!begun.ok() || !computed.ok()) {
-    return begun.ok() ? computed : begun;
-  }
-  Status merged;
-  QUIRE_TRY_STATUS(engine_.call([&] { merged = merge_waiting(drafts); }));
-  return merged;
-}
-
-// Drafts that waited for the prefill of an equal one become uses of that. On the engine's thread.
-Status ChunkService::merge_waiting(std::span<Draft> drafts) {
-  for (Draft& draft : drafts) {
-    if (!draft.waits || merge(draft, registry_.find(draft.chunk.id))) {
-      continue;
-    }
-    return Error{.code = ErrorCode::kNotFound,
-                 .message =
-                     "an equal chunk, whose registration failed or which was evicted at "
-                     "once, is gone; register it again",
-                 .chunk_id = draft.chunk.id};
   }
   return {};
 }

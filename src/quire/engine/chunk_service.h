@@ -98,7 +98,7 @@ class ChunkService {
   [[nodiscard]] Status check_user(const RequestOptions& options) const;
   // What register_chunks() of `chunks`, system and query included, and then submit() of `run` would
   // refuse whatever is registered. The spec's ids are not read.
-  [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run) const;
+  [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run);
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
                                                                      const Interrupt& interrupted);
@@ -136,7 +136,8 @@ class ChunkService {
     bool waits = false;  // for a prefill that was begun for an equal one
     Registered result;   // its id once it is known to the registry
   };
-  using Name = std::pair<std::string, kv::VariantKey>;  // of a prefill
+  using Name = kv::VariantName;             // of a prefill
+  using Started = std::map<Name, Pending>;  // prefills of one call
 
   [[nodiscard]] kv::Ledger& ledger() const;  // the engine's; engine thread
 
@@ -144,30 +145,33 @@ class ChunkService {
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Result<std::vector<Draft>> drafts_of(std::span<const ChunkContent> chunks);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
-  [[nodiscard]] Status merge_waiting(std::span<Draft> drafts);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
                                        const std::function<Status(Draft&)>& visit_one);
   [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
   [[nodiscard]] kv::ChunkIdentity identity_of(const Draft& draft) const;
-  // Gives them up, and aborts those that no other call waits for; the error of the call.
-  [[nodiscard]] Status cancel(std::span<const Pending> pending);
+  // Until all have ended or the call is interrupted; the first failure.
   [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
 
   // Engine thread: registering.
   [[nodiscard]] Status place_anchor(Draft& draft);
+  void take_known_tokens(std::span<Draft> drafts);
   bool merge(Draft& draft, const kv::Chunk* known);
-  // A prefill that is at work already, for one more call to wait for; one call less waits.
+  // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);
-  void leave(const Pending& pending);
+  // One call less waits for each; those that none waits for any more are aborted.
+  void leave(std::span<const Pending> pending);
   [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);
+  [[nodiscard]] Status begin_all(std::span<Draft> drafts, std::vector<Pending>& pending);
+  [[nodiscard]] Status make_room(std::span<const Draft> drafts);
+  [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;  // else ids alone
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
                                       std::function<bool(std::optional<kv::SegmentId>)> store);
   // `counted`: as a miss, once it is done.
   [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key,
                                               bool counted);
-  [[nodiscard]] Result<Pending> start_bos();
   [[nodiscard]] std::optional<TokenId> bos_token() const;
   [[nodiscard]] Result<SeqId> compose_behind(const kv::VariantKey& key,
                                              std::span<const TokenId> tokens);
@@ -189,7 +193,7 @@ class ChunkService {
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Status save(const std::string& id);
   [[nodiscard]] Status save_registered(const Draft& draft);
-  void save_variants(const std::set<Name>& computed);
+  void save_variants(const Started& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
   void note_use(const std::string& id) const;                 // in memory, for the store to know
 
@@ -203,16 +207,19 @@ class ChunkService {
                                             const kv::ResolvedComposition& composition) const;
   [[nodiscard]] Status check_fits(const Run& run, const kv::ResolvedComposition& composition) const;
   struct Attempt;
-  [[nodiscard]] Status advance(std::span<const Run> runs, Attempt& attempt);
+  // Whether the runs have started; else there are prefills to wait for.
+  [[nodiscard]] Result<bool> advance(std::span<const Run> runs, Attempt& attempt);
   void give_up(Attempt& attempt);  // the caller's thread
-  [[nodiscard]] Result<Pending> start_part(const kv::Part& part, Attempt& attempt);
-  [[nodiscard]] Result<std::vector<Pending>> start_missing(const Compositions& compositions,
-                                                           Attempt& attempt);
+  // Whether nothing was missing.
+  [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
+  [[nodiscard]] Status start_bos(Attempt& attempt);
+  [[nodiscard]] Status start_variants(std::span<const Name> variants, Attempt& attempt);
+  void take_back(const Name& name);
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> start_runs(
-      std::span<const Run> runs, const Compositions& compositions, const std::set<Name>& started);
+      std::span<const Run> runs, const Compositions& compositions, const Started& started);
   [[nodiscard]] Result<NewRequest> request_for(const Run& run,
                                                const kv::ResolvedComposition& composition,
-                                               const std::set<Name>& started);
+                                               const Started& started);
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
                                       const kv::ResolvedComposition& composition,
                                       ComposedPrompt& composed);

@@ -41,6 +41,18 @@ bool is_turn(const Item& item) {
   return item.info.kind == ItemKind::kUser || item.info.kind == ItemKind::kOutput;
 }
 
+Status check_tags(std::span<const std::string> tags) {
+  return std::ranges::find(tags, "") == tags.end()
+             ? Status()
+             : Status(ErrorCode::kInvalidArgument, "a tag is a word; give one");
+}
+
+void add_tag(Item& item, const std::string& tag) {
+  if (std::ranges::find(item.info.tags, tag) == item.info.tags.end()) {
+    item.info.tags.push_back(tag);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> ids_of(std::span<Item* const> items) {
@@ -186,18 +198,21 @@ std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique
   }
 }
 
-// An equal item is added again.
+// An equal item is added again. The store, which may fail, comes before what cannot.
 Status Context::renew(Item& known, const ItemOptions& options) {
-  if (!options.name.empty() && options.name != known.info.name) {
+  const bool renamed = !options.name.empty() && options.name != known.info.name;
+  if (renamed) {
     QUIRE_TRY_STATUS(check_name(options.name));
-    items_.rename(known, options.name);
-  }
-  for (const std::string& tag : options.tags) {
-    QUIRE_TRY_STATUS(this->tag(known.info.id, tag));
   }
   const ItemRetention retention = updated(known.info.retention, options.retention);
   if (retention != known.info.retention) {
     QUIRE_TRY_STATUS(set_retention(known.info.id, retention));
+  }
+  if (renamed) {
+    items_.rename(known, options.name);
+  }
+  for (const std::string& tag : options.tags) {
+    add_tag(known, tag);
   }
   return set_active(known.info.id, options.active || known.info.active);
 }
@@ -210,6 +225,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   }
   const ItemRetention retention = updated({}, options.retention);
   QUIRE_TRY_STATUS(check(retention));
+  QUIRE_TRY_STATUS(check_tags(options.tags));
   expire();
   Item item;
   item.info.kind = options.kind;
@@ -229,7 +245,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   }
   QUIRE_TRY_STATUS(check_name(options.name));
   item.info.name = options.name;
-  item.info.tags = options.tags;
+  std::ranges::for_each(options.tags, [&](const std::string& tag) { add_tag(item, tag); });
   item.info.active = options.active;
   item.info.retention = retention;
   if (options.active && options_.mode == ReuseMode::kAnchored) {
@@ -251,12 +267,8 @@ Status Context::set_active(const std::string& name, bool active) {
 
 Status Context::tag(const std::string& name, const std::string& tag) {
   QUIRE_TRY(Item* const item, items_.find(name));
-  if (tag.empty()) {
-    return {ErrorCode::kInvalidArgument, "a tag is a word; give one"};
-  }
-  if (std::ranges::find(item->info.tags, tag) == item->info.tags.end()) {
-    item->info.tags.push_back(tag);
-  }
+  QUIRE_TRY_STATUS(check_tags({&tag, 1}));
+  add_tag(*item, tag);
   return {};
 }
 

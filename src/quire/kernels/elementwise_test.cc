@@ -199,10 +199,20 @@ TEST_P(ElementwiseTest, EmbedReturnsTheRowsThatTheKernelsSee) {
 }
 
 TEST_P(ElementwiseTest, NoRowsIsANoOp) {
-  rms_norm(context(), {}, std::vector<float>(8, 1.0f), 1e-5, 0, {});
-  rms_norm_heads(context(), {{}, 8, 0, 1}, std::vector<float>(8, 1.0f), 1e-5);
-  silu_mul(context(), {}, 0, 8, {});
-  embed(context(), PackedWeights(WeightFormat::kF32, 4, 8), {}, {});
+  const std::vector<float> x = random_floats(16, 11);
+  const std::vector<float> before = random_floats(16, 12);
+  std::vector<float> out = before;  // the rows stand in front of it
+  const std::span<const float> no_rows = std::span(x).first(0);
+  const std::span<float> nothing = std::span(out).first(0);
+  const std::vector<float> ones(8, 1.0f);
+  rms_norm(context(), no_rows, ones, 1e-5, 0, nothing);
+  EXPECT_EQ(out, before);
+  rms_norm_heads(context(), {nothing, 8, 0, 1}, ones, 1e-5);
+  EXPECT_EQ(out, before);
+  silu_mul(context(), no_rows, 0, 8, nothing);
+  EXPECT_EQ(out, before);
+  embed(context(), PackedWeights(WeightFormat::kF32, 4, 8), {}, nothing);
+  EXPECT_EQ(out, before);
 }
 
 // Oracle: the scalar conversion; every value half way between two neighbours among them.

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -37,6 +39,10 @@ std::uint64_t rank_of(std::string_view id) {
     rank = rank * 16 + static_cast<std::uint64_t>(digit <= '9' ? digit - '0' : digit - 'a' + 10);
   }
   return rank;
+}
+
+bool has(std::span<const std::string_view> ids, std::string_view id) {
+  return std::ranges::find(ids, id) != ids.end();
 }
 
 std::string shown(std::string_view id) {
@@ -96,7 +102,7 @@ void ChunkRegistry::expire(Spared spared) {
   const auto now = config_.now();
   std::vector<std::string> ids;
   for (const auto& [id, chunk] : chunks_) {
-    if (expired(chunk, now) && !spared.has(id)) {
+    if (expired(chunk, now) && !has(spared, id)) {
       ids.push_back(id);
     }
   }
@@ -177,7 +183,7 @@ std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
   using Place = std::tuple<std::int32_t, Standing, std::uint64_t>;
   std::vector<std::pair<Place, const Chunk*>> places;
   for (const auto& [id, chunk] : chunks_) {
-    if (may_go(chunk) && !spared.has(id)) {
+    if (may_go(chunk) && !has(spared, id)) {
       const bool unsaid = chunk.others || chunk.users.empty();
       const Standing standing =
           chunk.closed ? Standing() : ledger_.standing(chunk.users, unsaid, chunk.used_at);
@@ -190,18 +196,23 @@ std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
   return order;
 }
 
-Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
-  if (blocks > config_.max_blocks) {
-    return Error{
-        .code = ErrorCode::kOverflow,
-        .message = base::str_cat("the chunk needs ", blocks, " blocks (",
-                                 base::format_bytes(blocks * config_.block_bytes),
-                                 "), all chunks together may hold ", config_.max_blocks, " (",
-                                 base::format_bytes(config_.max_blocks * config_.block_bytes),
-                                 "); raise kv_budget or chunk_memory_ratio"),
-        .needed_bytes = blocks * config_.block_bytes,
-        .free_bytes = config_.max_blocks * config_.block_bytes};
+Status ChunkRegistry::check_size(std::int64_t blocks) const {
+  if (blocks <= config_.max_blocks) {
+    return {};
   }
+  return Error{
+      .code = ErrorCode::kOverflow,
+      .message = base::str_cat("chunks would need ", blocks, " blocks (",
+                               base::format_bytes(blocks * config_.block_bytes),
+                               "), all chunks together may hold ", config_.max_blocks, " (",
+                               base::format_bytes(config_.max_blocks * config_.block_bytes),
+                               "); raise kv_budget or chunk_memory_ratio"),
+      .needed_bytes = blocks * config_.block_bytes,
+      .free_bytes = config_.max_blocks * config_.block_bytes};
+}
+
+Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
+  QUIRE_TRY_STATUS(check_size(blocks));
   expire(spared);
   std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
   std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
@@ -219,10 +230,10 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared
         std::max(0, config_.max_blocks - counts_.blocks) * config_.block_bytes;
     return Error{
         .code = ErrorCode::kOutOfBlocks,
-        .message = base::str_cat(
-            "no room for the chunk: it needs ", blocks, " blocks, chunks hold ", counts_.blocks,
-            " of ", config_.max_blocks, " and there are ", chunks_.size(), " of ",
-            config_.max_chunks, " chunks; the others are pinned or in use: unpin or delete some"),
+        .message = base::str_cat("no room: chunks would need ", blocks, " more blocks, they hold ",
+                                 counts_.blocks, " of ", config_.max_blocks, " and there are ",
+                                 chunks_.size(), " of ", config_.max_chunks,
+                                 " chunks; the others are pinned or in use: unpin or delete some"),
         .needed_bytes = blocks * config_.block_bytes,
         .free_bytes = free_bytes};
   }
@@ -236,7 +247,8 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared
 Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
   QUIRE_CHECK(lookup(chunk.id) == nullptr, "a chunk was begun twice");
   const std::int32_t blocks = key ? blocks_for(chunk.tokens->size()) : 0;
-  QUIRE_TRY_STATUS(make_room(1, blocks, {.before = key ? std::string_view(key->before) : ""}));
+  const std::string_view before = key ? std::string_view(key->before) : "";
+  QUIRE_TRY_STATUS(make_room(1, blocks, {&before, 1}));
   Chunk entry{std::move(chunk)};
   entry.accessed = config_.now();
   entry.created = entry.created_before.value_or(entry.accessed);
@@ -254,14 +266,32 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   return &chunks_.emplace(id, std::move(entry)).first->second;
 }
 
-Status ChunkRegistry::begin_variant(std::string_view id, const VariantKey& key) {
-  Chunk* chunk = lookup(id);
-  QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
-  const std::int32_t blocks = blocks_for(chunk->tokens->size());
-  QUIRE_TRY_STATUS(make_room(0, blocks, {.chunk = id, .before = key.before}));
-  chunk->pending[key] = blocks;
-  counts_.blocks += blocks;
+Status ChunkRegistry::begin_variants(std::span<const VariantName> variants) {
+  std::vector<std::int32_t> blocks;
+  std::vector<std::string_view> spared;
+  for (const auto& [id, key] : variants) {
+    const Chunk* chunk = lookup(id);
+    QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
+    blocks.push_back(blocks_for(chunk->tokens->size()));
+    spared.insert(spared.end(), {id, key.before});
+  }
+  const std::int32_t all = std::accumulate(blocks.begin(), blocks.end(), 0);
+  QUIRE_TRY_STATUS(make_room(0, all, spared));
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    lookup(variants[i].first)->pending[variants[i].second] = blocks[i];
+  }
+  counts_.blocks += all;
   return {};
+}
+
+void ChunkRegistry::drop_variant(const VariantName& variant) {
+  Chunk* chunk = lookup(variant.first);
+  if (chunk == nullptr || !chunk->variants.contains(variant.second)) {
+    return;
+  }
+  const SegmentId segment = chunk->variants.extract(variant.second).mapped();
+  counts_.blocks -= ledger_.num_blocks(segment);
+  ledger_.drop_segment(segment);
 }
 
 bool ChunkRegistry::end(std::string_view id, const VariantKey& key,

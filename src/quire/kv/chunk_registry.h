@@ -20,9 +20,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "quire/base/json.h"
@@ -51,6 +53,7 @@ struct VariantKey {
   friend auto operator<=>(const VariantKey&, const VariantKey&) = default;
 };
 inline constexpr std::string_view kBosVariant = "bos";
+using VariantName = std::pair<std::string, VariantKey>;  // with the id of its chunk
 
 struct NewChunk {
   std::string id;  // chunk_id(...)
@@ -117,17 +120,25 @@ class ChunkRegistry {
   // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
   // all else but the token ids. nullptr when unknown.
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
+  // kOverflow when all chunks together may not hold so many blocks.
+  [[nodiscard]] Status check_size(std::int64_t blocks) const;
+  // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`. kOverflow and
+  // kOutOfBlocks as begin().
+  using Spared = std::span<const std::string_view>;  // ids
+  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
   // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
   // evicting nothing, when those that may go do not suffice; what `key` stands behind is none of
   // them. A chunk being registered is not found yet; registering it a second time meanwhile counts
   // as the same.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
-  // The same for another variant of a known chunk.
-  [[nodiscard]] Status begin_variant(std::string_view id, const VariantKey& key);
+  // The same for other variants of known chunks, each named once: all of them or none.
+  [[nodiscard]] Status begin_variants(std::span<const VariantName> variants);
   // The computation has ended: with KV, whose segment is the registry's from now on, or without.
   // False, and the segment is dropped, when the chunk was deleted meanwhile.
   bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
+  // Takes the KV of a variant back from a chunk that goes on without. No effect where none is.
+  void drop_variant(const VariantName& variant);
   // Registration has ended well: the chunk is listed. No effect on one that is.
   void publish(std::string_view id);
 
@@ -174,17 +185,10 @@ class ChunkRegistry {
   [[nodiscard]] Chunk* lookup(std::string_view id);
   [[nodiscard]] bool may_go(const Chunk& chunk) const;
   [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
-  // What is to be computed and what it stands behind: neither goes for its sake.
-  struct Spared {
-    std::string_view chunk, before;
-    [[nodiscard]] bool has(std::string_view id) const { return id == chunk || id == before; }
-  };
   // Removes what has expired.
   void expire(Spared spared = {});
   void touch(Chunk& chunk);
   void forget(const Chunk& chunk);
-  // Evicts until `chunks` more chunks and `blocks` more blocks fit.
-  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
   [[nodiscard]] std::vector<const Chunk*> eviction_order(Spared spared) const;
   [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
 

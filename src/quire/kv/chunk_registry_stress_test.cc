@@ -300,7 +300,8 @@ class Stress {
       return;
     }
     const auto refusal = make_room(0, blocks_for(name), {name.id, key.before});
-    const Status begun = registry_->begin_variant(name.id, key);
+    const VariantName variant(name.id, key);
+    const Status begun = registry_->begin_variants({&variant, 1});
     expect_answer(begun, refusal);
     if (begun.ok()) {
       known(name.id)->pending[key] = blocks_for(name);

@@ -71,6 +71,11 @@ class ChunkRegistryTest : public testing::Test {
     pass(1);
   }
 
+  Status begin_variant(const std::string& id, const VariantKey& key) {
+    const VariantName name(id, key);
+    return registry.begin_variants({&name, 1});
+  }
+
   void pass(std::int64_t seconds) { now += std::chrono::seconds(seconds); }
 
   // Names of the chunks that are there, by registration.
@@ -109,7 +114,7 @@ TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
   EXPECT_EQ(registry.counts().blocks, 0);
   EXPECT_FALSE(registry.get(id_of('a')).ok());
   add(chunk('a', 5));
-  ASSERT_TRUE(registry.begin_variant(id_of('a'), {.before = "bos"}).ok());
+  ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, std::nullopt));
   EXPECT_EQ(names(), "a") << "a variant that fails takes no chunk with it";
   EXPECT_EQ(registry.counts().blocks, 2);
@@ -282,7 +287,7 @@ TEST_F(ChunkRegistryTest, PinnedHeldAndPendingOnesNeverGo) {
   add(chunk('b'));
   const auto hold = registry.hold(id_of('b'));
   add(chunk('c'));
-  ASSERT_TRUE(registry.begin_variant(id_of('c'), {.before = "bos"}).ok());
+  ASSERT_TRUE(begin_variant(id_of('c'), {.before = "bos"}).ok());
   ASSERT_TRUE(registry.begin(chunk('d'), VariantKey{}).ok());
   const auto refused = registry.begin(chunk('e'), VariantKey{});
   ASSERT_FALSE(refused.ok());
@@ -315,7 +320,7 @@ TEST_F(ChunkRegistryTest, WhatIsBegunSparesItselfAndWhatItStandsBehind) {
   add(chunk('a', 4, ChunkType::kSystemPrompt));
   add(chunk('b', 4));
   add(chunk('c', 16));
-  ASSERT_TRUE(registry.begin_variant(id_of('b'), {.before = id_of('a')}).ok());
+  ASSERT_TRUE(begin_variant(id_of('b'), {.before = id_of('a')}).ok());
   EXPECT_EQ(names(), "ab") << "c is younger, but the others are needed";
   EXPECT_TRUE(registry.end(id_of('b'), {.before = id_of('a')}, segment(4)));
   ASSERT_TRUE(registry.begin(chunk('d', 20), VariantKey{.before = id_of('a')}).ok());
@@ -325,9 +330,37 @@ TEST_F(ChunkRegistryTest, WhatIsBegunSparesItselfAndWhatItStandsBehind) {
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
 }
 
+TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
+  add(chunk('a', 4, ChunkType::kSystemPrompt));
+  add(chunk('b', 4));
+  add(chunk('c', 4));
+  add(chunk('d', 8));
+  const VariantKey key{.before = id_of('a')};
+  const std::vector<VariantName> both = {{id_of('b'), key}, {id_of('c'), key}};
+  ASSERT_TRUE(registry.update(id_of('d'), {.pinned = true}).ok());
+  const Status refused = registry.begin_variants(both);
+  ASSERT_FALSE(refused.ok()) << "there is room for one";
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(refused.error().needed_bytes, 2 * 1024);
+  EXPECT_EQ(names(), "abcd");
+  EXPECT_EQ(registry.counts().blocks, 5);
+  ASSERT_TRUE(registry.update(id_of('d'), {.pinned = false}).ok());
+  ASSERT_TRUE(registry.begin_variants(both).ok());
+  EXPECT_EQ(names(), "abc");
+  EXPECT_EQ(registry.counts().blocks, 5);
+  EXPECT_TRUE(registry.end(id_of('b'), key, segment(4)));
+  EXPECT_TRUE(registry.end(id_of('c'), key, std::nullopt));
+  registry.drop_variant({id_of('c'), key});
+  EXPECT_EQ(registry.counts().blocks, 4);
+  registry.drop_variant({id_of('b'), key});
+  EXPECT_EQ(registry.counts().blocks, 3);
+  EXPECT_EQ(registry.find(id_of('b'))->variants.size(), 1);
+  EXPECT_EQ(blocks_in_use(), 3);
+}
+
 TEST_F(ChunkRegistryTest, VariantsBelongToTheirChunkAndGoWithIt) {
   add(chunk('a', 5));
-  ASSERT_TRUE(registry.begin_variant(id_of('a'), {.before = "bos"}).ok());
+  ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, segment(5)));
   EXPECT_EQ(registry.blocks_of(*registry.find(id_of('a'))), 4);
   EXPECT_EQ(blocks_in_use(), 4);
@@ -355,7 +388,7 @@ TEST_F(ChunkRegistryTest, BlocksOfADeletedChunkReturnWithItsLastUser) {
 
 TEST_F(ChunkRegistryTest, KVOfAChunkDeletedMeanwhileIsDropped) {
   add(chunk('a'));
-  ASSERT_TRUE(registry.begin_variant(id_of('a'), {.before = "bos"}).ok());
+  ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
   EXPECT_EQ(registry.counts().blocks, 0);
   EXPECT_FALSE(registry.end(id_of('a'), {.before = "bos"}, segment(4)));

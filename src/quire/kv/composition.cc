@@ -78,6 +78,20 @@ Status check_starts(std::span<const std::int32_t> starts, std::size_t num_segmen
   return {};
 }
 
+// What is wrong whatever the chunks are; `num_segments` of them, system and query included.
+Status check_spec(const CompositionSpec& spec, std::size_t num_segments, bool windowed) {
+  QUIRE_TRY_STATUS(check_mode(spec, windowed));
+  if (spec.positions == Positions::kFixed) {
+    QUIRE_TRY_STATUS(check_starts(spec.fixed, num_segments));
+  }
+  const double share = spec.blend.share;
+  if (spec.mode == ReuseMode::kBlend && !(share >= 0 && share <= 1)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("recompute is ", share, "; give a share from 0 to 1")};
+  }
+  return {};
+}
+
 // Which tokens blend computes again.
 Status check_blended(const Blend& blend, std::int64_t num_tokens) {
   if (blend.selector == Selector::kExplicit) {
@@ -212,19 +226,6 @@ std::vector<TokenId> ResolvedComposition::joined() const {
   }
   ids.insert(ids.end(), query.chunk->tokens->begin(), query.chunk->tokens->end());
   return ids;
-}
-
-Status check_spec(const CompositionSpec& spec, std::size_t num_segments, bool windowed) {
-  QUIRE_TRY_STATUS(check_mode(spec, windowed));
-  if (spec.positions == Positions::kFixed) {
-    QUIRE_TRY_STATUS(check_starts(spec.fixed, num_segments));
-  }
-  const double share = spec.blend.share;
-  if (spec.mode == ReuseMode::kBlend && !(share >= 0 && share <= 1)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("recompute is ", share, "; give a share from 0 to 1")};
-  }
-  return {};
 }
 
 Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSpec& spec,

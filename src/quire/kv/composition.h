@@ -2,7 +2,6 @@
 // of the chunks: what preview shows is what a run then does. Cost: O(parts), whatever their length.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -36,11 +35,6 @@ struct ResolvedComposition {
   [[nodiscard]] std::vector<TokenId> joined() const;   // ids of all parts and the query
   [[nodiscard]] std::int64_t num_tokens() const;
 };
-
-// What resolve() would refuse of `spec` whatever its chunks are; `num_segments` of them, system and
-// query included.
-[[nodiscard]] Status check_spec(const CompositionSpec& spec, std::size_t num_segments,
-                                bool windowed);
 
 // kInvalidComposition for wrong kinds, numbers or positions, kNotFound for unknown chunks,
 // kIncompatible when the mode has no meaning (`windowed`: the model has a sliding window, so only

@@ -169,8 +169,18 @@ TEST(TensorInfo, EncodingsWithoutCodesSaySo) {
 }
 
 TEST(TensorInfo, EmptyTensorsDecodeToNothing) {
-  read_rows(tensor_over({}, Encoding::kF32, {0, 4}), 0, 0, {});
-  read_rows(tensor_over({}, Encoding::kF32, {4, 0}), 0, 4, {});
+  std::vector<float> behind = {1, 2, 3, 4};
+  const std::span<float> nothing = std::span(behind).first(0);
+  for (const Encoding encoding :
+       {Encoding::kF32, Encoding::kF16, Encoding::kBF16, Encoding::kQ8_0}) {
+    const TensorInfo no_rows = tensor_over({}, encoding, {0, 32});
+    const TensorInfo no_columns = tensor_over({}, encoding, {4, 0});
+    EXPECT_EQ(no_rows.rows(), 0);
+    EXPECT_EQ(no_columns.columns(), 0);
+    read_rows(no_rows, 0, 0, nothing);
+    read_rows(no_columns, 0, 4, nothing);
+    EXPECT_EQ(behind, (std::vector<float>{1, 2, 3, 4})) << encoding_name(encoding);
+  }
 }
 
 TEST(TensorInfo, ThreadsDecodePartsOfOneTensorAtOnce) {
