@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "quire/base/str.h"
@@ -67,7 +68,12 @@ struct Metadata {
     }
     return static_cast<std::int32_t>(value);
   }
+  // Whole numbers count too: original_context_length is one in every file.
   [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
+    const weights::GgufValue* value = file.find(key(name));
+    if (value != nullptr && std::holds_alternative<std::int64_t>(*value)) {
+      return static_cast<double>(std::get<std::int64_t>(*value));
+    }
     return file.get_double(key(name), fallback);
   }
 };

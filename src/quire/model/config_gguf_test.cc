@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -104,6 +105,28 @@ TEST_F(ConfigFromGguf, RopeFreqsTensorDividesFrequencies) {
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_FALSE(config->tied_embeddings);
   EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.25);
+}
+
+// Converters write it as an unsigned integer, as the format says.
+TEST_F(ConfigFromGguf, ReadsTheOriginalLengthOfYarnAsAWholeNumber) {
+  set_layers();
+  file_.key("llama.rope.scaling.type", kString, counted("yarn"));
+  set_float("llama.rope.scaling.factor", 4.0f);
+  set("llama.rope.scaling.original_context_length", 128);
+  const auto config = parse();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_NEAR(config->rotary.scale, 0.1 * std::log(4.0) + 1, 1e-6);
+}
+
+TEST_F(ConfigFromGguf, ReadsTheFactorsOfLongropeWithTheirOriginalLength) {
+  set_layers();
+  set("llama.rope.scaling.original_context_length", 128);
+  add_tensor("rope_factors_short.weight", {2}, 2.0f);
+  add_tensor("rope_factors_long.weight", {2}, 4.0f);
+  const auto config = parse();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->max_positions, 128);
+  EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.5);
 }
 
 TEST_F(ConfigFromGguf, AppliesASlidingWindow) {
