@@ -91,6 +91,18 @@ bool has_tensor(const GgufFile& file, std::string_view name) {
   return find_tensor(file, name) != nullptr;
 }
 
+// Files of 2 or 3 bits hold an embedding, but of a type that is not implemented.
+Error without_embedding(const GgufFile& file, std::string_view name) {
+  for (const weights::UnsupportedTensor& tensor : file.unsupported()) {
+    if (tensor.name == name) {
+      return {.code = ErrorCode::kUnsupported,
+              .message = base::str_cat("tensor ", base::quoted(name), " has type ", tensor.type,
+                                       ", which is not implemented")};
+    }
+  }
+  return {.code = ErrorCode::kCorrupt, .message = base::str_cat("tensor ", name, " is missing")};
+}
+
 Status check_keys(const Metadata& metadata) {
   constexpr std::array<std::string_view, 4> kForeign = {"general.", "tokenizer.", "quantize.",
                                                         "GGUF."};
@@ -254,7 +266,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);
   if (embedding == nullptr) {
-    return {ErrorCode::kCorrupt, base::str_cat("tensor ", embedding_name, " is missing")};
+    return without_embedding(file, embedding_name);
   }
   ModelConfig config;
   config.family = family->name;

@@ -186,6 +186,16 @@ TEST_F(ConfigFromGguf, RefusesAnEosIdOutsideTheVocabulary) {
   EXPECT_THAT(refusal(ErrorCode::kCorrupt), HasSubstr("eos_token_id is 5 of 5"));
 }
 
+TEST_F(ConfigFromGguf, NamesTheTypeOfAnEmbeddingThatIsNotImplemented) {
+  weights::testing::GgufBuilder other;
+  other.key("general.architecture", kString, counted("llama"));
+  constexpr std::uint32_t kQ2K = 10;
+  other.tensor("token_embd.weight", std::vector<std::uint64_t>{256, 1}, kQ2K, 0);
+  other.data.resize(96);
+  file_ = other;
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"token_embd.weight\" has type Q2_K"));
+}
+
 TEST_F(ConfigFromGguf, RefusesOtherArchitecturesByName) {
   weights::testing::GgufBuilder other;
   other.key("general.architecture", kString, counted("gemma3"));
