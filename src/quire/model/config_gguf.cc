@@ -104,8 +104,9 @@ Error without_embedding(const GgufFile& file, std::string_view name) {
 }
 
 Status check_keys(const Metadata& metadata) {
-  constexpr std::array<std::string_view, 4> kForeign = {"general.", "tokenizer.", "quantize.",
-                                                        "GGUF."};
+  // The last two: left by llama-gguf-split --merge (Checkpoint refuses parts), and by a publisher.
+  constexpr std::array<std::string_view, 6> kForeign = {"general.", "tokenizer.", "quantize.",
+                                                        "GGUF.",    "split.",     "mradermacher."};
   for (const std::string& key : metadata.file.keys()) {
     const std::string_view view(key);
     const bool foreign = std::any_of(kForeign.begin(), kForeign.end(),

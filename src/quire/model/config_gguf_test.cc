@@ -151,6 +151,14 @@ TEST_F(ConfigFromGguf, NamesAnUnknownKey) {
   EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("llama.logit_scale"));
 }
 
+TEST_F(ConfigFromGguf, ReadsPastWhatJoiningPartsAndPublishersLeaveInAFile) {
+  set_layers();
+  set("split.count", 0);
+  set("split.tensors.count", 1);
+  set("mradermacher.quantize_version", 2);
+  EXPECT_TRUE(parse().ok());
+}
+
 TEST_F(ConfigFromGguf, RefusesMixturesOfExperts) {
   set_layers();
   set("llama.expert_count", 8);
