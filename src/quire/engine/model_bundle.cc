@@ -1,5 +1,6 @@
 #include "quire/engine/model_bundle.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <future>
@@ -279,6 +280,23 @@ Result<std::shared_ptr<const TextBundle>> text_of(const std::string& model,
   return text_of_folder(model);
 }
 
+// Tokens that end an answer.
+std::vector<TokenId> ends_of_text(const model::ModelConfig& config, const TextBundle* text) {
+  std::vector<TokenId> ids = config.eos_token_ids;
+  if (text == nullptr) {
+    return ids;
+  }
+  if (const auto eos = text->tokenizer.eos_token_id(); eos && ids.empty()) {
+    ids.push_back(*eos);
+  }
+  for (const TokenId id : text->tokenizer.turn_end_ids()) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
+      ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
@@ -344,12 +362,7 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
     bundle.text_error = base::str_cat(path, " holds no tokenizer.json or tokenizer.model");
   }
   bundle.kv_dtype = formats.kv;
-  bundle.eos_token_ids = source.config.eos_token_ids;
-  if (bundle.eos_token_ids.empty() && bundle.text != nullptr) {
-    if (const auto eos = bundle.text->tokenizer.eos_token_id()) {
-      bundle.eos_token_ids.push_back(*eos);
-    }
-  }
+  bundle.eos_token_ids = ends_of_text(source.config, bundle.text.get());
   return bundle;
 }
 
