@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,10 @@ std::string name_of(const ChunkInfo& chunk) {
 }
 
 Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference) {
+  constexpr std::size_t kLeastDigits = 4;  // of an id's beginning, as everywhere
+  if (reference.empty()) {                 // an unset variable of a shell, not a chunk without name
+    return {ErrorCode::kInvalidArgument, "an empty text names no chunk; give its id or name"};
+  }
   QUIRE_TRY(const auto chunks, llm.list_chunks());
   std::vector<const ChunkInfo*> named;
   std::vector<const ChunkInfo*> begins;
@@ -60,7 +65,7 @@ Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference
     if (name_of(chunk) == reference) {
       named.push_back(&chunk);
     }
-    if (!reference.empty() && chunk.chunk_id.starts_with(reference)) {
+    if (reference.size() >= kLeastDigits && chunk.chunk_id.starts_with(reference)) {
       begins.push_back(&chunk);
     }
   }

@@ -124,6 +124,20 @@ class StoreTest(unittest.TestCase):
         self.assertIn("ada", self.quire("chunk", "show", MODEL, "ada", code=1))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 2)
 
+    def test_what_names_no_chunk_deletes_none(self):
+        nameless = self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context").strip()
+        self.assertIn("an empty text names no chunk", self.quire("chunk", "rm", MODEL, "", code=2))
+        self.assertIn(nameless[:3], self.quire("chunk", "rm", MODEL, nameless[:3], code=1))
+        self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 1)
+        self.quire("chunk", "rm", MODEL, nameless[:4])
+        self.assertEqual(self.quire("chunk", "list", MODEL), "")
+
+    def test_a_name_is_one_line(self):
+        for name in ("", "two\nlines", "a\ttab"):
+            self.assertIn("--name", self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context", "--name", name, code=2))
+        self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context", "--metadata", "name=two\nlines")
+        self.assertIn("\ttwo lines\t", self.quire("chunk", "list", MODEL))
+
     def add_cards(self):
         self.quire("chunk", "add", MODEL, "You are the keeper of a card file. Answer from the cards.", "--type", "system_prompt",
                    "--name", "keeper")
