@@ -86,6 +86,10 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("chunk add --type context", 2, "TEXT")
         self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
         self.assert_refused("run --chunk keeper --chunk trade --max-tokens -1", 2, "max_tokens")
+        for option in ("--recompute 0.3", "--selector all", "--base independent"):
+            for mode in ("", " --mode anchored", " --mode exact"):
+                self.assert_refused(f"compose keeper ada trade {option}{mode}", 2, "belongs to --mode blend")
+        self.assert_refused("run --chunk keeper --chunk ada --chunk trade --recompute 0.3", 2, "belongs to --mode blend")
 
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
