@@ -301,6 +301,7 @@ Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
   CLI::App app("Commands on chunks", "");
   ScriptAction action;
   declare_all(app, format, action);
+  refuse_empty_numbers(app);
   try {
     app.parse(std::move(said));
   } catch (const CLI::CallForHelp&) {

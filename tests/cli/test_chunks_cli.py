@@ -86,6 +86,7 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("chunk add --type context", 2, "TEXT")
         self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
         self.assert_refused("run --chunk keeper --chunk trade --max-tokens -1", 2, "max_tokens")
+        self.assert_refused('chunk add --type context --priority "" text', 2, "--priority")
         for option in ("--recompute 0.3", "--selector all", "--base independent"):
             for mode in ("", " --mode anchored", " --mode exact"):
                 self.assert_refused(f"compose keeper ada trade {option}{mode}", 2, "belongs to --mode blend")
