@@ -97,9 +97,10 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("compose keeper ada", 1, "query")
         self.assert_refused("compose keeper keeper trade", 1, "keeper")
         self.assert_refused("chunk add --type context --file no/such.txt", 1, "no/such.txt")
-        done = script("", "no/such/script")
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("no/such/script", done.stderr)
+        for unreadable in ("no/such/script", MODEL):  # a folder
+            done = script("", unreadable)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f'error: cannot read "{unreadable}"', done.stderr)
 
 
 class StoreTest(unittest.TestCase):
