@@ -144,6 +144,18 @@ class StoreTest(unittest.TestCase):
         self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context", "--metadata", "name=two\nlines")
         self.assertIn("\ttwo lines\t", self.quire("chunk", "list", MODEL))
 
+    def test_texts_that_are_not_utf_8_are_kept_with_their_ill_formed_bytes_replaced(self):
+        card = self.folder.name + "/latin1"
+        with open(card, "wb") as file:
+            file.write(b"Card 3. Caf\xe9.")
+        self.quire("chunk", "add", MODEL, "--file", card, "--type", "context", "--name", "card")
+        (row,) = json.loads(self.quire("chunk", "list", MODEL, "--format", "json"))
+        self.assertEqual(row["content_preview"], "Card 3. Caf\ufffd.")
+        done = subprocess.run([PROGRAM, "chat", MODEL, "--store", self.folder.name + "/store", "--max-tokens", "1"],
+                              input=f"/load name=card {card}\n".encode() + b"Caf\xe9?\n/save\n", capture_output=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertIn(b"saved 4 items", done.stdout)
+
     def add_cards(self):
         self.quire("chunk", "add", MODEL, "You are the keeper of a card file. Answer from the cards.", "--type", "system_prompt",
                    "--name", "keeper")
