@@ -270,7 +270,9 @@ Result<Source> open_source(const std::string& model) {
 Result<std::shared_ptr<const TextBundle>> text_of(const std::string& model,
                                                   const weights::Checkpoint& checkpoint) {
   if (is_gguf(model)) {
-    return text_of_gguf(*checkpoint.gguf());
+    return checkpoint.gguf()->find("tokenizer.ggml.tokens") == nullptr
+               ? std::shared_ptr<const TextBundle>()
+               : text_of_gguf(*checkpoint.gguf());
   }
   std::error_code failure;
   if (!fs::exists(fs::path(model) / "tokenizer.json", failure) &&
@@ -359,7 +361,8 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
     bundle.remarks = cache->remarks();
   }
   if (bundle.text == nullptr) {
-    bundle.text_error = base::str_cat(path, " holds no tokenizer.json or tokenizer.model");
+    bundle.text_error = base::str_cat(
+        path, " holds no ", is_gguf(path) ? "vocabulary" : "tokenizer.json or tokenizer.model");
   }
   bundle.kv_dtype = formats.kv;
   bundle.eos_token_ids = ends_of_text(source.config, bundle.text.get());

@@ -19,6 +19,7 @@
 namespace quire::engine {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 using weights::testing::counted;
 using weights::testing::raw;
@@ -95,6 +96,14 @@ TEST_F(GgufBundle, StopsAtTokensThatEndATurnBesideTheOneThatTheFileStates) {
   const auto bundle = load();
   ASSERT_TRUE(bundle.ok()) << bundle.error().message;
   EXPECT_THAT(bundle->eos_token_ids, UnorderedElementsAre(1, 2));
+}
+
+// As a folder without tokenizer: it takes token ids.
+TEST_F(GgufBundle, AFileWithoutVocabularyLoadsWithoutText) {
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_EQ(bundle->text, nullptr);
+  EXPECT_THAT(bundle->text_error, HasSubstr("holds no vocabulary"));
 }
 
 }  // namespace
