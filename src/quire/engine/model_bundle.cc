@@ -118,26 +118,28 @@ std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id
   return token.ok() ? std::move(token).value() : std::string();
 }
 
+// Why there is a template that cannot be read; "" if it can, or is not there.
+std::string parse_template(const std::string& source, std::optional<text::ChatTemplate>& parsed) {
+  if (source.empty()) {
+    return "";
+  }
+  auto result = text::ChatTemplate::parse(source);
+  if (!result.ok()) {
+    return base::str_cat("the model's chat template is not usable: ", result.error().message);
+  }
+  parsed.emplace(std::move(result).value());
+  return "";
+}
+
 std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
                                             const TemplateSources& sources) {
   auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
   bundle->bos_token = spelling(bundle->tokenizer, bundle->tokenizer.bos_token_id());
   bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
-  bundle->template_error = "the model has no chat template";
-  const auto parse = [&](const std::string& source, std::optional<text::ChatTemplate>& parsed) {
-    if (source.empty()) {
-      return;
-    }
-    auto result = text::ChatTemplate::parse(source);
-    if (result.ok()) {
-      parsed.emplace(std::move(result).value());
-    } else {
-      bundle->template_error =
-          base::str_cat("the model's chat template is not usable: ", result.error().message);
-    }
-  };
-  parse(sources.tool_use, bundle->tool_template);
-  parse(sources.main, bundle->chat_template);
+  const std::string main_error = parse_template(sources.main, bundle->chat_template);
+  bundle->template_unusable = !main_error.empty();
+  bundle->template_error = main_error.empty() ? "the model has no chat template" : main_error;
+  bundle->tool_template_error = parse_template(sources.tool_use, bundle->tool_template);
   return bundle;
 }
 
