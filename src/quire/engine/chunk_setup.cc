@@ -70,6 +70,7 @@ ChunkSetup make_chunk_setup(const ModelBundle& bundle,
                                      .context = to_affixes(wanted->context),
                                      .query = to_affixes(wanted->query),
                                      .contexts_as = "own"};
+    setup.format->context.continues = setup.format->query.continues = true;
   } else {
     choose_format(bundle, setup);
   }
