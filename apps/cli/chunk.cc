@@ -34,6 +34,8 @@ CLI::Option* add_type(CLI::App& command, const std::function<void(ChunkType)>& s
                               set, "kind of chunk");
 }
 
+bool is_control(unsigned char c) { return c < ' '; }
+
 json::value or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
 }
@@ -113,6 +115,10 @@ Status add(ScriptSession& session, AddOptions& options) {
     metadata[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
   if (options.name) {
+    if (options.name->empty() || std::ranges::any_of(*options.name, is_control)) {
+      return {ErrorCode::kInvalidArgument,
+              "--name wants one line of text, not \"" + preview(*options.name) + '"'};
+    }
     metadata["name"] = *options.name;
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
@@ -158,7 +164,7 @@ Status list(ScriptSession& session, const ListOptions& options) {
     objects.push_back(describe(chunk, false));
     table += chunk.chunk_id.substr(0, kShownDigits) + '\t' + chunk_type_name(chunk.type) + '\t' +
              std::to_string(chunk.token_ids.size()) + '\t' + (chunk.pinned ? "pinned" : "") + '\t' +
-             name_of(chunk) + '\t' + preview(chunk.content) + '\n';
+             preview(name_of(chunk)) + '\t' + preview(chunk.content) + '\n';
   }
   return options.format == Format::kJson ? print_json(objects) : print(table);
 }
@@ -295,6 +301,7 @@ Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
   CLI::App app("Commands on chunks", "");
   ScriptAction action;
   declare_all(app, format, action);
+  refuse_empty_numbers(app);
   try {
     app.parse(std::move(said));
   } catch (const CLI::CallForHelp&) {

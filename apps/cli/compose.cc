@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -27,17 +28,38 @@ void add_composing_options(CLI::App& command, CompositionSpec& spec) {
       ->group(group);
   command.add_flag("--bos-sink", spec.bos_sink, "independent contexts have seen a BOS token too")
       ->group(group);
-  command.add_option("--recompute", spec.blend.share, "blend: share of the context tokens")
+  // Values are set in the order in which options are added, so the mode is known by now.
+  const auto blend_only = [&spec](const char* option) {
+    if (spec.mode != ReuseMode::kBlend) {
+      throw CLI::ValidationError(option, "belongs to --mode blend");
+    }
+  };
+  command
+      .add_option_function<double>(
+          "--recompute",
+          [&spec, blend_only](double share) {
+            blend_only("--recompute");
+            spec.blend.share = share;
+          },
+          "blend: share of the context tokens")
       ->group(group);
   add_named<Selector>(
       command, "--selector", &selector_name,
       {Selector::kQueryAttention, Selector::kValueDeviation, Selector::kFirst, Selector::kRandom,
        Selector::kAll, Selector::kNone},
-      [&spec](Selector selector) { spec.blend.selector = selector; }, "blend: which tokens")
+      [&spec, blend_only](Selector selector) {
+        blend_only("--selector");
+        spec.blend.selector = selector;
+      },
+      "blend: which tokens")
       ->group(group);
   add_named<ReuseMode>(
       command, "--base", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kIndependent},
-      [&spec](ReuseMode base) { spec.blend.base = base; }, "blend: mode of the other tokens")
+      [&spec, blend_only](ReuseMode base) {
+        blend_only("--base");
+        spec.blend.base = base;
+      },
+      "blend: mode of the other tokens")
       ->group(group);
 }
 
@@ -53,6 +75,10 @@ std::string name_of(const ChunkInfo& chunk) {
 }
 
 Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference) {
+  constexpr std::size_t kLeastDigits = 4;  // of an id's beginning, as everywhere
+  if (reference.empty()) {                 // an unset variable of a shell, not a chunk without name
+    return {ErrorCode::kInvalidArgument, "an empty text names no chunk; give its id or name"};
+  }
   QUIRE_TRY(const auto chunks, llm.list_chunks());
   std::vector<const ChunkInfo*> named;
   std::vector<const ChunkInfo*> begins;
@@ -60,7 +86,7 @@ Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference
     if (name_of(chunk) == reference) {
       named.push_back(&chunk);
     }
-    if (!reference.empty() && chunk.chunk_id.starts_with(reference)) {
+    if (reference.size() >= kLeastDigits && chunk.chunk_id.starts_with(reference)) {
       begins.push_back(&chunk);
     }
   }

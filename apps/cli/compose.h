@@ -11,7 +11,7 @@
 
 namespace quire::cli {
 
-inline constexpr const char* kChunkHelp = "id, beginning of an id, or name";
+inline constexpr const char* kChunkHelp = "id, beginning of an id (4 digits or more), or name";
 
 struct ComposeOptions {
   std::vector<std::string> chunks;   // ids, beginnings of ids, or names, in order
@@ -25,8 +25,8 @@ void add_composing_options(CLI::App& command, CompositionSpec& spec);
 // --chunk, once for each of them.
 CLI::Option* add_chunk_option(CLI::App& command, std::vector<std::string>& chunks);
 
-// The chunk with this id, this beginning of an id, or this name (its metadata "name").
-// kInvalidArgument when several have it, kNotFound when none has.
+// The chunk with this id, this beginning of an id (4 digits or more), or this name (its metadata
+// "name"). kInvalidArgument when several have it or it is empty, kNotFound when none has.
 [[nodiscard]] Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference);
 // "" if it has none.
 [[nodiscard]] std::string name_of(const ChunkInfo& chunk);

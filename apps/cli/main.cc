@@ -64,6 +64,7 @@ int run(int argc, const char* const* argv) {
   quire::cli::add_compose(app, action);
   quire::cli::add_script(app, action);
   quire::cli::add_store(app, action);
+  quire::cli::refuse_empty_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -167,6 +167,20 @@ void add_chat_options(CLI::App& command, ChatOptions& options) {
       ->group(group);
 }
 
+void refuse_empty_numbers(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options({})) {
+    const std::string type = option->get_type_name();
+    if (type == "INT" || type == "UINT" || type == "FLOAT") {
+      option->check([](const std::string& text) {
+        return text.empty() ? std::string("want a number, got \"\"") : std::string();
+      });
+    }
+  }
+  for (CLI::App* const command : app.get_subcommands({})) {
+    refuse_empty_numbers(*command);
+  }
+}
+
 std::string help_of(const CLI::App& app) {
   const CLI::App* chosen = &app;
   std::string before;

@@ -51,6 +51,10 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 // One option for each field of SamplingParams.
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
+// Numbers of `app` and its commands refuse an empty text, which CLI11 takes for 0: a variable that
+// a shell did not set must not become token 0. After all options are added.
+void refuse_empty_numbers(CLI::App& app);
+
 // Help of the command that was named, or of `app`.
 [[nodiscard]] std::string help_of(const CLI::App& app);
 

@@ -42,6 +42,10 @@ Status execute(ScriptSession& session, const std::string& line, Format format) {
   return action(session);
 }
 
+int fail_reading(const std::string& file) {
+  return fail({ErrorCode::kIo, "cannot read \"" + file + "\": " + std::strerror(errno)});
+}
+
 // Stops at the first command that fails: those behind it build on it.
 int run(const ScriptOptions& options) {
   for (const Status& valid : {options.engine.validate(), options.chunks.validate()}) {
@@ -54,8 +58,7 @@ int run(const ScriptOptions& options) {
   if (options.file != "-") {
     file.open(expand_home(options.file));
     if (!file) {
-      return fail(
-          {ErrorCode::kIo, "cannot read \"" + options.file + "\": " + std::strerror(errno)});
+      return fail_reading(options.file);
     }
   }
   std::istream& lines = options.file == "-" ? std::cin : file;
@@ -77,7 +80,8 @@ int run(const ScriptOptions& options) {
       return kExitInterrupted;
     }
   }
-  return kExitOk;
+  // A folder opens, but cannot be read.
+  return lines.bad() ? fail_reading(options.file) : kExitOk;
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ struct ChunkContent {
 struct ChunkInfo {
   std::string chunk_id;  // 64 hexadecimal digits, the same in every process
   ChunkType type = ChunkType::kContext;
-  std::string content;  // as registered; of ids their decoded text
+  std::string content;  // as registered, ill-formed UTF-8 as U+FFFD; of ids their decoded text
   std::vector<TokenId> token_ids;
   std::string metadata_json;
   std::string created_at, last_accessed;  // UTC, ISO 8601: "2024-01-01T00:00:00Z"

@@ -86,6 +86,11 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("chunk add --type context", 2, "TEXT")
         self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
         self.assert_refused("run --chunk keeper --chunk trade --max-tokens -1", 2, "max_tokens")
+        self.assert_refused('chunk add --type context --priority "" text', 2, "--priority")
+        for option in ("--recompute 0.3", "--selector all", "--base independent"):
+            for mode in ("", " --mode anchored", " --mode exact"):
+                self.assert_refused(f"compose keeper ada trade {option}{mode}", 2, "belongs to --mode blend")
+        self.assert_refused("run --chunk keeper --chunk ada --chunk trade --recompute 0.3", 2, "belongs to --mode blend")
 
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
@@ -94,9 +99,10 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("run --chunk ada text", 1, "name one, or give --without-system")
         self.assert_refused("compose keeper keeper trade", 1, "keeper")
         self.assert_refused("chunk add --type context --file no/such.txt", 1, "no/such.txt")
-        done = script("", "no/such/script")
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("no/such/script", done.stderr)
+        for unreadable in ("no/such/script", MODEL):  # a folder
+            done = script("", unreadable)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f'error: cannot read "{unreadable}"', done.stderr)
 
 
 class StoreTest(unittest.TestCase):
@@ -125,6 +131,32 @@ class StoreTest(unittest.TestCase):
         self.quire("chunk", "rm", MODEL, "ada")
         self.assertIn("ada", self.quire("chunk", "show", MODEL, "ada", code=1))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 2)
+
+    def test_what_names_no_chunk_deletes_none(self):
+        nameless = self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context").strip()
+        self.assertIn("an empty text names no chunk", self.quire("chunk", "rm", MODEL, "", code=2))
+        self.assertIn(nameless[:3], self.quire("chunk", "rm", MODEL, nameless[:3], code=1))
+        self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 1)
+        self.quire("chunk", "rm", MODEL, nameless[:4])
+        self.assertEqual(self.quire("chunk", "list", MODEL), "")
+
+    def test_a_name_is_one_line(self):
+        for name in ("", "two\nlines", "a\ttab"):
+            self.assertIn("--name", self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context", "--name", name, code=2))
+        self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context", "--metadata", "name=two\nlines")
+        self.assertIn("\ttwo lines\t", self.quire("chunk", "list", MODEL))
+
+    def test_texts_that_are_not_utf_8_are_kept_with_their_ill_formed_bytes_replaced(self):
+        card = self.folder.name + "/latin1"
+        with open(card, "wb") as file:
+            file.write(b"Card 3. Caf\xe9.")
+        self.quire("chunk", "add", MODEL, "--file", card, "--type", "context", "--name", "card")
+        (row,) = json.loads(self.quire("chunk", "list", MODEL, "--format", "json"))
+        self.assertEqual(row["content_preview"], "Card 3. Caf\ufffd.")
+        done = subprocess.run([PROGRAM, "chat", MODEL, "--store", self.folder.name + "/store", "--max-tokens", "1"],
+                              input=f"/load name=card {card}\n".encode() + b"Caf\xe9?\n/save\n", capture_output=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertIn(b"saved 4 items", done.stdout)
 
     def add_cards(self):
         self.quire("chunk", "add", MODEL, "You are the keeper of a card file. Answer from the cards.", "--type", "system_prompt",

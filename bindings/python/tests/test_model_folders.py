@@ -53,6 +53,24 @@ def test_without_a_usable_template_chat_says_why(folder):
             with_templates(folder, templates).apply_chat_template(MESSAGES)
 
 
+def test_texts_become_no_chunks_where_the_template_is_not_usable(folder):
+    """The model learned a format; plain text is not it."""
+    with_templates(folder, "{% if %}")
+    with quire.ChunkedLLM(folder, threads=1) as llm:
+        with pytest.raises(NotImplementedError, match="not usable: template line 1"):
+            llm.register_chunk("Card 3.", "context")
+        with pytest.raises(NotImplementedError, match="not usable: template line 1"):
+            quire.ContextManager(llm).add("Card 3.")
+        assert llm.get_chunk(llm.register_chunk([5, 6], "context")).token_ids == [5, 6]
+
+
+def test_a_template_for_tools_that_is_not_usable_is_not_passed_over(folder):
+    tokenizer = with_templates(folder, [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{% if %}"}])
+    assert tokenizer.apply_chat_template(MESSAGES, tokenize=False) == "plain"
+    with pytest.raises(NotImplementedError, match="not usable"):
+        tokenizer.apply_chat_template(MESSAGES, tokenize=False, tools=["hammer"])
+
+
 @pytest.mark.parametrize("messages", [None, "hi", {"role": "user"}, [5], ["hi"]])
 def test_messages_that_are_no_list_of_objects_are_refused(llm, messages):
     with pytest.raises(ValueError, match="messages"):

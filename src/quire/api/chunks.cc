@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/api/llm_impl.h"
+#include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
@@ -72,12 +73,12 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   std::vector<ChunkContent> chunks;
   chunks.reserve(prompt.contexts.size() + 2);
   if (prompt.system) {
-    chunks.push_back({.content = *prompt.system, .type = ChunkType::kSystemPrompt});
+    chunks.push_back({.content = well_formed(*prompt.system), .type = ChunkType::kSystemPrompt});
   }
   for (const Prompt& context : prompt.contexts) {
-    chunks.push_back({.content = context});
+    chunks.push_back({.content = well_formed(context)});
   }
-  chunks.push_back({.content = prompt.query, .type = ChunkType::kQuery});
+  chunks.push_back({.content = well_formed(prompt.query), .type = ChunkType::kQuery});
   run.spec = &how;
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
@@ -190,7 +191,11 @@ Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
 Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const ChunkContent> chunks,
                                                              const Interrupt& interrupted) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted));
+  std::vector<ChunkContent> repaired(chunks.begin(), chunks.end());
+  for (ChunkContent& chunk : repaired) {
+    chunk.content = well_formed(std::move(chunk.content));
+  }
+  QUIRE_TRY(const auto registered, service->register_chunks(repaired, interrupted));
   std::vector<std::string> ids;
   ids.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/api/llm_impl.h"
+#include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
 #include "quire/engine/context.h"
 #include "quire/llm.h"
@@ -19,6 +20,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/text/utf8.h"
 
 namespace quire {
 namespace {
@@ -87,7 +89,8 @@ Result<ContextManager> ContextManager::open(const LLM& llm, const ContextOptions
 
 Result<std::string> ContextManager::add(const Prompt& content, const ItemOptions& options,
                                         const Interrupt& interrupted) {
-  return impl_->run([&](auto& context) { return context.add(content, options, interrupted); });
+  return impl_->run(
+      [&](auto& context) { return context.add(well_formed(content), options, interrupted); });
 }
 
 Status ContextManager::activate(const std::string& item) {
@@ -144,7 +147,8 @@ Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::st
                                                      const RequestOptions& options) {
   return impl_->run([&](auto& context) {
     const Answering here(impl_->answering);
-    return context.infer(text, params, interrupted, follow, options);
+    const auto asked = text ? std::optional(text::repair_utf8(*text)) : std::nullopt;
+    return context.infer(asked, params, interrupted, follow, options);
   });
 }
 

@@ -43,6 +43,10 @@ void choose_format(const ModelBundle& bundle, ChunkSetup& setup) {
     return;
   }
   const auto& chat_template = text->chat_template;
+  if (text->template_unusable) {  // the model learned a format, and plain text is not it
+    setup.format_error = text->template_error;
+    return;
+  }
   if (!chat_template) {
     setup.format = text::plain_format(text->tokenizer);
     return;
@@ -66,6 +70,7 @@ ChunkSetup make_chunk_setup(const ModelBundle& bundle,
                                      .context = to_affixes(wanted->context),
                                      .query = to_affixes(wanted->query),
                                      .contexts_as = "own"};
+    setup.format->context.continues = setup.format->query.continues = true;
   } else {
     choose_format(bundle, setup);
   }

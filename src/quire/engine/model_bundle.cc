@@ -1,5 +1,6 @@
 #include "quire/engine/model_bundle.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <future>
@@ -117,26 +118,28 @@ std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id
   return token.ok() ? std::move(token).value() : std::string();
 }
 
+// Why there is a template that cannot be read; "" if it can, or is not there.
+std::string parse_template(const std::string& source, std::optional<text::ChatTemplate>& parsed) {
+  if (source.empty()) {
+    return "";
+  }
+  auto result = text::ChatTemplate::parse(source);
+  if (!result.ok()) {
+    return base::str_cat("the model's chat template is not usable: ", result.error().message);
+  }
+  parsed.emplace(std::move(result).value());
+  return "";
+}
+
 std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
                                             const TemplateSources& sources) {
   auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
   bundle->bos_token = spelling(bundle->tokenizer, bundle->tokenizer.bos_token_id());
   bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
-  bundle->template_error = "the model has no chat template";
-  const auto parse = [&](const std::string& source, std::optional<text::ChatTemplate>& parsed) {
-    if (source.empty()) {
-      return;
-    }
-    auto result = text::ChatTemplate::parse(source);
-    if (result.ok()) {
-      parsed.emplace(std::move(result).value());
-    } else {
-      bundle->template_error =
-          base::str_cat("the model's chat template is not usable: ", result.error().message);
-    }
-  };
-  parse(sources.tool_use, bundle->tool_template);
-  parse(sources.main, bundle->chat_template);
+  const std::string main_error = parse_template(sources.main, bundle->chat_template);
+  bundle->template_unusable = !main_error.empty();
+  bundle->template_error = main_error.empty() ? "the model has no chat template" : main_error;
+  bundle->tool_template_error = parse_template(sources.tool_use, bundle->tool_template);
   return bundle;
 }
 
@@ -269,7 +272,9 @@ Result<Source> open_source(const std::string& model) {
 Result<std::shared_ptr<const TextBundle>> text_of(const std::string& model,
                                                   const weights::Checkpoint& checkpoint) {
   if (is_gguf(model)) {
-    return text_of_gguf(*checkpoint.gguf());
+    return checkpoint.gguf()->find("tokenizer.ggml.tokens") == nullptr
+               ? std::shared_ptr<const TextBundle>()
+               : text_of_gguf(*checkpoint.gguf());
   }
   std::error_code failure;
   if (!fs::exists(fs::path(model) / "tokenizer.json", failure) &&
@@ -277,6 +282,23 @@ Result<std::shared_ptr<const TextBundle>> text_of(const std::string& model,
     return std::shared_ptr<const TextBundle>();
   }
   return text_of_folder(model);
+}
+
+// Tokens that end an answer.
+std::vector<TokenId> ends_of_text(const model::ModelConfig& config, const TextBundle* text) {
+  std::vector<TokenId> ids = config.eos_token_ids;
+  if (text == nullptr) {
+    return ids;
+  }
+  if (const auto eos = text->tokenizer.eos_token_id(); eos && ids.empty()) {
+    ids.push_back(*eos);
+  }
+  for (const TokenId id : text->tokenizer.turn_end_ids()) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
+      ids.push_back(id);
+    }
+  }
+  return ids;
 }
 
 }  // namespace
@@ -341,15 +363,11 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
     bundle.remarks = cache->remarks();
   }
   if (bundle.text == nullptr) {
-    bundle.text_error = base::str_cat(path, " holds no tokenizer.json or tokenizer.model");
+    bundle.text_error = base::str_cat(
+        path, " holds no ", is_gguf(path) ? "vocabulary" : "tokenizer.json or tokenizer.model");
   }
   bundle.kv_dtype = formats.kv;
-  bundle.eos_token_ids = source.config.eos_token_ids;
-  if (bundle.eos_token_ids.empty() && bundle.text != nullptr) {
-    if (const auto eos = bundle.text->tokenizer.eos_token_id()) {
-      bundle.eos_token_ids.push_back(*eos);
-    }
-  }
+  bundle.eos_token_ids = ends_of_text(source.config, bundle.text.get());
   return bundle;
 }
 

@@ -24,6 +24,8 @@ struct TextBundle {
   std::optional<text::ChatTemplate> tool_template;  // "tool_use": instead, when there are tools
   std::string bos_token, eos_token;  // spellings that templates use; empty when there is none
   std::string template_error;        // why there is no chat template
+  bool template_unusable = false;    // it is there, but cannot be read
+  std::string tool_template_error;   // why it cannot be read; "": it is read, or not there
 };
 
 // Tokenizer and template of a folder or .gguf file, without weights.

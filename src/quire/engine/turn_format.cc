@@ -48,11 +48,13 @@ std::optional<TokenId> find_bos(const TextBundle& text, const std::string& asked
 
 Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::value messages,
                                          bool add_generation_prompt, base::json::object variables) {
-  const bool with_tools = text.tool_template && base::find(variables, "tools") != nullptr;
-  const auto& chat_template = with_tools ? text.tool_template : text.chat_template;
+  const bool has_tools = base::find(variables, "tools") != nullptr;
+  const bool for_tools = text.tool_template || !text.tool_template_error.empty();
+  const auto& chat_template = has_tools && for_tools ? text.tool_template : text.chat_template;
   if (!chat_template) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(text.template_error, "; use plain prompts (generate) instead")};
+    const std::string& why =
+        has_tools && for_tools ? text.tool_template_error : text.template_error;
+    return {ErrorCode::kUnsupported, base::str_cat(why, "; use plain prompts (generate) instead")};
   }
   variables["messages"] = std::move(messages);
   variables["add_generation_prompt"] = add_generation_prompt;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "quire/base/str.h"
@@ -67,7 +68,12 @@ struct Metadata {
     }
     return static_cast<std::int32_t>(value);
   }
+  // Whole numbers count too: original_context_length is one in every file.
   [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
+    const weights::GgufValue* value = file.find(key(name));
+    if (value != nullptr && std::holds_alternative<std::int64_t>(*value)) {
+      return static_cast<double>(std::get<std::int64_t>(*value));
+    }
     return file.get_double(key(name), fallback);
   }
 };
@@ -85,9 +91,22 @@ bool has_tensor(const GgufFile& file, std::string_view name) {
   return find_tensor(file, name) != nullptr;
 }
 
+// Files of 2 or 3 bits hold an embedding, but of a type that is not implemented.
+Error without_embedding(const GgufFile& file, std::string_view name) {
+  for (const weights::UnsupportedTensor& tensor : file.unsupported()) {
+    if (tensor.name == name) {
+      return {.code = ErrorCode::kUnsupported,
+              .message = base::str_cat("tensor ", base::quoted(name), " has type ", tensor.type,
+                                       ", which is not implemented")};
+    }
+  }
+  return {.code = ErrorCode::kCorrupt, .message = base::str_cat("tensor ", name, " is missing")};
+}
+
 Status check_keys(const Metadata& metadata) {
-  constexpr std::array<std::string_view, 4> kForeign = {"general.", "tokenizer.", "quantize.",
-                                                        "GGUF."};
+  // The last two: left by llama-gguf-split --merge (Checkpoint refuses parts), and by a publisher.
+  constexpr std::array<std::string_view, 6> kForeign = {"general.", "tokenizer.", "quantize.",
+                                                        "GGUF.",    "split.",     "mradermacher."};
   for (const std::string& key : metadata.file.keys()) {
     const std::string_view view(key);
     const bool foreign = std::any_of(kForeign.begin(), kForeign.end(),
@@ -248,7 +267,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);
   if (embedding == nullptr) {
-    return {ErrorCode::kCorrupt, base::str_cat("tensor ", embedding_name, " is missing")};
+    return without_embedding(file, embedding_name);
   }
   ModelConfig config;
   config.family = family->name;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -106,6 +107,28 @@ TEST_F(ConfigFromGguf, RopeFreqsTensorDividesFrequencies) {
   EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.25);
 }
 
+// Converters write it as an unsigned integer, as the format says.
+TEST_F(ConfigFromGguf, ReadsTheOriginalLengthOfYarnAsAWholeNumber) {
+  set_layers();
+  file_.key("llama.rope.scaling.type", kString, counted("yarn"));
+  set_float("llama.rope.scaling.factor", 4.0f);
+  set("llama.rope.scaling.original_context_length", 128);
+  const auto config = parse();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_NEAR(config->rotary.scale, 0.1 * std::log(4.0) + 1, 1e-6);
+}
+
+TEST_F(ConfigFromGguf, ReadsTheFactorsOfLongropeWithTheirOriginalLength) {
+  set_layers();
+  set("llama.rope.scaling.original_context_length", 128);
+  add_tensor("rope_factors_short.weight", {2}, 2.0f);
+  add_tensor("rope_factors_long.weight", {2}, 4.0f);
+  const auto config = parse();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->max_positions, 128);
+  EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.5);
+}
+
 TEST_F(ConfigFromGguf, AppliesASlidingWindow) {
   set_layers();
   set("llama.attention.sliding_window", 16);
@@ -126,6 +149,14 @@ TEST_F(ConfigFromGguf, NamesAnUnknownKey) {
   set_layers();
   set_float("llama.logit_scale", 0.5f);
   EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("llama.logit_scale"));
+}
+
+TEST_F(ConfigFromGguf, ReadsPastWhatJoiningPartsAndPublishersLeaveInAFile) {
+  set_layers();
+  set("split.count", 0);
+  set("split.tensors.count", 1);
+  set("mradermacher.quantize_version", 2);
+  EXPECT_TRUE(parse().ok());
 }
 
 TEST_F(ConfigFromGguf, RefusesMixturesOfExperts) {
@@ -161,6 +192,16 @@ TEST_F(ConfigFromGguf, RefusesAnEosIdOutsideTheVocabulary) {
   set_layers();
   set("tokenizer.ggml.eos_token_id", 5);
   EXPECT_THAT(refusal(ErrorCode::kCorrupt), HasSubstr("eos_token_id is 5 of 5"));
+}
+
+TEST_F(ConfigFromGguf, NamesTheTypeOfAnEmbeddingThatIsNotImplemented) {
+  weights::testing::GgufBuilder other;
+  other.key("general.architecture", kString, counted("llama"));
+  constexpr std::uint32_t kQ2K = 10;
+  other.tensor("token_embd.weight", std::vector<std::uint64_t>{256, 1}, kQ2K, 0);
+  other.data.resize(96);
+  file_ = other;
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"token_embd.weight\" has type Q2_K"));
 }
 
 TEST_F(ConfigFromGguf, RefusesOtherArchitecturesByName) {

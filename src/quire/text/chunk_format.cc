@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <ctime>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -152,6 +153,7 @@ class Cutter {
     QUIRE_TRY(const Seams seams, seams_of(renderings));
     QUIRE_TRY(auto format, share_out(seams, turn_end(way, seams), tokenizer_));
     format.contexts_as = way.name;
+    format.context.continues = format.query.continues = true;
     QUIRE_TRY_STATUS(find_trims(way, format));
     QUIRE_TRY_STATUS(verify(way, format));
     return format;
@@ -333,6 +335,7 @@ ChunkFormat plain_format(const Tokenizer& tokenizer) {
   ChunkFormat format;
   format.contexts_as = "plain";
   format.system.suffix = format.context.suffix = kBlankLine;
+  format.context.continues = format.query.continues = true;
   const auto ids = tokenizer.encode("");
   const auto bos = tokenizer.bos_token_id();
   if (bos && !ids.empty() && ids.front() == *bos) {
@@ -347,11 +350,19 @@ ChunkFormat plain_format(const Tokenizer& tokenizer) {
 std::vector<TokenId> encode_chunk(const Tokenizer& tokenizer, const Affixes& around,
                                   std::string_view content) {
   const std::string text = repair_utf8(content);
-  const std::array<TextSpan, 3> spans = {
-      TextSpan{.text = around.prefix},
+  const std::array<TextSpan, 4> spans = {
+      TextSpan{.text = "\n"}, TextSpan{.text = around.prefix},
       TextSpan{.text = trimmed(text, around), .parse_special = false},
       TextSpan{.text = around.suffix}};
-  return tokenizer.encode_spans(spans);
+  if (around.continues) {  // encoded behind a line end, which is taken away again
+    const auto lead = tokenizer.encode_spans(std::span(spans).first(1));
+    auto ids = tokenizer.encode_spans(spans);
+    if (ids.size() >= lead.size() && std::equal(lead.begin(), lead.end(), ids.begin())) {
+      ids.erase(ids.begin(), ids.begin() + std::ssize(lead));
+      return ids;
+    }
+  }
+  return tokenizer.encode_spans(std::span(spans).subspan(1));
 }
 
 }  // namespace quire::text

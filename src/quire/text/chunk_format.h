@@ -25,6 +25,7 @@ struct Affixes {
   std::string prefix, suffix;
   // White space (Python's str.strip) that the template drops at the ends of the text.
   bool trims_left = false, trims_right = false;
+  bool continues = false;  // stands behind other chunks: nothing is put before it as before a text
   friend bool operator==(const Affixes&, const Affixes&) = default;
 };
 

@@ -23,6 +23,7 @@
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/vocab_spec.h"
 #include "quire/types.h"
 
 namespace quire::text {
@@ -386,6 +387,37 @@ TEST(EncodeChunk, TrimsAsPythonDoesAndReadsIllFormedText) {
   EXPECT_EQ(text({"[", "]", false, true}, " a "), "[ a]");
   EXPECT_EQ(text({"[", "]", false, false}, " a "), "[ a ]");
   EXPECT_EQ(text({"[", "]", true, true}, " \n "), "[]");
+}
+
+// A vocabulary of letters that puts a space before each text, as those of Llama 2 and Mistral do.
+Tokenizer spacing_tokenizer() {
+  VocabSpec spec{.model = "llama", .tokens = {"<unk>", "<s>", "</s>", "<0x0A>", "\u2581"}};
+  spec.token_types = {2, 3, 3, 6, 1};
+  for (const char letter : std::string("abcdefghijklmnopqrstuvwxyz[]/.:")) {
+    spec.tokens.emplace_back(1, letter);
+    spec.token_types.push_back(1);
+  }
+  spec.tokens.insert(spec.tokens.end(), {"\u2581a", "\u2581t", "th", "the"});
+  spec.token_types.insert(spec.token_types.end(), 4, 1);
+  spec.scores.resize(spec.tokens.size());
+  return Tokenizer::from_vocab(std::move(spec)).value();
+}
+
+TEST(ChunkFormat, ChunksBehindOthersGetNoSpaceThatTheTokenizerPutsBeforeATextAlone) {
+  const Model model(
+      "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n{{ m.content }}\n{% endfor %}"
+      "{% if add_generation_prompt %}[assistant]\n{% endif %}",
+      spacing_tokenizer(), "<s>", "</s>");
+  const ChunkFormat format = format_of(model);
+  const auto ids = model.ids(model.render(
+      {{"system", "be brief."}, {"user", "the cat"}, {"user", " a dog"}, {"user", "who\nis it"}}));
+  EXPECT_EQ(join(model.tokenizer, format, "be brief.", {"the cat", " a dog"}, "who\nis it"), ids);
+}
+
+TEST(PlainFormat, ChunksBehindOthersGetNoSpaceThatTheTokenizerPutsBeforeATextAlone) {
+  const Tokenizer tokenizer = spacing_tokenizer();
+  EXPECT_EQ(join(tokenizer, plain_format(tokenizer), "be brief.", {"the cat"}, "who is it"),
+            tokenizer.encode("be brief.\n\nthe cat\n\nwho is it"));
 }
 
 TEST(PlainFormat, SeparatesByBlankLinesBehindABosWhereTheTokenizerPutsOne) {

@@ -261,6 +261,7 @@ std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
 bool Tokenizer::is_special(TokenId id) const { return impl_->vocabulary.is_special(id); }
 std::optional<TokenId> Tokenizer::bos_token_id() const { return impl_->ids.bos; }
 std::optional<TokenId> Tokenizer::eos_token_id() const { return impl_->ids.eos; }
+const std::vector<TokenId>& Tokenizer::turn_end_ids() const { return impl_->turn_end_ids; }
 std::optional<TokenId> Tokenizer::pad_token_id() const { return impl_->ids.pad; }
 std::optional<TokenId> Tokenizer::unk_token_id() const { return impl_->ids.unk; }
 std::string Tokenizer::fingerprint() const { return impl_->fingerprint; }

@@ -397,6 +397,11 @@ Result<Tokenizer> Tokenizer::from_vocab(VocabSpec spec) {
   impl->fingerprint = fingerprint_of(spec);
   set_default_ids(spec);
   QUIRE_TRY_STATUS(add_tokens(spec, impl->vocabulary));
+  for (TokenId id = 0; id < impl->vocabulary.end_id(); ++id) {
+    if (impl->vocabulary.is_special(id) && ends_turn(impl->vocabulary.token(id))) {
+      impl->turn_end_ids.push_back(id);
+    }
+  }
   impl->set_added_tokens(added_tokens(spec, impl->vocabulary));
   QUIRE_TRY_STATUS(found->second(spec, *impl));
   impl->ids = {.bos = optional_id(spec.bos),

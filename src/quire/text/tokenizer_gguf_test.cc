@@ -102,6 +102,15 @@ TEST(GgufUgm, TakesTheBestPath) {
   EXPECT_EQ(tokenizer.encode("xyz"), (Ids{3, 2, 1}));
 }
 
+// Phi-3 states <|endoftext|> as its end and ends turns with <|end|>.
+TEST(GgufVocab, ControlTokensThatEndATurnAreFoundByTheirSpelling) {
+  VocabSpec spec = spm();
+  spec.tokens.insert(spec.tokens.end(), {"<|end|>", "<|endoftext|>", "<|user|>", "<|im_end|>"});
+  spec.scores.resize(spec.tokens.size());
+  spec.token_types.insert(spec.token_types.end(), {3, 3, 3, 1});
+  EXPECT_EQ(load(spec).turn_end_ids(), (Ids{2, 10, 11}));
+}
+
 TEST(GgufVocab, RefusesWhatContradictsItself) {
   const auto refused = [](VocabSpec spec, ErrorCode code, const char* text) {
     const auto made = Tokenizer::from_vocab(std::move(spec));

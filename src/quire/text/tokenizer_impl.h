@@ -45,6 +45,7 @@ struct Tokenizer::Impl {
   // Tokens that the decoder is shown under another name than the vocabulary's.
   std::unordered_map<TokenId, std::string> decoded_as;
   SpecialIds ids;
+  std::vector<TokenId> turn_end_ids;
   std::string fingerprint;
 
   // Splits `tokens` by their `normalized` flag into the two matchers. After the normalizers.

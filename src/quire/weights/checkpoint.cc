@@ -243,8 +243,9 @@ Result<const TensorInfo*> Checkpoint::require(std::string_view name) const {
   if (known != impl_->table.unsupported.end()) {
     return {
         ErrorCode::kUnsupported,
-        str_cat(impl_->path, ": tensor ", base::quoted(name), " has type ",
-                base::quoted(known->type), "; supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1")};
+        str_cat(
+            impl_->path, ": tensor ", base::quoted(name), " has type ", base::quoted(known->type),
+            "; supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K")};
   }
   return {ErrorCode::kCorrupt,
           str_cat(impl_->path, ": tensor ", base::quoted(name), " is missing")};

@@ -145,6 +145,9 @@ TEST(Checkpoint, RequireTellsMissingFromUnsupported) {
   ASSERT_FALSE(unsupported.ok());
   EXPECT_EQ(unsupported.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(unsupported.error().message, HasSubstr("\"q3_k\" has type \"Q3_K\""));
+  for (const char* type : {"F16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}) {
+    EXPECT_THAT(unsupported.error().message, HasSubstr(type));
+  }
   const auto missing = checkpoint->require("nothing");
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kCorrupt);

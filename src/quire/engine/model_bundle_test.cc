@@ -1,0 +1,110 @@
+// What a GGUF file gives beside its weights: ends of text, and text at all.
+#include "quire/engine/model_bundle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/result.h"
+#include "quire/weights/test_files.h"
+
+namespace quire::engine {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+using weights::testing::counted;
+using weights::testing::raw;
+
+// Types of GGUF metadata.
+constexpr std::uint32_t kUint32 = 4;
+constexpr std::uint32_t kFloat32 = 6;
+constexpr std::uint32_t kString = 8;
+constexpr std::uint32_t kArray = 9;
+
+class GgufBundle : public ::testing::Test {
+ protected:
+  GgufBundle() {
+    file_.key("general.architecture", kString, counted("llama"));
+    set("llama.context_length", 64);
+    set("llama.embedding_length", 32);
+    set("llama.feed_forward_length", 32);
+    set("llama.block_count", 1);
+    set("llama.attention.head_count", 1);
+    file_.key("llama.attention.layer_norm_rms_epsilon", kFloat32, raw(1e-5f));
+    add_zeros("token_embd.weight", {32, 4});
+    add_zeros("output_norm.weight", {32});
+    for (const char* name : {"attn_norm", "ffn_norm"}) {
+      add_zeros(std::string("blk.0.") + name + ".weight", {32});
+    }
+    for (const char* name :
+         {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+      add_zeros(std::string("blk.0.") + name + ".weight", {32, 32});
+    }
+  }
+
+  void set(std::string_view key, std::uint32_t value) { file_.key(key, kUint32, raw(value)); }
+
+  void add_zeros(std::string_view name, const std::vector<std::uint64_t>& sizes) {
+    constexpr std::uint32_t kF32 = 0;
+    file_.tensor(name, sizes, kF32, file_.data.size());
+    std::uint64_t values = 1;
+    for (const std::uint64_t size : sizes) {
+      values *= size;
+    }
+    file_.data.resize(file_.data.size() + values * sizeof(float));
+  }
+
+  void add_vocabulary(const std::vector<std::string>& tokens) {
+    constexpr std::uint32_t kInt32 = 5;
+    constexpr std::int32_t kControl = 3;
+    std::string texts = raw(kString) + raw(std::uint64_t{tokens.size()});
+    std::string types = raw(kInt32) + raw(std::uint64_t{tokens.size()});
+    for (const std::string& token : tokens) {
+      texts += counted(token);
+      types += raw(kControl);
+    }
+    file_.key("tokenizer.ggml.model", kString, counted("gpt2"));
+    file_.key("tokenizer.ggml.pre", kString, counted("gpt-2"));
+    file_.key("tokenizer.ggml.tokens", kArray, texts);
+    file_.key("tokenizer.ggml.token_type", kArray, types);
+  }
+
+  Result<ModelBundle> load() {
+    folder_.write("model.gguf", file_.build());
+    const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
+                                   .pool = &pool_};
+    return load_model(context, (folder_.path() / "model.gguf").string(), {});
+  }
+
+  weights::testing::GgufBuilder file_;
+  weights::testing::TempFolder folder_;
+  device::ThreadPool pool_{1};
+};
+
+TEST_F(GgufBundle, StopsAtTokensThatEndATurnBesideTheOneThatTheFileStates) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  set("tokenizer.ggml.eos_token_id", 1);
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_THAT(bundle->eos_token_ids, UnorderedElementsAre(1, 2));
+}
+
+// As a folder without tokenizer: it takes token ids.
+TEST_F(GgufBundle, AFileWithoutVocabularyLoadsWithoutText) {
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_EQ(bundle->text, nullptr);
+  EXPECT_THAT(bundle->text_error, HasSubstr("holds no vocabulary"));
+}
+
+}  // namespace
+}  // namespace quire::engine
