@@ -49,8 +49,8 @@ struct DevicePlan {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
-  // Where one kernel computes both families: items, and the CTAs that share them. Uploaded as it
-  // is.
+  // Where one kernel computes both families: items, and the CTAs that share them, first those of
+  // many columns. Uploaded as it is.
   struct Crew {
     std::int32_t few_items = 0, many_items = 0;
     std::int32_t few_workers = 0, many_workers = 0;
@@ -75,8 +75,8 @@ struct DevicePlanOptions {
   std::int32_t window_tokens = 0;  // 0: none
   int few_workers = 1584;          // items of few columns that run side by side
   int many_workers = 132;          // of many
-  bool one_kernel = false;  // one file's kernels compute both families side by side; a worker for
-                            // one of many columns is instead two for few
+  bool one_kernel = false;  // one kernel computes both families; a worker for one of many columns
+                            // is instead two for few
   std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens
 };
 

@@ -373,7 +373,7 @@ class FewColumns {
     for (int i = warp(); i < N * kTile; i += kGroupWarps) {
       if (const int row = merging[i]; row != kNoRow) {
         float room[D / 8][4];
-        merge_parts<T, D>(args_, row, head_of(i), lane(), room);
+        merge_parts<T, D>(args_, args_.work.parts[row], row, head_of(i), room);
       }
     }
   }

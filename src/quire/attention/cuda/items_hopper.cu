@@ -1,10 +1,9 @@
-// All items on Hopper, by CTAs that stay: those of one kernel compute items of many columns, two
-// warpgroups of 64 columns each on the same tiles (many_columns.cuh); in those of another each
-// warpgroup computes items of few by itself (few_columns.cuh, or many_columns.cuh where they are to
-// have the bits that their rows have among many). Where a step has both, the kernels share the
-// multiprocessors. Two warps bring tiles of keys and of values by the copy engine, block by block,
-// swizzled as the tensor core wants them, and two bring queries; they run ahead into the next item
-// (items_supply.cuh).
+// All items on Hopper, by CTAs that stay. Those of some compute items of many columns, two
+// warpgroups of 64 columns each on the same tiles (many_columns.cuh); in the others each warpgroup
+// computes items of few by itself (few_columns.cuh, or many_columns.cuh where they are to have the
+// bits that their rows have among many). Two warps bring tiles of keys and of values by the copy
+// engine, block by block, swizzled as the tensor core wants them, and two bring queries; they run
+// ahead into the next item (items_supply.cuh).
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -27,6 +26,10 @@
 namespace quire::attention::cuda {
 namespace {
 
+// What a kernel knows of items of few columns: none; those computed by themselves; or to the bits
+// that the same rows have among many.
+enum class Few : std::uint8_t { kNone, kAlone, kLikeMany };
+
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;  // the last warpgroup serves the others
 
 #if QUIRE_WGMMA
@@ -44,24 +47,25 @@ __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
 
 #endif  // QUIRE_WGMMA
 
-template <DType T, int D, Kind K>
+template <DType T, int D, bool kMany, Few F>
 __global__ void __launch_bounds__(kThreads, 1)
     items_hopper(const __grid_constant__ AttentionArgs args,
-                 const __grid_constant__ CUtensorMap map, int box_tokens, Turn turn) {
+                 const __grid_constant__ CUtensorMap map, int box_tokens) {
 #if QUIRE_WGMMA
   extern __shared__ __align__(1024) unsigned char bytes[];
   static_assert(sizeof(Shared<D>) <= kSharedBytes<D>);
   auto& shared = *reinterpret_cast<Shared<D>*>(bytes);
-  constexpr bool kMany = K == Kind::kMany;
   const DevicePlan::Crew crew = *args.work.crew;
-  if (static_cast<int>(blockIdx.x) >= (kMany ? crew.many_workers : crew.few_workers)) {
+  const int cta = static_cast<int>(blockIdx.x);
+  if (cta >= crew.many_workers + crew.few_workers) {
     return;
   }
+  const bool many = kMany && (F == Few::kNone || cta < crew.many_workers);
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots<D>; ++slot) {
       shared.full[slot].start(1);
-      shared.free[slot].start(kMany ? kGroups * kGroupWarps : kGroupWarps);
+      shared.free[slot].start(many ? kGroups * kGroupWarps : kGroupWarps);
     }
     for (int i = 0; i < kGroups * kQueryBuffers; ++i) {
       shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
@@ -70,35 +74,42 @@ __global__ void __launch_bounds__(kThreads, 1)
     publish_barriers();
   }
   __syncthreads();
-  if (turn != Turn::kFirst) {
-    kernels::cuda::allow_next();
-  }
-  const bool merges = !kMany && turn == Turn::kAlone && args.work.merges;
+  kernels::cuda::allow_next();
+  const bool merges = !kMany && args.work.merges;
   if (group == kGroups) {
     keep_registers<56>();
     const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
-    const Queue queue(args, crew, kMany, served);
-    if (task >= kGroups) {
-      brief<D, kMany>(args, turn, queue, served, shared);
+    const Queue queue(args, crew, many, served);
+    if (task < kGroups) {
+      if (!many) {
+        feed(args, {map, box_tokens}, queue, ring_of_few<D>(queue, served), shared);
+      } else if (served == 0) {
+        feed(args, {map, box_tokens}, queue, ring_of_many<D>(), shared);
+      }
+    } else if (many) {
+      brief<D, true>(args, queue, served, shared);
+    } else {
+      brief<D, false>(args, queue, served, shared);
       if (merges && served == 1) {
         clear_unseen<T, D>(args, crew.few_workers);
       }
-    } else if (served == 0 || !kMany) {
-      feed(args, {map, box_tokens}, turn, queue, ring_of<D>(queue, kMany, served), shared);
     }
   } else {
     take_registers<224>();
-    const Queue queue(args, crew, kMany, group);
-    begin_turn(turn);
-    const Cursor<D> ring = ring_of<D>(queue, kMany, group);
-    if constexpr (K == Kind::kFew) {
-      FewColumns<T, D>(args, shared, ring, group, merges).attend_all(queue.rounds());
-    } else {
-      Columns<T, D, kMany>(args, shared, ring, group, merges).attend_all(queue.rounds());
-    }
-  }
-  if (turn == Turn::kSecond) {
     kernels::cuda::await_previous();
+    // One after the other: as two branches they need more registers than there are.
+    if constexpr (kMany) {
+      Columns<T, D, true>(args, shared, ring_of_many<D>(), group, false)
+          .attend_all(Queue(args, crew, true, group).rounds());
+    }
+    const Queue few(args, crew, false, group);
+    if constexpr (F == Few::kAlone) {
+      FewColumns<T, D>(args, shared, ring_of_few<D>(few, group), group, merges)
+          .attend_all(few.rounds());
+    } else if constexpr (F == Few::kLikeMany) {
+      Columns<T, D, false>(args, shared, ring_of_few<D>(few, group), group, merges)
+          .attend_all(few.rounds());
+    }
   }
 #endif
 }
@@ -118,47 +129,41 @@ cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   return cudaSuccess;
 }
 
-template <DType T, int D, Kind K>
-cudaError_t launch(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
+template <DType T, int D, bool kMany, Few F>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   CUtensorMap map;
   int ctas = 0;
   if (const cudaError_t error = make_map(args.kv, args.kv_heads, map); error != cudaSuccess) {
     return error;
   }
-  if (const cudaError_t error = count_ctas(
-          K == Kind::kMany ? args.work.num_many : args.work.num_few, args.kv_heads, ctas);
+  if (const cudaError_t error =
+          count_ctas(args.work.num_many + args.work.num_few, args.kv_heads, ctas);
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = items_hopper<T, D, K>;
+  const auto kernel = items_hopper<T, D, kMany, F>;
   if (const cudaError_t error = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
       error != cudaSuccess) {
     return error;
   }
   return kernels::cuda::launch_early(kernel, {ctas, kThreads, kSharedBytes<D>}, stream, args, map,
-                                     box_of(args.kv.block_tokens), turn);
+                                     box_of(args.kv.block_tokens));
 }
 
-template <DType T, int D>
-cudaError_t launch_few(const AttentionArgs& args, Turn turn, cudaStream_t stream) {
-  return args.work.like_many ? launch<T, D, Kind::kFewLikeMany>(args, turn, stream)
-                             : launch<T, D, Kind::kFew>(args, turn, stream);
+template <DType T, int D, bool kMany>
+cudaError_t launch_with_few(const AttentionArgs& args, cudaStream_t stream) {
+  return args.work.like_many ? launch<T, D, kMany, Few::kLikeMany>(args, stream)
+                             : launch<T, D, kMany, Few::kAlone>(args, stream);
 }
 
 template <DType T, int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
-    return launch<T, D, Kind::kMany>(args, Turn::kAlone, stream);
+    return launch<T, D, true, Few::kNone>(args, stream);
   }
-  if (args.work.num_many == 0) {
-    return launch_few<T, D>(args, Turn::kAlone, stream);
-  }
-  if (const cudaError_t error = launch<T, D, Kind::kMany>(args, Turn::kFirst, stream);
-      error != cudaSuccess) {
-    return error;
-  }
-  return launch_few<T, D>(args, Turn::kSecond, stream);
+  return args.work.num_many == 0 ? launch_with_few<T, D, false>(args, stream)
+                                 : launch_with_few<T, D, true>(args, stream);
 }
 
 }  // namespace

@@ -36,22 +36,7 @@ constexpr int kSharedBytes =
     2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
     kGroups * (kQueryBuffers * (2 * 8 + 20) + 16 * kGroupColumns + 2 * 4 * kFewColumnsOfOneKernel);
 
-// Items of both kinds are two kernels that run side by side: CTAs of the second start when those of
-// the first have their first tiles, and the last of them ends after the first kernel.
-enum class Turn : std::uint8_t { kAlone, kFirst, kSecond };
-
-// What a kernel computes: items of many columns; of few; or of few to the bits that the same rows
-// have among many.
-enum class Kind : std::uint8_t { kMany, kFew, kFewLikeMany };
-
 #if QUIRE_WGMMA
-
-// What earlier kernels wrote can be read.
-__device__ __forceinline__ void begin_turn(Turn turn) {
-  if (turn != Turn::kSecond) {
-    kernels::cuda::await_previous();
-  }
-}
 
 inline constexpr int kGroupWarps = kGroupThreads / 32;
 
@@ -79,17 +64,19 @@ struct Shared {
   int merging[kGroups][2][kFewColumnsOfOneKernel];
 };
 
-// The items of a worker, a CTA or a warpgroup of one: one of each round, from alternating ends of
-// the round, since the items are sorted by length.
+// The items of a worker, a CTA of those for many columns or a warpgroup of those for few: one of
+// each round, from alternating ends of the round, since the items are sorted by length. Of the
+// other kind a CTA has none.
 class Queue {
  public:
   __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, bool many, int group) {
     const int cta = static_cast<int>(blockIdx.x);
+    const int items = many ? crew.many_items : crew.few_items;
     kv_heads_ = args.kv_heads;
     items_ = many ? args.work.many : args.work.few;
-    units_ = (many ? crew.many_items : crew.few_items) * kv_heads_;
-    worker_ = many ? cta : group * crew.few_workers + cta;
-    workers_ = many ? crew.many_workers : kGroups * crew.few_workers;
+    units_ = many == (cta < crew.many_workers) ? items * kv_heads_ : 0;
+    worker_ = many ? cta : group * crew.few_workers + max(cta - crew.many_workers, 0);
+    workers_ = max(many ? crew.many_workers : kGroups * crew.few_workers, 1);
   }
   [[nodiscard]] __device__ bool empty() const { return unit() >= units_; }
   __device__ void pop() { ++round_; }
@@ -140,11 +127,16 @@ class Cursor {
   int size_, end_, slot_, round_ = 0;
 };
 
-// The slots of a warpgroup: all where it shares its tiles with the other, or has the CTA to itself.
+// All slots, for items of many columns, whose tiles the warpgroups share.
 template <int D>
-__device__ Cursor<D> ring_of(const Queue& queue, bool many, int group) {
+__device__ Cursor<D> ring_of_many() {
+  return {0, kSlots<D>};
+}
+// The slots of a warpgroup for items of few: half, or all where it has the CTA to itself.
+template <int D>
+__device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
   constexpr int kOwn = kSlots<D> / kGroups;
-  return many || queue.alone() ? Cursor<D>(0, kSlots<D>) : Cursor<D>(group * kOwn, kOwn);
+  return queue.alone() ? Cursor<D>(0, kSlots<D>) : Cursor<D>(group * kOwn, kOwn);
 }
 
 // The boxes of a worker's tiles, a lane to each; where the next one lies is fetched ahead, since
@@ -212,14 +204,14 @@ struct TileMap {
 
 // One warp: keys and values of tile after tile.
 template <int D>
-__device__ void feed(const AttentionArgs& args, const TileMap& tiles, Turn turn, const Queue& queue,
+__device__ void feed(const AttentionArgs& args, const TileMap& tiles, const Queue& queue,
                      Cursor<D> cursor, Shared<D>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / tiles.box_tokens;
   fetch_map(tiles.map);
   const int column = lane / boxes, row = lane % boxes * tiles.box_tokens;
   Boxes next(args, queue, row, tiles.box_tokens);
-  begin_turn(turn);
-  for (bool begins = true; !next.empty(); begins = false) {
+  kernels::cuda::await_previous();
+  while (!next.empty()) {
     const int slot = next.slot(), block = next.block(), kv_head = next.kv_head();
     next.pop();
 #pragma unroll
@@ -236,20 +228,13 @@ __device__ void feed(const AttentionArgs& args, const TileMap& tiles, Turn turn,
       }
       cursor.advance(1);
     }
-    if (begins && turn == Turn::kFirst) {
-      // This kernel ends last, so what it begins with does not queue behind tiles of the other, or
-      // its own next ones.
-      shared.full[cursor.slot_before()].await(0);
-      kernels::cuda::allow_next();
-    }
   }
 }
 
 // One warp: the queries of each item, and what there is to know. Items of many columns have one
 // buffer, filled while the item before ends; items of few use two in turn.
 template <int D, bool kMany>
-__device__ void brief(const AttentionArgs& args, Turn turn, Queue queue, int group,
-                      Shared<D>& shared) {
+__device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
   constexpr int kBuffers = kMany ? 1 : kQueryBuffers, kRoom = kGroupColumns / kBuffers;
   constexpr int kBatches = kRoom / 32;  // a lane to each of 32 columns
@@ -270,7 +255,7 @@ __device__ void brief(const AttentionArgs& args, Turn turn, Queue queue, int gro
   if (!queue.empty()) {
     fetch();
   }
-  begin_turn(turn);
+  kernels::cuda::await_previous();
   while (!queue.empty()) {
     const int round = queue.round(), buffer = round % kBuffers, first_place = buffer * kRoom;
     const int first_head = queue.kv_head() * heads;

@@ -378,8 +378,8 @@ class Columns {
 #pragma unroll 1
     for (int column = thread_ / 32; column < kFewColumnsOfOneKernel; column += kGroupWarps) {
       if (const int row = merging[column]; row != kNoRow) {
-        merge_parts<T, D>(args_, row, first_head_ + column % (args_.heads / args_.kv_heads),
-                          thread_ % 32, out_);
+        merge_parts<T, D>(args_, args_.work.parts[row], row,
+                          first_head_ + column % (args_.heads / args_.kv_heads), out_);
       }
     }
   }

@@ -14,16 +14,20 @@ namespace quire::attention::cuda {
 namespace {
 
 constexpr int kHeads = 4;  // of one row, in a block: a warp each
+// Few enough registers that blocks for 64 rows and more run at once: a second round costs as much
+// as the first.
+template <int D>
+constexpr int kBlocks = D <= 128 ? 6 : 4;
 
 template <tensor::DType T, int D>
-__global__ void __launch_bounds__(kHeads * 32) merge(const AttentionArgs args) {
+__global__ void __launch_bounds__(kHeads * 32, kBlocks<D>) merge(const AttentionArgs args) {
   const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
-  const bool merges = args.work.parts[row].first >= 0;
+  const DevicePlan::Parts parts = args.work.parts[row];
   kernels::cuda::begin_kernel();
-  if (merges && head < args.heads) {
-    float room[D / 8][4];
-    merge_parts<T, D>(args, row, head, static_cast<int>(threadIdx.x) % 32, room);
+  if (parts.first >= 0 && head < args.heads) {
+    float room[D / 16][4];
+    merge_parts<T, D>(args, parts, row, head, room);
   }
 }
 

@@ -85,12 +85,13 @@ __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* f
   }
 }
 
-// One head of one row, by a warp: parts are scaled to the largest of 32, 32 after 32, and added in
-// order. `room` is overwritten: registers for kAtOnce parts, which a kernel may have anyway.
-template <tensor::DType T, int D>
-__device__ void merge_parts(const AttentionArgs& args, int row, int head, int lane,
-                            float (&room)[D / 8][4]) {
-  constexpr int kAll = 32, kMine = D / kAll, kAtOnce = 16;
+// One head of one row, by a warp: its parts are scaled to the largest of 32, 32 after 32, and added
+// in order. `room` is overwritten: registers for kAtOnce parts, which a kernel may have anyway.
+template <tensor::DType T, int D, int R>
+__device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, int row, int head,
+                            float (&room)[R][4]) {
+  constexpr int kAll = 32, kMine = D / kAll, kAtOnce = 4 * R / kMine;
+  const int lane = static_cast<int>(threadIdx.x) % kAll;
   const auto over_lanes = [](float x, const auto& combine) {
 #pragma unroll
     for (int step = kAll / 2; step > 0; step /= 2) {
@@ -98,7 +99,6 @@ __device__ void merge_parts(const AttentionArgs& args, int row, int head, int la
     }
     return x;
   };
-  const DevicePlan::Parts parts = args.work.parts[row];
   const auto at = [&](int part) { return std::int64_t{parts.first + part} * args.heads + head; };
   Merged<D> merged;
 #pragma unroll 1
