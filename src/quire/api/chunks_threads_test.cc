@@ -166,9 +166,9 @@ TEST(ChunksThreads, ClosingWhileOthersRegisterAndComposeEndsThemWithClosed) {
   }
 }
 
-// Room for a prefill to take a while: few tokens a step.
+// Room for a prefill to take a while: a token a step.
 ChunkedLLM open_slow() {
-  return ChunkedLLM::open(kModel, here({.max_batch_tokens = 4, .threads = 1})).value();
+  return ChunkedLLM::open(kModel, here({.max_batch_tokens = 1, .threads = 1})).value();
 }
 
 // Two calls wait for one prefill. `late` comes when `first` is at work; `interrupts_first` says
