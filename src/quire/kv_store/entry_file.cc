@@ -203,9 +203,12 @@ Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string
                                         .message = "its size is not that of its objects"}
                                 : offsets.error());
   }
+  auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
   for (std::size_t i = 0; i < manifest->objects.size(); ++i) {
-    QUIRE_TRY_STATUS(import_object(file, path, (*offsets)[i], manifest->objects[i].bytes,
-                                   manifest->objects[i].hash));
+    const PackedObject& object = manifest->objects[i];
+    QUIRE_TRY_STATUS(check_padding(file, end, (*offsets)[i], path));
+    QUIRE_TRY_STATUS(import_object(file, path, (*offsets)[i], object.bytes, object.hash));
+    end = (*offsets)[i] + object.bytes;
   }
   manifest->entry.tenant = tenant;
   room_.reset();  // whatever was copied

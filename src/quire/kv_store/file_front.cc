@@ -47,4 +47,20 @@ Status write_front(FileKind kind, std::span<const std::byte> header, std::int64_
   return write_at(file.descriptor(), front, 0, file.path());
 }
 
+Status check_padding(const Descriptor& file, std::int64_t begin, std::int64_t end,
+                     const std::filesystem::path& path) {
+  std::array<std::byte, kPayloadAlignment> bytes{};
+  for (std::int64_t at = begin; at < end;) {
+    const auto piece =
+        std::span(bytes).first(static_cast<std::size_t>(std::min(kPayloadAlignment, end - at)));
+    QUIRE_TRY_STATUS(read_at(file, piece, at, path));
+    if (!std::ranges::all_of(piece, [](std::byte byte) { return byte == std::byte{0}; })) {
+      return {ErrorCode::kCorrupt, base::str_cat(path.string(), ": what fills it up to byte ", end,
+                                                 " is not zero; the file is damaged")};
+    }
+    at += static_cast<std::int64_t>(piece.size());
+  }
+  return {};
+}
+
 }  // namespace quire::kv_store

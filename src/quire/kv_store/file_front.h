@@ -25,4 +25,8 @@ struct FileFront {
 [[nodiscard]] Status write_front(FileKind kind, std::span<const std::byte> header,
                                  std::int64_t file_bytes, const NewFile& file);
 
+// kCorrupt where a byte of [begin, end), which stands before what begins at a page, is not zero.
+[[nodiscard]] Status check_padding(const Descriptor& file, std::int64_t begin, std::int64_t end,
+                                   const std::filesystem::path& path);
+
 }  // namespace quire::kv_store

@@ -91,21 +91,20 @@ class Faults : public ::testing::TestWithParam<bool> {
   int faults_ = 0;
 };
 
-TEST_P(Faults, EveryFlippedBitIsNoticedUnlessItIsPadding) {
+// A compressed block may have bits that change nothing of what it says.
+TEST_P(Faults, EveryFlippedBitIsNoticed) {
   std::mt19937_64 random(23);
-  const auto file = open_bytes(bytes_);
-  ASSERT_TRUE(file.ok());
   const auto header = make_header(content_, Codec::kRaw);
   const std::size_t front = kPreambleBytes + header_size(header);
-  std::size_t unnoticed = 0;
+  int unnoticed = 0;
   for (std::size_t i = 0; i < bytes_.size(); i += i < front ? 1 : 3) {
     std::vector<char> damaged = bytes_;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << (random() % 8)));
     const bool seen = noticed(damaged);
-    EXPECT_TRUE(seen || i >= front) << "byte " << i << " of the header";
+    EXPECT_TRUE(seen || (GetParam() && i >= kPayloadAlignment)) << "byte " << i;
     unnoticed += seen ? 0 : 1;
   }
-  EXPECT_LT(unnoticed, 2 * 4096U / 3);  // at most the padding before two payloads
+  EXPECT_LE(unnoticed, 4);
 }
 
 TEST_P(Faults, EveryTruncationIsNoticed) {

@@ -95,7 +95,14 @@ Result<KVFile> KVFile::open(Descriptor file, const std::filesystem::path& path) 
   if (!header.ok()) {
     return {header.error().code, base::str_cat(path.string(), ": ", header.error().message)};
   }
-  return KVFile(std::move(file), path, std::move(header).value(), front.file_bytes);
+  KVFile opened(std::move(file), path, std::move(header).value(), front.file_bytes);
+  auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
+  for (std::size_t run = 0; run < opened.header_.pieces.size(); ++run) {
+    const RunPieces& pieces = opened.header_.pieces[run];
+    QUIRE_TRY_STATUS(check_padding(opened.file_, end, pieces.offset, path));
+    end = opened.piece_offset(static_cast<int>(run), pieces.checksums.size());
+  }
+  return opened;
 }
 
 std::int64_t KVFile::payload_bytes() const {

@@ -301,7 +301,8 @@ TEST(StoreFaults, TenThousandOfThemAreMissesOrTypedErrorsAndCostNoEarlierCheckpo
   for (const auto& [kind, count] : injected) {
     RecordProperty(kind, count);
     all += count;
-    // What changes nothing is padding, or a sector that is what it was.
+    // What changes nothing is a bit that a compressed block does not need, or a sector that is what
+    // it was.
     EXPECT_LT(harmless[kind], count) << kind;
   }
   EXPECT_EQ(injected.size(), 12U);

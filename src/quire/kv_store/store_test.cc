@@ -189,19 +189,12 @@ TEST_F(StoreTest, ADamagedEntryFileChangesNothing) {
   ASSERT_TRUE(store.export_entry(test_hash("a"), "t", file).ok());
   ASSERT_TRUE(*store.remove(test_hash("a"), "t"));
   const std::vector<char> bytes = file_bytes_of(file);
-  int refused = 0;
   for (std::size_t at = 0; at < bytes.size(); at += at < 300 ? 1 : 61) {
     std::vector<char> damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x20);
     write_bytes(bad, damaged);
-    const auto entry = store.import_entry(bad, "t");
-    refused += entry.ok() ? 0 : 1;
-    if (entry.ok()) {  // padding
-      expect_whole(store, *entry);
-      ASSERT_TRUE(*store.remove(test_hash("a"), "t"));
-    }
+    EXPECT_FALSE(store.import_entry(bad, "t").ok()) << "byte " << at;
   }
-  EXPECT_GT(refused, 300);
   write_bytes(bad, std::span(bytes).first(bytes.size() - 1));
   EXPECT_EQ(store.import_entry(bad, "t").error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(store.import_entry(object_path(9), "t").error().code, ErrorCode::kNotFound);
