@@ -18,11 +18,14 @@ constexpr std::chrono::seconds kPause{1};
 
 void StoreUses::note(const std::string& key) {
   const std::lock_guard lock(mutex_);
+  const bool sleeps = untold_.empty();
   untold_.insert_or_assign(key, store_.now_ms());
   if (!thread_.joinable()) {
     thread_ = device::start_thread([this] { run(); });  // without one, the end tells
   }
-  changed_.notify_one();
+  if (sleeps) {
+    changed_.notify_one();
+  }
 }
 
 void StoreUses::run() {
