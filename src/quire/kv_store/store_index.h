@@ -2,10 +2,9 @@
 //
 // Invariants:
 // 1. A change is one transaction: after a crash at any point the old or the new state is there.
-// 2. Rows are checked when they are read, against a checksum of what they say of an entry, or,
-// where
-//    a build from before checksums wrote one, for what they say; what no writer of ours can have
-//    written is kCorrupt. SQLite itself sees damage of its pages' structure
+// 2. Rows are checked when they are read, against a checksum of what they say of an entry; where a
+//    build from before checksums wrote one, what it says must agree with itself. What no writer of
+//    ours can have written is kCorrupt. SQLite itself sees damage of its pages' structure
 //    only.
 // 3. A schema that is not exactly ours is refused, so no trigger or view of a stranger ever runs.
 #pragma once
