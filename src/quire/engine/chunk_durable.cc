@@ -359,12 +359,10 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
     }
     std::int64_t cleared = registry_.clear(type);
     for (const kv::Chunk& saved : saved_chunks()) {
-      const bool wanted = !type || saved.type == *type;
-      const bool in_use = registry_.find(saved.id) != nullptr;
-      bool removed = false;
-      if (wanted && !in_use) {
-        QUIRE_TRY(removed, store_->remove(saved.id));
+      if ((type && saved.type != *type) || registry_.find(saved.id) != nullptr) {
+        continue;  // of another type, or in use
       }
+      QUIRE_TRY(const bool removed, store_->remove(saved.id));
       cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
     }
     return cleared;

@@ -131,7 +131,7 @@ Result<std::int64_t> Store::repair(const std::filesystem::path& path) {
   QUIRE_TRY(const std::vector<Entry> entries, salvage(folder));
   QUIRE_TRY_STATUS(remove_folder(folder.path / kNewName));
   QUIRE_TRY(const Folder beside, folder.open_in(kNewName, true));
-  const auto kept = make_index(folder, beside, entries);
+  auto kept = make_index(folder, beside, entries);
   if (const Status whole = kept.ok() ? check_complete(beside) : Status(kept.error()); !whole.ok()) {
     [[maybe_unused]] const Status removed = remove_folder(beside.path);
     return whole.error();
