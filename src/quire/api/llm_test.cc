@@ -14,6 +14,7 @@
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
+#include "quire/chunks.h"
 
 namespace quire {
 namespace {
@@ -186,6 +187,21 @@ TEST(LLM, SeededSamplingGivesTheSameIdsAloneAndInABatch) {
   const SamplingParams unseeded{.temperature = 1.5, .max_tokens = 24, .ignore_eos = true};
   EXPECT_NE(llm.generate(prompts[0], unseeded)->token_ids,
             llm.generate(prompts[0], unseeded)->token_ids);
+}
+
+TEST(LLM, OnlyWhatChoosesAtRandomWithoutASeedDrawsOne) {
+  ChunkedLLM untouched = ChunkedLLM::open(kModel, here({})).value();
+  ChunkedLLM busy = ChunkedLLM::open(kModel, here({})).value();
+  ASSERT_TRUE(busy.register_chunk({.content = some_ids(9, 1), .type = ChunkType::kContext}).ok());
+  ASSERT_TRUE(busy.llm().forward(some_ids(9, 2)).ok());
+  ASSERT_TRUE(busy.llm().generate(some_ids(9, 3), {.max_tokens = 0}).ok());
+  ASSERT_TRUE(busy.llm().generate(some_ids(9, 3), greedy(4)).ok());
+  ASSERT_TRUE(busy.llm().generate(some_ids(9, 3), {.max_tokens = 4, .seed = 3}).ok());
+  const std::vector<Prompt> too_much = {some_ids(9, 3), std::vector<TokenId>(100'000, 5)};
+  const SamplingParams unseeded{.temperature = 1.5, .max_tokens = 24, .ignore_eos = true};
+  ASSERT_FALSE(busy.llm().generate_batch(too_much, {&unseeded, 1}).ok());
+  EXPECT_EQ(untouched.llm().generate(some_ids(9, 4), unseeded)->token_ids,
+            busy.llm().generate(some_ids(9, 4), unseeded)->token_ids);
 }
 
 TEST(LLM, StreamedPiecesJoinedEqualTheWholeOutput) {

@@ -35,11 +35,11 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
                              const text::Tokenizer* tokenizer, const std::vector<TokenId>& eos_ids)
     : id_(id),
       request_(std::move(request)),
-      seed_(request_.params.seed.value_or(seed)),
+      seed_(seed),
       end_ids_(request_.params.stop_token_ids),
       stops_(request_.params.stop) {
   const auto room = static_cast<std::size_t>(std::min(request_.params.max_tokens, kRoomTokens));
-  channel_ = std::make_shared<Channel>(id, request_.streaming, room);
+  channel_ = std::make_shared<Channel>(id, seed_, request_.streaming, room);
   if (!request_.params.ignore_eos) {
     end_ids_.insert(end_ids_.end(), eos_ids.begin(), eos_ids.end());
   }

@@ -67,7 +67,8 @@ struct NewRequest {
 // Owned by the engine thread. The text side is absent for models without tokenizer.
 class ActiveRequest {
  public:
-  // `tokenizer` may be null and outlives the request. `end_ids`: the model's EOS ids.
+  // `seed`: with which it samples. `tokenizer` may be null and outlives the request. `eos_ids`: the
+  // model's.
   ActiveRequest(RequestId id, NewRequest request, std::uint64_t seed,
                 const text::Tokenizer* tokenizer, const std::vector<TokenId>& eos_ids);
 

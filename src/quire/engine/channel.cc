@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -14,8 +15,8 @@
 
 namespace quire::engine {
 
-Channel::Channel(RequestId id, bool streaming, std::size_t room_tokens)
-    : id_(id), streaming_(streaming) {
+Channel::Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens)
+    : id_(id), seed_(seed), streaming_(streaming) {
   if (streaming_) {
     ends_.reserve(room_tokens);
     parts_.token_ids.reserve(room_tokens);

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -31,11 +32,12 @@ struct DeltaView {
 
 class Channel {
  public:
-  // `streaming` false: there are no deltas, only the end. Until `room_tokens` tokens wait to be
-  // taken, a push allocates nothing.
-  Channel(RequestId id, bool streaming, std::size_t room_tokens);
+  // `seed`: with which the request samples. `streaming` false: there are no deltas, only the end.
+  // Until `room_tokens` tokens wait to be taken, a push allocates nothing.
+  Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens);
 
   [[nodiscard]] RequestId id() const { return id_; }
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
   [[nodiscard]] bool streaming() const { return streaming_; }
 
   // Engine side. The first of finish and fail ends the request; what comes later is ignored.
@@ -69,6 +71,7 @@ class Channel {
   [[nodiscard]] bool wait_until(int timeout_ms, Condition condition);
 
   const RequestId id_;
+  const std::uint64_t seed_;
   const bool streaming_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -143,7 +143,7 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
                                          .source = "context",
                                          .cached = cached},
                                         [next](StateRef reached) { *next = std::move(reached); }));
-  asking.params.seed = bounded.seed.value_or(engine.seed_of(channel->id()));
+  asking.params.seed = channel->seed();
   QUIRE_TRY_STATUS(attend(engine, *channel, asking));
   QUIRE_TRY(GenerationOutput output, channel->take_generation());
   if (*next == nullptr && asking.stopped && !output.token_ids.empty()) {

@@ -73,10 +73,9 @@ Status check_ids(std::span<const TokenId> ids, std::int32_t vocab_size, std::str
                         vocab_size - 1)};
 }
 
-// A different stream of random numbers for every request that brings no seed (splitmix64, Steele
-// et al. 2014).
-std::uint64_t request_seed(std::uint64_t engine_seed, std::uint64_t request) {
-  std::uint64_t z = engine_seed + request * 0x9e3779b97f4a7c15ULL;
+// A different stream of random numbers for every draw (splitmix64, Steele et al. 2014).
+std::uint64_t drawn_seed(std::uint64_t engine_seed, std::uint64_t draw) {
+  std::uint64_t z = engine_seed + draw * 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
   return z ^ (z >> 31);
@@ -325,6 +324,7 @@ void Engine::withdraw(std::uint64_t first, std::span<const NewRequest> refused) 
 Status Engine::enqueue(std::vector<NewRequest> requests,
                        std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
+  const std::uint64_t first_draw = next_draw_;
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
     const std::optional<SeqId> sequence =
@@ -343,10 +343,12 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                                    .all_logits = request.kind == RequestKind::kForwardAll};
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
+      next_draw_ = first_draw;
       return status;
     }
     request.same_bits = same_bits();
-    ActiveRequest active(id, std::move(request), seed_of(id),
+    const std::uint64_t seed = seed_of(request.params, request.kind);
+    ActiveRequest active(id, std::move(request), seed,
                          bundle_.text == nullptr ? nullptr : &bundle_.text->tokenizer,
                          bundle_.eos_token_ids);
     channels.push_back(active.channel());
@@ -356,7 +358,13 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
   return {};
 }
 
-std::uint64_t Engine::seed_of(RequestId id) const { return request_seed(options_.seed, id.value); }
+// Only a request that chooses at random, and brings no seed, draws one: prefill and greedy requests
+// leave those that do as they are.
+std::uint64_t Engine::seed_of(const SamplingParams& params, RequestKind kind) {
+  const bool draws = kind == RequestKind::kGenerate && params.temperature > 0 &&
+                     params.max_tokens > 0 && !params.seed;
+  return draws ? drawn_seed(options_.seed, next_draw_++) : params.seed.value_or(0);
+}
 
 Result<bool> Engine::abort(RequestId id) {
   bool found = false;

@@ -120,8 +120,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
       std::vector<NewRequest> requests);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
-  // With which a request that brought none was sampled.
-  [[nodiscard]] std::uint64_t seed_of(RequestId id) const;
   // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
   // model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;
@@ -204,6 +202,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Status check(const SamplingParams& params) const;
   // Takes back the requests from `first` on that were queued, and the sequences of those that were
   // not.
+  [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
   // As abort, on the engine thread.
   bool abort_now(RequestId id);
@@ -267,6 +266,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   EngineStats counters_;
   std::vector<std::function<void()>> letters_;  // taken from the mailbox, worked off
   std::uint64_t next_request_ = 1;
+  std::uint64_t next_draw_ = 1;  // of a seed for a request that brings none
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable work_arrived_;
