@@ -73,7 +73,7 @@ class QUIRE_API CheckpointManager {
 
   // Of these `sequences`; then forgets what `keep` does not cover. `name` empty:
   // "checkpoint-<number>"; one of the same name is replaced. kInvalidArgument for two sequences of
-  // one name, kUnsupported where a sliding window has freed a part, kIo for a full disk.
+  // one name, kIo for a full disk. Of what a sliding window has freed the tokens are saved alone.
   [[nodiscard]] Result<CheckpointInfo> save(std::span<const NamedSequence> sequences,
                                             const std::string& name = "");
   // Saves when every_tokens or every_seconds says so; nothing otherwise. What was loaded counts as

@@ -113,7 +113,7 @@ class QUIRE_API Sequence {
   [[nodiscard]] Result<BlockList> blocks() const;
 
   // One file, there whole or not at all, private to the user: tokens, KV and the sampler's state.
-  // kIo; kUnsupported when a sliding window has freed a part.
+  // Of what a sliding window has freed the tokens alone. kIo.
   [[nodiscard]] Status save(const std::string& path) const;
 
   // Frees what no fork or mark of another sequence holds. Idempotent.

@@ -50,9 +50,11 @@ std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
   std::int64_t before = 0;  // tokens of earlier runs
   for (std::size_t run = 0; run < described.runs.size(); ++run) {
     const std::int64_t tokens = std::ssize(described.runs[run].tokens);
-    for (std::int64_t i = std::max<std::int64_t>(first - before, 0);
+    const std::int64_t lost = described.runs[run].lost_blocks;
+    for (std::int64_t i = std::max(first - before, lost * block_tokens);
          i < std::min(last - before, tokens); ++i) {
-      const BlockId block = described.blocks[run][static_cast<std::size_t>(i / block_tokens)];
+      const BlockId block =
+          described.blocks[run][static_cast<std::size_t>(i / block_tokens - lost)];
       add_row(shelves,
               {.block = block.value, .offset = static_cast<std::int32_t>(i % block_tokens)}, rows);
     }

@@ -9,8 +9,8 @@
 namespace quire {
 
 // Keys, rotated as they are stored, and values of its tokens [first, last): the bits of fp32
-// [tokens, layers, kv_heads, 2, head_dim]. The last token has none. Waits for what is read in the
-// background. On the CPU alone.
+// [tokens, layers, kv_heads, 2, head_dim]. The last token has none, nor have those whose blocks a
+// window has freed. Waits for what is read in the background. On the CPU alone.
 [[nodiscard]] std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
                                                  std::int64_t last);
 

@@ -21,16 +21,6 @@
 #include "random_site.h"
 
 namespace quire {
-namespace {
-
-// A sliding window leaves blocks behind, which are free then: what is left cannot be saved.
-bool has_lost_blocks(const Sequence& sequence) {
-  return std::ranges::any_of(sequence.blocks().value().block_ids(),
-                             [](std::int32_t block) { return block < 0; });
-}
-
-}  // namespace
-
 std::vector<Operation> RandomSequences::operations() {
   return {{"create", 6, [this] { return create(); }},
           {"fork", 8, [this] { return fork(); }},
@@ -308,12 +298,6 @@ bool RandomSequences::save() {
   const std::string path =
       site_.disk.folder / ("sequence" + std::to_string(site_.below(kMostFiles)));
   const Status saved = live.sequence.save(path);
-  if (has_lost_blocks(live.sequence)) {
-    EXPECT_FALSE(saved.ok());
-    EXPECT_EQ(saved.error().code, ErrorCode::kUnsupported) << saved.error().message;
-    site_.was_refused = true;
-    return true;
-  }
   EXPECT_TRUE(saved.ok()) << saved.error().message;
   site_.disk.files[path] = live.copy;
   return true;

@@ -9,6 +9,7 @@
 #include "fuzzed_file.h"
 #include "quire/base/ids.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_store.h"
 
@@ -24,15 +25,15 @@ void read_all(const KVFile& file) {
     return;
   }
   for (int run = 0; run < static_cast<int>(file.content().runs.size()); ++run) {
-    const std::int32_t blocks =
-        file.content().runs[static_cast<std::size_t>(run)].num_blocks(geometry.block_tokens);
+    const SavedRun& saved = file.content().runs[static_cast<std::size_t>(run)];
+    const std::int32_t blocks = saved.num_blocks_with_kv(geometry.block_tokens);
     auto shelves = PagedStore::create(geometry, blocks);
     std::vector<quire::BlockId> to;
     for (std::int32_t i = blocks; i > 0; --i) {
       to.push_back({i - 1});
     }
     for (int layer = 0; shelves.ok() && layer < geometry.layers; ++layer) {
-      static_cast<void>(file.read_layer(run, layer, 0, to, *shelves));
+      static_cast<void>(file.read_layer(run, layer, saved.lost_blocks, to, *shelves));
     }
   }
 }

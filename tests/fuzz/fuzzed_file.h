@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,7 +18,8 @@ namespace quire::kv_store {
 
 // The first byte says how the rest is meant: 0, a whole file; else the length of a header (2
 // bytes), the header and what follows it, which get a right preamble of this kind first, since
-// chance would never find it. Nothing for no bytes, or without memory for the file.
+// chance would never find it, with that byte for a version. Nothing for no bytes, or without memory
+// for the file.
 inline std::optional<Descriptor> fuzzed_file(FileKind kind, std::span<const std::byte> bytes) {
   if (bytes.empty()) {
     return std::nullopt;
@@ -30,6 +32,7 @@ inline std::optional<Descriptor> fuzzed_file(FileKind kind, std::span<const std:
     rest = rest.subspan(2);
     const auto header = rest.first(std::min(wanted, rest.size()));
     content = encode_preamble({.kind = kind,
+                               .version = std::to_integer<std::uint32_t>(bytes[0]),
                                .header_bytes = header.size(),
                                .file_bytes = kPreambleBytes + rest.size(),
                                .header_checksum = checksum(header)});

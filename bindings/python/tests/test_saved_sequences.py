@@ -15,6 +15,7 @@ from conftest import MODEL, computed, holds_nothing_more, some_ids
 
 GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
 SEEDED = {"seed": 7, "max_tokens": 8, "ignore_eos": True, "repetition_penalty": 1.1, "presence_penalty": 0.2}
+WINDOW = MODEL.parents[2] / "tests" / "golden" / "model" / "mistral_window"  # of 16 tokens
 REFUSED = (OSError, quire.IncompatibleChunksError, quire.UnsupportedError)  # damaged, foreign, of a later version
 
 
@@ -98,13 +99,14 @@ print(json.dumps([output.prompt_token_ids, output.token_ids, output.logprobs, se
 """
 
 
-def test_another_process_goes_on_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("model", [MODEL, WINDOW], ids=["demo", "past its window"])
+def test_another_process_goes_on_with_the_same_bits(tmp_path, model):
     def run(*args):
-        child = [sys.executable, "-c", CHILD, MODEL, *args]
+        child = [sys.executable, "-c", CHILD, model, *args]
         return json.loads(subprocess.run(child, capture_output=True, text=True, check=True).stdout)
 
     first, second = tmp_path / "first", tmp_path / "second"
-    saved = run("save", first, json.dumps(some_ids(100)))
+    saved = run("save", first, json.dumps([20 + token % 100 for token in some_ids(100)]))
     assert run("load", first, second) == saved and len(saved[1]) == 64
     assert first.read_bytes() == second.read_bytes()  # all KV
 

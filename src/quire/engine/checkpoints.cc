@@ -168,9 +168,13 @@ Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSe
   if (!live.runs.empty() && !(live.fingerprint == engine.tiers().model_fingerprint())) {
     return {ErrorCode::kIncompatible, base::str_cat(what, " is of another model")};
   }
+  const tensor::KVGeometry& geometry = engine.tiers().shelves().geometry();
+  if (const std::string differs = kv_store::geometry_difference(live.geometry, geometry);
+      !live.runs.empty() && !differs.empty()) {
+    return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};
+  }
   std::vector<kv_store::SavedRun> runs;
   std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
-  const tensor::KVGeometry& geometry = engine.tiers().shelves().geometry();
   const auto open =
       [&](const kv_store::RunPart& part) -> Result<std::vector<kv_store::KVFilePart>> {
     QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));

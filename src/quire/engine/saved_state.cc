@@ -123,7 +123,9 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   std::vector<std::pair<std::uint64_t, std::uint32_t>> ranks;
   const bool read = read_list(object, "tail", state.tail) && read_list(object, "ranks", ranks) &&
                     read_list(object, "stored_from", state.stored_from);
-  if (!read || state.tail.size() > 1 || state.stored_from.size() != ranks.size()) {
+  // The KV of a last token is computed when it is wanted, so behind KV there always is one.
+  const bool has_last = state.tail.size() == 1 || (state.tail.empty() && num_runs == 0);
+  if (!read || !has_last || state.stored_from.size() != ranks.size()) {
     return no_sequence(what, "its tail or its runs are malformed");
   }
   if (!in_range(position) || !in_range(sampled) ||
@@ -146,7 +148,8 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
                   std::string_view kernels) {
   state.grade = graded(state.grade, state.kernels == kernels);
-  if (state.ranks.empty() && !runs.empty() && state.grade != ReuseGrade::kExact) {
+  if (state.ranks.empty() && !runs.empty() && runs.front().lost_blocks == 0 &&
+      state.grade != ReuseGrade::kExact) {
     const kv_store::SavedRun& run = runs.front();
     const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
     state.own_position = static_cast<std::int32_t>(std::min(end, kMostTokens));

@@ -37,6 +37,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
@@ -316,7 +317,12 @@ Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& 
   if (run < 0 || run >= std::ssize(runs)) {
     return {ErrorCode::kCorrupt, base::str_cat("the file has no run ", run)};
   }
-  return runs[static_cast<std::size_t>(run)].tokens;
+  const kv_store::SavedRun& found = runs[static_cast<std::size_t>(run)];
+  if (found.lost_blocks > 0) {
+    return {ErrorCode::kCorrupt, base::str_cat("run ", run, " of the file has lost ",
+                                               found.lost_blocks, " blocks: only a sequence may")};
+  }
+  return found.tokens;
 }
 
 Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
@@ -348,17 +354,15 @@ Result<TierService::Described> TierService::describe(const StateRef& state) {
   }
   auto token = state->tokens.begin();
   for (const kv::RunView& run : runs) {
-    const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
-    if (lost > 0) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat("the model's window has freed the first ", lost,
-                            " blocks of the sequence; it cannot be saved")};
-    }
     if (run.num_tokens > 0) {
-      described.runs.push_back(
-          {.tokens = {token, token + run.num_tokens}, .start_position = run.start_position});
-      const auto blocks = run.blocks.first(static_cast<std::size_t>(
-          described.runs.back().num_blocks(pool().geometry().block_tokens)));
+      const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
+      described.runs.push_back({.tokens = {token, token + run.num_tokens},
+                                .start_position = run.start_position,
+                                .lost_blocks = static_cast<std::int32_t>(lost)});
+      const auto blocks = run.blocks.subspan(
+          static_cast<std::size_t>(lost),
+          static_cast<std::size_t>(
+              described.runs.back().num_blocks_with_kv(pool().geometry().block_tokens)));
       described.blocks.emplace_back(blocks.begin(), blocks.end());
       token += run.num_tokens;
     }
@@ -418,6 +422,11 @@ Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, con
   for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
     const kv_store::SavedRun& run = runs[i];
     QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
+    if (run.lost_blocks > 0) {
+      return {ErrorCode::kCorrupt,
+              base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
+                            " blocks: only the last run, the sequence's own, loses any")};
+    }
     QUIRE_TRY(const HeldRef held, reserve(run.tokens, rest.stored_from[i]));
     restored.before.push_back(held);
     restored.uses.push_back(
@@ -432,6 +441,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
   Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   if (runs.size() > rest.ranks.size()) {
+    QUIRE_TRY_STATUS(kv_store::check_goes_on(pool().geometry(), runs.back()));
     restored.own = runs.back().tokens;
   }
   restored.num_kv = static_cast<std::int32_t>(restored.own.size());
@@ -446,14 +456,16 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
 }
 
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
-// there already.
+// there already, if it is the same: of another grade it is composed, if only of its own run.
 Status TierService::make_room(Restored& restored) {
-  if (restored.uses.empty()) {
+  const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
+  if (restored.uses.empty() && same) {
     restored.sequence = ledger().open(restored.own, true, {}, restored.salt);
   } else {
     QUIRE_TRY(restored.sequence, ledger().compose(restored.uses, {.tokens = restored.own,
                                                                   .position = restored.position}));
   }
+  ledger().begin_behind_window(restored.sequence, restored.num_kv);
   const std::int32_t there = ledger().num_computed(restored.sequence);
   restored.missing = restored.num_kv - there;
   if (Status made = ledger().extend(restored.sequence, restored.missing); !made.ok()) {

@@ -101,17 +101,18 @@ class TierService {
   [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs) const;
 
   // A state as it is saved: its runs, the blocks that hold their KV, and the rest. Waits until the
-  // KV is there. kUnsupported when the window has freed a part.
+  // KV is there. What the window has freed is lost: its tokens are saved without KV.
   struct Described {
     std::vector<kv_store::SavedRun> runs;
-    std::vector<std::vector<BlockId>> blocks;  // [runs]
+    std::vector<std::vector<BlockId>> blocks;  // [runs] but those that are lost
     SavedState rest;
   };
   [[nodiscard]] Result<Described> describe(const StateRef& state);
   // Back to a state. `open` gives what has a part of a run of it. With options.wait all KV is read
   // and verified when it returns; else it is read in the background, where the shelves allow it,
   // and a block that turns out to be damaged is the error of the requests that read it. kOverflow
-  // for what stands outside of the model's context, kOutOfBlocks.
+  // for what stands outside of the model's context, kCorrupt for lost blocks that the window still
+  // sees, kOutOfBlocks.
   using OpenPart =
       std::function<Result<std::vector<kv_store::KVFilePart>>(const kv_store::RunPart& part)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,

@@ -12,6 +12,13 @@
 #include "quire/kv/shared_blocks.h"
 
 namespace quire::kv {
+namespace {
+
+// Of a block that never was here. Not the default handle: that one is the root of the prefix index,
+// and what stands behind this one must never be found as the beginning of a prompt.
+constexpr BlockRef kNever{.id = {}, .generation = 1};
+
+}  // namespace
 
 BlockTable::~BlockTable() { truncate(0); }
 
@@ -74,6 +81,13 @@ void BlockTable::give_up_front(std::int32_t count) {
     shared_->release(ref(num_given_up_));
     ids_[static_cast<std::size_t>(num_given_up_)] = BlockId{};
   }
+}
+
+void BlockTable::begin_behind(std::int32_t count) {
+  QUIRE_CHECK(size() == 0, "blocks that were given up stand before all others");
+  ids_.resize(static_cast<std::size_t>(count));
+  refs_.assign(static_cast<std::size_t>(count), kNever);
+  num_given_up_ = count;
 }
 
 std::span<const BlockRef> BlockTable::live() const {

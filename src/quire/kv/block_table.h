@@ -13,7 +13,8 @@
 namespace quire::kv {
 
 // Owns one reference per live block and gives them back when it dies. Blocks may be given up from
-// the front (a window moved on); such a block has id -1, and its handle stays known. Move only.
+// the front (a window moved on); such a block has id -1, and its handle stays known, if there ever
+// was one. Move only.
 class BlockTable {
  public:
   // `shared` is borrowed and must outlive the table.
@@ -37,6 +38,9 @@ class BlockTable {
   void truncate(std::int32_t count);
   // Gives back blocks until the first `count` are gone. They keep their places.
   void give_up_front(std::int32_t count);
+  // Places for `count` blocks that were given up elsewhere: nobody finds anything by their handles.
+  // Precondition: the table is empty.
+  void begin_behind(std::int32_t count);
 
   [[nodiscard]] std::span<const BlockId> ids() const { return ids_; }
   // The handle of a block; of one that was given up it may be stale.

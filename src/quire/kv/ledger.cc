@@ -315,6 +315,10 @@ void Ledger::advance_unpublished(SeqId id, std::int32_t count) {
 
 void Ledger::publish(SeqId id) { impl_->sequence(id).publish(); }
 
+void Ledger::begin_behind_window(SeqId id, std::int32_t num_tokens) {
+  impl_->sequence(id).begin_behind_window(num_tokens);
+}
+
 void Ledger::append(SeqId id, TokenId token) { impl_->sequence(id).append(token); }
 
 void Ledger::reserve(SeqId id, std::int64_t tokens) { impl_->sequence(id).reserve(tokens); }

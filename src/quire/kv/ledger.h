@@ -102,6 +102,12 @@ class Ledger {
   void advance_unpublished(SeqId id, std::int32_t count);
   void publish(SeqId id);
 
+  // For KV of the first `num_tokens` tokens that the caller will store: the length begins behind
+  // the blocks of it that the window has freed by then, unless so much is cached, and `extend`
+  // takes none for them. What follows them up to `num_tokens` is stored and advanced over before
+  // anything else happens to the sequence. Nothing of it is published where it is not cached.
+  void begin_behind_window(SeqId id, std::int32_t num_tokens);
+
   // Adds a token without KV (a sampled one).
   void append(SeqId id, TokenId token);
   // Memory for `tokens` tokens in all: until there are more, what is added allocates nothing.

@@ -56,8 +56,11 @@ class Checker {
       return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
                     " have KV");
     }
-    if (open.blocks.num_given_up() > blocks_behind_window(shared_.config(), open.num_tokens)) {
-      return broken("L7", open.blocks.num_given_up(), " blocks of a run of ", open.num_tokens,
+    const std::int32_t given_up = open.blocks.num_given_up();
+    const bool begins = open.num_tokens == given_up * shared_.config().block_tokens;
+    const std::int32_t stored = open.num_tokens + (begins ? sequence.room() : 0);
+    if (given_up > blocks_behind_window(shared_.config(), stored)) {
+      return broken("L7", given_up, " blocks of a run of ", stored,
                     " tokens were given up, the window still sees some of them");
     }
     return sequence.is_plain() ? check_indexed_tokens(sequence) : Status();

@@ -9,14 +9,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/base/sanitized.h"
-#include "quire/base/str.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -65,8 +66,11 @@ class Stress {
       hint();
     }
     const int kind = below(100);
-    if (sequences_.empty() || kind < 10) {
+    if (sequences_.empty() || kind < 8) {
       return open();
+    }
+    if (kind < 10) {
+      return restore();
     }
     const SeqId id = any_sequence();
     kind < 40   ? compute(id)
@@ -130,7 +134,7 @@ class Stress {
   }
 
   [[nodiscard]] std::size_t max_tokens() const {
-    return static_cast<std::size_t>(6 * config_.block_tokens + 6);
+    return 6 * static_cast<std::size_t>(config_.block_tokens) + 6;
   }
 
   void set_cached_values(ModelSequence& model, std::int32_t count) {
@@ -162,6 +166,26 @@ class Stress {
     }
     set_cached_values(model, expected);
     sequences_.emplace(id, std::move(model));
+  }
+
+  // KV of all tokens but the last comes from elsewhere, where the window has freed its beginning.
+  void restore() {
+    if (sequences_.size() >= 6) {
+      return;
+    }
+    ModelSequence model{.tokens = random_tokens(), .salt = below(2) == 0 ? "" : "a"};
+    const auto saved = std::max(0, static_cast<std::int32_t>(model.tokens.size()) - 1);
+    const SeqId id = ledger_.open(model.tokens, true, {}, model.salt);
+    ledger_.begin_behind_window(id, saved);
+    const std::int32_t there = ledger_.num_computed(id);
+    ASSERT_LE(there, saved);
+    set_cached_values(model, there);
+    sequences_.emplace(id, std::move(model));
+    if (!make_room(id, saved - there)) {
+      return close(id);
+    }
+    copy_blocks();
+    fill_room(id, saved - there);
   }
 
   // What sessions say never changes what a sequence shows. Some handles are stale.
@@ -228,10 +252,14 @@ class Stress {
     ModelSequence& model = sequences_.at(id);
     const auto pending = static_cast<int>(model.tokens.size() - model.values.size());
     const std::int32_t count = below(std::min(pending, 4 * config_.block_tokens) + 1);
-    if (!make_room(id, count)) {
-      return;
+    if (make_room(id, count)) {
+      copy_blocks();
+      fill_room(id, count);
     }
-    copy_blocks();
+  }
+
+  void fill_room(SeqId id, std::int32_t count) {
+    ModelSequence& model = sequences_.at(id);
     const RunView open = ledger_.runs(id).back();
     for (std::int32_t i = 0; i < count; ++i) {
       const std::size_t index = model.values.size();

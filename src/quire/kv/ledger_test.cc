@@ -316,6 +316,62 @@ TEST(Ledger, RollbackToWhereTheWindowHasFreedIsRefused) {
   EXPECT_TRUE(ledger.rollback(id, 0).ok()) << "nothing of it is needed";
 }
 
+// As of a saved sequence, whose window has freed what comes first.
+TEST(Ledger, StoredKvBeginsBehindTheBlocksThatTheWindowHasFreed) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
+  const SeqId id = ledger.open(tokens_of(30), true);
+  ledger.begin_behind_window(id, 17);
+  EXPECT_EQ(ledger.num_computed(id), 12) << "the row at 17 sees 12 to 17";
+  EXPECT_EQ(ledger.blocks_needed(id, 5), 2);
+  ASSERT_TRUE(ledger.extend(id, 5).ok());
+  expect_consistent(ledger);
+  ledger.advance(id, 5);
+  EXPECT_EQ(block_ids(ledger, id), (Ids{-1, -1, -1, 0, 1}));
+  const SeqId fork = ledger.fork(id);
+  EXPECT_EQ(ledger.rollback(id, 16).error().code, ErrorCode::kInvalidArgument)
+      << "the row at 16 sees 11";
+  compute(ledger, id, 13);
+  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(block_ids(ledger, fork), (Ids{-1, -1, -1, 0, 1}));
+  expect_consistent(ledger);
+  ledger.close(id);
+  ledger.close(fork);
+  EXPECT_EQ(ledger.counts().blocks_free, 8) << "nothing of it was published";
+}
+
+TEST(Ledger, WhatStandsBehindBlocksThatNeverWereHereIsNoPromptsBeginning) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
+  const SeqId id = ledger.open(tokens_of(30), true);
+  ledger.begin_behind_window(id, 17);
+  compute(ledger, id, 18);
+  for (const TokenId first : {0, 12, 16, 20, 24}) {
+    EXPECT_EQ(ledger.match(tokens_of(18, first)), 0) << first;
+  }
+}
+
+TEST(Ledger, StoredKvThatIsCachedUpToTheWindowIsTakenFromThere) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
+  ledger.close(computed(ledger, tokens_of(12)));
+  const SeqId id = ledger.open(tokens_of(18), true);
+  ledger.begin_behind_window(id, 17);
+  EXPECT_EQ(ledger.num_computed(id), 12);
+  compute(ledger, id, 5);
+  EXPECT_EQ(ledger.match(tokens_of(18)), 16) << "the chain is whole, so it goes on";
+  const SeqId longer = ledger.open(tokens_of(29), true);
+  ledger.begin_behind_window(longer, 28);
+  EXPECT_EQ(ledger.num_computed(longer), 20) << "of what is cached nothing is seen any more";
+  compute(ledger, longer, 8);
+  EXPECT_EQ(ledger.match(tokens_of(29)), 16);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, WithoutAWindowStoredKvBeginsAtTheBeginning) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  const SeqId id = ledger.open(tokens_of(18), true);
+  ledger.begin_behind_window(id, 17);
+  EXPECT_EQ(ledger.num_computed(id), 0);
+}
+
 TEST(Ledger, MinBlocksIsWhatTheWindowTouches) {
   const Ledger plain({.num_blocks = 8, .block_tokens = 4});
   EXPECT_EQ(plain.min_blocks(9), 3);

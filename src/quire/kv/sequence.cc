@@ -177,6 +177,17 @@ BlockRef Sequence::last_cached() const {
   return kIndexRoot;
 }
 
+void Sequence::begin_behind_window(std::int32_t num_tokens) {
+  const std::int32_t gone = blocks_behind_window(shared_->config(), num_tokens);
+  const std::int32_t gone_tokens = gone * shared_->config().block_tokens;
+  if (open_.num_tokens >= gone_tokens) {
+    return;
+  }
+  drop_kv();
+  open_.blocks.begin_behind(gone);
+  open_.num_tokens = gone_tokens;
+}
+
 Status Sequence::rollback(std::int32_t length) {
   const auto total = static_cast<std::int32_t>(tokens_.size());
   if (length < 0 || length > total) {

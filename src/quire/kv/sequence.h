@@ -7,7 +7,7 @@
 //    somebody else holds is copied before room is made in it.
 // 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written,
 //    behind the block before them, as long as that one is known there; the first one behind the
-//    root of the sequence's salt.
+//    root of the sequence's salt. So behind blocks that were never here nothing is published.
 #pragma once
 
 #include <cstdint>
@@ -85,6 +85,8 @@ class Sequence {
   void append(TokenId token) { tokens_.push_back(token); }
   // As Ledger::reserve.
   void reserve(std::int64_t tokens);
+  // As Ledger::begin_behind_window.
+  void begin_behind_window(std::int32_t num_tokens);
   // As Ledger::rollback.
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run.

@@ -148,12 +148,44 @@ Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> se
   return chosen;
 }
 
+// Those of a piece of the run; none of one that is lost.
+std::vector<BlockId> blocks_of(const LiveRun& live, const SequencePiece& piece, int block_tokens) {
+  if (piece.end <= live.run.lost_tokens(block_tokens)) {
+    return {};
+  }
+  const std::int64_t first = piece.begin / block_tokens - live.run.lost_blocks;
+  const std::int64_t end = (piece.end + block_tokens - 1) / block_tokens - live.run.lost_blocks;
+  return {live.blocks.begin() + first, live.blocks.begin() + end};
+}
+
 // Of the one run that a piece has.
 Status read_layers(const KVFilePart& part, PagedStore& shelves) {
   for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
     QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
   }
   return {};
+}
+
+// Puts what an object has behind what there is of a run of `run_tokens` tokens; false when it does
+// not follow there. Only what comes first may be lost.
+bool add_piece(const KVFileContent& content, const EntryPart& part, std::int64_t run_tokens,
+               SavedRun& run) {
+  if (content.runs.size() != 1) {
+    return false;
+  }
+  const SavedRun& piece = content.runs.front();
+  const int block_tokens = content.geometry.block_tokens;
+  const std::int64_t before = std::ssize(run.tokens);
+  const bool follows = piece.start_position == run.start_position + before &&
+                       before % block_tokens == 0 && before + part.tokens <= run_tokens;
+  const bool all_lost = run.lost_tokens(block_tokens) == before;
+  if (!follows || part.first_token != 0 || std::ssize(piece.tokens) != part.tokens ||
+      (piece.lost_blocks > 0 && !all_lost)) {
+    return false;
+  }
+  run.lost_blocks += piece.lost_blocks;
+  run.tokens.insert(run.tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  return true;
 }
 
 Error not_a_piece(const EntryPart& part, const SavedSequence& saved) {
@@ -213,15 +245,18 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
     saved.runs.push_back({.tokens = static_cast<std::int64_t>(live.run.tokens.size()),
                           .start_position = live.run.start_position});
   }
-  const std::int64_t block_tokens = shelves.geometry().block_tokens;
+  const int block_tokens = shelves.geometry().block_tokens;
   for (const SequencePiece& piece : pieces) {
-    const auto& [run, blocks] = sequence.runs[piece.run];
+    const LiveRun& live = sequence.runs[piece.run];
+    const SavedRun& run = live.run;
     KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = shelves.geometry()};
     content.runs = {
         {.tokens = {run.tokens.begin() + piece.begin, run.tokens.begin() + piece.end},
          .start_position = run.start_position + static_cast<std::int32_t>(piece.begin)}};
-    const std::vector<BlockId> held(blocks.begin() + piece.begin / block_tokens,
-                                    blocks.begin() + (piece.end + block_tokens - 1) / block_tokens);
+    const std::vector<BlockId> held = blocks_of(live, piece, block_tokens);
+    if (held.empty()) {
+      content.runs[0].lost_blocks = content.runs[0].num_blocks(block_tokens);
+    }
     QUIRE_TRY(const std::int64_t bytes,
               store_->put_object(piece.object, std::move(content), shelves, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
@@ -313,20 +348,19 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
     if (run == sequence.runs.size()) {
       return not_a_piece(part, saved);
     }
-    std::vector<TokenId>& tokens = sequence.runs[run].run.tokens;
-    const std::int64_t first = sequence.runs[run].run.start_position + std::ssize(tokens);
-    const bool fits = content.runs.size() == 1 && part.first_token == 0 &&
-                      std::ssize(content.runs.front().tokens) == part.tokens &&
-                      content.runs.front().start_position == first &&
-                      std::ssize(tokens) % content.geometry.block_tokens == 0 &&
-                      std::ssize(tokens) + part.tokens <= saved.runs[run].tokens;
-    if (!fits || !(sequence.fingerprint.empty() || sequence.fingerprint == content.fingerprint)) {
+    SavedRun& whole = sequence.runs[run].run;
+    const bool alike = sequence.fingerprint.empty() ||
+                       (sequence.fingerprint == content.fingerprint &&
+                        geometry_difference(sequence.geometry, content.geometry).empty());
+    if (!alike || !add_piece(content, part, saved.runs[run].tokens, whole)) {
       return not_a_piece(part, saved);
     }
     sequence.fingerprint = content.fingerprint;
-    const std::vector<TokenId>& more = content.runs.front().tokens;
-    tokens.insert(tokens.end(), more.begin(), more.end());
-    run += std::ssize(tokens) == saved.runs[run].tokens ? 1 : 0;
+    sequence.geometry = content.geometry;
+    if (std::ssize(whole.tokens) == saved.runs[run].tokens) {
+      QUIRE_TRY_STATUS(check_goes_on(content.geometry, whole));
+      ++run;
+    }
   }
   return sequence;
 }
@@ -379,24 +413,21 @@ Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
 Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
                                            PieceCutter& cutter, std::span<const std::int64_t> cuts,
                                            Checkpoint& checkpoint) {
-  tensor::KVGeometry geometry;
-  if (!saved.parts.empty()) {
-    QUIRE_TRY(const KVFile file, store_->open_object(saved.parts.front().object));
-    geometry = file.content().geometry;
-  }
+  const tensor::KVGeometry geometry = sequence.geometry;
   std::int32_t blocks = 0;
   for (LiveRun& live : sequence.runs) {
-    for (std::int32_t left = live.run.num_blocks(geometry.block_tokens); left > 0; --left) {
+    for (std::int32_t left = live.run.num_blocks_with_kv(geometry.block_tokens); left > 0; --left) {
       live.blocks.push_back({blocks++});
     }
   }
-  if (blocks == 0) {
+  if (saved.parts.empty()) {
     checkpoint.sequences.push_back(saved);
     return {};
   }
-  QUIRE_TRY(PagedStore shelves, PagedStore::create(geometry, blocks));
+  QUIRE_TRY(PagedStore shelves, PagedStore::create(geometry, std::max(blocks, 1)));
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
-    QUIRE_TRY_STATUS(read(saved, run, 0, sequence.runs[run].blocks, shelves));
+    const auto& [whole, held] = sequence.runs[run];
+    QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, shelves));
   }
   return put_pieces(sequence, cutter.cut(sequence, shelves, cuts), shelves, checkpoint);
 }

@@ -70,7 +70,8 @@ void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, s
     for (int head = 0; head < geometry.kv_heads; ++head) {
       for (std::int64_t at = begin; at < end; at += geometry.block_tokens) {
         const auto tokens = std::min<std::int64_t>(geometry.block_tokens, end - at);
-        const auto index = static_cast<std::size_t>(at / geometry.block_tokens);
+        const auto index =
+            static_cast<std::size_t>(at / geometry.block_tokens - run.run.lost_blocks);
         shelves.read_slots(layer, head, run.blocks[index], static_cast<int>(tokens), block);
         hasher.add_bytes(block);
       }
@@ -102,7 +103,9 @@ std::string PieceNames::name(std::size_t run, std::int64_t begin, std::int64_t e
   const auto blocks = static_cast<std::size_t>((end + block_tokens - 1) / block_tokens);
   base::FieldHasher hasher;
   hasher.add_int(static_cast<std::int64_t>(run)).add_int(begin).add(before_[run][blocks]);
-  if (!sequence_.follows_from_tokens) {
+  if (end <= sequence_.runs[run].run.lost_tokens(shelves_.geometry().block_tokens)) {
+    hasher.add("without kv");
+  } else if (!sequence_.follows_from_tokens) {
     add_kv(hasher, sequence_.runs[run], begin, end, shelves_);
   }
   return base::to_hex(hasher.finish());
@@ -126,7 +129,8 @@ std::optional<SequencePiece> PieceCutter::find_known(const PieceNames& names, st
   for (auto at = lengths->second.rbegin(); at != lengths->second.rend(); ++at) {
     const std::int64_t end = begin + at->first;
     const bool fits = end == place.length || (end < place.length && end % place.block_tokens == 0);
-    if (at->first <= 0 || !fits) {
+    const bool partly_lost = begin < place.lost && end > place.lost;
+    if (at->first <= 0 || !fits || partly_lost) {
       continue;
     }
     SequencePiece piece{.run = run, .begin = begin, .end = end};
@@ -140,16 +144,30 @@ std::optional<SequencePiece> PieceCutter::find_known(const PieceNames& names, st
 
 // Where a new piece that begins at `begin` of a run ends.
 std::int64_t PieceCutter::end_of_new(std::int64_t begin, const Place& place,
-                                     std::span<const std::int64_t> cuts) {
+                                     std::span<const std::int64_t> cuts) const {
   const std::int64_t block = place.block_tokens;
   const std::int64_t full = place.length / block * block;
   if (begin == full) {
     return place.length;
   }
-  const std::int64_t end = std::min(full, begin + kMaxPieceBlocks * block);
+  std::int64_t end =
+      std::min(begin < place.lost ? place.lost : full, begin + kMaxPieceBlocks * block);
   const std::int64_t at = place.run_start + begin;
-  const auto next = std::upper_bound(cuts.begin(), cuts.end(), at + block - 1);  // a block behind
-  return next == cuts.end() ? end : std::min(end, begin + (*next - at) / block * block);
+  const auto stop = [&](std::int64_t next) {
+    end = std::min(end, begin + (next - at) / block * block);
+  };
+  const std::int64_t least = at + block - 1;
+  if (const auto next = std::upper_bound(cuts.begin(), cuts.end(), least); next != cuts.end()) {
+    stop(*next);
+  }
+  // What is left of a piece that is partly lost now is written again, up to where known ones go on:
+  // in pieces that are the smaller the sooner the window passes them, so that little is next time.
+  if (const auto next = known_.upper_bound(least);
+      place.lost > 0 && begin >= place.lost && next != known_.end()) {
+    const std::int64_t index = begin / block;
+    stop(std::min(next->first, at + (index & -index) * block));
+  }
+  return end;
 }
 
 std::vector<SequencePiece> PieceCutter::cut(const LiveSequence& sequence, const PagedStore& shelves,
@@ -159,6 +177,7 @@ std::vector<SequencePiece> PieceCutter::cut(const LiveSequence& sequence, const 
   Place place{.block_tokens = shelves.geometry().block_tokens};
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
     place.length = length_of(sequence.runs[run]);
+    place.lost = sequence.runs[run].run.lost_tokens(shelves.geometry().block_tokens);
     for (std::int64_t begin = 0; begin < place.length;) {
       std::optional<SequencePiece> piece = find_known(names, run, begin, place);
       if (!piece) {

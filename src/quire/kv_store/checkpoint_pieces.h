@@ -3,7 +3,8 @@
 //
 // A piece is a range of a run, from a block's beginning to another's or to the end of the run. Its
 // name says what its KV is, so equal pieces of later checkpoints, and of other sequences that begin
-// alike, are the same object.
+// alike, are the same object. Of lost blocks there are pieces of their own, tokens without KV: what
+// earlier checkpoints have of that KV may go with them.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +23,13 @@
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
 
 struct LiveRun {
   SavedRun run;
-  std::vector<BlockId> blocks;  // on the shelves
+  std::vector<BlockId> blocks;  // on the shelves, but those that are lost
 };
 
 // A sequence as the program has it now.
@@ -35,7 +37,8 @@ struct LiveSequence {
   std::string name;                  // unique in a checkpoint
   std::string metadata_json = "{}";  // the caller's
   base::KVFingerprint fingerprint;
-  std::string kernels;  // that computed the KV
+  tensor::KVGeometry geometry;  // of one that was saved; of one to save the shelves say it
+  std::string kernels;          // that computed the KV
   // Every bit of the KV follows from fingerprint, kernels and the tokens so far. Else the KV itself
   // is part of the names, which costs a pass over it.
   bool follows_from_tokens = true;
@@ -55,7 +58,7 @@ class PieceNames {
  public:
   // Cost: a hash over all tokens.
   PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedStore& shelves);
-  // `begin` is at a block, `end` at a block or the end of the run.
+  // `begin` is at a block, `end` at a block or the end of the run; all between is lost, or nothing.
   [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
 
  private:
@@ -83,14 +86,15 @@ class PieceCutter {
   struct Place {
     std::int64_t run_start = 0;  // in tokens of the sequence
     std::int64_t length = 0;
+    std::int64_t lost = 0;  // of its tokens, those in lost blocks
     std::int64_t block_tokens = 0;
   };
   [[nodiscard]] std::optional<SequencePiece> find_known(const PieceNames& names, std::size_t run,
                                                         std::int64_t begin,
                                                         const Place& place) const;
 
-  [[nodiscard]] static std::int64_t end_of_new(std::int64_t begin, const Place& place,
-                                               std::span<const std::int64_t> cuts);
+  [[nodiscard]] std::int64_t end_of_new(std::int64_t begin, const Place& place,
+                                        std::span<const std::int64_t> cuts) const;
 
   std::string tenant_;
   // Names by first token and length.

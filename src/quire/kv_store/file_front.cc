@@ -26,7 +26,7 @@ Result<FileFront> read_front(FileKind kind, const Descriptor& file,
   if (!preamble.ok()) {
     return {preamble.error().code, base::str_cat(path.string(), ": ", preamble.error().message)};
   }
-  FileFront front{.file_bytes = file_bytes};
+  FileFront front{.version = preamble->version, .file_bytes = file_bytes};
   front.header.resize(static_cast<std::size_t>(preamble->header_bytes));
   QUIRE_TRY_STATUS(read_at(file, front.header, kPreambleBytes, path));
   if (checksum(front.header) != preamble->header_checksum) {
@@ -37,9 +37,10 @@ Result<FileFront> read_front(FileKind kind, const Descriptor& file,
 }
 
 Status write_front(FileKind kind, std::span<const std::byte> header, std::int64_t file_bytes,
-                   const NewFile& file) {
+                   const NewFile& file, std::uint32_t version) {
   std::vector<std::byte> front =
       encode_preamble({.kind = kind,
+                       .version = version,
                        .header_bytes = header.size(),
                        .file_bytes = static_cast<std::uint64_t>(file_bytes),
                        .header_checksum = checksum(header)});

@@ -15,6 +15,7 @@
 namespace quire::kv_store {
 
 struct FileFront {
+  std::uint32_t version = 1;
   std::vector<std::byte> header;  // as it was written
   std::int64_t file_bytes = 0;
 };
@@ -23,7 +24,8 @@ struct FileFront {
 [[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
                                            const std::filesystem::path& path);
 [[nodiscard]] Status write_front(FileKind kind, std::span<const std::byte> header,
-                                 std::int64_t file_bytes, const NewFile& file);
+                                 std::int64_t file_bytes, const NewFile& file,
+                                 std::uint32_t version = 1);
 
 // kCorrupt where a byte of [begin, end), which stands before what begins at a page, is not zero.
 [[nodiscard]] Status check_padding(const Descriptor& file, std::int64_t begin, std::int64_t end,

@@ -40,7 +40,8 @@ struct WriteOptions {
   bool direct = false;
 };
 
-// Writes `content` and the KV of its runs; blocks[r] are the blocks of runs[r] on the shelves.
+// Writes `content` and the KV of its runs; blocks[r] are the blocks of runs[r] on the shelves, but
+// those that are lost.
 // Slots behind the last token of a run are written as zeros: they may hold another user's KV.
 // kInvalidArgument for content that contradicts itself or the shelves, kIo with path and reason for
 // what the system refuses (full disk, read-only folder); then the old file, if any, stays whole.
@@ -79,8 +80,9 @@ class KVFile {
 
   // Reads one layer of blocks [first_block, first_block + to.size()) of a run onto the shelves and
   // compares its checksums. kCorrupt naming file, run, layer, head and block: nothing of what was
-  // read may be used then. kInvalidArgument for what the run or the shelves do not have;
-  // kIncompatible for shelves of another geometry. Cost: about a memcpy when the file is cached.
+  // read may be used then. kInvalidArgument for what the run (lost blocks) or the shelves do not
+  // have; kIncompatible for shelves of another geometry. Cost: about a memcpy when the file is
+  // cached.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<const BlockId> to, PagedStore& shelves) const;
 
@@ -93,7 +95,7 @@ class KVFile {
   [[nodiscard]] Status verify() const;
 
  private:
-  // Consecutive head blocks of one head in one layer of a run.
+  // Consecutive head blocks of one head in one layer of a run; lost blocks count.
   struct Place {
     int run = 0;
     int layer = 0;
@@ -102,7 +104,8 @@ class KVFile {
   };
   class Buffers;
   KVFile(Descriptor file, std::filesystem::path path, KVFileHeader header, std::int64_t file_bytes);
-  [[nodiscard]] std::int32_t num_blocks(int run) const;
+  [[nodiscard]] std::int32_t lost_blocks(int run) const;
+  [[nodiscard]] std::int32_t num_blocks_with_kv(int run) const;
   [[nodiscard]] std::size_t piece_index(const Place& place) const;
   // Where head block `index` of a run is in the file; also for the index behind the last one.
   [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;

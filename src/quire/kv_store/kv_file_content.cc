@@ -10,6 +10,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/kv/sequence.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -54,12 +55,41 @@ Status check_metadata(const std::string& metadata) {
 
 std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
                                            const SavedRun& run) {
-  std::int64_t count = run.num_blocks(geometry.block_tokens);
+  std::int64_t count = run.num_blocks_with_kv(geometry.block_tokens);
   if (__builtin_mul_overflow(count, std::int64_t{geometry.layers}, &count) ||
       __builtin_mul_overflow(count, std::int64_t{geometry.kv_heads}, &count)) {
     return std::nullopt;
   }
   return count;
+}
+
+Status check_lost(const tensor::KVGeometry& geometry, const SavedRun& run) {
+  if (run.lost_blocks < 0 || run.lost_tokens(geometry.block_tokens) > std::ssize(run.tokens)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("has lost ", run.lost_blocks, " blocks, its ", run.tokens.size(),
+                          " tokens fill ",
+                          run.tokens.size() / static_cast<std::size_t>(geometry.block_tokens))};
+  }
+  if (run.lost_blocks > 0 && geometry.forget_after_tokens() == 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("has lost ", run.lost_blocks,
+                          " blocks in a model that forgets none: a layer has no window")};
+  }
+  return {};
+}
+
+Status check_goes_on(const tensor::KVGeometry& geometry, const SavedRun& run) {
+  const kv::LedgerConfig ledger{.block_tokens = geometry.block_tokens,
+                                .window_tokens = geometry.forget_after_tokens()};
+  const std::int32_t unseen =
+      kv::blocks_behind_window(ledger, static_cast<std::int32_t>(run.tokens.size()));
+  if (run.lost_blocks <= unseen) {
+    return {};
+  }
+  return {ErrorCode::kCorrupt,
+          base::str_cat("a saved run of ", run.tokens.size(), " tokens has lost its first ",
+                        run.lost_blocks, " blocks, of which the window of ", ledger.window_tokens,
+                        " tokens has passed ", unseen, "; save the sequence again")};
 }
 
 bool is_hash(std::string_view text) {
@@ -87,6 +117,9 @@ Status check_content(const KVFileContent& content) {
   for (std::size_t i = 0; i < content.runs.size(); ++i) {
     if (const Status run = check_run(content.runs[i]); !run.ok()) {
       return {run.error().code, base::str_cat("run ", i, " ", run.error().message)};
+    }
+    if (const Status lost = check_lost(geometry, content.runs[i]); !lost.ok()) {
+      return {lost.error().code, base::str_cat("run ", i, " ", lost.error().message)};
     }
     if (!head_blocks_of(geometry, content.runs[i])) {
       return {ErrorCode::kInvalidArgument, base::str_cat("run ", i, " is too large")};

@@ -34,6 +34,7 @@ using Magic = std::array<std::uint8_t, 8>;
 constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
+constexpr std::size_t kLostBytes = 4;  // of a run, from kKVFileVersionWithLost on
 
 // Codes of dtypes: 1, 2, ...
 constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat16,
@@ -42,13 +43,13 @@ constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat1
 // What tells one kind of file from another.
 struct KindTraits {
   Magic magic;
-  std::uint32_t version;
+  std::uint32_t newest;  // version
   std::string_view name;
 };
 
 const KindTraits& traits_of(FileKind kind) {
   static constexpr KindTraits kTraits[] = {
-      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersion, "kv file"},
+      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithLost, "kv file"},
       {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
       {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
   return kTraits[static_cast<std::uint8_t>(kind)];
@@ -77,7 +78,21 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   return geometry;
 }
 
-Status parse_runs(ByteReader& reader, std::uint32_t num_runs, KVFileHeader& header) {
+// Of a version that has them only where there are some: equal content gives equal bytes.
+Status parse_lost(ByteReader& reader, KVFileHeader& header) {
+  bool any = false;
+  for (SavedRun& run : header.content.runs) {
+    run.lost_blocks = reader.get<std::int32_t>();
+    any = any || run.lost_blocks != 0;
+  }
+  if (reader.failed()) {
+    return too_short();
+  }
+  return any ? Status() : corrupt("no run has lost blocks, which would be version 1");
+}
+
+Status parse_runs(ByteReader& reader, std::uint32_t num_runs, bool with_lost,
+                  KVFileHeader& header) {
   std::vector<std::uint32_t> num_tokens;
   if (!reader.holds(num_runs, kRunBytes)) {
     return too_short();
@@ -86,6 +101,9 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, KVFileHeader& head
     num_tokens.push_back(reader.get<std::uint32_t>());
     header.content.runs.push_back({.start_position = reader.get<std::int32_t>()});
     header.pieces.push_back({.offset = reader.get<std::int64_t>()});
+  }
+  if (with_lost) {
+    QUIRE_TRY_STATUS(parse_lost(reader, header));
   }
   for (std::uint32_t i = 0; i < num_runs; ++i) {
     if (!reader.get_all(num_tokens[i], header.content.runs[i].tokens)) {
@@ -99,6 +117,9 @@ Status parse_pieces(ByteReader& reader, KVFileHeader& header) {
   const tensor::KVGeometry& geometry = header.content.geometry;
   const std::int64_t block_bytes = geometry.head_block_bytes();
   for (std::size_t i = 0; i < header.pieces.size(); ++i) {
+    if (const Status lost = check_lost(geometry, header.content.runs[i]); !lost.ok()) {
+      return corrupt(base::str_cat("run ", i, " ", lost.error().message));
+    }
     const auto count = head_blocks_of(geometry, header.content.runs[i]);
     if (!count || !reader.get_all(static_cast<std::uint64_t>(*count), header.pieces[i].checksums)) {
       return too_short();
@@ -165,7 +186,7 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
   auto end = static_cast<std::int64_t>(kPreambleBytes + header_size(header));
   const std::int64_t block_bytes = header.content.geometry.head_block_bytes();
   for (const RunPieces& pieces : header.pieces) {
-    end = round_up_to_page(end);
+    end = pieces.checksums.empty() ? end : round_up_to_page(end);
     places.offsets.push_back(end);
     if (header.codec == Codec::kRaw) {
       end += static_cast<std::int64_t>(pieces.checksums.size()) * block_bytes;
@@ -178,11 +199,18 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
   return places;
 }
 
+std::uint32_t version_of(const KVFileContent& content) {
+  return std::ranges::all_of(content.runs, [](const SavedRun& run) { return run.lost_blocks == 0; })
+             ? kKVFileVersion
+             : kKVFileVersionWithLost;
+}
+
 std::size_t header_size(const KVFileHeader& header) {
   std::size_t bytes = kFixedHeaderBytes + 4 * header.content.geometry.window_tokens.size() +
                       header.content.metadata_json.size();
+  const bool with_lost = version_of(header.content) == kKVFileVersionWithLost;
   for (const SavedRun& run : header.content.runs) {
-    bytes += kRunBytes + 4 * run.tokens.size();
+    bytes += kRunBytes + (with_lost ? kLostBytes : 0) + 4 * run.tokens.size();
   }
   for (const RunPieces& pieces : header.pieces) {
     bytes += 8 * pieces.checksums.size() + 4 * pieces.stored_bytes.size();
@@ -212,6 +240,10 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
     out.put(content.runs[i].start_position);
     out.put(header.pieces[i].offset);
   }
+  if (version_of(content) == kKVFileVersionWithLost) {
+    std::for_each(content.runs.begin(), content.runs.end(),
+                  [&](const SavedRun& run) { out.put(run.lost_blocks); });
+  }
   for (const SavedRun& run : content.runs) {
     std::for_each(run.tokens.begin(), run.tokens.end(), [&](TokenId id) { out.put(id); });
   }
@@ -231,7 +263,7 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
 std::vector<std::byte> encode_preamble(const Preamble& preamble) {
   ByteWriter out(kPreambleBytes);
   out.put_bytes(std::as_bytes(std::span(traits_of(preamble.kind).magic)));
-  out.put(traits_of(preamble.kind).version);
+  out.put(preamble.version);
   out.put(std::uint32_t{0});
   out.put(preamble.header_bytes);
   out.put(preamble.file_bytes);
@@ -254,9 +286,11 @@ Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
   if (std::memcmp(reader.get_bytes(magic.size()).data(), magic.data(), magic.size()) != 0) {
     return corrupt(base::str_cat("not a ", wanted.name, ": it begins with other bytes"));
   }
-  if (const auto version = reader.get<std::uint32_t>(); version != wanted.version) {
-    return {ErrorCode::kUnsupported, base::str_cat(wanted.name, " format version ", version,
-                                                   ", this build reads version ", wanted.version)};
+  const auto version = reader.get<std::uint32_t>();
+  if (version < 1 || version > wanted.newest) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(wanted.name, " format version ", version, ", this build reads ",
+                          wanted.newest > 1 ? "versions 1 to " : "version ", wanted.newest)};
   }
   const auto first = bytes.first(kPreambleChecksumAt);
   ByteReader sum(bytes.subspan(kPreambleChecksumAt));
@@ -265,6 +299,7 @@ Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
   }
   static_cast<void>(reader.get<std::uint32_t>());
   Preamble preamble{.kind = kind,
+                    .version = version,
                     .header_bytes = reader.get<std::uint64_t>(),
                     .file_bytes = reader.get<std::uint64_t>(),
                     .header_checksum = reader.get<std::uint64_t>()};
@@ -280,7 +315,8 @@ Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
   return preamble;
 }
 
-Result<KVFileHeader> parse_header(std::span<const std::byte> bytes, std::int64_t file_bytes) {
+Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::byte> bytes,
+                                  std::int64_t file_bytes) {
   ByteReader reader(bytes);
   KVFileHeader header;
   KVFileContent& content = header.content;
@@ -307,7 +343,7 @@ Result<KVFileHeader> parse_header(std::span<const std::byte> bytes, std::int64_t
                       content.geometry.window_tokens)) {
     return too_short();
   }
-  QUIRE_TRY_STATUS(parse_runs(reader, num_runs, header));
+  QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version == kKVFileVersionWithLost, header));
   QUIRE_TRY_STATUS(parse_pieces(reader, header));
   content.metadata_json = reader.get_text(metadata_bytes);
   if (reader.failed() || reader.left() != 0) {

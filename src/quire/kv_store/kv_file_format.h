@@ -12,7 +12,9 @@
 
 namespace quire::kv_store {
 
+// A file has the first version that can say what it holds, so that older builds read all they can.
 inline constexpr std::uint32_t kKVFileVersion = 1;
+inline constexpr std::uint32_t kKVFileVersionWithLost = 2;  // runs may have lost blocks
 inline constexpr std::size_t kPreambleBytes = 64;
 inline constexpr std::int64_t kPayloadAlignment = 4096;
 inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
@@ -47,6 +49,7 @@ inline constexpr std::uint32_t kWeightsFileVersion = 1;
 
 struct Preamble {
   FileKind kind = FileKind::kKV;
+  std::uint32_t version = 1;
   std::uint64_t header_bytes = 0;
   std::uint64_t file_bytes = 0;
   std::uint64_t header_checksum = 0;
@@ -65,6 +68,8 @@ struct PayloadPlaces {
 };
 // For Codec::kPlanes once stored_bytes are known; the offset of run 0 is right before.
 [[nodiscard]] PayloadPlaces place_payload(const KVFileHeader& header);
+// Whether a run has lost blocks: kKVFileVersionWithLost.
+[[nodiscard]] std::uint32_t version_of(const KVFileContent& content);
 // Bytes that encode_header will give; known before any checksum is.
 [[nodiscard]] std::size_t header_size(const KVFileHeader& header);
 [[nodiscard]] std::vector<std::byte> encode_header(const KVFileHeader& header);
@@ -75,7 +80,8 @@ struct PayloadPlaces {
 // name the file.
 [[nodiscard]] Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
                                               std::int64_t file_bytes);
-[[nodiscard]] Result<KVFileHeader> parse_header(std::span<const std::byte> bytes,
+[[nodiscard]] Result<KVFileHeader> parse_header(std::uint32_t version,
+                                                std::span<const std::byte> bytes,
                                                 std::int64_t file_bytes);
 
 }  // namespace quire::kv_store

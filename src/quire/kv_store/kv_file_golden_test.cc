@@ -1,5 +1,5 @@
-// Files of format version 1, made from the document by tests/golden/kv_store/make_goldens.py: they
-// can be read for ever, and what is written today is the same, byte for byte.
+// Files of every format version, made from the document by tests/golden/kv_store/make_goldens.py:
+// they can be read for ever, and what is written today is the same, byte for byte.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -39,16 +39,23 @@ KVFileContent golden_content() {
 // Run 0 in blocks 0 and 1, run 1 in block 2; slots without a token hold chance.
 const std::vector<std::vector<BlockId>> golden_blocks = {ids({0, 1}), ids({2})};
 
-PagedStore golden_shelves() {
-  PagedStore shelves = random_shelves(small_geometry(), 3, 61);
+// Of version 2: a run that is lost as a whole, and one without its first block.
+KVFileContent golden_with_lost() {
+  KVFileContent content = golden_content();
+  content.geometry.window_tokens = {5, 3};
+  content.runs = {{.tokens = {9, 8, 7, 6}, .start_position = 0, .lost_blocks = 1},
+                  {.tokens = {7, 10, 13, 16, 19, 22}, .start_position = 4, .lost_blocks = 1}};
+  return content;
+}
+
+void set_golden_block(PagedStore& shelves, BlockId id, int run, int block, int tokens) {
   const auto set = [](std::span<std::byte> block, int index, int value) {
     const auto bits = static_cast<std::uint16_t>(value);
     std::memcpy(&block[static_cast<std::size_t>(index) * 2], &bits, 2);
   };
-  for (int i = 0; i < 2 * 2 * 3; ++i) {
-    const int layer = i / 6, head = i / 3 % 2, id = i % 3, run = id / 2, block = id % 2;
-    const auto bytes = shelves.head_blocks(layer, head, BlockId{id});
-    const int tokens = run == 0 ? (block == 0 ? 4 : 2) : 3;
+  for (int i = 0; i < 2 * 2; ++i) {
+    const int layer = i / 2, head = i % 2;
+    const auto bytes = shelves.head_blocks(layer, head, id);
     for (int slot = 0; slot < tokens; ++slot) {
       for (int dim = 0; dim < 32; ++dim) {
         const int at = ((run * 2 + layer) * 2 + head) * 8 + block;
@@ -58,6 +65,13 @@ PagedStore golden_shelves() {
       }
     }
   }
+}
+
+PagedStore golden_shelves() {
+  PagedStore shelves = random_shelves(small_geometry(), 3, 61);
+  set_golden_block(shelves, {0}, 0, 0, 4);
+  set_golden_block(shelves, {1}, 0, 1, 2);
+  set_golden_block(shelves, {2}, 1, 0, 3);
   return shelves;
 }
 
@@ -81,6 +95,29 @@ TEST(KVFileGolden, FilesOfVersion1AreRead) {
                 kv_bytes(expected, golden_blocks[run], content.runs[run].tokens.size()));
     }
   }
+}
+
+TEST(KVFileGolden, AFileOfVersion2HasLostBlocksAndIsWhatIsWritten) {
+  const KVFileContent content = golden_with_lost();
+  PagedStore shelves = random_shelves(content.geometry, 2, 63);
+  set_golden_block(shelves, {1}, 1, 1, 2);
+  const auto file = KVFile::open(golden_folder / "v2_lost.qkv");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(file->verify().ok());
+  for (std::size_t run = 0; run < 2; ++run) {
+    EXPECT_EQ(file->content().runs[run].tokens, content.runs[run].tokens);
+    EXPECT_EQ(file->content().runs[run].start_position, content.runs[run].start_position);
+    EXPECT_EQ(file->content().runs[run].lost_blocks, 1);
+  }
+  PagedStore to = random_shelves(content.geometry, 1, 64);
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(file->read_layer(1, layer, 1, ids({0}), to).ok());
+  }
+  EXPECT_EQ(shelf_bytes(to, ids({0})), kv_bytes(shelves, ids({1}), 2));
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a";
+  ASSERT_TRUE(write_kv_file(path, content, shelves, {{{}, ids({1})}}).ok());
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v2_lost.qkv"));
 }
 
 TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {

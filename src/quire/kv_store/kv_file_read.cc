@@ -91,7 +91,7 @@ Result<KVFile> KVFile::open(const std::filesystem::path& path) {
 
 Result<KVFile> KVFile::open(Descriptor file, const std::filesystem::path& path) {
   QUIRE_TRY(const FileFront front, read_front(FileKind::kKV, file, path));
-  auto header = parse_header(front.header, front.file_bytes);
+  auto header = parse_header(front.version, front.header, front.file_bytes);
   if (!header.ok()) {
     return {header.error().code, base::str_cat(path.string(), ": ", header.error().message)};
   }
@@ -128,13 +128,19 @@ Status KVFile::check_fits(const base::KVFingerprint& fingerprint,
   return {};
 }
 
-std::int32_t KVFile::num_blocks(int run) const {
-  return content().runs[static_cast<std::size_t>(run)].num_blocks(content().geometry.block_tokens);
+std::int32_t KVFile::lost_blocks(int run) const {
+  return content().runs[static_cast<std::size_t>(run)].lost_blocks;
+}
+
+std::int32_t KVFile::num_blocks_with_kv(int run) const {
+  return content().runs[static_cast<std::size_t>(run)].num_blocks_with_kv(
+      content().geometry.block_tokens);
 }
 
 std::size_t KVFile::piece_index(const Place& place) const {
   const std::int64_t row = std::int64_t{place.layer} * content().geometry.kv_heads + place.head;
-  return static_cast<std::size_t>(row * num_blocks(place.run) + place.first_block);
+  return static_cast<std::size_t>(row * num_blocks_with_kv(place.run) + place.first_block -
+                                  lost_blocks(place.run));
 }
 
 std::int64_t KVFile::piece_offset(int run, std::size_t index) const {
@@ -192,10 +198,12 @@ Status KVFile::check_request(const Place& from, std::size_t blocks) const {
   if (from.layer < 0 || from.layer >= content().geometry.layers) {
     return refused(base::str_cat("layer ", from.layer, " of ", content().geometry.layers));
   }
-  const auto room = static_cast<std::int64_t>(num_blocks(from.run)) - from.first_block;
-  if (from.first_block < 0 || room < 0 || blocks > static_cast<std::size_t>(room)) {
+  const std::int32_t lost = lost_blocks(from.run), end = lost + num_blocks_with_kv(from.run);
+  const auto room = static_cast<std::int64_t>(end) - from.first_block;
+  if (from.first_block < lost || room < 0 || blocks > static_cast<std::size_t>(room)) {
+    const std::string without = lost == 0 ? "" : base::str_cat(", the first ", lost, " without KV");
     return refused(base::str_cat(blocks, " blocks from block ", from.first_block,
-                                 " on, the run has ", num_blocks(from.run)));
+                                 " on, the run has ", end, without));
   }
   return {};
 }
@@ -266,10 +274,11 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
 
 Status KVFile::verify_head(Place at, std::span<const std::span<std::byte>> scratch,
                            Buffers& buffers) const {
-  const std::int32_t blocks = num_blocks(at.run);
-  while (at.first_block < blocks) {
+  at.first_block = lost_blocks(at.run);
+  const std::int32_t end = at.first_block + num_blocks_with_kv(at.run);
+  while (at.first_block < end) {
     const std::size_t count =
-        std::min(scratch.size(), static_cast<std::size_t>(blocks - at.first_block));
+        std::min(scratch.size(), static_cast<std::size_t>(end - at.first_block));
     QUIRE_TRY_STATUS(read_pieces(at, scratch.first(count), buffers));
     at.first_block += static_cast<std::int32_t>(count);
   }
@@ -283,7 +292,7 @@ Status KVFile::verify() const {
   // No more than the largest run needs: a hostile file names no more blocks than it pays for.
   std::size_t most = 0;
   for (std::size_t run = 0; run < content().runs.size(); ++run) {
-    most = std::max(most, static_cast<std::size_t>(num_blocks(static_cast<int>(run))));
+    most = std::max(most, static_cast<std::size_t>(num_blocks_with_kv(static_cast<int>(run))));
   }
   std::vector<std::byte> bytes(block_bytes * std::min(batch_of(geometry), most));
   std::vector<std::span<std::byte>> scratch;

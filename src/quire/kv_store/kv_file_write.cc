@@ -45,7 +45,7 @@ Status check_blocks(const KVFileContent& content, const PagedStore& shelves,
     return refuse(base::str_cat(content.runs.size(), " runs, but blocks for ", blocks.size()));
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const std::int32_t wanted = content.runs[i].num_blocks(content.geometry.block_tokens);
+    const std::int32_t wanted = content.runs[i].num_blocks_with_kv(content.geometry.block_tokens);
     if (blocks[i].size() != static_cast<std::size_t>(wanted)) {
       return refuse(base::str_cat("run ", i, " of ", content.runs[i].tokens.size(),
                                   " tokens needs ", wanted, " blocks, given are ",
@@ -210,7 +210,8 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
   }
   writer.end();
   const std::int64_t file_bytes = place_payload(header).file_bytes;
-  QUIRE_TRY_STATUS(write_front(FileKind::kKV, encode_header(header), file_bytes, file));
+  QUIRE_TRY_STATUS(
+      write_front(FileKind::kKV, encode_header(header), file_bytes, file, version_of(content)));
   QUIRE_TRY_STATUS(file.commit(options.sync));
   return file_bytes;
 }

@@ -1,4 +1,4 @@
-"""Makes the golden KV and weights files of format version 1, and the fuzzers' seeds, from docs/store-format.md alone.
+"""Makes the golden KV and weights files, and the fuzzers' seeds, from docs/store-format.md alone.
 
     python3 tests/golden/kv_store/make_goldens.py
 
@@ -23,6 +23,9 @@ zstd.ZSTD_compress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p
 LAYERS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS, WINDOWS = 2, 2, 8, 4, (0, 16)
 STORED_DIM = 32
 RUNS = [([7, 10, 13, 16, 19, 22], 0), ([100, 50, 0], 32000)]  # token ids, position of the first
+# Version 2: every layer has a window; token ids, position of the first, lost blocks.
+LOST_WINDOWS = (5, 3)
+LOST_RUNS = [([9, 8, 7, 6], 0, 1), ([7, 10, 13, 16, 19, 22], 4, 1)]
 METADATA = '{"name":"golden","é":[1,2]}'.encode()
 FINGERPRINT = bytes(range(1, 33))
 OBJECT_HASH = b"0123456789abcdef" * 4
@@ -41,9 +44,9 @@ def checksum(data):
     return xxhash.XXH3_64bits(data, len(data))
 
 
-def head_block(run, layer, head, block):
+def head_block(run, num_tokens, layer, head, block):
     """K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero."""
-    tokens = min(BLOCK_TOKENS, len(RUNS[run][0]) - block * BLOCK_TOKENS)
+    tokens = min(BLOCK_TOKENS, num_tokens - block * BLOCK_TOKENS)
     values = [0] * (2 * STORED_DIM * BLOCK_TOKENS)
     for slot in range(tokens):
         for dim in range(STORED_DIM):
@@ -61,8 +64,8 @@ def compressed(block):
     return room.raw[:size] if size <= len(room) else block  # an error code is a huge number
 
 
-def preamble(kind, file_bytes, header):
-    front = b"\x8aQ" + kind + b"\r\n\x1a\n" + struct.pack("<IIQQQQQ", 1, 0, len(header), file_bytes, checksum(header), 0, 0)
+def preamble(kind, file_bytes, header, version=1):
+    front = b"\x8aQ" + kind + b"\r\n\x1a\n" + struct.pack("<IIQQQQQ", version, 0, len(header), file_bytes, checksum(header), 0, 0)
     return front + struct.pack("<Q", checksum(front))
 
 
@@ -94,24 +97,31 @@ def weights_file():
     return bytes(file), size
 
 
-def kv_file(codec, runs):
-    """Preamble, header and payload."""
+def kv_file(codec, runs, lost=(), windows=WINDOWS):
+    """Preamble, header and payload. `lost`: blocks of each run, for version 2."""
+    firsts = lost or [0] * len(runs)
     blocks = [
-        [head_block(run, layer, head, block) for layer in range(LAYERS) for head in range(KV_HEADS) for block in range(-(-len(tokens) // BLOCK_TOKENS))]
-        for run, (tokens, _) in enumerate(runs)
+        [
+            head_block(run, len(tokens), layer, head, block)
+            for layer in range(LAYERS)
+            for head in range(KV_HEADS)
+            for block in range(first, -(-len(tokens) // BLOCK_TOKENS))
+        ]
+        for run, ((tokens, _), first) in enumerate(zip(runs, firsts))
     ]
     stored = [[compressed(block) if codec else block for block in run] for run in blocks]
-    size = 32 + 64 + 8 * 4 + 4 * LAYERS + sum(16 + 4 * len(tokens) for tokens, _ in runs)
+    size = 32 + 64 + 8 * 4 + 4 * LAYERS + sum(16 + 4 * len(tokens) for tokens, _ in runs) + 4 * len(lost)
     size += sum((12 if codec else 8) * len(run) for run in blocks) + len(METADATA)
     end, offsets = 64 + size, []
     for run in stored:
-        offsets.append(-(-end // 4096) * 4096)
+        offsets.append(-(-end // 4096) * 4096 if run else end)
         end = offsets[-1] + sum(map(len, run))
     header = FINGERPRINT + OBJECT_HASH
     header += struct.pack("<8I", LAYERS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS, 2, codec, len(runs), len(METADATA))
-    header += struct.pack("<2i", *WINDOWS)
+    header += struct.pack("<2i", *windows)
     for (tokens, position), offset in zip(runs, offsets):
         header += struct.pack("<IiQ", len(tokens), position, offset)
+    header += struct.pack(f"<{len(lost)}i", *lost)
     for tokens, _ in runs:
         header += struct.pack(f"<{len(tokens)}i", *tokens)
     header += b"".join(struct.pack("<Q", checksum(block)) for run in blocks for block in run)
@@ -119,7 +129,7 @@ def kv_file(codec, runs):
         header += b"".join(struct.pack("<I", len(block)) for run in stored for block in run)
     header += METADATA
     assert len(header) == size
-    file = bytearray(preamble(b"KV", end, header) + header)
+    file = bytearray(preamble(b"KV", end, header, 2 if lost else 1) + header)
     for run, offset in zip(stored, offsets):
         file += bytes(offset - len(file)) + b"".join(run)
     return bytes(file), size
@@ -129,14 +139,17 @@ def write(folder, name, ending, file, header_bytes):
     """The golden file, and as seeds the whole file and one to be sealed."""
     corpus = CORPUS / folder
     corpus.mkdir(parents=True, exist_ok=True)
-    (HERE / f"v1_{name}{ending}").write_bytes(file)
+    version = file[8]
+    (HERE / f"v{version}_{name}{ending}").write_bytes(file)
     (corpus / name).write_bytes(b"\0" + file)
-    (corpus / f"{name}_sealed").write_bytes(b"\1" + struct.pack("<H", header_bytes) + file[64:])
+    (corpus / f"{name}_sealed").write_bytes(bytes([version]) + struct.pack("<H", header_bytes) + file[64:])
 
 
 def main():
     for name, codec, runs in (("raw", 0, RUNS), ("planes", 1, RUNS), ("metadata", 0, [])):
         write("kv_file", name, ".qkv", *kv_file(codec, runs))
+    lost = [blocks for _, _, blocks in LOST_RUNS]
+    write("kv_file", "lost", ".qkv", *kv_file(0, [run[:2] for run in LOST_RUNS], lost, LOST_WINDOWS))
     write("weights_file", "weights", ".qw", *weights_file())
 
 

@@ -1,0 +1,348 @@
+// Sequences that have run past the sliding window of their model, in files and checkpoints: what
+// the window has freed is saved as tokens. The oracle is the sequence that never stopped, bit for
+// bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ios>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv_rows.h"
+#include "quire/api/test_support.h"
+#include "quire/base/ids.h"
+#include "quire/base/json.h"
+#include "quire/checkpoints.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+#include "quire/store.h"
+#include "quire/types.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string mistral = source_path("tests/golden/model/mistral_window");  // 16 tokens
+const std::string phi3 = source_path("tests/golden/model/phi3");               // 40 tokens
+const std::string alternating = source_path("tests/golden/model/qwen2_window");
+
+LLM open(const std::string& model, std::int32_t block_tokens = 8, bool prefix_cache = true) {
+  return LLM::open(model,
+                   here({.block_tokens = block_tokens, .threads = 1, .prefix_cache = prefix_cache}))
+      .value();
+}
+
+// The golden models have few tokens.
+Ids prompt(std::size_t count, std::uint32_t seed = 1) {
+  Ids ids = some_ids(count, seed);
+  for (TokenId& id : ids) {
+    id = 20 + id % 100;
+  }
+  return ids;
+}
+
+SamplingParams seeded(std::int32_t max_tokens) {
+  return {.repetition_penalty = 1.1, .max_tokens = max_tokens, .ignore_eos = true, .seed = 7};
+}
+
+std::vector<char> bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::int64_t lost_blocks(const Sequence& sequence) {
+  const std::vector<std::int32_t> blocks = sequence.blocks().value().block_ids();
+  return std::ranges::count(blocks, -1);
+}
+
+class LostBlocks : public testing::Test {
+ protected:
+  [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
+
+  // A sequence of so many tokens in a file.
+  void save(const std::string& model, std::size_t tokens) const {
+    LLM llm = open(model);
+    ASSERT_TRUE(llm.sequence(prompt(tokens)).value().save(file()).ok());
+  }
+
+  using Edit = std::function<void(kv_store::KVFileContent&, base::json::object&,
+                                  std::vector<std::vector<BlockId>>&)>;
+  // Writes the file anew with what `edit` makes of its content, its metadata and its blocks.
+  void rewrite(const Edit& edit) const {
+    kv_store::KVFileContent content;
+    std::optional<kv_store::PagedStore> shelves;
+    std::vector<std::vector<BlockId>> blocks(1);
+    {
+      const auto saved = kv_store::KVFile::open(file()).value();
+      content = saved.content();
+      const kv_store::SavedRun& run = content.runs[0];
+      const auto count = run.num_blocks_with_kv(content.geometry.block_tokens);
+      shelves = kv_store::PagedStore::create(content.geometry, count).value();
+      for (std::int32_t i = 0; i < count; ++i) {
+        blocks[0].push_back({i});
+      }
+      for (int layer = 0; layer < content.geometry.layers; ++layer) {
+        ASSERT_TRUE(saved.read_layer(0, layer, run.lost_blocks, blocks[0], *shelves).ok());
+      }
+    }
+    auto metadata = base::parse_json(content.metadata_json, "metadata").value().as_object();
+    edit(content, metadata, blocks);
+    content.metadata_json = base::json::serialize(metadata);
+    const Status written = kv_store::write_kv_file(file(), content, *shelves, blocks);
+    ASSERT_TRUE(written.ok()) << written.error().message;
+  }
+
+  // What `llm` loads is `sequence`, which goes on too.
+  void expect_goes_on(LLM& llm, Sequence& sequence) const {
+    Sequence loaded = llm.load_sequence(file()).value();
+    EXPECT_EQ(stat(llm, "tokens_computed"), 0);
+    EXPECT_EQ(loaded.tokens(), sequence.tokens());
+    EXPECT_EQ(loaded.grade(), ReuseGrade::kExact);
+    EXPECT_EQ(stat(llm, "blocks_in_use"),
+              std::ssize(loaded.blocks()->block_ids()) - lost_blocks(loaded));
+    expect_same_kv(loaded, sequence);
+    const std::string again = folder_ / "again.qkv";
+    ASSERT_TRUE(loaded.save(again).ok());
+    EXPECT_EQ(bytes_of(again), bytes_of(file()));
+    EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
+    EXPECT_EQ(loaded.generate(seeded(64))->token_ids, sequence.generate(seeded(64))->token_ids);
+    expect_same_kv(loaded, sequence);
+  }
+
+  static void expect_same_kv(const Sequence& loaded, const Sequence& sequence) {
+    EXPECT_EQ(lost_blocks(loaded), lost_blocks(sequence));
+    if (!on_gpu()) {
+      EXPECT_EQ(kv_rows(loaded, 0, 500), kv_rows(sequence, 0, 500));
+    }
+  }
+
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
+};
+
+TEST_F(LostBlocks, SavedAndLoadedASequenceGoesOnAsOneThatNeverStopped) {
+  for (const std::string& model : {mistral, phi3}) {
+    for (const std::int32_t block_tokens : {1, 3, 8, 32}) {
+      for (const std::size_t tokens : {17, 40, 79, 80, 81, 82, 145}) {
+        SCOPED_TRACE(testing::Message() << model << " " << block_tokens << " " << tokens);
+        LLM llm = open(model, block_tokens);
+        Sequence sequence = llm.sequence(prompt(tokens)).value();
+        ASSERT_TRUE(sequence.generate(seeded(5)).ok());
+        ASSERT_TRUE(sequence.save(file()).ok());
+        LLM other = open(model, block_tokens, tokens % 2 == 0);
+        expect_goes_on(other, sequence);
+        EXPECT_EQ(stat(other, "blocks_in_use"), 0);
+      }
+    }
+  }
+}
+
+TEST_F(LostBlocks, AFileHasTheKvOfTheWindowAlone) {
+  save(mistral, 60);
+  const auto short_file = bytes_of(file()).size();
+  save(mistral, 460);
+  EXPECT_EQ(bytes_of(file())[8], 2) << "an older build refuses it by its version";
+  EXPECT_EQ(bytes_of(file()).size(), short_file);
+  const auto opened = kv_store::KVFile::open(file()).value();
+  EXPECT_EQ(opened.content().runs[0].lost_blocks, (459 - 16 + 1) / 8);
+  save(mistral, 16);
+  EXPECT_EQ(bytes_of(file())[8], 1) << "what has lost nothing is a file as ever";
+  save(alternating, 300);
+  EXPECT_EQ(bytes_of(file())[8], 1) << "with a layer that sees all of it nothing is freed";
+}
+
+TEST_F(LostBlocks, APoolOfTheWindowsSizeHasRoomForALoadedSequence) {
+  save(mistral, 400);
+  const std::int64_t block_bytes = static_cast<std::int64_t>(stat(open(mistral), "block_bytes"));
+  LLM llm = LLM::open(mistral,
+                      here({.block_tokens = 8, .kv_budget_bytes = 5 * block_bytes, .threads = 1}))
+                .value();
+  Sequence loaded = llm.load_sequence(file()).value();
+  LLM whole = open(mistral);
+  EXPECT_EQ(loaded.generate(seeded(64))->token_ids,
+            whole.generate(prompt(400), seeded(64))->token_ids);
+}
+
+TEST_F(LostBlocks, ForksAndRollbacksOfALoadedSequenceAreThoseOfTheSaved) {
+  LLM llm = open(mistral);
+  Sequence sequence = llm.sequence(prompt(90)).value();
+  ASSERT_TRUE(sequence.generate(seeded(20)).ok());
+  ASSERT_TRUE(sequence.save(file()).ok());
+  LLM other = open(mistral);
+  {
+    Sequence loaded = other.load_sequence(file()).value();
+    const Mark mark = loaded.checkpoint().value();
+    for (const std::int64_t length : {109, 104, 93, 40, 7, 1}) {
+      Sequence fork = loaded.fork().value();
+      Sequence same = sequence.fork().value();
+      ASSERT_TRUE(fork.rollback_to(length).ok()) << length;
+      ASSERT_TRUE(same.rollback_to(length).ok()) << length;
+      EXPECT_EQ(fork.logits().value(), same.logits().value()) << length;
+      EXPECT_EQ(fork.generate(seeded(30))->token_ids, same.generate(seeded(30))->token_ids);
+    }
+    const Ids next = loaded.generate(seeded(40))->token_ids;
+    ASSERT_TRUE(loaded.rollback(mark).ok());
+    EXPECT_EQ(loaded.generate(seeded(40))->token_ids, next);
+    EXPECT_EQ(sequence.generate(seeded(40))->token_ids, next);
+    ASSERT_TRUE(loaded.replace(100, 103, prompt(5, 9)).ok());
+    ASSERT_TRUE(sequence.replace(100, 103, prompt(5, 9)).ok());
+    EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
+    const auto refused = loaded.replace(3, 5, {}, {}, EditMode::kApproximate);
+    EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
+  }
+  EXPECT_EQ(stat(other, "blocks_in_use"), 0);
+}
+
+TEST_F(LostBlocks, NoPromptFindsKvThatALostBeginningStandsBefore) {
+  LLM llm = open(mistral);
+  const Ids ids = prompt(90);
+  ASSERT_TRUE(llm.sequence(ids).value().save(file()).ok());
+  LLM other = open(mistral);
+  Sequence loaded = other.load_sequence(file()).value();
+  for (const std::int32_t more : {1, 9}) {
+    ASSERT_TRUE(loaded.generate(seeded(more)).ok());
+    const Ids all = loaded.tokens();
+    // Also one that begins with the first block that is there.
+    for (std::ptrdiff_t first = 0; first < std::ssize(all) - 8; first += 8) {
+      const Ids rest(all.begin() + first, all.end());
+      const GenerationOutput warm = other.generate(rest, seeded(8)).value();
+      EXPECT_EQ(warm.usage.cached_tokens, 0) << first;
+      EXPECT_EQ(warm.token_ids, llm.generate(rest, seeded(8))->token_ids) << first;
+      ASSERT_TRUE(other.clear_prefix_cache().ok());  // but for what `loaded` holds
+    }
+  }
+  ASSERT_TRUE(other.generate(ids, seeded(1)).ok());
+  const Sequence again = other.load_sequence(file()).value();
+  EXPECT_EQ(again.tokens(), ids);
+  EXPECT_GT(other.generate(ids, seeded(1))->usage.cached_tokens, 0);
+}
+
+TEST_F(LostBlocks, BehindSeveralRunsTheOwnOneIsSavedWithoutWhatItLost) {
+  LLM llm = open(mistral);
+  const Sequence first = llm.sequence(prompt(9, 2)).value();
+  const Sequence second = llm.sequence(prompt(12, 3)).value();
+  const std::vector<BlockList> lists = {first.blocks().value(), second.blocks().value()};
+  Sequence sequence = llm.sequence(BlockList::join(lists), prompt(60, 4)).value();
+  ASSERT_GT(lost_blocks(sequence), 0);
+  ASSERT_TRUE(sequence.save(file()).ok());
+  LLM other = open(mistral);
+  {
+    Sequence loaded = other.load_sequence(file()).value();
+    EXPECT_EQ(loaded.grade(), ReuseGrade::kApproximate);
+    EXPECT_EQ(loaded.tokens(), sequence.tokens());
+    EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
+    const Status refused = sequence.rollback_to(40);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(loaded.rollback_to(40).error().message, refused.error().message);
+    EXPECT_EQ(loaded.generate(seeded(64))->token_ids, sequence.generate(seeded(64))->token_ids);
+  }
+  EXPECT_EQ(stat(other, "blocks_in_use"), 0);
+}
+
+TEST_F(LostBlocks, KvOfOtherKernelsIsGradedAndSharedWithNobody) {
+  save(mistral, 90);
+  rewrite([](auto&, base::json::object& metadata, auto&) { metadata["kernels"] = "others"; });
+  LLM llm = open(mistral);
+  LLM cold = open(mistral);
+  const Ids ids = prompt(90);
+  ASSERT_TRUE(llm.generate(ids, seeded(1)).ok());  // all of it is cached
+  {
+    Sequence loaded = llm.load_sequence(file()).value();
+    EXPECT_EQ(loaded.grade(), ReuseGrade::kEqualMath);
+    const std::string again = folder_ / "again.qkv";
+    ASSERT_TRUE(loaded.save(again).ok());
+    EXPECT_EQ(llm.load_sequence(again)->grade(), ReuseGrade::kEqualMath);
+    EXPECT_EQ(loaded.rollback_to(50).error().code, ErrorCode::kInvalidArgument);
+    ASSERT_TRUE(llm.clear_prefix_cache().ok());
+    EXPECT_EQ(loaded.generate(seeded(64))->token_ids, cold.generate(ids, seeded(64))->token_ids);
+    EXPECT_EQ(llm.generate(loaded.tokens(), seeded(1))->usage.cached_tokens, 0);
+  }
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+}
+
+TEST_F(LostBlocks, AStrangersFileThatHasLostWhatIsNeededIsRefused) {
+  LLM llm = open(mistral);
+  const auto refused = [&](const char* why, std::size_t tokens, const Edit& edit) {
+    save(mistral, tokens);
+    rewrite(edit);
+    const auto loaded = llm.load_sequence(file());
+    ASSERT_FALSE(loaded.ok()) << why;
+    EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt) << why;
+    EXPECT_THAT(loaded.error().message, HasSubstr(why));
+    EXPECT_EQ(stat(llm, "blocks_in_use"), 0) << why;
+  };
+  refused("has lost its first 10 blocks", 90, [](auto& content, auto&, auto& blocks) {
+    ++content.runs[0].lost_blocks;
+    blocks[0].erase(blocks[0].begin());
+  });
+  refused("only the last run", 90, [](auto& content, base::json::object& metadata, auto&) {
+    metadata["ranks"] = base::json::array{base::json::array{0, 0}};
+    metadata["stored_from"] = base::json::array{0};
+    metadata["own_position"] = content.runs[0].tokens.size();
+  });
+  // The KV of the last token would have to be given up, before which the window sees more.
+  for (std::size_t tokens = 82; tokens < 90; ++tokens) {
+    refused("tail", tokens, [&](auto&, base::json::object& metadata, auto&) {
+      metadata["tail"] = base::json::array{};
+    });
+  }
+}
+
+TEST_F(LostBlocks, CheckpointsFollowTheWindowAndAnotherLlmGoesOn) {
+  const std::string store = folder_ / "store";
+  LLM llm = open(mistral);
+  Sequence sequence = llm.sequence(prompt(10)).value();
+  CheckpointManager manager = CheckpointManager::open(llm, store, {.keep = 2}).value();
+  for (int turn = 0; turn < 12; ++turn) {
+    ASSERT_TRUE(sequence.generate(seeded(23)).ok());
+    Sequence fork = sequence.fork().value();
+    ASSERT_TRUE(fork.append(prompt(5, 8)).ok());
+    const std::vector<NamedSequence> both = {{"main", &sequence}, {"fork", &fork}};
+    ASSERT_TRUE(manager.save(both).ok());
+    for (const bool wait : {true, false}) {
+      LLM other = open(mistral);
+      auto loaded = CheckpointManager::open(other, store)->load("", {}, {.wait = wait}).value();
+      EXPECT_EQ(stat(other, "tokens_computed"), 0);
+      EXPECT_EQ(loaded[0].sequence.tokens(), sequence.tokens());
+      EXPECT_EQ(lost_blocks(loaded[0].sequence), lost_blocks(sequence));
+      EXPECT_EQ(loaded[0].sequence.logits().value(), sequence.logits().value());
+      EXPECT_EQ(loaded[0].sequence.generate(seeded(64))->token_ids,
+                sequence.fork()->generate(seeded(64))->token_ids);
+      EXPECT_EQ(loaded[1].sequence.generate(seeded(9))->token_ids,
+                fork.fork()->generate(seeded(9))->token_ids);
+      loaded.clear();
+      EXPECT_EQ(stat(other, "blocks_in_use"), 0);
+    }
+  }
+  ASSERT_TRUE(manager.compact(manager.list()->front().name).ok());
+  // By way of a file, into another store.
+  const std::string entry = manager.list()->front().name, moved = folder_ / "moved.qke";
+  ASSERT_TRUE(Store::open(store)->export_entry(entry, moved).ok());
+  const std::string elsewhere = folder_ / "elsewhere";
+  ASSERT_TRUE(Store::open(elsewhere, {.create = true})->import_entry(moved).ok());
+  for (const StoreObject& object : Store::open(elsewhere)->verify().value()) {
+    EXPECT_EQ(object.state, "ok") << object.message;
+  }
+  LLM other = open(mistral);
+  auto loaded = CheckpointManager::open(other, elsewhere)->load(entry).value();
+  EXPECT_EQ(loaded[0].sequence.generate(seeded(64))->token_ids,
+            sequence.generate(seeded(64))->token_ids);
+}
+
+}  // namespace
+}  // namespace quire
