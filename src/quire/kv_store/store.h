@@ -31,6 +31,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
@@ -151,8 +152,8 @@ class Store {
   [[nodiscard]] Status export_entry(std::string_view key, std::string_view tenant,
                                     const std::filesystem::path& path) const;
   // Puts the objects and the entry of such a file under `tenant`; the entry as imported. Everything
-  // is verified before anything becomes visible. Whoever made the file is trusted for what its KV
-  // says. kCorrupt for a damaged file.
+  // is verified before anything is written. Whoever made the file is trusted for what its KV says.
+  // kCorrupt, naming it, for a damaged file. Cost: two passes over it, the second copies.
   [[nodiscard]] Result<Entry> import_entry(const std::filesystem::path& path,
                                            std::string_view tenant);
 
@@ -210,10 +211,9 @@ class Store {
   [[nodiscard]] std::int64_t remove_temporaries() const;
   [[nodiscard]] Status export_object(const std::string& hash, const NewFile& to,
                                      std::int64_t offset, std::int64_t bytes) const;
-  // Copies `bytes` from `offset` of an entry file and verifies the copy before it gets its name.
-  [[nodiscard]] Status import_object(const Descriptor& from, const std::filesystem::path& path,
-                                     std::int64_t offset, std::int64_t bytes,
-                                     const std::string& hash);
+  // Copies a part of the entry file `path` and verifies the copy before it gets its name.
+  [[nodiscard]] Status import_object(const Descriptor& from, const FilePart& part,
+                                     const std::string& hash, const std::filesystem::path& path);
 
   Folder folder_;
   Folder objects_;
@@ -226,6 +226,9 @@ class Store {
 // What `put` gives, which puts objects and then the entry that names them: again, a few times at
 // most, where others took one of them meanwhile (kNotFound).
 template <class Put>
+// Whether Store::import_entry would take the file: every byte is looked at. Its errors, naming it.
+[[nodiscard]] Status check_entry_file(const std::filesystem::path& path);
+
 auto put_until_there(Put put) -> decltype(put()) {
   constexpr int kAttempts = 4;
   auto done = put();
