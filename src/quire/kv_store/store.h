@@ -200,6 +200,8 @@ class Store {
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
   [[nodiscard]] Status wipe_object(const std::string& hash) const;
   // Removes those of `hashes` that no entry names, under the write lock.
+  [[nodiscard]] Status check_object(const std::string& hash) const;
+  [[nodiscard]] Result<bool> is_missing(const std::string& hash) const;
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
   // `keep`: the entry that stays whatever its size; null: none.
   [[nodiscard]] Status expire_and_evict(
