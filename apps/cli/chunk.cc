@@ -307,7 +307,11 @@ Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
   } catch (const CLI::CallForHelp&) {
     return ScriptAction([help = help_of(app)](ScriptSession&) { return print(help); });
   } catch (const CLI::ParseError& error) {
-    return {ErrorCode::kInvalidArgument, usage_message(error, first)};
+    const CLI::App* const chunk = app.get_subcommand("chunk");
+    const bool alone =
+        chunk->parsed() && chunk->get_subcommands().empty() && chunk->remaining_size() == 0;
+    return {ErrorCode::kInvalidArgument,
+            alone ? std::string("chunk wants ") + kChunkWords : usage_message(error, first)};
   }
   return action;
 }

@@ -1,5 +1,5 @@
 // The commands of `quire script` on one model, whose chunks live as long as the process:
-// chunk add/list/show/pin/rm/clear/stats, compose, run.
+// chunk add/list/show/pin/rm/clear, compose, run.
 #pragma once
 
 #include <functional>
@@ -20,6 +20,8 @@ struct ScriptSession {
 };
 
 // What a command does once it is parsed.
+inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
+
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
 // A command as a line, or as its words. Wrong usage is kInvalidArgument. `format`: of commands that

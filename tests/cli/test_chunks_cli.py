@@ -91,6 +91,10 @@ class ScriptTest(unittest.TestCase):
             for mode in ("", " --mode anchored", " --mode exact"):
                 self.assert_refused(f"compose keeper ada trade {option}{mode}", 2, "belongs to --mode blend")
         self.assert_refused("run --chunk keeper --chunk ada --chunk trade --recompute 0.3", 2, "belongs to --mode blend")
+        for alone in ("chunk", "  chunk ", "chunk --help-me"):
+            self.assert_refused(alone, 2, "add|list|show|pin|rm|clear" if "-" not in alone else "help-me")
+        for command in ("compose keeper ada trade", "run --chunk keeper --chunk ada --chunk trade"):
+            self.assert_refused(command + " --without-system", 2, "--without-system stands beside a system chunk")
 
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
