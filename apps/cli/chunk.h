@@ -16,12 +16,13 @@ namespace quire::cli {
 struct ScriptSession {
   ChunkedLLM llm;
   Interrupts& interrupts;
-  bool interrupted = false;  // a request of it, by Ctrl-C
+  bool adds_to_store = false;  // what adds a chunk fails unless it is saved
+  bool interrupted = false;    // a request of it, by Ctrl-C
 };
 
-// What a command does once it is parsed.
 inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 
+// What a command does once it is parsed.
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
 // A command as a line, or as its words. Wrong usage is kInvalidArgument. `format`: of commands that

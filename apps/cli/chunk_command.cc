@@ -64,7 +64,8 @@ int run(StoredOptions options) {
   if (!llm.ok()) {
     return fail(llm.error());
   }
-  ScriptSession session{.llm = std::move(llm).value(), .interrupts = interrupts};
+  ScriptSession session{
+      .llm = std::move(llm).value(), .interrupts = interrupts, .adds_to_store = true};
   const Status done = (*action)(session);
   if (!done.ok()) {
     return fail_options(done.error());

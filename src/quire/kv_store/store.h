@@ -86,6 +86,8 @@ class Store {
                                           StoreOptions options = {});
 
   [[nodiscard]] bool read_only() const { return options_.read_only; }
+  // kIo naming the store when it is open read-only.
+  [[nodiscard]] Status check_writable() const;
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path; }
   [[nodiscard]] std::int64_t now_ms() const { return options_.now_ms(); }
 
@@ -176,7 +178,6 @@ class Store {
   };
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
-  [[nodiscard]] Status check_writable() const;
   // Makes an index in `beside` of those that have all their objects in `folder`; how many.
   [[nodiscard]] static Result<std::int64_t> make_index(const Folder& folder, const Folder& beside,
                                                        const std::vector<Entry>& entries);
@@ -199,9 +200,9 @@ class Store {
       const std::function<void(const Folder&, const std::string&)>& visit) const;
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
   [[nodiscard]] Status wipe_object(const std::string& hash) const;
-  // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status check_object(const std::string& hash) const;
   [[nodiscard]] Result<bool> is_missing(const std::string& hash) const;
+  // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
   // `keep`: the entry that stays whatever its size; null: none.
   [[nodiscard]] Status expire_and_evict(
@@ -225,12 +226,12 @@ class Store {
   std::optional<std::int64_t> room_;  // bytes that may be written before max_bytes is looked at
 };
 
-// What `put` gives, which puts objects and then the entry that names them: again, a few times at
-// most, where others took one of them meanwhile (kNotFound).
-template <class Put>
 // Whether Store::import_entry would take the file: every byte is looked at. Its errors, naming it.
 [[nodiscard]] Status check_entry_file(const std::filesystem::path& path);
 
+// What `put` gives, which puts objects and then the entry that names them: again, a few times at
+// most, where others took one of them meanwhile (kNotFound).
+template <class Put>
 auto put_until_there(Put put) -> decltype(put()) {
   constexpr int kAttempts = 4;
   auto done = put();
