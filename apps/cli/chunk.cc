@@ -52,7 +52,8 @@ json::object describe(const ChunkInfo& chunk, bool whole) {
                       {"priority", chunk.priority},
                       {"anchor", or_null(chunk.anchor)},
                       {"num_variants", chunk.num_variants},
-                      {"memory_bytes", chunk.memory_bytes}};
+                      {"memory_bytes", chunk.memory_bytes},
+                      {"saved", chunk.saved}};
   object["ttl_seconds"] =
       chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
   object[whole ? "content" : "content_preview"] = whole ? chunk.content : preview(chunk.content);
@@ -128,6 +129,9 @@ Status add(ScriptSession& session, AddOptions& options) {
     QUIRE_TRY(options.chunk.content, read_text(*options.file));
   }
   QUIRE_TRY(const std::string id, session.llm.register_chunk(options.chunk));
+  if (session.adds_to_store) {
+    QUIRE_TRY_STATUS(session.llm.flush_store());
+  }
   QUIRE_TRY(const ChunkInfo chunk, session.llm.get_chunk(id));
   return options.format == Format::kJson ? print_json(describe(chunk, false)) : print(id + "\n");
 }
@@ -307,7 +311,11 @@ Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
   } catch (const CLI::CallForHelp&) {
     return ScriptAction([help = help_of(app)](ScriptSession&) { return print(help); });
   } catch (const CLI::ParseError& error) {
-    return {ErrorCode::kInvalidArgument, usage_message(error, first)};
+    const CLI::App* const chunk = app.get_subcommand("chunk");
+    const bool alone =
+        chunk->parsed() && chunk->get_subcommands().empty() && chunk->remaining_size() == 0;
+    return {ErrorCode::kInvalidArgument,
+            alone ? std::string("chunk wants ") + kChunkWords : usage_message(error, first)};
   }
   return action;
 }

@@ -1,5 +1,5 @@
 // The commands of `quire script` on one model, whose chunks live as long as the process:
-// chunk add/list/show/pin/rm/clear/stats, compose, run.
+// chunk add/list/show/pin/rm/clear, compose, run.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,11 @@ namespace quire::cli {
 struct ScriptSession {
   ChunkedLLM llm;
   Interrupts& interrupts;
-  bool interrupted = false;  // a request of it, by Ctrl-C
+  bool adds_to_store = false;  // what adds a chunk fails unless it is saved
+  bool interrupted = false;    // a request of it, by Ctrl-C
 };
+
+inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 
 // What a command does once it is parsed.
 using ScriptAction = std::function<Status(ScriptSession&)>;

@@ -32,7 +32,7 @@ Result<std::string> take_model(std::vector<std::string>& words) {
   const std::size_t place = words.front() == "chunk" ? 2 : 1;
   if (words.size() <= place) {
     return {ErrorCode::kInvalidArgument,
-            "give " + std::string(place == 2 ? "add|list|show|pin|rm|clear and " : "") + "MODEL"};
+            "give " + (place == 2 ? kChunkWords + std::string(" and ") : "") + "MODEL"};
   }
   const auto model = words.begin() + static_cast<std::ptrdiff_t>(place);
   std::string name = *model;
@@ -64,7 +64,8 @@ int run(StoredOptions options) {
   if (!llm.ok()) {
     return fail(llm.error());
   }
-  ScriptSession session{.llm = std::move(llm).value(), .interrupts = interrupts};
+  ScriptSession session{
+      .llm = std::move(llm).value(), .interrupts = interrupts, .adds_to_store = true};
   const Status done = (*action)(session);
   if (!done.ok()) {
     return fail_options(done.error());
@@ -92,7 +93,7 @@ void add_stored(CLI::App& app, Action& action, const std::string& name, const st
 
 void add_chunk(CLI::App& app, Action& action) {
   add_stored(app, action, "chunk",
-             "Chunks in a store: chunk add|list|show|pin|rm|clear MODEL ... --store DIR");
+             std::string("Chunks in a store: chunk ") + kChunkWords + " MODEL ... --store DIR");
 }
 
 void add_compose(CLI::App& app, Action& action) {

@@ -119,6 +119,10 @@ Result<CompositionSpec> resolve(ChunkedLLM& llm, const ComposeOptions& options) 
     }
     place = chunk.chunk_id;
   }
+  if (spec.without_system && !spec.system_chunk_id.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            "--without-system stands beside a system chunk; leave one of them out"};
+  }
   if (options.query && !spec.query_chunk_id.empty()) {
     return {ErrorCode::kInvalidComposition, "give either the query's text or a query chunk"};
   }

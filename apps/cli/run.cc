@@ -110,13 +110,8 @@ Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interru
 }
 
 // A question that is given as text does not stay in the store, unless it was there.
-Result<Generation> generate_from_chunks(const RunOptions& options, Interrupts& interrupts) {
-  ComposeOptions composing = options.composing;
-  if (options.prompt.has_value() || options.prompt_file.has_value()) {
-    QUIRE_TRY(composing.query, prompt_text(options));
-  }
-  QUIRE_TRY(ChunkedLLM llm,
-            load_chunked(options.model, options.engine, options.chunks, options.verbose));
+Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& composing,
+                                        const RunOptions& options, Interrupts& interrupts) {
   QUIRE_TRY(const auto before, llm.list_chunks(ChunkType::kQuery));
   QUIRE_TRY(const CompositionSpec spec, resolve(llm, composing));
   const bool known =
@@ -132,9 +127,6 @@ Result<Generation> generate_from_chunks(const RunOptions& options, Interrupts& i
 }
 
 Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
-  if (takes_chunks(options)) {
-    return generate_from_chunks(options, interrupts);
-  }
   std::string text;
   if (options.prompt_ids.empty()) {
     QUIRE_TRY(text, prompt_text(options));
@@ -144,16 +136,8 @@ Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
   return follow_to_stdout(llm, std::move(stream), interrupts, options.format);
 }
 
-int run(const RunOptions& options) {
-  if (const Status valid = validate(options); !valid.ok()) {
-    return fail_options(valid.error());
-  }
-  Interrupts interrupts;
-  const auto generation = generate(options, interrupts);
-  if (!generation.ok()) {
-    return fail(generation.error());
-  }
-  const GenerationOutput& output = generation.value().output;
+int finish(const RunOptions& options, const Generation& generation) {
+  const GenerationOutput& output = generation.output;
   const Status written =
       options.format == Format::kJson ? print_json(to_json(output)) : print("\n");
   if (!written.ok()) {
@@ -162,7 +146,37 @@ int run(const RunOptions& options) {
   if (options.verbose) {
     note(summary(output));
   }
-  return generation.value().interrupted ? kExitInterrupted : kExitOk;
+  return generation.interrupted ? kExitInterrupted : kExitOk;
+}
+
+int run_chunks(const RunOptions& options, Interrupts& interrupts) {
+  ComposeOptions composing = options.composing;
+  if (options.prompt.has_value() || options.prompt_file.has_value()) {
+    auto text = prompt_text(options);
+    if (!text.ok()) {
+      return fail(text.error());
+    }
+    composing.query = std::move(text).value();
+  }
+  auto llm = load_chunked(options.model, options.engine, options.chunks, options.verbose);
+  if (!llm.ok()) {
+    return fail(llm.error());
+  }
+  // As of the other commands on chunks, a name that means several is wrong usage.
+  const auto generation = generate_from_chunks(*llm, composing, options, interrupts);
+  return generation.ok() ? finish(options, *generation) : fail_options(generation.error());
+}
+
+int run(const RunOptions& options) {
+  if (const Status valid = validate(options); !valid.ok()) {
+    return fail_options(valid.error());
+  }
+  Interrupts interrupts;
+  if (takes_chunks(options)) {
+    return run_chunks(options, interrupts);
+  }
+  const auto generation = generate(options, interrupts);
+  return generation.ok() ? finish(options, *generation) : fail(generation.error());
 }
 
 // Chunks of a store in place of a prompt, with how they are composed.

@@ -87,9 +87,9 @@ int run(const ScriptOptions& options) {
 }  // namespace
 
 void add_script(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
-      "script",
-      "Do commands from a file or a pipe: chunk add|list|show|pin|rm|clear, compose, run");
+  CLI::App* command =
+      app.add_subcommand("script", std::string("Do commands from a file or a pipe: chunk ") +
+                                       kChunkWords + ", compose, run");
   auto options = std::make_shared<ScriptOptions>();
   add_model(*command, options->model);
   command->add_option("FILE", options->file, "file with one command a line; without it stdin");

@@ -203,8 +203,21 @@ Result<bool> pin(Store& store, const Options& options) {
       store, options, [&](const StoreEntry& entry) { return store.pin(entry.key, !options.off); });
 }
 
+// No store is made for what is refused.
+Result<Store> open_for_import(const Options& options) {
+  StoreOptions there = options.store;
+  there.create = false;
+  auto store = Store::open(options.folder, there);
+  if (!store.ok()) {
+    QUIRE_TRY_STATUS(Store::check_entry_file(options.file));
+    store = Store::open(options.folder, options.store);
+  }
+  return store;
+}
+
 int run(const Options& options, Work work) {
-  auto store = Store::open(options.folder, options.store);
+  auto store =
+      work == &import_entry ? open_for_import(options) : Store::open(options.folder, options.store);
   if (!store.ok()) {
     return fail(store.error());
   }

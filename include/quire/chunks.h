@@ -72,7 +72,8 @@ struct ChunkCacheOptions {
   std::string salt;                  // tenant: equal chunks of two salts are two chunks; also of
                                      // requests that bring none (RequestOptions::salt)
   std::string store;  // a directory: registered chunks are written there, and those of earlier
-                      // processes are found there, without a prefill (docs/store-format.md)
+                      // processes are found there, without a prefill (docs/store-format.md). Where
+                      // it may not be written to, new chunks stay in memory: see LLM::remarks
   std::int64_t max_store_bytes = 0;  // of the store; 0: no limit. Registering then evicts what was
                                      // used least recently
   bool compress_store = false;       // smaller, slower (docs/store-format.md)
@@ -114,6 +115,7 @@ struct ChunkInfo {
   std::string anchor;             // "" : none
   std::int64_t num_variants = 0;  // anchors under which KV is there
   std::int64_t memory_bytes = 0;  // of the blocks that it holds
+  bool saved = false;             // in the store: other processes find it
 };
 
 struct ChunkUpdate {
@@ -249,6 +251,7 @@ class QUIRE_API ChunkedLLM {
   // `metadata_filter_json`: an object whose pairs must all be there.
   [[nodiscard]] Result<std::vector<ChunkInfo>> list_chunks(
       std::optional<ChunkType> type = {}, std::string_view metadata_filter_json = "{}") const;
+  // kIo, and it stays as it was, where it is saved and the store cannot be written.
   [[nodiscard]] Result<ChunkInfo> update_chunk(const std::string& chunk_id,
                                                const ChunkUpdate& update);
   // Unknown from now on; its blocks return with its last user. False when it was not there. `wipe`:
@@ -256,13 +259,14 @@ class QUIRE_API ChunkedLLM {
   // written.
   [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id, bool wipe = false);
   // Deletes all (of a type) that no request uses, those that are only in the store too; returns
-  // how many.
+  // how many. kIo, and nothing is deleted, where some are saved in a store that is read-only.
   [[nodiscard]] Result<std::int64_t> clear_chunks(std::optional<ChunkType> type = {});
   // Deletes those without use for so long, pinned ones and those in use apart.
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
   [[nodiscard]] Result<ChunkStats> chunk_stats() const;
   // Waits until all that was registered, or computed for a composition, is in the store; the first
-  // failure to write behind a call's back since the last flush. A chunk that could not be written
+  // failure to write behind a call's back since the last flush; kIo too where something since then
+  // was not written because the store is read-only. A chunk that could not be written
   // is one of this process alone until it is registered again. Closing waits too, and tells of no
   // failure.
   [[nodiscard]] Status flush_store();

@@ -51,7 +51,8 @@ struct ContextOptions {
   // Of the store; 0: no limit. Saving evicts what was used least recently.
   std::int64_t max_store_bytes = 0;
   bool compress = false;  // what goes into the store: smaller, slower (docs/store-format.md)
-  // Whatever is computed is saved at once, mode kAnchored; else when asked, or to make room.
+  // Whatever is computed is saved at once, mode kAnchored; else when asked, or to make room. kIo
+  // for a store that is read-only.
   bool write_through = false;
 };
 

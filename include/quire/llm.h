@@ -222,7 +222,7 @@ class QUIRE_API LLM {
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;
   // What opening did not do though it was asked for, and why: packed weights that could not be
-  // kept. Usually none.
+  // kept, a store that is only read. Usually none.
   [[nodiscard]] Result<std::vector<std::string>> remarks() const;
   // As after the last finished step. kClosed when closed.
   [[nodiscard]] Result<Stats> stats() const;

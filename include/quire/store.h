@@ -96,6 +96,8 @@ class QUIRE_API Store {
   // Under the tenant of the options, without one under the empty one. What is there under its key
   // is replaced.
   [[nodiscard]] Result<StoreEntry> import_entry(const std::string& path);
+  // What import_entry would refuse of the file itself, for who has no store yet. Reads all of it.
+  [[nodiscard]] static Status check_entry_file(const std::string& path);
   // For a damaged index, with the store closed everywhere: sets it aside and makes a new one of
   // what can still be read; returns how many entries there are. kIo for what the system refuses (a
   // full disk), kUnsupported for an index of a later version: then the old one stays.

@@ -2,6 +2,7 @@
 
 Run by CTest as `test_chunks_cli.py PROGRAM MODEL`; standard library only.
 """
+import ctypes
 import json
 import os
 import subprocess
@@ -16,6 +17,12 @@ chunk add --type context --name ada "Card 7. Ada trades in apples. They live in 
 chunk add --type context --name lars 'Card 9. Lars carries a lantern.' --pin
 chunk add --type query --name trade "What does Ada trade in?"
 """
+
+
+def give_up_writing_everywhere():
+    """Of the process that begins: root may not write to a folder against its mode either."""
+    drop_from_bounding_set, dac_override = 24, 1
+    ctypes.CDLL(None).prctl(drop_from_bounding_set, dac_override, 0, 0, 0)
 
 
 def script(text, *arguments):
@@ -84,6 +91,10 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("chunk frobnicate", 2, "frobnicate")
         self.assert_refused("chunk add --type document text", 2, "document")
         self.assert_refused("chunk add --type context", 2, "TEXT")
+        for alone in ("chunk", "  chunk ", "chunk --help-me"):
+            self.assert_refused(alone, 2, "add|list|show|pin|rm|clear" if "-" not in alone else "help-me")
+        for command in ("compose keeper ada trade", "run --chunk keeper --chunk ada --chunk trade"):
+            self.assert_refused(command + " --without-system", 2, "--without-system stands beside a system chunk")
         self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
         self.assert_refused("run --chunk keeper --chunk trade --max-tokens -1", 2, "max_tokens")
         self.assert_refused('chunk add --type context --priority "" text', 2, "--priority")
@@ -186,6 +197,47 @@ class StoreTest(unittest.TestCase):
         self.assertIn("--store needs --chunk or --cache-weights", self.quire("run", MODEL, "x", code=2))
         done = subprocess.run([PROGRAM, "run", MODEL, "x", "--mode", "exact"], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, "--mode requires --chunk" in done.stderr), (2, True))
+
+    def test_a_folder_that_may_not_be_written_to_answers_and_takes_nothing(self):
+        self.add_cards()
+        before = json.loads(self.quire("chunk", "list", MODEL, "--format", "json"))
+        self.assertEqual([row["saved"] for row in before], [True, True])
+        folder = self.folder.name + "/store"
+
+        def read(*arguments, code=0, **options):
+            done = subprocess.run([PROGRAM, *arguments, "--store", folder], capture_output=True, text=True, timeout=60,
+                                  preexec_fn=give_up_writing_everywhere, **options)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn("remark: new chunks are not saved", done.stderr)
+            if code:
+                self.assertIn(f"error: the store {folder} is open read-only", done.stderr)
+            return done.stdout
+        os.chmod(folder, 0o500)
+        self.addCleanup(os.chmod, folder, 0o700)
+        chunks = ("--chunk", "keeper", "--chunk", "ada", "--temperature", "0")
+        self.assertEqual(read("run", MODEL, "Which animal does Ada keep?", *chunks), " a goose.\n")
+        lines = read("script", MODEL, input="chunk add --type query --name animal 'Which animal does Ada keep?'\n"
+                     "chunk show animal --format json\nrun --chunk keeper --chunk ada --chunk animal --temperature 0\n")
+        self.assertFalse(json.loads(lines.splitlines()[1])["saved"])
+        self.assertEqual(lines.splitlines()[2], " a goose.")
+        for refused in (("add", MODEL, "Card 9.", "--type", "context"), ("pin", MODEL, "ada"), ("rm", MODEL, "ada"),
+                        ("clear", MODEL)):
+            self.assertEqual(read("chunk", *refused, code=1), "")
+        self.assertEqual(json.loads(read("chunk", "list", MODEL, "--format", "json")), before)
+
+    def test_a_pin_of_the_store_is_shown(self):
+        self.add_cards()
+        key = json.loads(self.quire("chunk", "show", MODEL, "ada", "--format", "json"))["chunk_id"]
+        subprocess.run([PROGRAM, "store", "pin", self.folder.name + "/store", key], check=True, timeout=60)
+        self.assertTrue(json.loads(self.quire("chunk", "show", MODEL, "ada", "--format", "json"))["pinned"])
+        self.assertEqual(["pinned" in line for line in self.quire("chunk", "list", MODEL).splitlines()], [False, True])
+
+    def test_a_name_of_several_chunks_is_wrong_usage_everywhere(self):
+        self.add_cards()
+        self.quire("chunk", "add", MODEL, "Card 5. Ada keeps a hen.", "--type", "context", "--name", "ada")
+        for command in (("run", MODEL, "x", "--chunk", "keeper", "--chunk", "ada"), ("compose", MODEL, "keeper", "ada"),
+                        ("chunk", "show", MODEL, "ada"), ("chunk", "rm", MODEL, "ada")):
+            self.assertIn('"ada" means 2 chunks', self.quire(*command, code=2))
 
     def test_a_store_may_be_named_below_the_home_folder(self):
         def home(*command):

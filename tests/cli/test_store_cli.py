@@ -101,8 +101,21 @@ class StoreTest(unittest.TestCase):
         self.assertIn("2 entries", self.done("rm", other, entry["key"], code=1))
         self.done("rm", other, entry["key"], "--tenant", "t")
         self.assertEqual(len(self.json("ls", other)), 1)
-        file.write_bytes(file.read_bytes()[:-1])
-        self.assertIn("ada.qke", self.done("import", other, file, code=1))
+
+    def test_a_damaged_file_is_named_and_leaves_no_store_where_none_was(self):
+        file, empty = self.folder / "ada.qke", self.folder / "empty"
+        self.done("export", self.store, self.json("ls", self.store)[1]["key"], file)
+        whole = file.read_bytes()
+        empty.mkdir()
+        for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), b"something else", whole[:5000] + b"x" + whole[5001:]):
+            file.write_bytes(damaged)
+            for store in (self.folder / "none", empty, self.store):
+                before = sorted(self.folder.rglob("*"))
+                self.assertIn("ada.qke", self.done("import", store, file, code=1))
+                self.assertEqual([path for path in sorted(self.folder.rglob("*")) if not path.name.startswith("index.")],
+                                 [path for path in before if not path.name.startswith("index.")])
+        file.write_bytes(whole)
+        self.done("import", self.folder / "none", file)
 
     def test_verify_finds_every_damaged_object(self):
         self.assertEqual({item["state"] for item in self.json("verify", self.store)}, {"ok"})

@@ -284,7 +284,8 @@ class ChunkedLLM(LLM):
     ) -> None:
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
         template; `salt`: equal chunks of two salts are two chunks, and requests that bring none have this one; `store`:
-        a directory where registered chunks are written and those of earlier processes are found; `max_store_bytes`:
+        a directory where registered chunks are written and those of earlier processes are found (one that cannot be
+        written to is read: new chunks stay in memory); `max_store_bytes`:
         beyond it (bytes or "10GiB", 0: no limit) registering evicts what was used least recently from there;
         `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk, False:
         before that, see flush_store (the machine has the same work: the call is shorter, a whole run is not); the rest as
@@ -381,7 +382,8 @@ class ChunkedLLM(LLM):
 
     def flush_store(self) -> None:
         """Waits until all that was registered, or computed for a composition, is in the store, and raises the first
-        failure to write behind a call's back since the last flush. A chunk that could not be written is one of this
+        failure to write behind a call's back since the last flush, or that the store is read-only and something since
+        was not saved. A chunk that could not be written is one of this
         process alone until it is registered again. Closing waits too, and raises nothing."""
         self._chunks.flush_store()
 

@@ -267,7 +267,8 @@ class LLM:
         return Tokenizer(self._handle.tokenizer())
 
     def remarks(self) -> list[str]:
-        """What opening did not do though it was asked for, and why: packed weights that could not be kept."""
+        """What opening did not do though it was asked for, and why: packed weights that could not be kept, a store
+        that is only read."""
         return self._handle.remarks()
 
     def stats(self) -> dict[str, int | float]:

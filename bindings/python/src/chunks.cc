@@ -74,6 +74,7 @@ nb::dict describe(const ChunkInfo& chunk) {
   dict["anchor"] = or_none(chunk.anchor);
   dict["num_variants"] = chunk.num_variants;
   dict["memory_bytes"] = chunk.memory_bytes;
+  dict["saved"] = chunk.saved;
   return dict;
 }
 

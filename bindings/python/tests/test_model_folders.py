@@ -48,9 +48,15 @@ def test_a_template_of_its_own_file_goes_before_the_one_in_tokenizer_config(fold
 
 
 def test_without_a_usable_template_chat_says_why(folder):
-    for templates, reason in (([{"name": "rag", "template": "x"}], "no chat template"), ("{% if %}", "not usable"), (5, "no chat template")):
+    for templates, reason in (([{"name": "rag", "template": "x"}], "no chat template"), ("{% if %}", "not usable"), (None, "no chat template")):
         with pytest.raises(NotImplementedError, match=reason):
             with_templates(folder, templates).apply_chat_template(MESSAGES)
+
+
+@pytest.mark.parametrize(("templates", "kind"), [(5, "a number"), (True, "a bool"), ({"default": "plain"}, "an object")])
+def test_a_template_of_another_type_is_refused_with_its_file(folder, templates, kind):
+    with pytest.raises(ValueError, match=f"tokenizer_config.json: \"chat_template\" is {kind}; it must be a string, or a list"):
+        with_templates(folder, templates)
 
 
 def test_texts_become_no_chunks_where_the_template_is_not_usable(folder):

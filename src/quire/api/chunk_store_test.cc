@@ -496,6 +496,24 @@ TEST_F(ChunkStore, TheStoreForgetsAChunkByTheTtlThatItHasNow) {
   EXPECT_TRUE(expires(id));
 }
 
+TEST_F(ChunkStore, APinOfAnotherProcessIsShownAndStaysUntilItIsTakenBack) {
+  ChunkedLLM llm = open();
+  const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
+  const auto shown = [&] {
+    const bool listed = llm.list_chunks().value().front().pinned;
+    EXPECT_EQ(llm.get_chunk(id).value().pinned, listed);
+    EXPECT_EQ(Store::open(folder_ / "store")->find(id)->pinned, listed);
+    return listed;
+  };
+  EXPECT_FALSE(shown());
+  ASSERT_TRUE(Store::open(folder_ / "store")->pin(id, true).ok());
+  EXPECT_TRUE(shown());
+  ASSERT_TRUE(llm.update_chunk(id, {.priority = 3}).ok());
+  EXPECT_TRUE(shown());
+  EXPECT_FALSE(llm.update_chunk(id, {.pinned = false}).value().pinned);
+  EXPECT_FALSE(shown());
+}
+
 TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
   CompositionSpec spec;
   {

@@ -43,6 +43,11 @@ Status BackgroundWrites::write_now(const std::string& name, const Write& write) 
   return status;
 }
 
+void BackgroundWrites::refuse(const Status& why) {
+  const std::lock_guard lock(mutex_);
+  failure_ = failure_.ok() ? why : failure_;
+}
+
 bool BackgroundWrites::has_failed(const std::string& name) {
   const std::lock_guard lock(mutex_);
   return failed_.contains(name);

@@ -36,6 +36,8 @@ class BackgroundWrites {
   // Writes on the caller's thread, behind all that was put before. Its failure is the caller's, not
   // flush()'s.
   [[nodiscard]] Status write_now(const std::string& name, const Write& write);
+  // Something is not even tried: a failure for flush().
+  void refuse(const Status& why);
   // Whether the last write of this name failed.
   [[nodiscard]] bool has_failed(const std::string& name);
   // Until all that was put before is written and gone.

@@ -139,6 +139,15 @@ TEST(BackgroundWrites, StoppingWritesWhatIsLeftAndLaterOnesAreWrittenAtOnce) {
   EXPECT_TRUE(writes.flush().ok());
 }
 
+TEST(BackgroundWrites, WhatIsNotEvenTriedIsToldByTheNextFlushAndHasNotFailed) {
+  BackgroundWrites writes;
+  writes.refuse({ErrorCode::kIo, "read-only"});
+  writes.refuse({ErrorCode::kIo, "another"});
+  EXPECT_FALSE(writes.has_failed("a"));
+  EXPECT_EQ(writes.flush().error().message, "read-only");
+  EXPECT_TRUE(writes.flush().ok());
+}
+
 TEST(BackgroundWrites, WithoutAThreadTheCallerWritesInOrder) {
   BackgroundWrites writes;
   std::vector<int> written;

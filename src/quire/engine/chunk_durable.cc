@@ -2,11 +2,13 @@
 // chunk_service.cc, chunk_compose.cc.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -55,7 +57,21 @@ Status ChunkService::open_store() {
   QUIRE_TRY(written_, open());
   QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options_.store));
   uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), options_.salt);
+  if (const Status writable = store_->check_writable(); !writable.ok()) {
+    engine_.bundle_.remarks.push_back(
+        base::str_cat("new chunks are not saved: ", writable.error().message));
+  }
   return {};
+}
+
+// Whether what is new is written. To a reader's store it is not, and is of this process alone; who
+// flushes is told.
+bool ChunkService::saves() {
+  const Status writable = store_ == nullptr ? Status() : store_->check_writable();
+  if (!writable.ok()) {
+    writes_.refuse(writable);
+  }
+  return store_ != nullptr && writable.ok();
 }
 
 // Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
@@ -219,7 +235,7 @@ Result<HeldRef> ChunkService::hold_kv(const kv::Chunk& chunk, const kv::VariantK
 
 // Writes what a registration has created, or lets it be written. Callers' thread.
 Status ChunkService::save(const std::string& id) {
-  if (store_ == nullptr) {
+  if (!saves()) {
     return {};
   }
   HeldRef held;
@@ -245,9 +261,11 @@ Status ChunkService::save(const std::string& id) {
 Status ChunkService::save_registered(const Draft& draft) {
   const std::string& id = draft.result.id;
   // Who has begun an equal one may not have saved it yet, or given up.
-  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id);
-  if (store_ == nullptr || unsaved || !draft.result.changed) {
-    return unsaved ? save(id) : Status();
+  if (draft.result.created || draft.waits || writes_.has_failed(id)) {
+    return save(id);
+  }
+  if (!draft.result.changed || !saves()) {
+    return {};
   }
   QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
     QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
@@ -280,7 +298,7 @@ void ChunkService::save_variants(const Started& computed) {
       held = kv.ok() ? *kv : nullptr;
       object = object_of(*chunk, key);
     });
-    if (held != nullptr) {
+    if (held != nullptr && saves()) {
       writes_.put(id, [this, id = id, object, held = std::move(held)] {
         return written_->put_variant(id, object, held, engine_.tiers());
       });
@@ -303,8 +321,16 @@ void ChunkService::note_use(const std::string& id) const {
   }
 }
 
+// What the store says of a chunk: another process may have pinned it there. Callers' thread, for
+// the store may be at work.
+void ChunkService::note_saved(ChunkInfo& info) {
+  const auto saved = store_ == nullptr ? std::nullopt : store_->find(info.chunk_id);
+  info.saved = saved.has_value();
+  info.pinned = info.pinned || (saved && saved->pinned);
+}
+
 Result<ChunkInfo> ChunkService::get(const std::string& id) {
-  return engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+  QUIRE_TRY(ChunkInfo info, engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     const auto chunk = registry_.get(id);
     if (!chunk.ok() && store_ != nullptr) {
       if (const auto saved = store_->find(id)) {
@@ -312,7 +338,9 @@ Result<ChunkInfo> ChunkService::get(const std::string& id) {
       }
     }
     return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
-  });
+  }));
+  note_saved(info);
+  return info;
 }
 
 Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
@@ -326,15 +354,20 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
     }
     return all;
   }));
-  std::unordered_set<std::string> known;
-  for (const auto& [created, info] : dated) {
-    known.insert(info.chunk_id);
+  std::unordered_map<std::string, ChunkInfo*> known;
+  for (auto& [created, info] : dated) {
+    known.emplace(info.chunk_id, &info);
   }
+  Dated only_saved;
   for (const kv::Chunk& saved : saved_chunks()) {
-    if (!known.contains(saved.id)) {
-      dated.emplace_back(saved.created, info_of(saved));
-    }
+    const auto found = known.find(saved.id);
+    ChunkInfo& info = found != known.end()
+                          ? *found->second
+                          : only_saved.emplace_back(saved.created, info_of(saved)).second;
+    info.saved = true;
+    info.pinned = info.pinned || saved.pinned;
   }
+  std::ranges::move(only_saved, std::back_inserter(dated));
   if (store_ != nullptr) {  // else they are in order already, even if the clock was set
     std::ranges::stable_sort(dated, {}, &Dated::value_type::first);
   }
@@ -353,13 +386,18 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
   writes_.wait();
   return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+    const auto is_meant = [&](const kv::Chunk& saved) { return !type || saved.type == *type; };
+    const Status writable = store_ == nullptr ? Status() : store_->check_writable();
+    if (!writable.ok() && std::ranges::any_of(saved_chunks(), is_meant)) {
+      return writable.error();  // as a whole: a part would be gone in this process alone
+    }
     std::unordered_set<std::string> registered;
     for (const kv::Chunk* chunk : registry_.list()) {
       registered.insert(chunk->id);
     }
     std::int64_t cleared = registry_.clear(type);
     for (const kv::Chunk& saved : saved_chunks()) {
-      if ((type && saved.type != *type) || registry_.find(saved.id) != nullptr) {
+      if (!is_meant(saved) || registry_.find(saved.id) != nullptr) {
         continue;  // of another type, or in use
       }
       QUIRE_TRY(const bool removed, store_->remove(saved.id));

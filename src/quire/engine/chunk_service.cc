@@ -521,14 +521,24 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
 }
 
+// The store comes first: what cannot be changed there is not changed.
+Result<ChunkInfo> ChunkService::update_known(const std::string& id, const ChunkUpdate& update) {
+  QUIRE_TRY_STATUS(adopt(id));
+  QUIRE_TRY(const kv::NewChunk changed, registry_.updated(id, update));
+  const Status saved = store_ == nullptr ? Status() : store_->update(changed, update.pinned);
+  if (!saved.ok()) {
+    return saved.error();
+  }
+  QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
+  return info_of(*chunk);
+}
+
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
   writes_.wait();
-  return engine_.ask_for_blocks<ChunkInfo>([&]() -> Result<ChunkInfo> {
-    QUIRE_TRY_STATUS(adopt(id));
-    QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
-    const Status saved = store_ == nullptr ? Status() : store_->update(*chunk);
-    return saved.ok() ? Result<ChunkInfo>(info_of(*chunk)) : saved.error();
-  });
+  QUIRE_TRY(ChunkInfo info,
+            engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, update); }));
+  note_saved(info);
+  return info;
 }
 
 Result<bool> ChunkService::remove(const std::string& id, bool wipe) {

@@ -176,8 +176,9 @@ class ChunkService {
   [[nodiscard]] Result<SeqId> compose_behind(const kv::VariantKey& key,
                                              std::span<const TokenId> tokens);
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
+  [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const ChunkUpdate& update);
 
-  // On disk: chunk_durable.cc. Engine thread but for the two that save.
+  // On disk: chunk_durable.cc. Engine thread but for those that save.
   using Compositions = std::vector<kv::ResolvedComposition>;
   [[nodiscard]] Status adopt_all(std::span<const std::string> ids);
   [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
@@ -191,11 +192,13 @@ class ChunkService {
   [[nodiscard]] Result<std::string> last_system();
   [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
+  [[nodiscard]] bool saves();
   [[nodiscard]] Status save(const std::string& id);
   [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const Started& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
-  void note_use(const std::string& id) const;                 // in memory, for the store to know
+  void note_saved(ChunkInfo& info);
+  void note_use(const std::string& id) const;  // in memory, for the store to know
 
   // Engine thread: composing.
   using Uses = std::vector<std::shared_ptr<Use>>;

@@ -115,6 +115,7 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
   if (known != nullptr) {
     entry.parts = known->parts;
     entry.created_ms = known->created_ms;
+    entry.pinned = entry.pinned || known->pinned;
   }
   return entry;
 }
@@ -184,13 +185,18 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& object,
   return store_.put_entry(*std::move(entry));
 }
 
-Status ChunkStore::update(const kv::NewChunk& chunk) {
+Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
   const std::lock_guard lock(mutex_);
   const auto known = find_entry(chunk.id);
   if (!known) {
     return {};
   }
   kv_store::Entry entry = entry_of(chunk, &*known);
+  entry.pinned = pinned.value_or(entry.pinned);
+  if (entry.metadata_json == known->metadata_json && entry.pinned == known->pinned &&
+      entry.ttl_ms == known->ttl_ms) {
+    return {};
+  }
   entry.accessed_ms = known->accessed_ms;  // no use
   return store_.put_entry(std::move(entry));
 }

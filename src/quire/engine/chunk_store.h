@@ -30,6 +30,9 @@ class ChunkStore {
                                                                 std::string tenant,
                                                                 kv_store::StoreOptions options);
 
+  // kIo naming the store when it is open read-only: it is read, and whoever changes it is refused.
+  [[nodiscard]] Status check_writable() const { return store_.check_writable(); }
+
   // Writes the chunk, and the KV that it was registered with (nullptr: it has none), whose object
   // is called as the chunk is. Replaces what is there, but for other KV of the chunk.
   [[nodiscard]] Status put(const kv::NewChunk& chunk, const HeldRef& segment,
@@ -37,8 +40,9 @@ class ChunkStore {
   // Writes other KV of a chunk, as `object`. Nothing when the chunk is not there.
   [[nodiscard]] Status put_variant(const std::string& id, const std::string& object,
                                    const HeldRef& segment, const TierService& tiers);
-  // The same for what may change of it. Nothing when it is not there.
-  [[nodiscard]] Status update(const kv::NewChunk& chunk);
+  // The same for what may change of it; `pinned`: what is said of that, else a pin of another
+  // process stays. Nothing when it is not there, or is so already.
+  [[nodiscard]] Status update(const kv::NewChunk& chunk, std::optional<bool> pinned = {});
   // A damaged or foreign entry is none.
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id);
   [[nodiscard]] std::vector<kv::Chunk> list();
@@ -53,7 +57,7 @@ class ChunkStore {
       : store_(std::move(store)), model_(std::move(model)), tenant_(std::move(tenant)) {}
   [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const HeldRef& segment,
                                 const TierService& tiers);
-  // As it is to be put: of what is there (nullptr: nothing) it keeps age and KV.
+  // As it is to be put: of what is there (nullptr: nothing) it keeps age, pin and KV.
   [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk,
                                          const kv_store::Entry* known) const;
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;

@@ -103,6 +103,19 @@ Status check(const ContextOptions& options) {
   return SessionService::check_salt("salt", options.salt);
 }
 
+// One that cannot be written is read, unless everything is to be saved.
+Result<kv_store::Store> open_store(const ContextOptions& options) {
+  auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes,
+                                                     .write = {.compress = options.compress}});
+  if (!store.ok()) {
+    return missing_file(std::move(store).error());
+  }
+  if (options.write_through) {
+    QUIRE_TRY_STATUS(store->check_writable());
+  }
+  return store;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& engine,
@@ -112,12 +125,8 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
   salted.salt = engine->salt_of(options.salt);
   std::unique_ptr<Context> context(new Context(engine, salted));
   if (!options.store.empty()) {
-    auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes,
-                                                       .write = {.compress = options.compress}});
-    if (!store.ok()) {
-      return missing_file(std::move(store).error());
-    }
-    context->store_ = std::make_unique<kv_store::Store>(std::move(store).value());
+    QUIRE_TRY(kv_store::Store store, open_store(options));
+    context->store_ = std::make_unique<kv_store::Store>(std::move(store));
     QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options.store));
     context->uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), salted.salt);
   }

@@ -162,6 +162,12 @@ Status Context::write_once(Engine& engine, Item& item) {
 // Priorities are for this context only.
 Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
+  if (store->read_only()) {  // which need not be told what it says already
+    QUIRE_TRY(const kv_store::Entry entry, store->get(id, options_.salt));
+    if (entry.pinned == retention.pinned && entry.ttl_ms == ttl_ms(retention)) {
+      return {};
+    }
+  }
   QUIRE_TRY_STATUS(store->pin(id, options_.salt, retention.pinned));
   return store->set_ttl(id, options_.salt, ttl_ms(retention));
 }

@@ -84,16 +84,20 @@ struct TemplateSources {
 };
 
 // A template stands as a string, or as a list of {"name", "template"}. Fills what is still empty.
-void add_templates(const object& config, TemplateSources& sources) {
+Status add_templates(const object& config, TemplateSources& sources) {
   const auto* value = base::find(config, "chat_template");
   if (value == nullptr || !sources.main.empty()) {
-    return;
+    return {};
   }
   if (value->is_string()) {
     sources.main = value->get_string();
+    return {};
   }
   if (!value->is_array()) {
-    return;
+    const char* type = value->is_object() ? "an object" : value->is_bool() ? "a bool" : "a number";
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("\"chat_template\" is ", type,
+                          "; it must be a string, or a list of {\"name\", \"template\"}")};
   }
   for (const auto& item : value->get_array()) {
     const auto* entry = item.if_object();
@@ -108,6 +112,7 @@ void add_templates(const object& config, TemplateSources& sources) {
       sources.tool_use = body->get_string();
     }
   }
+  return {};
 }
 
 std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id) {
@@ -174,7 +179,10 @@ Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder)
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
     QUIRE_TRY(const auto json, read_optional(folder / name));
     QUIRE_TRY(const auto config, parse_object(json, (folder / name).string()));
-    add_templates(config, sources);
+    if (const Status added = add_templates(config, sources); !added.ok()) {
+      return {added.error().code,
+              base::str_cat((folder / name).string(), ": ", added.error().message)};
+    }
   }
   return make_text(std::move(tokenizer).value(), sources);
 }

@@ -1,10 +1,13 @@
-// What a GGUF file gives beside its weights: ends of text, and text at all.
+// What a model gives beside its weights. A GGUF file: ends of text, and text at all. A folder: a
+// chat template.
 #include "quire/engine/model_bundle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -104,6 +107,45 @@ TEST_F(GgufBundle, AFileWithoutVocabularyLoadsWithoutText) {
   ASSERT_TRUE(bundle.ok()) << bundle.error().message;
   EXPECT_EQ(bundle->text, nullptr);
   EXPECT_THAT(bundle->text_error, HasSubstr("holds no vocabulary"));
+}
+
+class FolderText : public ::testing::Test {
+ protected:
+  FolderText() {
+    std::filesystem::copy_file(QUIRE_SOURCE_DIR "/models/cardfile/model/tokenizer.json",
+                               folder_.path() / "tokenizer.json");
+  }
+
+  // With this in tokenizer_config.json, as JSON.
+  auto with_template(const std::string& chat_template) {
+    folder_.write("tokenizer_config.json", R"({"chat_template": )" + chat_template + "}");
+    return load_text(folder_.path().string());
+  }
+
+  weights::testing::TempFolder folder_;
+};
+
+TEST_F(FolderText, AChatTemplateOfAnotherTypeIsRefusedWithItsFileAndType) {
+  for (const auto& [chat_template, type] :
+       std::map<std::string, std::string>{{"5", "a number"},
+                                          {"0.5", "a number"},
+                                          {"false", "a bool"},
+                                          {R"({"default": "x"})", "an object"}}) {
+    const auto text = with_template(chat_template);
+    ASSERT_FALSE(text.ok()) << chat_template;
+    EXPECT_EQ(text.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(text.error().message,
+                HasSubstr("tokenizer_config.json: \"chat_template\" is " + type));
+  }
+}
+
+TEST_F(FolderText, AChatTemplateIsAStringOrOneOfAListOrNone) {
+  for (const char* some : {R"("x")", R"([{"name": "default", "template": "x"}, 5])"}) {
+    EXPECT_TRUE(with_template(some).value()->chat_template) << some;
+  }
+  for (const char* none : {"null", "[]", R"([{"name": "rag", "template": "x"}])"}) {
+    EXPECT_FALSE(with_template(none).value()->chat_template) << none;
+  }
 }
 
 }  // namespace

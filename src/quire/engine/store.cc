@@ -205,6 +205,11 @@ Result<StoreEntry> Store::import_entry(const std::string& path) {
   return to_public(*entry);
 }
 
+Status Store::check_entry_file(const std::string& path) {
+  const Status sound = kv_store::check_entry_file(path);
+  return sound.ok() ? sound : engine::missing_file(sound.error());
+}
+
 Result<std::int64_t> Store::repair(const std::string& path) {
   auto kept = kv_store::Store::repair(path);
   return kept.ok() ? kept : engine::missing_file(std::move(kept).error());

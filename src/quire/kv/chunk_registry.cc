@@ -369,7 +369,7 @@ void ChunkRegistry::count(std::int64_t hits, std::int64_t misses) {
   counts_.misses += misses;
 }
 
-Result<const Chunk*> ChunkRegistry::update(std::string_view id, const ChunkUpdate& update) {
+Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& update) {
   base::json::object metadata;
   if (update.metadata_json) {
     QUIRE_TRY(metadata, base::parse_kept_object(*update.metadata_json, "metadata"));
@@ -378,14 +378,21 @@ Result<const Chunk*> ChunkRegistry::update(std::string_view id, const ChunkUpdat
     return {ErrorCode::kInvalidArgument,
             base::str_cat("ttl_seconds is ", **update.ttl_seconds, "; give more than 0, or none")};
   }
-  QUIRE_TRY([[maybe_unused]] const Chunk* known, get(id));
-  Chunk* chunk = lookup(id);
+  QUIRE_TRY(const Chunk* const known, get(id));
+  NewChunk chunk = *known;
   for (const auto& [key, value] : metadata) {
-    chunk->metadata[key] = value;
+    chunk.metadata[key] = value;
   }
-  chunk->ttl_seconds = update.ttl_seconds.value_or(chunk->ttl_seconds);
-  chunk->pinned = update.pinned.value_or(chunk->pinned);
-  chunk->priority = update.priority.value_or(chunk->priority);
+  chunk.ttl_seconds = update.ttl_seconds.value_or(chunk.ttl_seconds);
+  chunk.pinned = update.pinned.value_or(chunk.pinned);
+  chunk.priority = update.priority.value_or(chunk.priority);
+  return chunk;
+}
+
+Result<const Chunk*> ChunkRegistry::update(std::string_view id, const ChunkUpdate& update) {
+  QUIRE_TRY(NewChunk now, updated(id, update));
+  Chunk* const chunk = lookup(id);
+  static_cast<NewChunk&>(*chunk) = std::move(now);
   return chunk;
 }
 

@@ -158,6 +158,8 @@ class ChunkRegistry {
   // Counts prefills avoided and done. merge() counts those that it avoids itself.
   void count(std::int64_t hits, std::int64_t misses);
 
+  // The chunk as update() would leave it. Changes nothing.
+  [[nodiscard]] Result<NewChunk> updated(std::string_view id, const ChunkUpdate& update);
   [[nodiscard]] Result<const Chunk*> update(std::string_view id, const ChunkUpdate& update);
   // Forgets the chunk; blocks return when no sequence uses them. False when unknown.
   bool remove(std::string_view id, Removal reason);

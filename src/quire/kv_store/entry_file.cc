@@ -132,6 +132,58 @@ Result<std::vector<std::int64_t>> place_objects(const std::vector<PackedObject>&
   return offsets;
 }
 
+// An open entry file whose every byte was looked at.
+struct Package {
+  Descriptor file;
+  Manifest manifest;
+  std::vector<std::int64_t> offsets;  // of the objects
+};
+
+Error in_file(const std::filesystem::path& path, const Error& error) {
+  return {.code = error.code, .message = base::str_cat(path.string(), ": ", error.message)};
+}
+
+// The object that is a part of `file`: whole, and the one that it is said to be.
+Result<KVFile> open_whole(Descriptor file, const FilePart& part, const std::string& hash,
+                          const std::filesystem::path& path) {
+  QUIRE_TRY(KVFile object, KVFile::open(std::move(file), part, path));
+  if (object.content().object_hash != hash) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat(path.string(), ": object ", hash, " is another one")};
+  }
+  QUIRE_TRY_STATUS(object.verify());
+  return object;
+}
+
+Result<Package> open_package(const std::filesystem::path& path) {
+  Package package;
+  QUIRE_TRY(package.file, open_file(path));
+  QUIRE_TRY(const FileFront front, read_front(FileKind::kEntry, package.file, path));
+  auto manifest = decode(front.header);
+  if (!manifest.ok()) {
+    return in_file(path, manifest.error());
+  }
+  package.manifest = std::move(manifest).value();
+  const auto& objects = package.manifest.objects;
+  auto offsets = place_objects(objects, front.header.size(), front.file_bytes);
+  if (!offsets.ok() || offsets->back() != front.file_bytes) {
+    return in_file(path, offsets.ok() ? Error{.code = ErrorCode::kCorrupt,
+                                              .message = "its size is not that of its objects"}
+                                      : offsets.error());
+  }
+  package.offsets = std::move(offsets).value();
+  auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
+  for (std::size_t i = 0; i < objects.size(); ++i) {
+    const FilePart part{.offset = package.offsets[i], .bytes = objects[i].bytes};
+    QUIRE_TRY_STATUS(check_padding(package.file, end, part.offset, path));
+    QUIRE_TRY(Descriptor file, duplicate(package.file, path));
+    QUIRE_TRY([[maybe_unused]] const KVFile object,
+              open_whole(std::move(file), part, objects[i].hash, path));
+    end = part.offset + part.bytes;
+  }
+  return package;
+}
+
 struct CopyPlace {
   const Descriptor& file;
   std::int64_t offset;
@@ -186,55 +238,42 @@ Status Store::export_entry(std::string_view key, std::string_view tenant,
   return file.commit(options_.write.sync);
 }
 
-Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string_view tenant) {
-  QUIRE_TRY_STATUS(check_writable());
-  QUIRE_TRY(const Descriptor file, open_file(path));
-  QUIRE_TRY(const FileFront front, read_front(FileKind::kEntry, file, path));
-  const auto damaged = [&](const Error& error) -> Error {
-    return {.code = error.code, .message = base::str_cat(path.string(), ": ", error.message)};
-  };
-  auto manifest = decode(front.header);
-  if (!manifest.ok()) {
-    return damaged(manifest.error());
-  }
-  const auto offsets = place_objects(manifest->objects, front.header.size(), front.file_bytes);
-  if (!offsets.ok() || offsets->back() != front.file_bytes) {
-    return damaged(offsets.ok() ? Error{.code = ErrorCode::kCorrupt,
-                                        .message = "its size is not that of its objects"}
-                                : offsets.error());
-  }
-  auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
-  for (std::size_t i = 0; i < manifest->objects.size(); ++i) {
-    const PackedObject& object = manifest->objects[i];
-    QUIRE_TRY_STATUS(check_padding(file, end, (*offsets)[i], path));
-    QUIRE_TRY_STATUS(import_object(file, path, (*offsets)[i], object.bytes, object.hash));
-    end = (*offsets)[i] + object.bytes;
-  }
-  manifest->entry.tenant = tenant;
-  room_.reset();  // whatever was copied
-  if (const Status put = put_entry(manifest->entry); !put.ok()) {
-    return put.error().code == ErrorCode::kInvalidArgument
-               ? damaged({.code = ErrorCode::kCorrupt, .message = put.error().message})
-               : put.error();
-  }
-  return get(manifest->entry.key, tenant);
+Status check_entry_file(const std::filesystem::path& path) {
+  const auto package = open_package(path);
+  return package.ok() ? Status() : Status(package.error());
 }
 
-Status Store::import_object(const Descriptor& from, const std::filesystem::path& path,
-                            std::int64_t offset, std::int64_t bytes, const std::string& hash) {
+Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string_view tenant) {
+  QUIRE_TRY_STATUS(check_writable());
+  QUIRE_TRY(Package package, open_package(path));
+  Entry& entry = package.manifest.entry;
+  for (std::size_t i = 0; i < package.manifest.objects.size(); ++i) {
+    const PackedObject& object = package.manifest.objects[i];
+    const FilePart part{.offset = package.offsets[i], .bytes = object.bytes};
+    QUIRE_TRY_STATUS(import_object(package.file, part, object.hash, path));
+  }
+  entry.tenant = tenant;
+  room_.reset();  // whatever was copied
+  if (const Status put = put_entry(entry); !put.ok()) {
+    return put.error().code == ErrorCode::kInvalidArgument
+               ? in_file(path, {.code = ErrorCode::kCorrupt, .message = put.error().message})
+               : put.error();
+  }
+  return get(entry.key, tenant);
+}
+
+Status Store::import_object(const Descriptor& from, const FilePart& part, const std::string& hash,
+                            const std::filesystem::path& path) {
   QUIRE_TRY(const Folder folder, object_folder(hash, true));
   const std::string name = object_file_name(hash);
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
-  QUIRE_TRY_STATUS(copy_bytes({.file = from, .offset = offset, .path = path},
+  QUIRE_TRY_STATUS(copy_bytes({.file = from, .offset = part.offset, .path = path},
                               {.file = file.descriptor(), .offset = 0, .path = folder.path},
-                              bytes));
+                              part.bytes));
+  // Once more: the file may have been written to since it was looked at.
   QUIRE_TRY(Descriptor copy, file.reopen());
-  QUIRE_TRY(const KVFile object, KVFile::open(std::move(copy), folder.path / name));
-  if (object.content().object_hash != hash) {
-    return {ErrorCode::kCorrupt,
-            base::str_cat(path.string(), ": object ", hash, " is another one")};
-  }
-  QUIRE_TRY_STATUS(object.verify());
+  QUIRE_TRY(const KVFile object,
+            open_whole(std::move(copy), {.bytes = part.bytes}, hash, folder.path / name));
   QUIRE_TRY(const bool there, has_object(hash, object.content()));
   if (there) {
     return {};  // the own one stays

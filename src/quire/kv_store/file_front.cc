@@ -17,18 +17,23 @@ namespace quire::kv_store {
 
 Result<FileFront> read_front(FileKind kind, const Descriptor& file,
                              const std::filesystem::path& path) {
-  QUIRE_TRY(const std::int64_t file_bytes, file_size(file, path));
+  QUIRE_TRY(const std::int64_t bytes, file_size(file, path));
+  return read_front(kind, file, {.bytes = bytes}, path);
+}
+
+Result<FileFront> read_front(FileKind kind, const Descriptor& file, const FilePart& part,
+                             const std::filesystem::path& path) {
   std::array<std::byte, kPreambleBytes> bytes{};
   const auto there = std::span(bytes).first(
-      std::min(bytes.size(), static_cast<std::size_t>(std::max<std::int64_t>(file_bytes, 0))));
-  QUIRE_TRY_STATUS(read_at(file, there, 0, path));
-  const auto preamble = parse_preamble(kind, there, file_bytes);
+      std::min(bytes.size(), static_cast<std::size_t>(std::max<std::int64_t>(part.bytes, 0))));
+  QUIRE_TRY_STATUS(read_at(file, there, part.offset, path));
+  const auto preamble = parse_preamble(kind, there, part.bytes);
   if (!preamble.ok()) {
     return {preamble.error().code, base::str_cat(path.string(), ": ", preamble.error().message)};
   }
-  FileFront front{.version = preamble->version, .file_bytes = file_bytes};
+  FileFront front{.version = preamble->version, .file_bytes = part.bytes};
   front.header.resize(static_cast<std::size_t>(preamble->header_bytes));
-  QUIRE_TRY_STATUS(read_at(file, front.header, kPreambleBytes, path));
+  QUIRE_TRY_STATUS(read_at(file, front.header, part.offset + std::int64_t{kPreambleBytes}, path));
   if (checksum(front.header) != preamble->header_checksum) {
     return {ErrorCode::kCorrupt,
             base::str_cat(path.string(), ": the checksum of its header is wrong")};

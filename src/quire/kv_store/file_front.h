@@ -20,9 +20,17 @@ struct FileFront {
   std::int64_t file_bytes = 0;
 };
 
+// A file of ours in the middle of another one.
+struct FilePart {
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+};
+
 // kCorrupt, kUnsupported or kIo naming `path`. Allocates at most the size of the file.
 [[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
                                            const std::filesystem::path& path);
+[[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
+                                           const FilePart& part, const std::filesystem::path& path);
 [[nodiscard]] Status write_front(FileKind kind, std::span<const std::byte> header,
                                  std::int64_t file_bytes, const NewFile& file,
                                  std::uint32_t version = 1);

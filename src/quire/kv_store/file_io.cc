@@ -148,6 +148,14 @@ Result<Descriptor> open_file(const std::filesystem::path& path) {
   return checked_regular(Descriptor(::open(name.c_str(), kReadFlags)), name);
 }
 
+Result<Descriptor> duplicate(const Descriptor& file, const std::filesystem::path& path) {
+  Descriptor second(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
+  if (second.get() < 0) {
+    return io_error(path, "open", errno);
+  }
+  return second;
+}
+
 Result<FilePlace> place_of(const std::filesystem::path& path) {
   if (!path.has_filename()) {
     return {ErrorCode::kInvalidArgument,

@@ -67,6 +67,10 @@ struct Folder {
 // The same for a path of the caller's choice, whose links are followed.
 [[nodiscard]] Result<Descriptor> open_file(const std::filesystem::path& path);
 
+// A second descriptor of an open file.
+[[nodiscard]] Result<Descriptor> duplicate(const Descriptor& file,
+                                           const std::filesystem::path& path);
+
 // Where a file of the caller's choice will be; links are followed.
 struct FilePlace {
   Folder folder;

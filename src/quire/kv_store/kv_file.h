@@ -22,6 +22,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
+#include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
@@ -67,10 +68,13 @@ class KVFile {
   [[nodiscard]] static Result<KVFile> open(const std::filesystem::path& path);
   // The same for a file that is open already; `path` names it in messages.
   [[nodiscard]] static Result<KVFile> open(Descriptor file, const std::filesystem::path& path);
+  // The same for one that is a part of an open file.
+  [[nodiscard]] static Result<KVFile> open(Descriptor file, const FilePart& part,
+                                           const std::filesystem::path& path);
 
   [[nodiscard]] const KVFileContent& content() const { return header_.content; }
   [[nodiscard]] Codec codec() const { return header_.codec; }
-  [[nodiscard]] std::int64_t file_bytes() const { return file_bytes_; }
+  [[nodiscard]] std::int64_t file_bytes() const { return part_.bytes; }
   // Bytes of the payload as on the shelves; with Codec::kPlanes the file has fewer.
   [[nodiscard]] std::int64_t payload_bytes() const;
 
@@ -103,11 +107,11 @@ class KVFile {
     std::int32_t first_block = 0;
   };
   class Buffers;
-  KVFile(Descriptor file, std::filesystem::path path, KVFileHeader header, std::int64_t file_bytes);
+  KVFile(Descriptor file, const FilePart& part, std::filesystem::path path, KVFileHeader header);
   [[nodiscard]] std::int32_t lost_blocks(int run) const;
   [[nodiscard]] std::int32_t num_blocks_with_kv(int run) const;
   [[nodiscard]] std::size_t piece_index(const Place& place) const;
-  // Where head block `index` of a run is in the file; also for the index behind the last one.
+  // Where head block `index` of a run is in the part; also for the index behind the last one.
   [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;
   [[nodiscard]] Status read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
                                    Buffers& buffers) const;
@@ -123,9 +127,9 @@ class KVFile {
   [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;
+  FilePart part_;  // of it: usually all
   std::filesystem::path path_;
   KVFileHeader header_;
-  std::int64_t file_bytes_ = 0;
   std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
 };
 

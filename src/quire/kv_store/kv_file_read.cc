@@ -65,12 +65,9 @@ class KVFile::Buffers {
   std::vector<std::byte> stored_;
 };
 
-KVFile::KVFile(Descriptor file, std::filesystem::path path, KVFileHeader header,
-               std::int64_t file_bytes)
-    : file_(std::move(file)),
-      path_(std::move(path)),
-      header_(std::move(header)),
-      file_bytes_(file_bytes) {
+KVFile::KVFile(Descriptor file, const FilePart& part, std::filesystem::path path,
+               KVFileHeader header)
+    : file_(std::move(file)), part_(part), path_(std::move(path)), header_(std::move(header)) {
   if (header_.codec == Codec::kRaw) {
     return;
   }
@@ -90,16 +87,23 @@ Result<KVFile> KVFile::open(const std::filesystem::path& path) {
 }
 
 Result<KVFile> KVFile::open(Descriptor file, const std::filesystem::path& path) {
-  QUIRE_TRY(const FileFront front, read_front(FileKind::kKV, file, path));
+  QUIRE_TRY(const std::int64_t bytes, file_size(file, path));
+  return open(std::move(file), {.bytes = bytes}, path);
+}
+
+Result<KVFile> KVFile::open(Descriptor file, const FilePart& part,
+                            const std::filesystem::path& path) {
+  QUIRE_TRY(const FileFront front, read_front(FileKind::kKV, file, part, path));
   auto header = parse_header(front.version, front.header, front.file_bytes);
   if (!header.ok()) {
     return {header.error().code, base::str_cat(path.string(), ": ", header.error().message)};
   }
-  KVFile opened(std::move(file), path, std::move(header).value(), front.file_bytes);
+  KVFile opened(std::move(file), part, path, std::move(header).value());
   auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
   for (std::size_t run = 0; run < opened.header_.pieces.size(); ++run) {
     const RunPieces& pieces = opened.header_.pieces[run];
-    QUIRE_TRY_STATUS(check_padding(opened.file_, end, pieces.offset, path));
+    QUIRE_TRY_STATUS(
+        check_padding(opened.file_, part.offset + end, part.offset + pieces.offset, path));
     end = opened.piece_offset(static_cast<int>(run), pieces.checksums.size());
   }
   return opened;
@@ -156,16 +160,17 @@ Status KVFile::read_pieces(const Place& from, std::span<const std::span<std::byt
                            Buffers& buffers) const {
   const std::size_t first = piece_index(from);
   const std::int64_t offset = piece_offset(from.run, first);
+  const std::int64_t place = part_.offset + offset;
   std::span<std::byte> stored;
   if (header_.codec == Codec::kPlanes) {
     stored = buffers.stored(piece_offset(from.run, first + to.size()) - offset);
-    QUIRE_TRY_STATUS(read_at(file_, stored, offset, path_));
+    QUIRE_TRY_STATUS(read_at(file_, stored, place, path_));
   } else {
     std::array<iovec, kMaxBatch> pieces{};
     std::size_t used = 0;
     std::for_each(to.begin(), to.end(),
                   [&](std::span<std::byte> block) { append_piece(block, pieces, used); });
-    QUIRE_TRY_STATUS(read_at(file_, std::span(pieces).first(used), offset, path_));
+    QUIRE_TRY_STATUS(read_at(file_, std::span(pieces).first(used), place, path_));
   }
   const RunPieces& pieces = header_.pieces[static_cast<std::size_t>(from.run)];
   for (std::size_t i = 0; i < to.size(); ++i) {

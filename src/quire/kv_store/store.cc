@@ -93,8 +93,10 @@ Result<Store> Store::open(const std::filesystem::path& path, StoreOptions option
 
 Status Store::check_writable() const {
   if (options_.read_only) {
-    return {ErrorCode::kIo,
-            base::str_cat("the store ", folder_.path.string(), " is open read-only")};
+    return {
+        ErrorCode::kIo,
+        base::str_cat("the store ", folder_.path.string(),
+                      " is open read-only; what changes it needs a folder that may be written to")};
   }
   return {};
 }

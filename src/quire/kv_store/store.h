@@ -31,6 +31,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv_store/entry.h"
+#include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
@@ -85,6 +86,8 @@ class Store {
                                           StoreOptions options = {});
 
   [[nodiscard]] bool read_only() const { return options_.read_only; }
+  // kIo naming the store when it is open read-only.
+  [[nodiscard]] Status check_writable() const;
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path; }
   [[nodiscard]] std::int64_t now_ms() const { return options_.now_ms(); }
 
@@ -151,8 +154,8 @@ class Store {
   [[nodiscard]] Status export_entry(std::string_view key, std::string_view tenant,
                                     const std::filesystem::path& path) const;
   // Puts the objects and the entry of such a file under `tenant`; the entry as imported. Everything
-  // is verified before anything becomes visible. Whoever made the file is trusted for what its KV
-  // says. kCorrupt for a damaged file.
+  // is verified before anything is written. Whoever made the file is trusted for what its KV says.
+  // kCorrupt, naming it, for a damaged file. Cost: two passes over it, the second copies.
   [[nodiscard]] Result<Entry> import_entry(const std::filesystem::path& path,
                                            std::string_view tenant);
 
@@ -175,7 +178,6 @@ class Store {
   };
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
-  [[nodiscard]] Status check_writable() const;
   // Makes an index in `beside` of those that have all their objects in `folder`; how many.
   [[nodiscard]] static Result<std::int64_t> make_index(const Folder& folder, const Folder& beside,
                                                        const std::vector<Entry>& entries);
@@ -198,6 +200,8 @@ class Store {
       const std::function<void(const Folder&, const std::string&)>& visit) const;
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
   [[nodiscard]] Status wipe_object(const std::string& hash) const;
+  [[nodiscard]] Status check_object(const std::string& hash) const;
+  [[nodiscard]] Result<bool> is_missing(const std::string& hash) const;
   // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
   // `keep`: the entry that stays whatever its size; null: none.
@@ -210,10 +214,9 @@ class Store {
   [[nodiscard]] std::int64_t remove_temporaries() const;
   [[nodiscard]] Status export_object(const std::string& hash, const NewFile& to,
                                      std::int64_t offset, std::int64_t bytes) const;
-  // Copies `bytes` from `offset` of an entry file and verifies the copy before it gets its name.
-  [[nodiscard]] Status import_object(const Descriptor& from, const std::filesystem::path& path,
-                                     std::int64_t offset, std::int64_t bytes,
-                                     const std::string& hash);
+  // Copies a part of the entry file `path` and verifies the copy before it gets its name.
+  [[nodiscard]] Status import_object(const Descriptor& from, const FilePart& part,
+                                     const std::string& hash, const std::filesystem::path& path);
 
   Folder folder_;
   Folder objects_;
@@ -222,6 +225,9 @@ class Store {
   std::unordered_map<std::string, WholeObject> whole_;  // objects seen whole, as they were then
   std::optional<std::int64_t> room_;  // bytes that may be written before max_bytes is looked at
 };
+
+// Whether Store::import_entry would take the file: every byte is looked at. Its errors, naming it.
+[[nodiscard]] Status check_entry_file(const std::filesystem::path& path);
 
 // What `put` gives, which puts objects and then the entry that names them: again, a few times at
 // most, where others took one of them meanwhile (kNotFound).

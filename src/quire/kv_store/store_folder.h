@@ -9,8 +9,8 @@
 
 namespace quire::kv_store {
 
-// The lock of a store that is being set up; freed when it leaves scope. `folder`'s descriptor
-// outlives it.
+// Nobody else has the lock of the folder meanwhile; freed when it leaves scope. A store is set up
+// under that of its folder, and wiped under that of its objects. `folder`'s descriptor outlives it.
 class FolderLock {
  public:
   explicit FolderLock(const Folder& folder);

@@ -444,6 +444,10 @@ Result<bool> StoreIndex::is_referenced(std::string_view object) const {
   return rows.bind(0, object).step();
 }
 
+Result<std::int64_t> StoreIndex::changes_of_others() const {
+  return pragma(*database_, "data_version");
+}
+
 Status StoreIndex::check() const {
   QUIRE_TRY(Statement rows, database_->prepare("PRAGMA quick_check(1)"));
   QUIRE_TRY(const bool row, rows.step());

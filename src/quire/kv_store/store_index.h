@@ -73,6 +73,9 @@ class StoreIndex {
   [[nodiscard]] Result<std::unordered_map<std::string, std::int64_t>> references() const;
   [[nodiscard]] Result<bool> is_referenced(std::string_view object) const;
 
+  // Another number once somebody else has changed the index; equal ones: nobody has in between.
+  [[nodiscard]] Result<std::int64_t> changes_of_others() const;
+
   // SQLite's own look at the whole file. kCorrupt with what it found.
   [[nodiscard]] Status check() const;
 

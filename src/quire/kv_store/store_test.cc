@@ -193,7 +193,11 @@ TEST_F(StoreTest, ADamagedEntryFileChangesNothing) {
     std::vector<char> damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x20);
     write_bytes(bad, damaged);
-    EXPECT_FALSE(store.import_entry(bad, "t").ok()) << "byte " << at;
+    const auto refused = store.import_entry(bad, "t");
+    ASSERT_FALSE(refused.ok()) << "byte " << at;
+    EXPECT_THAT(refused.error().message, HasSubstr("bad.qke"));
+    EXPECT_EQ(check_entry_file(bad).error().message, refused.error().message);
+    EXPECT_THAT(store.verify().value(), IsEmpty()) << "no object is left, byte " << at;
   }
   write_bytes(bad, std::span(bytes).first(bytes.size() - 1));
   EXPECT_EQ(store.import_entry(bad, "t").error().code, ErrorCode::kCorrupt);

@@ -27,6 +27,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/kv_store/weights_folder.h"
@@ -50,6 +51,11 @@ std::string hash_of(std::string_view file_name) {
   }
   file_name.remove_suffix(kObjectEnding.size());
   return is_hash(file_name) ? std::string(file_name) : std::string();
+}
+
+template <class Outcome>
+bool is_gone(const Outcome& file) {
+  return !file.ok() && file.error().code == ErrorCode::kNotFound;
 }
 
 }  // namespace
@@ -117,7 +123,14 @@ Status Store::sweep(const std::unordered_set<std::string>& hashes, GcReport& rep
 }
 
 Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool wipe) {
-  QUIRE_TRY_STATUS(check_writable());
+  if (const Status writable = check_writable(); !writable.ok()) {
+    QUIRE_TRY(const std::optional<Entry> there, index_.find(key, tenant));
+    return there ? Result<bool>(writable.error()) : false;
+  }
+  std::optional<FolderLock> wiping;  // until the names are gone, so that nobody takes it for damage
+  if (wipe) {
+    wiping.emplace(objects_);
+  }
   QUIRE_TRY(Transaction transaction, index_.begin());
   QUIRE_TRY(const std::optional<Entry> entry, index_.find(key, tenant));
   if (!entry) {
@@ -131,8 +144,7 @@ Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool w
     if (!wipe || named) {
       continue;
     }
-    if (const Status wiped = wipe_object(hash);
-        !wiped.ok() && wiped.error().code != ErrorCode::kNotFound) {
+    if (const Status wiped = wipe_object(hash); !wiped.ok() && !is_gone(wiped)) {
       return wiped.error();
     }
   }
@@ -270,23 +282,44 @@ std::vector<WeightsReport> Store::weights(bool verify) const {
   return examine_weights(*weights, &pool);
 }
 
+Status Store::check_object(const std::string& hash) const {
+  const auto file = open_object(hash);
+  return file.ok() ? file->verify() : Status(file.error());
+}
+
+// Whether at one moment an entry names the object and it is not there: others may put or remove
+// both between our looks, but not without changing the index.
+Result<bool> Store::is_missing(const std::string& hash) const {
+  for (;;) {
+    QUIRE_TRY(const std::int64_t before, index_.changes_of_others());
+    QUIRE_TRY(const bool named, index_.is_referenced(hash));
+    if (!named || !is_gone(open_object(hash))) {
+      return false;
+    }
+    QUIRE_TRY(const std::int64_t after, index_.changes_of_others());
+    if (before == after) {
+      return true;
+    }
+  }
+}
+
 Result<std::vector<ObjectReport>> Store::verify() const {
   QUIRE_TRY_STATUS(index_.check());
   QUIRE_TRY(const auto references, index_.references());
   QUIRE_TRY(const auto objects, scan_objects());
   std::vector<ObjectReport> reports;
-  const auto is_gone = [](const auto& file) {
-    return !file.ok() && file.error().code == ErrorCode::kNotFound;
-  };
   for (const auto& [hash, object] : objects) {
     ObjectReport report{.hash = hash, .bytes = object.bytes};
     const auto count = references.find(hash);
     report.entries = count == references.end() ? 0 : count->second;
-    const auto file = open_object(hash);
-    if (is_gone(file)) {
+    Status whole = check_object(hash);
+    if (!whole.ok() && !is_gone(whole)) {
+      const FolderLock nobody_wipes(objects_);
+      whole = check_object(hash);
+    }
+    if (is_gone(whole)) {
       continue;
     }
-    const Status whole = file.ok() ? file->verify() : Status(file.error());
     if (!whole.ok()) {
       report.state = ObjectReport::State::kDamaged;
       report.message = whole.error().message;
@@ -294,14 +327,8 @@ Result<std::vector<ObjectReport>> Store::verify() const {
     reports.push_back(std::move(report));
   }
   for (const auto& [hash, count] : references) {
-    if (!is_gone(open_object(hash))) {
-      continue;
-    }
-    // What others removed meanwhile is missing only if an entry names it still. While the lock is
-    // held nobody removes either; who can only read goes without.
-    [[maybe_unused]] const auto lock = index_.begin();
-    QUIRE_TRY(const bool named, index_.is_referenced(hash));
-    if (named && is_gone(open_object(hash))) {
+    QUIRE_TRY(const bool missing, is_missing(hash));
+    if (missing) {
       reports.push_back({.hash = hash,
                          .state = ObjectReport::State::kMissing,
                          .entries = count,

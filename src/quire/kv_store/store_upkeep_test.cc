@@ -59,6 +59,27 @@ TEST_F(StoreTest, VerifyingFindsNoDamageInWhatAnotherRemovesMeanwhile) {
   }
 }
 
+TEST_F(StoreTest, AReaderThatVerifiesNamesNothingThatAnotherRemovesOrWipesMeanwhile) {
+  {
+    open();
+  }
+  const Store reader = open({.read_only = true});
+  std::atomic<bool> done = false;
+  std::jthread other([&] {
+    Store theirs = open();
+    for (int round = 0; round < 400; ++round) {
+      put(theirs, "a", {0, 1, 2, 3});
+      EXPECT_TRUE(theirs.remove(test_hash("a"), "t", round % 2 == 0).ok());
+    }
+    done = true;
+  });
+  while (!done) {
+    for (const ObjectReport& report : reader.verify().value()) {
+      EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;
+    }
+  }
+}
+
 TEST(PutUntilThere, PutsAgainWhatOthersTookAndNothingElse) {
   const auto calls_until = [](ErrorCode code, int failures) {
     int calls = 0;

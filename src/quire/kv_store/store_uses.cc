@@ -17,6 +17,9 @@ constexpr std::chrono::seconds kPause{1};
 }  // namespace
 
 void StoreUses::note(const std::string& key) {
+  if (store_.read_only()) {
+    return;
+  }
   const std::lock_guard lock(mutex_);
   const bool sleeps = untold_.empty();
   untold_.insert_or_assign(key, store_.now_ms());

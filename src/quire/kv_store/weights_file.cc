@@ -231,6 +231,11 @@ Result<WeightsFile> WeightsFile::open(const Descriptor& file, const std::filesys
   if (!header.ok()) {
     return {header.error().code, base::str_cat(path.string(), ": ", header.error().message)};
   }
+  auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
+  for (const StoredPart& stored : header->parts) {
+    QUIRE_TRY_STATUS(check_padding(file, end, stored.offset, path));
+    end = stored.offset + kernels::bytes_of(stored.part).value_or(0);
+  }
   WeightsFile weights;
   QUIRE_TRY(weights.mapping_, base::MappedFile::map(file.get(), path, base::MappedUse::kAgain));
   if (weights.file_bytes() != front.file_bytes) {

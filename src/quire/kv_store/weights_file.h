@@ -59,9 +59,9 @@ struct WeightsHeader {
 // An open weights file. Move only; any thread may read it.
 class WeightsFile {
  public:
-  // The file of `key` in the folder, mapped, with header and sizes checked, no checksum of a part
-  // compared yet. kNotFound, kCorrupt, kUnsupported, kIo naming the file: to who loads a model,
-  // each of them is a miss.
+  // The file of `key` in the folder, mapped, with everything checked but the parts: no checksum of
+  // one is compared yet. kNotFound, kCorrupt, kUnsupported, kIo naming the file: to who loads a
+  // model, each of them is a miss.
   [[nodiscard]] static Result<WeightsFile> open(const Folder& folder, const std::string& key);
   // The same of an open file; `path` is for messages.
   [[nodiscard]] static Result<WeightsFile> open(const Descriptor& file,

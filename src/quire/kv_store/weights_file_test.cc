@@ -187,25 +187,12 @@ TEST_F(WeightsFileTest, ALinkInPlaceOfAFileIsNotFollowed) {
   EXPECT_TRUE(std::filesystem::is_symlink(path())) << "what cannot be read now is kept";
 }
 
-TEST_F(WeightsFileTest, EveryFlippedBitIsNoticedUnlessItIsPadding) {
+TEST_F(WeightsFileTest, EveryFlippedBitIsNoticedAlsoBetweenTheWeights) {
   const std::vector<char> bytes = written();
-  const auto file = open_bytes(bytes);
-  ASSERT_TRUE(file.ok());
-  std::vector<bool> counts(bytes.size(), false);  // not padding
-  const auto mark = [&](std::size_t first, std::size_t size) {
-    std::fill_n(counts.begin() + static_cast<std::ptrdiff_t>(first), size, true);
-  };
-  std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, bytes.data() + 16, sizeof header_bytes);
-  mark(0, kPreambleBytes + header_bytes);
-  const std::byte* const start = file->content().parts[0].bytes.data() - 4096;
-  for (const PackedPart& part : file->content().parts) {
-    mark(static_cast<std::size_t>(part.bytes.data() - start), part.bytes.size());
-  }
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     std::vector<char> damaged = bytes;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << (random_() % 8)));
-    ASSERT_EQ(noticed(damaged), counts[i]) << "byte " << i;
+    ASSERT_TRUE(noticed(damaged)) << "byte " << i;
   }
 }
 
