@@ -84,6 +84,22 @@ TEST(SavedState, BoundsAreWhatTheySay) {
   EXPECT_TRUE(parse_saved_state(to_json(composed()), 2, "file").ok()) << "no run of its own";
 }
 
+TEST(SavedState, BehindKvThereIsALastToken) {
+  EXPECT_FALSE(parse_saved_state(with("tail", json::array()), 3, "file").ok());
+  EXPECT_FALSE(parse_saved_state(to_json({}), 1, "file").ok());
+  EXPECT_TRUE(parse_saved_state(to_json({.tail = {7}}), 0, "file").ok()) << "alone it has no KV";
+}
+
+// It cannot be sealed: only the own run loses blocks.
+TEST(SavedState, ForeignKvThatHasLostBlocksStaysTheOwnRun) {
+  kv_store::SavedRun run = run_of(40, 0);
+  run.lost_blocks = 1;
+  SavedState state{.tail = {7}, .kernels = "others"};
+  seal_foreign({&run, 1}, state, "avx2");
+  EXPECT_THAT(state.ranks, IsEmpty());
+  EXPECT_EQ(state.grade, ReuseGrade::kEqualMath);
+}
+
 TEST(SavedState, WhatAStrangerWroteIsRefusedByName) {
   const json::value nested = json::parse("[[[[[0]]]], {\"a\": [1]}]");
   const std::vector<std::string> hostile = {

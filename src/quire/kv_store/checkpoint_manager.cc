@@ -25,7 +25,6 @@
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
-#include "quire/types.h"
 
 namespace quire::kv_store {
 namespace {
@@ -357,10 +356,10 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
     }
     sequence.fingerprint = content.fingerprint;
     sequence.geometry = content.geometry;
-    if (std::ssize(whole.tokens) == saved.runs[run].tokens) {
-      QUIRE_TRY_STATUS(check_goes_on(content.geometry, whole));
-      ++run;
-    }
+    run += std::ssize(whole.tokens) == saved.runs[run].tokens ? 1 : 0;
+  }
+  for (const LiveRun& live : sequence.runs) {
+    QUIRE_TRY_STATUS(check_goes_on(sequence.geometry, live.run));
   }
   return sequence;
 }

@@ -11,6 +11,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
