@@ -4,14 +4,20 @@
 //
 //   python3 models/cardfile/cardfile.py write --seed 1 --contexts 400 --out contexts.jsonl
 //   reuse_accuracy models/cardfile/model contexts.jsonl [QUESTIONS [MODE...]]
+//   reuse_accuracy models/cardfile/model contexts.jsonl QUESTIONS curve
 //
 // QUESTIONS: so many of each context, the first ones; 0 (all) by default. MODE: the rows whose name
 // contains it. Rows "in place" are defined as in the trainer's table: every context computed where
 // it stands. The default computes it once, right behind the system chunk, for all orders
 // (docs/adr/0008). An answer counts when it is the greedy one.
+//
+// "curve": every selector by its share, and how far the distribution of the answer's first token is
+// from that of mode exact: the mean KL divergence KL(exact, mode) in nats, and how often both have
+// the same most likely token.
 #include <algorithm>
 #include <boost/json.hpp>
 #include <boost/json/src.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -56,6 +62,8 @@ std::vector<Mode> all_modes() {
       {"anchored", {}},
       {"independent", {.mode = ReuseMode::kIndependent}},
       {"parallel", {.positions = Positions::kParallel}},
+      {"value_dev 0.30, independent, in place",
+       in_place(blend(Selector::kValueDeviation, 0.30, ReuseMode::kIndependent))},
       {"value_dev 0.15, in place", in_place(blend(Selector::kValueDeviation, 0.15))},
       {"random 0.15, in place", in_place(blend(Selector::kRandom, 0.15))},
       {"query_attn 0.15, in place", in_place(blend(Selector::kQueryAttention, 0.15))},
@@ -67,6 +75,23 @@ std::vector<Mode> all_modes() {
       {"query_attn 0.15, independent",
        blend(Selector::kQueryAttention, 0.15, ReuseMode::kIndependent)},
   };
+}
+
+std::vector<Mode> curve_modes() {
+  std::vector<Mode> modes = {{"exact", {.mode = ReuseMode::kExact}},
+                             {"anchored", {}},
+                             {"independent", {.mode = ReuseMode::kIndependent}}};
+  const std::pair<const char*, Selector> selectors[] = {
+      {"query_attn", Selector::kQueryAttention},
+      {"value_dev", Selector::kValueDeviation},
+      {"random", Selector::kRandom},
+      {"first_k", Selector::kFirst}};
+  for (const auto& [name, selector] : selectors) {
+    for (const char* share : {"0.05", "0.15", "0.30", "0.60", "1.00"}) {
+      modes.push_back({std::string(name) + " " + share, blend(selector, std::stod(share))});
+    }
+  }
+  return modes;
 }
 
 // Those whose name contains one of `wanted`; all without any.
@@ -89,7 +114,17 @@ struct Count {
   int right = 0;
   int asked = 0;
 };
-using Table = std::map<std::string, std::map<std::string, Count>>;  // mode -> type
+// From mode exact, over all questions.
+struct Distance {
+  double kl = 0;  // summed
+  int same_best = 0;
+  int asked = 0;
+};
+struct Row {
+  std::map<std::string, Count> by_type;
+  Distance distance;
+};
+using Table = std::map<std::string, Row>;  // by mode
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(" \n");
@@ -101,9 +136,51 @@ struct Question {
   std::string type, answer, chunk_id;
 };
 
+// Natural logarithms of the softmax of the last row.
+std::vector<double> log_probabilities(const quire::ForwardOutput& output) {
+  const auto size = static_cast<std::size_t>(output.vocab_size);
+  std::vector<double> result(output.logits.end() - output.vocab_size, output.logits.end());
+  const double most = *std::max_element(result.begin(), result.end());
+  double sum = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    sum += std::exp(result[i] - most);
+  }
+  for (double& value : result) {
+    value -= most + std::log(sum);
+  }
+  return result;
+}
+
+void add_distance(const std::vector<double>& exact, const std::vector<double>& mode,
+                  Distance& distance) {
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    distance.kl += std::exp(exact[i]) * (exact[i] - mode[i]);
+  }
+  const auto best = [](const std::vector<double>& of) {
+    return std::max_element(of.begin(), of.end()) - of.begin();
+  };
+  distance.same_best += best(exact) == best(mode) ? 1 : 0;
+  ++distance.asked;
+}
+
+// The first tokens of the answers to the same questions, in mode exact and another.
+void measure(ChunkedLLM& llm, const std::vector<CompositionSpec>& specs, Distance& distance) {
+  for (const CompositionSpec& spec : specs) {
+    CompositionSpec exact = spec;
+    exact.mode = ReuseMode::kExact;
+    add_distance(log_probabilities(must(llm.logits_from_chunks(exact))),
+                 log_probabilities(must(llm.logits_from_chunks(spec))), distance);
+  }
+}
+
+struct Asking {
+  std::size_t most;  // questions of a context
+  std::vector<Mode> modes;
+  bool distances;
+};
+
 // One context: its cards registered once, all questions asked in every mode.
-void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t most,
-             const std::vector<Mode>& modes, Table& table) {
+void ask_all(ChunkedLLM& llm, const json::value& context, const Asking& asking, Table& table) {
   std::vector<ChunkContent> contents;
   contents.push_back(
       {.content = std::string(context.at("system").as_string()), .type = ChunkType::kSystemPrompt});
@@ -113,14 +190,14 @@ void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t most,
   const std::vector<std::string> cards = must(llm.register_chunks(contents));
   std::vector<Question> questions;
   const json::array& all = context.at("questions").as_array();
-  for (std::size_t i = 0; i < std::min(all.size(), most); ++i) {
+  for (std::size_t i = 0; i < std::min(all.size(), asking.most); ++i) {
     questions.push_back(
         {std::string(all[i].at("type").as_string()), std::string(all[i].at("answer").as_string()),
          must(llm.register_chunk({.content = std::string(all[i].at("question").as_string()),
                                   .type = ChunkType::kQuery}))});
   }
   const quire::SamplingParams params = {.temperature = 0, .max_tokens = 64};
-  for (const Mode& mode : modes) {
+  for (const Mode& mode : asking.modes) {
     std::vector<CompositionSpec> specs;
     for (const Question& question : questions) {
       CompositionSpec spec = mode.spec;
@@ -131,9 +208,12 @@ void ask_all(ChunkedLLM& llm, const json::value& context, std::size_t most,
     }
     const auto outputs = must(llm.batch_generate_from_chunks(specs, {&params, 1}));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      Count& count = table[mode.name][questions[i].type];
+      Count& count = table[mode.name].by_type[questions[i].type];
       count.right += trimmed(outputs[i].text) == questions[i].answer ? 1 : 0;
       ++count.asked;
+    }
+    if (asking.distances) {
+      measure(llm, specs, table[mode.name].distance);
     }
   }
   must(llm.clear_chunks());
@@ -144,11 +224,11 @@ void print(const std::vector<Mode>& modes, const Table& table) {
   for (const char* type : kTypes) {
     std::printf(" %13s", type);
   }
-  std::printf("\n");
+  std::printf("%s\n", table.begin()->second.distance.asked > 0 ? "  KL(exact, mode)  same best" : "");
   for (const Mode& mode : modes) {
     std::printf("%-34s", mode.name.c_str());
     for (const char* type : kTypes) {
-      const auto& counts = table.at(mode.name);
+      const auto& counts = table.at(mode.name).by_type;
       const auto found = counts.find(type);
       if (found == counts.end()) {
         std::printf(" %13s", "-");
@@ -156,6 +236,10 @@ void print(const std::vector<Mode>& modes, const Table& table) {
         std::printf(" %6.1f (%4d)", 100.0 * found->second.right / found->second.asked,
                     found->second.asked);
       }
+    }
+    if (const Distance& distance = table.at(mode.name).distance; distance.asked > 0) {
+      std::printf(" %16.2e %9.1f%%", distance.kl / distance.asked,
+                  100.0 * distance.same_best / distance.asked);
     }
     std::printf("\n");
   }
@@ -170,20 +254,23 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto asked = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 0;
-  const std::size_t most = asked > 0 ? asked : std::numeric_limits<std::size_t>::max();
-  const std::vector<Mode> modes = chosen_modes({argv + std::min(argc, 4), argv + argc});
+  const std::vector<std::string> wanted(argv + std::min(argc, 4), argv + argc);
+  const bool curve = !wanted.empty() && wanted.front() == "curve";
+  const Asking asking = {.most = asked > 0 ? asked : std::numeric_limits<std::size_t>::max(),
+                         .modes = curve ? curve_modes() : chosen_modes(wanted),
+                         .distances = curve};
   ChunkedLLM llm = must(ChunkedLLM::open(argv[1], {.dtype = "float32"}));
   std::ifstream in(argv[2]);
   Table table;
   int contexts = 0;
   for (std::string line; std::getline(in, line); ++contexts) {
-    ask_all(llm, json::parse(line), most, modes, table);
+    ask_all(llm, json::parse(line), asking, table);
   }
   if (contexts == 0) {
     std::fprintf(stderr, "error: no contexts in %s\n", argv[2]);
     return 1;
   }
   std::printf("%d contexts\n", contexts);
-  print(modes, table);
+  print(asking.modes, table);
   return 0;
 }
