@@ -1,5 +1,5 @@
-// What a program asks the allocator and the kernel for. Linking counted.cc stands before malloc, its
-// family and mmap; where a sanitizer has its own, before operator new.
+// What a program asks the allocator and the kernel for. With counted.cc linked, calls of malloc,
+// its family and mmap pass here; where a sanitizer has its own, those of operator new.
 #pragma once
 
 #include <cstdint>

@@ -8,15 +8,12 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
-#include <numeric>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/tile.h"
-#include "quire/base/str.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
@@ -79,11 +76,11 @@ float query_at(const Tile& tile, int row, int d, int bytes) {
       tile.queries.data() + (std::ptrdiff_t{d} / per_chunk * kRows + row) * kChunkWords * 4;
   if (bytes == 4) {
     float value = 0;
-    std::memcpy(&value, chunk + d % per_chunk * 4, 4);
+    std::memcpy(&value, chunk + std::ptrdiff_t{4} * (d % per_chunk), 4);
     return value;
   }
   std::uint16_t bits = 0;
-  std::memcpy(&bits, chunk + d % per_chunk * 2, 2);
+  std::memcpy(&bits, chunk + std::ptrdiff_t{2} * (d % per_chunk), 2);
   return tensor::bf16_to_float(bits);
 }
 
@@ -140,6 +137,7 @@ class StoredRun {
       blocks_[static_cast<std::size_t>(i)] = i * 3 % kBlocks;
     }
     std::vector<tensor::KVSlot> slots;
+    slots.reserve(kTokens);
     for (int token = 0; token < kTokens; ++token) {
       slots.push_back(slot(token));
     }

@@ -11,6 +11,7 @@
 
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/result.h"
