@@ -89,7 +89,7 @@ ChunkedLLM open_model(const std::string& model, const std::string& dtype, bool s
   return must(ChunkedLLM::open(model, options, {.chunk_memory_ratio = 0.8}));
 }
 
-const SamplingParams kOneToken = {.temperature = 0, .max_tokens = 1};
+SamplingParams one_token() { return {.temperature = 0, .max_tokens = 1}; }
 
 // Seconds from registering what is new to the first token. The first of `added` is the query.
 double first_token_seconds(ChunkedLLM& llm, CompositionSpec spec,
@@ -98,7 +98,7 @@ double first_token_seconds(ChunkedLLM& llm, CompositionSpec spec,
   const auto ids = must(llm.register_chunks(added));
   spec.query_chunk_id = ids.front();
   spec.context_chunk_ids.insert(spec.context_chunk_ids.begin(), ids.begin() + 1, ids.end());
-  must(llm.generate_from_chunks(spec, kOneToken));
+  must(llm.generate_from_chunks(spec, one_token()));
   return seconds_since(start);
 }
 
@@ -112,7 +112,7 @@ Rearranged rearrange(ChunkedLLM& llm, const Pile& pile) {
                        .context_chunk_ids = pile.spec.context_chunk_ids,
                        .query_chunk_id = pile.spec.query_chunk_id,
                        .mode = quire::ReuseMode::kIndependent};
-  must(llm.generate_from_chunks(spec, kOneToken));  // computes them without the system chunk
+  must(llm.generate_from_chunks(spec, one_token()));  // computes them without the system chunk
   Rearranged seconds;
   for (std::uint32_t round = 0; round < kRounds; ++round) {
     std::ranges::rotate(spec.context_chunk_ids, spec.context_chunk_ids.begin() + 3);
@@ -136,10 +136,10 @@ void first_tokens(ChunkedLLM& llm) {
     std::vector<double> set_up;
     for (int round = 0; round < kRounds; ++round) {
       cached.push_back(
-          must(llm.generate_from_chunks(pile.spec, kOneToken)).timing.first_token_seconds);
+          must(llm.generate_from_chunks(pile.spec, one_token())).timing.first_token_seconds);
       must(llm.llm().clear_prefix_cache());
       uncached.push_back(
-          must(llm.llm().generate(pile.joined, kOneToken)).timing.first_token_seconds);
+          must(llm.llm().generate(pile.joined, one_token())).timing.first_token_seconds);
       for (int i = 0; i < 20; ++i) {
         const auto start = Clock::now();
         must(llm.compose(pile.spec));

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "quire/attention/cpu/kernel_table.h"
+#include "quire/attention/tile.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/result.h"
 

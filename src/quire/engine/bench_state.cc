@@ -10,7 +10,6 @@
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"

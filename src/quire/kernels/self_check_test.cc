@@ -45,8 +45,9 @@ TEST(SelfTest, NamesAnInstructionSetThatTheMachineLacks) {
 template <RowFormat kFormat>
 void pack_zeros(const PackTask& task) {
   portable_kernels().pack_rows[static_cast<std::size_t>(kFormat)](task);
-  std::memset(task.values, 0,
-              static_cast<std::size_t>(task.rows * task.steps * kStepDepth * value_bytes(kFormat)));
+  const auto values =
+      static_cast<std::size_t>(task.rows) * static_cast<std::size_t>(task.steps) * kStepDepth;
+  std::memset(task.values, 0, values * value_bytes(kFormat));
 }
 template <WeightFormat kFormat>
 void multiply_badly(const MatmulTask& task) {
