@@ -61,14 +61,17 @@ std::string table(const std::vector<BenchRecord>& records) {
       "metric            prompt   depth  batch  shared  weights   kv              ms     tok/s"
       "    GB/s  of floor\n";
   for (const BenchRecord& record : records) {
+    char of_floor[16] = "-";  // there is none
+    if (record.floor_seconds > 0) {
+      std::snprintf(of_floor, sizeof of_floor, "%.3f", record.of_floor);
+    }
     char line[200];
-    std::snprintf(line, sizeof line,
-                  "%-16s %7lld %7lld %6lld %7lld  %-9s %-9s %8.2f %9.1f %7.2f  %8.3f\n",
-                  record.metric.c_str(), static_cast<long long>(record.prompt_tokens),
-                  static_cast<long long>(record.depth_tokens), static_cast<long long>(record.batch),
-                  static_cast<long long>(record.shared_tokens), record.weights.c_str(),
-                  record.kv.c_str(), record.seconds * 1e3, record.tokens_per_second,
-                  record.bytes_per_second / 1e9, record.of_floor);
+    std::snprintf(
+        line, sizeof line, "%-16s %7lld %7lld %6lld %7lld  %-9s %-9s %8.2f %9.1f %7.2f  %8s\n",
+        record.metric.c_str(), static_cast<long long>(record.prompt_tokens),
+        static_cast<long long>(record.depth_tokens), static_cast<long long>(record.batch),
+        static_cast<long long>(record.shared_tokens), record.weights.c_str(), record.kv.c_str(),
+        record.seconds * 1e3, record.tokens_per_second, record.bytes_per_second / 1e9, of_floor);
     text += line;
   }
   return text;
@@ -116,9 +119,9 @@ void add_bench(CLI::App& app, Action& action) {
   add_list(*command, "--prompt", bench_options.prompt, "prompt lengths, as 32,128,512");
   add_list(*command, "--depth", bench_options.depth, "tokens already in the cache");
   command->add_option("--generate", bench_options.generate, "tokens to decode");
-  add_list(*command, "--batch", bench_options.batch, "requests at a time");
+  add_list(*command, "--batch", bench_options.batch, "requests that decode at a time");
   command->add_option("--shared-prefix", bench_options.shared_prefix,
-                      "tokens that the requests of a batch share");
+                      "tokens that they share; 0: each has --depth tokens of its own");
   command->add_option("--repeat", bench_options.repeat, "runs of each measurement");
   command->add_flag("--verbose", options->verbose, "name each measurement on stderr");
   add_format(*command, options->format);

@@ -1,4 +1,4 @@
-// quire inspect and quire doctor: what a model needs, what a machine has.
+// quire inspect: what a model holds and needs.
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <memory>
@@ -39,15 +39,6 @@ void add_inspect(CLI::App& app, Action& action) {
   add_model(*command, options->model);
   add_format(*command, options->format);
   command->callback([options, &action] { action = [options] { return inspect(*options); }; });
-}
-
-void add_doctor(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("doctor", "Show processor, devices and libraries; test the kernels");
-  auto format = std::make_shared<Format>(Format::kText);
-  add_format(*command, *format);
-  command->callback(
-      [format, &action] { action = [format] { return show(doctor_json(), *format); }; });
 }
 
 }  // namespace quire::cli

@@ -483,22 +483,40 @@ class ToolsTest(CommandLineTest):
         self.assertIn("self_test", result["isa"])
         self.assertIn("isa:", quire("doctor").stdout)
 
-    def test_bench_prints_a_list_of_records(self):
-        records = self.assert_json(quire("bench", MODEL, "--prompt", "32", "--generate", "4", "--batch", "1,2", "--format", "json"))
-        self.assertLessEqual({"prefill", "decode"}, {record["metric"] for record in records})
+    def bench(self, *arguments):
+        records = self.assert_json(quire("bench", MODEL, "--prompt", "32", "--generate", "2", *arguments, "--format", "json"))
         for record in records:
             self.assertLessEqual({"metric", "prompt_tokens", "depth_tokens", "batch", "shared_tokens", "weights", "kv", "device",
                                   "threads", "seconds", "bytes_per_second", "floor_seconds", "of_floor"}, record.keys())
             self.assertGreater(record["seconds"], 0)
+            if record["metric"] not in ("fork", "compose"):
+                self.assertGreater(record["bytes_per_second"], 0, record)
+                self.assertGreater(record["floor_seconds"], 0, record)
+                self.assertAlmostEqual(record["of_floor"], record["floor_seconds"] / record["seconds"])
+        return records
+
+    def test_bench_decodes_every_batch_that_is_named_behind_the_shared_prefix(self):
+        batched = [record for record in self.bench("--batch", "1,2", "--shared-prefix", "64", "--depth", "0,32")
+                   if record["metric"] == "batched_decode"]
+        self.assertEqual([(record["batch"], record["shared_tokens"], record["depth_tokens"]) for record in batched],
+                         [(1, 64, 0), (2, 64, 0)])
+
+    def test_bench_without_a_shared_prefix_decodes_a_batch_behind_contexts_of_their_own(self):
+        batched = [record for record in self.bench("--batch", "4", "--depth", "0,128") if record["metric"] == "batched_decode"]
+        self.assertEqual([(record["batch"], record["shared_tokens"], record["depth_tokens"]) for record in batched],
+                         [(4, 0, 0), (4, 0, 128)])
+        # All that each of the four has is read.
+        empty, deep = (record["bytes_per_second"] * record["seconds"] for record in batched)
+        model = self.assert_json(quire("inspect", MODEL, "--format", "json"))
+        self.assertAlmostEqual(deep - empty, 4 * 128 * model["kv_bytes_per_token"][batched[0]["kv"]], delta=1)
 
     def test_bench_at_a_depth_measures_what_is_done_with_cached_tokens(self):
-        records = self.assert_json(quire("bench", MODEL, "--prompt", "32", "--depth", "64", "--generate", "2", "--format", "json"))
-        found = {record["metric"]: record for record in records}
-        self.assertLessEqual({"restore", "fork", "compose"}, found.keys())
-        for metric in ("restore", "fork", "compose"):
-            self.assertEqual(found[metric]["depth_tokens"], 64)
-        self.assertGreater(found["restore"]["bytes_per_second"], 0)
-        self.assertGreater(found["restore"]["floor_seconds"], 0)
+        records = self.bench("--depth", "64")
+        self.assertEqual([record["metric"] for record in records], ["prefill", "ttft", "decode", "restore", "fork", "compose"])
+        for record in records:
+            self.assertEqual(record["depth_tokens"], 64)
+        for record in records[-2:]:  # they move no KV
+            self.assertEqual(record["floor_seconds"], 0)
 
 
 if __name__ == "__main__":

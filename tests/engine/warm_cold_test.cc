@@ -1,6 +1,7 @@
-// Warm equals cold, bit for bit: for every family variant and dtype the logits of a request that
-// reuses cached tokens equal those of the cold run, for every cut, block size, prefill split and
-// batch mix tried. Models: the tiny random checkpoints of tests/golden/model.
+// Warm equals cold, bit for bit: for every family variant, dtype and format of quantised weights
+// the logits of a request that reuses cached tokens equal those of the cold run, for every cut,
+// block size, prefill split and batch mix tried. Models: the tiny random checkpoints of
+// tests/golden/model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,9 +33,10 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-std::vector<std::string> dtypes() {
+// Dtypes of the computation, and formats that weights are quantised to.
+std::vector<std::string> weights() {
   return on_gpu() ? std::vector<std::string>{"bfloat16"}
-                  : std::vector<std::string>{"float32", "bfloat16"};
+                  : std::vector<std::string>{"float32", "bfloat16", "q8g32", "q4g32"};
 }
 
 class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::string>> {
@@ -60,7 +62,8 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
 
   [[nodiscard]] LLM open(LLMOptions options) const {
     options.device = test_device();
-    options.dtype = std::get<1>(GetParam());
+    const std::string& weights = std::get<1>(GetParam());
+    (weights.starts_with('q') ? options.quantize : options.dtype) = weights;
     options.kv_budget_bytes = std::int64_t{64} << 20;
     options.threads = 2;
     auto llm = LLM::open(path_, options);
@@ -134,7 +137,7 @@ TEST_P(WarmCold, CompanyInTheBatchGivesTheColdBits) {
 
 INSTANTIATE_TEST_SUITE_P(Families, WarmCold,
                          testing::Combine(testing::ValuesIn(model_names()),
-                                          testing::ValuesIn(dtypes())),
+                                          testing::ValuesIn(weights())),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::get<1>(info.param);
                          });

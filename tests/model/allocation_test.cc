@@ -1,6 +1,6 @@
 // A decode step of the model allocates nothing once a step like it has been computed, and asks
-// nothing of the kernel. The
-// rows share a prefix, as chunks do.
+// nothing of the kernel; several threads may yield and sleep while they wait for each other, and
+// wake each other. The rows share a prefix, as chunks do.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include "counted.h"
 #include "quire/attention/entry.h"
 #include "quire/base/sanitized.h"
+#include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -143,10 +144,10 @@ TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
   }
 }
 
-// What decode steps ask for, or -1 if that cannot be counted. On one thread: others sleep in the
-// kernel when they have nothing to do for long.
-std::int64_t system_calls_of_steps(std::int32_t rows) {
-  device::ThreadPool pool(1);
+// Ends the process, with 0 if decode steps ask for nothing, with 2 if that cannot be counted: the
+// pool's threads could not end any more.
+[[noreturn]] void count_system_calls_of_steps(std::int32_t rows, int threads) {
+  device::ThreadPool pool(threads);
   auto decoder = testing::load_decoder(
                      kFolder, {.table = &kernels::kernels_for(device::best_isa()), .pool = &pool},
                      {.format = kernels::WeightFormat::kBf16})
@@ -157,31 +158,49 @@ std::int64_t system_calls_of_steps(std::int32_t rows) {
     batch.step();
   }
   if (!quire::testing::refuse_system_calls(quire::testing::Threads::kAll)) {
-    return -1;
+    std::_Exit(2);
   }
-  const auto calls = [] { return quire::testing::num_refused() + quire::testing::num_wakes(); };
+  using quire::testing::num_refused;
+  const auto calls = [&] {
+    const std::int64_t waiting = quire::testing::num_yields() + quire::testing::num_sleeps();
+    return threads == 1 ? num_refused() + quire::testing::num_wakes() : num_refused() - waiting;
+  };
   const std::int64_t before = calls();
   for (; step < kOwnBlocks * kBlockTokens; ++step) {
     batch.step();
   }
-  return calls() - before;
+  std::_Exit(calls() == before ? 0 : 1);
 }
 
 TEST(StepSystemCalls, ADecodeStepLikeTheOneBeforeAsksNothingOfTheKernel) {
   if (base::kSanitized) {
     GTEST_SKIP() << "a sanitizer asks the kernel for memory of its own";
   }
-  for (const std::int32_t rows : {1, 16}) {
-    EXPECT_EXIT(std::_Exit(system_calls_of_steps(rows) == 0 ? 0 : 1), ::testing::ExitedWithCode(0),
-                "")
-        << rows << " rows";
+  for (const int threads : {1, 2}) {
+    for (const std::int32_t rows : {1, 16}) {
+      EXPECT_EXIT(count_system_calls_of_steps(rows, threads), ::testing::ExitedWithCode(0), "")
+          << rows << " rows, " << threads << " threads";
+    }
+  }
+}
+
+// What grows without operator new: a buffer of the kernels, small and large.
+TEST(NumAllocations, CountsBuffersToo) {
+  if (base::kSanitized) {
+    GTEST_SKIP() << "a sanitizer has its own functions";
+  }
+  for (const std::size_t bytes : {std::size_t{1} << 10, std::size_t{1} << 22}) {
+    const std::int64_t before = quire::testing::num_allocations();
+    const device::AlignedBuffer<std::byte> buffer(bytes);
+    EXPECT_EQ(quire::testing::num_allocations(), before + 1) << buffer.size();
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Formats, StepAllocations,
     ::testing::Values(kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16,
-                      kernels::WeightFormat::kQ8g32, kernels::WeightFormat::kQ4g32),
+                      kernels::WeightFormat::kQ8g32, kernels::WeightFormat::kQ4g32,
+                      kernels::WeightFormat::kQ4m32),
     [](const auto& info) { return std::string(kernels::format_name(info.param)); });
 
 }  // namespace

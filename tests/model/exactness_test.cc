@@ -25,11 +25,14 @@ namespace {
 using kernels::WeightFormat;
 using tensor::DType;
 
-class ExactnessTest : public ::testing::TestWithParam<std::tuple<std::string, WeightFormat>> {
+using Param = std::tuple<std::string, WeightFormat, device::Isa>;
+
+class ExactnessTest : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
     const std::string& path = std::get<0>(GetParam());
-    auto loaded = load_decoder(golden_folder() / path, device::best_isa(), std::get<1>(GetParam()));
+    auto loaded =
+        load_decoder(golden_folder() / path, std::get<2>(GetParam()), std::get<1>(GetParam()));
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     decoder_.emplace(std::move(loaded).value());
     prompt_ = read_golden(golden_of(path)).prompts.back().ids;
@@ -114,10 +117,13 @@ INSTANTIATE_TEST_SUITE_P(
     Variants, ExactnessTest,
     ::testing::Combine(::testing::ValuesIn(variant_paths()),
                        ::testing::Values(WeightFormat::kF32, WeightFormat::kBf16,
-                                         WeightFormat::kQ8g32, WeightFormat::kQ4m32)),
+                                         WeightFormat::kQ8g32, WeightFormat::kQ4g32,
+                                         WeightFormat::kQ4m32),
+                       ::testing::ValuesIn(device::supported_isas())),
     [](const auto& info) {
       return test_name(std::get<0>(info.param)) + "_" +
-             kernels::format_name(std::get<1>(info.param));
+             kernels::format_name(std::get<1>(info.param)) + "_" +
+             std::string(device::isa_name(std::get<2>(info.param)));
     });
 
 }  // namespace

@@ -109,6 +109,34 @@ INSTANTIATE_TEST_SUITE_P(Variants, ParityTest,
                                   std::string(device::isa_name(std::get<1>(info.param)));
                          });
 
+// A model as a folder, and as the GGUF file that llama.cpp's own writer made of it: other names,
+// another order of rows, other metadata, the same numbers. But GGUF keeps the factors of llama3's
+// frequencies in fp32: where the frequencies differ, ids are what must be the same.
+TEST(SameModel, HasTheSameBitsAsAFolderAndAsGguf) {
+  int compared = 0;
+  for (const std::string& path : variant_paths()) {
+    if (!path.ends_with(".gguf")) {
+      continue;
+    }
+    const Ids prompt = read_golden(golden_of(path)).prompts.back().ids;
+    for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
+                                      WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+      auto folder = load_decoder(golden_of(path), device::best_isa(), format).value();
+      auto gguf = load_decoder(golden_folder() / path, device::best_isa(), format).value();
+      Runner folder_runner(folder, DType::kFloat32, 32, 16);
+      Runner gguf_runner(gguf, DType::kFloat32, 32, 16);
+      EXPECT_EQ(greedy(gguf_runner, prompt, 20), greedy(folder_runner, prompt, 20)) << path;
+      if (gguf.config().rotary.inverse_frequencies == folder.config().rotary.inverse_frequencies) {
+        Sequence one, other;
+        EXPECT_EQ(gguf_runner.feed(one, prompt), folder_runner.feed(other, prompt))
+            << path << " " << kernels::format_name(format);
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GE(compared, 4 * 5) << "variants by formats";
+}
+
 // The demo model, with real text: greedy answers and the eight largest first logits.
 class CardfileTest : public ::testing::TestWithParam<WeightFormat> {};
 

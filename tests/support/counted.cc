@@ -3,6 +3,7 @@
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -17,21 +18,70 @@
 #include <cstdlib>
 #include <new>
 
+#include "quire/base/sanitized.h"  // IWYU pragma: keep (QUIRE_SANITIZED)
+
 namespace {
 
 std::atomic<std::int64_t> allocations = 0;
 std::atomic<std::int64_t> refused = 0;
+std::atomic<std::int64_t> yields = 0;
+std::atomic<std::int64_t> sleeps = 0;
 std::atomic<std::int64_t> wakes = 0;
 thread_local int uncounted = 0;  // objects
+
+void count_allocation() {
+  if (uncounted == 0) {
+    ++allocations;
+  }
+}
 
 constexpr std::uint32_t kPass = 0x51756972;  // as sixth argument: the filter lets a futex call pass
 
 }  // namespace
 
+#if defined(__GLIBC__) && !defined(QUIRE_SANITIZED)
+
+// Everything that the program asks for passes here: operator new, AlignedBuffer, the C library.
+// NOLINTBEGIN: glibc's names for its own, and the functions that stand before them
+extern "C" {
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* memory, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+
+void* malloc(std::size_t bytes) {
+  count_allocation();
+  return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) {
+  count_allocation();
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* memory, std::size_t bytes) {
+  count_allocation();
+  return __libc_realloc(memory, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  count_allocation();
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
+  count_allocation();
+  *memory = __libc_memalign(alignment, bytes);
+  return *memory == nullptr ? ENOMEM : 0;
+}
+void* mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset) {
+  count_allocation();
+  return reinterpret_cast<void*>(
+      ::syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+}
+}
+// NOLINTEND
+
+#else
+
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  if (uncounted == 0) {
-    ++allocations;
-  }
+  count_allocation();
   if (void* memory = std::malloc(bytes)) {  // NOLINT: it is the allocator
     return memory;
   }
@@ -39,15 +89,15 @@ constexpr std::uint32_t kPass = 0x51756972;  // as sixth argument: the filter le
 }
 // A sanitizer's own would not call the one above, and its memory must not end in free below.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  if (uncounted == 0) {
-    ++allocations;
-  }
+  count_allocation();
   return std::malloc(bytes);  // NOLINT: the same
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);  // NOLINT
 }
+
+#endif
 
 namespace quire::testing {
 namespace {
@@ -72,8 +122,12 @@ void set_result(mcontext_t& registers, long result) {
 void count_system_call(int /*signal*/, siginfo_t* info, void* context) {
   mcontext_t& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
   const auto arguments = arguments_of(registers);
-  if (info->si_syscall != SYS_futex || (arguments[1] & FUTEX_CMD_MASK) != FUTEX_WAKE) {
+  const bool futex = info->si_syscall == SYS_futex;
+  const auto command = static_cast<int>(arguments[1]) & FUTEX_CMD_MASK;
+  if (!futex || command != FUTEX_WAKE) {
     ++refused;
+    yields += info->si_syscall == SYS_sched_yield ? 1 : 0;
+    sleeps += futex && (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) ? 1 : 0;
     set_result(registers, -EAGAIN);
     return;
   }
@@ -89,6 +143,8 @@ void count_system_call(int /*signal*/, siginfo_t* info, void* context) {
 
 std::int64_t num_allocations() { return allocations; }
 std::int64_t num_refused() { return refused; }
+std::int64_t num_yields() { return yields; }
+std::int64_t num_sleeps() { return sleeps; }
 std::int64_t num_wakes() { return wakes; }
 
 Uncounted::Uncounted() { ++uncounted; }

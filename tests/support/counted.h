@@ -1,11 +1,12 @@
-// What a program asks the allocator and the kernel for. Linking counted.cc replaces operator new.
+// What a program asks the allocator and the kernel for. With counted.cc linked, calls of malloc,
+// its family and mmap pass here; where a sanitizer has its own, those of operator new.
 #pragma once
 
 #include <cstdint>
 
 namespace quire::testing {
 
-// Calls of operator new since the program began, by all threads but those that hold an Uncounted.
+// Calls of those since the program began, by all threads but those that hold an Uncounted.
 [[nodiscard]] std::int64_t num_allocations();
 
 class Uncounted {
@@ -22,6 +23,9 @@ enum class Threads : std::uint8_t { kAll, kThisOne };
 // that other threads are woken: they should try again. False if that cannot be had.
 [[nodiscard]] bool refuse_system_calls(Threads threads);
 [[nodiscard]] std::int64_t num_refused();
+// Of those, of threads that leave the core to others, and that wait to be woken.
+[[nodiscard]] std::int64_t num_yields();
+[[nodiscard]] std::int64_t num_sleeps();
 // Calls that wake threads which sleep.
 [[nodiscard]] std::int64_t num_wakes();
 

@@ -17,6 +17,7 @@
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/run.h"
+#include "quire/attention/self_check.h"  // IWYU pragma: export (tolerances)
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
@@ -355,15 +356,6 @@ inline double worst_error(const Pool& pool, const Problem& problem, const Output
     worst = std::max(worst, error);
   }
   return worst;
-}
-
-// The tolerance table. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging
-// out). fp32: sums of up to some thousand products.
-inline double tolerance(tensor::DType dtype) {
-  return dtype == tensor::DType::kFloat32 ? 2e-6 : 6e-3;
-}
-inline double lse_tolerance(tensor::DType dtype) {
-  return dtype == tensor::DType::kFloat32 ? 4e-6 : 1e-3;
 }
 
 inline AttentionShape shape_of(int heads, int kv_heads, int head_dim) {

@@ -1,16 +1,18 @@
 // Whether a sanitizer watches: then tests that walk at random take fewer steps.
 #pragma once
 
-namespace quire::base {
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
+#define QUIRE_SANITIZED
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
+#define QUIRE_SANITIZED
 #endif
+#endif
+
+namespace quire::base {
+
+#if defined(QUIRE_SANITIZED)
+inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif

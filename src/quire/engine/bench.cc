@@ -81,7 +81,8 @@ class Bench {
   // Work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
   [[nodiscard]] Status decode(std::int32_t depth);
-  [[nodiscard]] Status batched_decode(std::int32_t batch);
+  // Of `batch` requests behind `own` cached tokens each, or behind the shared ones.
+  [[nodiscard]] Status batched_decode(std::int32_t batch, std::int32_t own);
   // restore, fork, compose of `depth` cached tokens; nothing for less than a block.
   [[nodiscard]] Status state(std::int32_t depth);
 
@@ -90,7 +91,8 @@ class Bench {
  private:
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate(
       std::vector<std::vector<TokenId>> prompts, std::int32_t max_tokens);
-  [[nodiscard]] Result<std::vector<TokenId>> cached_prefix(std::int32_t depth);
+  [[nodiscard]] Result<std::vector<TokenId>> cached_prefix(std::int32_t depth,
+                                                           std::int32_t index = 0);
   void add(BenchRecord record, const StepWork& work, double tokens);
   void add_plain(BenchRecord record);
 
@@ -100,7 +102,8 @@ class Bench {
   engine::BenchFloors floors_;
   PromptSource prompts_;
   kernels::WeightFormat format_;
-  std::map<std::int32_t, std::vector<TokenId>> prefixes_;  // depth -> cached ids
+  // (depth, index) -> cached ids
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<TokenId>> prefixes_;
 };
 
 Result<std::vector<GenerationOutput>> Bench::generate(std::vector<std::vector<TokenId>> prompts,
@@ -121,17 +124,17 @@ Result<std::vector<GenerationOutput>> Bench::generate(std::vector<std::vector<To
   return outputs;
 }
 
-// `depth` ids whose KV is in the cache, whole blocks.
-Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth) {
+// `depth` ids whose KV is in the cache, whole blocks; those of another index are others.
+Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth, std::int32_t index) {
   const std::int32_t block = options_.llm.block_tokens;
   const std::int32_t whole = depth / block * block;
-  const auto known = prefixes_.find(whole);
+  const auto known = prefixes_.find({whole, index});
   if (whole == 0 || known != prefixes_.end()) {
     return whole == 0 ? std::vector<TokenId>() : known->second;
   }
   auto ids = prompts_.take(whole);
   QUIRE_TRY(const auto outputs, generate({ids}, 0));
-  prefixes_[whole] = ids;
+  prefixes_[{whole, index}] = ids;
   return ids;
 }
 
@@ -195,16 +198,21 @@ Status Bench::decode(std::int32_t depth) {
   return {};
 }
 
-Status Bench::batched_decode(std::int32_t batch) {
-  QUIRE_TRY(const auto prefix, cached_prefix(options_.shared_prefix));
+Status Bench::batched_decode(std::int32_t batch, std::int32_t own) {
+  QUIRE_TRY(const auto shared, cached_prefix(options_.shared_prefix));
+  std::vector<std::vector<TokenId>> contexts;
+  for (std::int32_t b = 0; b < batch; ++b) {
+    QUIRE_TRY(const auto context, cached_prefix(own, b));
+    contexts.push_back(join(shared, context));
+  }
   std::vector<double> per_step;
   std::vector<double> overheads;
   const std::int32_t steps = options_.generate;
   for (std::int32_t i = 0; i < options_.repeat; ++i) {
     std::vector<std::vector<TokenId>> prompts;
-    prompts.reserve(static_cast<std::size_t>(batch));
-    for (std::int32_t b = 0; b < batch; ++b) {
-      prompts.push_back(join(prefix, prompts_.take(1)));
+    prompts.reserve(contexts.size());
+    for (const std::vector<TokenId>& context : contexts) {
+      prompts.push_back(join(context, prompts_.take(1)));
     }
     QUIRE_TRY(const EngineStats before, engine_.stats());
     QUIRE_TRY(const auto outputs, generate(std::move(prompts), steps + 1));
@@ -219,16 +227,18 @@ Status Bench::batched_decode(std::int32_t batch) {
     overheads.push_back((after.overhead_seconds() - before.overhead_seconds()) /
                         static_cast<double>(after.steps - before.steps));
   }
-  const double own = 1 + steps / 2.0;
-  const auto shared = static_cast<double>(prefix.size());
+  const std::int64_t shared_tokens = std::ssize(shared);
+  const std::int64_t own_tokens = std::ssize(contexts.front()) - shared_tokens;
+  const double unshared = static_cast<double>(own_tokens) + 1 + steps / 2.0;
   add({.metric = "batched_decode",
+       .depth_tokens = own_tokens,
        .batch = batch,
-       .shared_tokens = std::ssize(prefix),
+       .shared_tokens = shared_tokens,
        .seconds = median(per_step),
        .overhead_seconds = median(overheads)},
       {.rows = static_cast<double>(batch),
-       .attended_tokens = shared + own,
-       .kv_tokens = shared + batch * own,
+       .attended_tokens = static_cast<double>(shared_tokens) + unshared,
+       .kv_tokens = static_cast<double>(shared_tokens) + batch * unshared,
        .logit_rows = static_cast<double>(batch)},
       batch);
   return {};
@@ -281,6 +291,19 @@ Status measure_at(std::int32_t depth, std::span<const std::int32_t> prompts, Ben
   return bench.state(depth);
 }
 
+Status measure_batches(const BenchOptions& options, Bench& bench, const Say& say) {
+  const std::vector<std::int32_t> own_depths =
+      options.shared_prefix > 0 ? std::vector<std::int32_t>{0} : options.depth;
+  for (const std::int32_t batch : options.batch) {
+    for (const std::int32_t own : own_depths) {
+      say(base::str_cat("decode of ", batch, " sequences behind ", options.shared_prefix,
+                        " shared and ", own, " tokens of their own"));
+      QUIRE_TRY_STATUS(bench.batched_decode(batch, own));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status BenchOptions::validate() const {
@@ -312,13 +335,7 @@ Result<std::vector<BenchRecord>> run_bench(
   for (const std::int32_t depth : options.depth) {
     QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }
-  for (const std::int32_t batch : options.batch) {
-    if (batch == 1) {
-      continue;  // measured with every depth
-    }
-    say(base::str_cat("decode of ", batch, " sequences"));
-    QUIRE_TRY_STATUS(bench.batched_decode(batch));
-  }
+  QUIRE_TRY_STATUS(measure_batches(options, bench, say));
   return std::move(bench.records);
 }
 

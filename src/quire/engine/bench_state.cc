@@ -15,6 +15,7 @@
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -24,29 +25,40 @@ constexpr int kRounds = 9;
 constexpr std::int32_t kChunks = 8;
 constexpr std::int32_t kQueryTokens = 32;
 
-// Seconds of `run`, which returns a Status: the median; its first error.
-template <class Run>
-Result<double> median_of_rounds(Run run) {
-  std::vector<double> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto start = Clock::now();
-    QUIRE_TRY_STATUS(run());
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
-  return seconds[kRounds / 2];
-}
-
 template <class T>
 Status outcome(const Result<T>& result) {
   return result.ok() ? Status() : result.error();
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Seconds of `call` and of dropping the Result that it returns, or its error.
+template <class Call>
+Result<double> seconds_of(Call call) {
+  const auto start = Clock::now();
+  QUIRE_TRY_STATUS(outcome(call()));
+  return seconds_since(start);
+}
+
+// The median of what `round` returns, seconds; its first error.
+template <class Round>
+Result<double> median_of_rounds(Round round) {
+  std::vector<double> seconds;
+  for (int i = 0; i < kRounds; ++i) {
+    QUIRE_TRY(seconds.emplace_back(), round());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
+  return seconds[kRounds / 2];
 }
 
 }  // namespace
 
 Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids) {
   QUIRE_TRY(const StateRef state, engine.sequences().open(ids, {}));
-  return median_of_rounds([&] { return outcome(engine.sequences().cut(state, std::ssize(ids))); });
+  return median_of_rounds(
+      [&] { return seconds_of([&] { return engine.sequences().cut(state, std::ssize(ids)); }); });
 }
 
 Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
@@ -63,7 +75,8 @@ Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
     QUIRE_TRY(const StateRef state, engine.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
     QUIRE_TRY_STATUS(engine.tiers().save(state, file, {}));
   }
-  return median_of_rounds([&] { return outcome(engine.tiers().load(file, {})); });
+  return median_of_rounds(
+      [&] { return seconds_of([&] { return engine.tiers().load(file, {}); }); });
 }
 
 Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take) {
@@ -80,7 +93,17 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
   }
   spec.query_chunk_id = spec.context_chunk_ids.back();
   spec.context_chunk_ids.pop_back();
-  auto seconds = median_of_rounds([&] { return outcome(engine.chunks().preview(spec)); });
+  const SamplingParams one = {.temperature = 0, .max_tokens = 1};
+  const ChunkService::Run run = {.spec = &spec, .params = &one};
+  const auto round = [&]() -> Result<double> {
+    const auto start = Clock::now();
+    QUIRE_TRY(const auto requests, engine.chunks().submit({&run, 1}, {}));
+    const double seconds = seconds_since(start);
+    QUIRE_TRY_STATUS(outcome(requests.front()->take_generation()));
+    return seconds;
+  };
+  QUIRE_TRY_STATUS(outcome(round()));  // computes what KV of the chunks is missing
+  auto seconds = median_of_rounds(round);
   for (const ChunkService::Registered& chunk : registered) {
     QUIRE_TRY_STATUS(outcome(engine.chunks().remove(chunk.id)));
   }

@@ -19,7 +19,8 @@ using TakeIds = std::function<std::vector<TokenId>(std::int32_t count)>;  // new
 // Reading and verifying a saved sequence whose file is in the page cache. The file is in the
 // system's folder for temporary files and goes when it is done.
 [[nodiscard]] Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids);
-// Setting up 8 chunks of `tokens` tokens in all and a query. The chunks are deleted afterwards.
+// Setting up a request behind 8 chunks of `tokens` tokens in all and a query, whose KV is there:
+// from the call to the sequence that waits to be computed. The chunks are deleted afterwards.
 [[nodiscard]] Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take);
 
 }  // namespace quire::engine

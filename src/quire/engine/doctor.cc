@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "quire/attention/self_check.h"
 #include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
@@ -36,12 +37,17 @@ std::int64_t memory_bytes() {
   return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
+Status test_kernels(device::Isa isa) {
+  QUIRE_TRY_STATUS(kernels::self_test(isa));
+  return attention::self_test(isa);
+}
+
 json::object isa_report() {
   json::array supported;
   json::object self_test;
   for (const device::Isa isa : device::supported_isas()) {
     const auto name = device::isa_name(isa);
-    const Status status = kernels::self_test(isa);
+    const Status status = test_kernels(isa);
     supported.emplace_back(std::string(name));
     self_test[std::string(name)] = status.ok() ? "ok" : status.error().message;
   }

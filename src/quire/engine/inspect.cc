@@ -81,18 +81,27 @@ void add_text(const std::string& model, json::object& report, json::array& unsup
   }
 }
 
-// How many matrices are in which encoding, and how those that are quantised are computed.
-json::object encodings_of(const weights::Checkpoint& checkpoint) {
-  std::map<weights::Encoding, int> counts;
+// How many tensors are in which encoding, and of the quantised ones how many are computed how.
+json::object encodings_of(const weights::Checkpoint& checkpoint,
+                          const std::map<std::string, std::string>& computed) {
+  struct Kind {
+    int tensors = 0;
+    std::map<std::string, int> computed_as;
+  };
+  std::map<weights::Encoding, Kind> kinds;
   for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
-    ++counts[tensor.encoding];
+    Kind& kind = kinds[tensor.encoding];
+    ++kind.tensors;
+    if (const auto found = computed.find(tensor.name); found != computed.end()) {
+      ++kind.computed_as[found->second];
+    }
   }
   json::object encodings;
-  for (const auto& [encoding, count] : counts) {
+  for (const auto& [encoding, kind] : kinds) {
     json::object& entry = encodings[weights::encoding_name(encoding)].emplace_object();
-    entry["tensors"] = count;
-    if (const std::string computed = model::computed_as(encoding); !computed.empty()) {
-      entry["computed_as"] = computed;
+    entry["tensors"] = kind.tensors;
+    if (!kind.computed_as.empty()) {
+      entry["computed_as"] = json::object(kind.computed_as.begin(), kind.computed_as.end());
     }
   }
   return encodings;
@@ -103,7 +112,10 @@ void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::M
                     json::object& report, json::array& unsupported) {
   report["tensors"] = checkpoint.tensors().size();
   report["file_bytes"] = checkpoint.total_bytes();
-  report["encodings"] = encodings_of(checkpoint);
+  const auto computed = config.ok() ? model::computed_as(*config, checkpoint)
+                                    : std::map<std::string, std::string>();  // nobody knows
+  report["encodings"] =
+      encodings_of(checkpoint, computed.ok() ? *computed : std::map<std::string, std::string>());
   for (const auto& tensor : checkpoint.unsupported()) {
     unsupported.emplace_back("tensor " + tensor.name + " of type " + tensor.type);
   }

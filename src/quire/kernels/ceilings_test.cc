@@ -1,16 +1,13 @@
-// The measurements run, agree in order of magnitude, and the self-test passes.
+// The measurements run and agree in order of magnitude.
 #include "quire/kernels/ceilings.h"
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstddef>
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/self_check.h"
 #include "quire/kernels/test_util.h"
-#include "quire/result.h"
 
 namespace quire::kernels {
 namespace {
@@ -33,25 +30,7 @@ TEST_P(CeilingsTest, ReadingIsFasterThanADiskAndSlowerThanRegisters) {
   EXPECT_LT(rate, 1e13);
 }
 
-TEST_P(CeilingsTest, SelfTestPassesQuickly) {
-  const auto start = std::chrono::steady_clock::now();
-  const Status status = self_test(GetParam());
-  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-  RecordProperty("milliseconds", static_cast<int>(time.count() * 1e3));
-}
-
 INSTANTIATE_TEST_SUITE_P(All, CeilingsTest, test::every_isa(), test::isa_test_name);
-
-TEST(SelfTest, NamesAnInstructionSetThatTheMachineLacks) {
-  if (device::isa_supported(device::Isa::kAmx)) {
-    GTEST_SKIP() << "this machine has every instruction set";
-  }
-  const Status status = self_test(device::Isa::kAmx);
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(status.error().message.find("amx"), std::string::npos);
-}
 
 }  // namespace
 }  // namespace quire::kernels

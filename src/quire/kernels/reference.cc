@@ -6,10 +6,15 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "quire/base/str.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/result.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::kernels::reference {
@@ -33,6 +38,27 @@ double relative_l2(std::span<const float> a, std::span<const double> b) {
     norm += b[i] * b[i];
   }
   return std::sqrt(norm > 0 ? error / norm : error);
+}
+
+Status within(std::string_view kernel, device::Isa isa, double error, double bound) {
+  if (error <= bound) {  // false for NaN
+    return {};
+  }
+  return {ErrorCode::kDevice,
+          base::str_cat("kernel ", kernel, " of ", device::isa_name(isa), " is wrong: error ",
+                        error, ", at most ", bound, " allowed; choose another instruction set")};
+}
+
+// splitmix64, Steele 2014.
+std::vector<float> numbers(std::size_t count, std::uint64_t seed) {
+  std::vector<float> values(count);
+  for (float& value : values) {
+    seed += 0x9e3779b97f4a7c15u;
+    std::uint64_t bits = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    value = static_cast<float>(static_cast<std::int64_t>(bits) >> 40) * 0x1p-23f;
+  }
+  return values;
 }
 
 std::vector<float> unpack_weights(const PackedWeights& weights) {
@@ -103,6 +129,19 @@ std::vector<double> silu_mul(std::span<const float> gate_up) {
   for (std::size_t i = 0; i < width; ++i) {
     const double gate = gate_up[i];
     out[i] = gate / (1.0 + std::exp(-gate)) * double{gate_up[width + i]};
+  }
+  return out;
+}
+
+std::vector<double> rotate(std::span<const float> head, std::span<const float> cos,
+                           std::span<const float> sin) {
+  const std::size_t half = cos.size();
+  std::vector<double> out(head.begin(), head.end());
+  for (std::size_t i = 0; i < half; ++i) {
+    const double a = head[i];
+    const double b = head[i + half];
+    out[i] = a * double{cos[i]} - b * double{sin[i]};
+    out[i + half] = b * double{cos[i]} + a * double{sin[i]};
   }
   return out;
 }

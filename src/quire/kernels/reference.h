@@ -2,12 +2,16 @@
 // self-test compare every kernel with these.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "quire/device/cpu/isa.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/result.h"
 
 namespace quire::kernels::reference {
 
@@ -17,13 +21,20 @@ struct Tolerance {
   static constexpr double kLinear = 1e-6;
   static constexpr double kRmsNorm = 2e-7;
   static constexpr double kSiluMul = 2e-7;  // with the exponential's own 2e-7 in its worst place
-  // Rounding activations, for products of the unpacked weights with plain activations.
+  static constexpr double kRotate = 2e-7;
+  // Rounding activations, and products of the unpacked weights with plain activations.
   static constexpr double kBf16Rows = 4e-3;
   static constexpr double kInt8Rows = 8e-3;
 };
 
 // ||a - b|| / ||b||; ||a|| if b is zero. NaN when a value is.
 [[nodiscard]] double relative_l2(std::span<const float> a, std::span<const double> b);
+
+// Ok if error <= bound; else, NaN included, kDevice naming the kernel.
+[[nodiscard]] Status within(std::string_view kernel, device::Isa isa, double error, double bound);
+
+// Numbers in [-1, 1) without any pattern that a kernel could like.
+[[nodiscard]] std::vector<float> numbers(std::size_t count, std::uint64_t seed);
 
 // The values that the kernels see, row-major [columns, depth] and [rows, depth].
 [[nodiscard]] std::vector<float> unpack_weights(const PackedWeights& weights);
@@ -39,5 +50,8 @@ struct Tolerance {
                                            double epsilon);
 // gate_up [2 * width].
 [[nodiscard]] std::vector<double> silu_mul(std::span<const float> gate_up);
+// One head: pairs (i, i + cos.size()) by the angles i, the rest as it is.
+[[nodiscard]] std::vector<double> rotate(std::span<const float> head, std::span<const float> cos,
+                                         std::span<const float> sin);
 
 }  // namespace quire::kernels::reference

@@ -1,64 +1,58 @@
 #include "quire/kernels/self_check.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kv_append.h"
+#include "quire/kernels/kv_read.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/reference.h"
+#include "quire/kernels/rotary.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
 
 namespace quire::kernels {
 namespace {
 
+using reference::numbers;
 using reference::Tolerance;
+using reference::within;
 
-// Numbers in [-1, 1) without any pattern that a kernel could like (splitmix64, Steele 2014).
-std::vector<float> numbers(std::size_t count, std::uint64_t seed) {
-  std::vector<float> values(count);
-  for (float& value : values) {
-    seed += 0x9e3779b97f4a7c15u;
-    std::uint64_t bits = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9u;
-    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-    value = static_cast<float>(static_cast<std::int64_t>(bits) >> 40) * 0x1p-23f;
-  }
-  return values;
-}
-
-Status within(std::string_view kernel, device::Isa isa, double error, double bound) {
-  if (error <= bound) {  // false for NaN
-    return {};
-  }
-  return {ErrorCode::kDevice,
-          base::str_cat("kernel ", kernel, " of ", device::isa_name(isa), " is wrong: error ",
-                        error, ", at most ", bound, " allowed; choose another instruction set")};
-}
-
-constexpr std::int64_t kColumns = 100;
+constexpr std::int64_t kColumns = 128;  // whole panels, so that half of them may be a gate
+constexpr std::int64_t kTail = 28;      // less columns, where panels need not be whole
 constexpr std::int64_t kDepth = 200;
+constexpr std::int64_t kRows = 35;  // a full pair of AMX row blocks and a tail
 
-// 35 rows: a full pair of AMX row blocks and a tail.
-Status test_linear(const Context& context, WeightFormat format) {
-  constexpr std::int64_t kRows = 35;
-  const device::Isa isa = context.table->isa;
-  const std::vector<float> w = numbers(kColumns * kDepth, 1);
-  const std::vector<float> x = numbers(kRows * kDepth, 2);
-  const std::vector<float> bias = numbers(kColumns, 3);
-  const PackedWeights weights =
-      PackedWeights::pack(context, format, kColumns, kDepth,
+// 0 if all bits are the same, else 1.
+double differ(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 ? 0 : 1;
+}
+
+std::vector<float> plain_weights(std::int64_t columns) {
+  return numbers(static_cast<std::size_t>(columns * kDepth), 1);
+}
+
+Result<PackedWeights> packed_weights(const Context& context, WeightFormat format,
+                                     std::int64_t columns) {
+  const std::vector<float> w = plain_weights(columns);
+  PackedWeights weights =
+      PackedWeights::pack(context, format, columns, kDepth,
                           [&](std::int64_t first, std::int64_t rows, std::span<float> out) {
                             std::memcpy(out.data(), w.data() + first * kDepth,
                                         static_cast<std::size_t>(rows * kDepth) * sizeof(float));
@@ -66,29 +60,60 @@ Status test_linear(const Context& context, WeightFormat format) {
   if (weights.data() == nullptr) {
     return {ErrorCode::kDevice, "no memory for the self-test of the kernels"};
   }
+  return weights;
+}
+
+Status test_linear(const Context& context, WeightFormat format) {
+  constexpr std::int64_t kOutputs = kColumns - kTail;
+  const device::Isa isa = context.table->isa;
+  const std::vector<float> x = numbers(kRows * kDepth, 2);
+  const std::vector<float> bias = numbers(kOutputs, 3);
+  QUIRE_TRY(const PackedWeights weights, packed_weights(context, format, kOutputs));
   PackedRows packed;
   LinearScratch scratch;
-  std::vector<float> all(kRows * kColumns);
+  std::vector<float> all(kRows * kOutputs);
   pack_rows(context, format, {x, kDepth, kRows, kDepth}, packed);
-  linear(context, weights, packed, {all, kColumns}, {.bias = bias}, scratch);
-  const std::string name = base::str_cat("linear ", format_name(format));
+  const std::vector<float> seen = reference::unpack_rows(packed);
+  const std::string name = format_name(format);
+  QUIRE_TRY_STATUS(within("pack_rows for " + name, isa,
+                          reference::relative_l2(seen, std::vector<double>(x.begin(), x.end())),
+                          Tolerance::kInt8Rows));
+  linear(context, weights, packed, {all, kOutputs}, {.bias = bias}, scratch);
   QUIRE_TRY_STATUS(
-      within(name, isa,
+      within("linear " + name, isa,
              reference::relative_l2(
-                 all, reference::linear(reference::unpack_rows(packed),
-                                        reference::unpack_weights(weights), kDepth, bias)),
+                 all, reference::linear(seen, reference::unpack_weights(weights), kDepth, bias)),
              Tolerance::kLinear));
-  std::vector<float> alone(kColumns);
+  std::vector<float> alone(kOutputs);
   pack_rows(context, format, {x, kDepth, 1, kDepth}, packed);
-  linear(context, weights, packed, {alone, kColumns}, {.bias = bias}, scratch);
-  const bool same = std::memcmp(alone.data(), all.data(), alone.size() * sizeof(float)) == 0;
-  return within(name + " (a row alone and in a batch)", isa, same ? 0 : 1, 0);
+  linear(context, weights, packed, {alone, kOutputs}, {.bias = bias}, scratch);
+  return within("linear " + name + " (a row alone and in a batch)", isa,
+                differ(alone, std::span(all).first(kOutputs)), 0);
+}
+
+Status test_linear_gated(const Context& context, WeightFormat format) {
+  constexpr std::int64_t kWidth = kColumns / 2;
+  const std::vector<float> x = numbers(kRows * kDepth, 4);
+  QUIRE_TRY(const PackedWeights weights, packed_weights(context, format, kColumns));
+  PackedRows packed;
+  PackedRows one_by_one;
+  PackedRows at_once;
+  LinearScratch scratch;
+  std::vector<float> gate_up(kRows * kColumns);
+  std::vector<float> gated(kRows * kWidth);
+  pack_rows(context, format, {x, kDepth, kRows, kDepth}, packed);
+  linear(context, weights, packed, {gate_up, kColumns}, {}, scratch);
+  silu_mul(context, gate_up, kRows, kWidth, gated);
+  pack_rows(context, format, {gated, kWidth, kRows, kWidth}, one_by_one);
+  linear_gated(context, weights, packed, {}, {at_once, format}, scratch);
+  return within(base::str_cat("linear_gated ", format_name(format)), context.table->isa,
+                differ(reference::unpack_rows(at_once), reference::unpack_rows(one_by_one)), 0);
 }
 
 Status test_row_operations(const Context& context) {
   const device::Isa isa = context.table->isa;
-  const std::vector<float> x = numbers(2 * kDepth, 4);
-  const std::vector<float> weight = numbers(2 * kDepth, 5);
+  const std::vector<float> x = numbers(2 * kDepth, 5);
+  const std::vector<float> weight = numbers(2 * kDepth, 6);
   std::vector<float> out(2 * kDepth);
   rms_norm(context, x, weight, 1e-5, 1, out);
   QUIRE_TRY_STATUS(within("rms_norm", isa,
@@ -107,7 +132,103 @@ Status test_row_operations(const Context& context) {
   return within("round_bf16", isa, wrong, 0);
 }
 
+Status test_embed(const Context& context) {
+  constexpr TokenId kId = 70;
+  QUIRE_TRY(const PackedWeights table, packed_weights(context, WeightFormat::kF32, kColumns));
+  const std::vector<float> rows = plain_weights(kColumns);
+  std::vector<float> out(kDepth);
+  embed(context, table, {&kId, 1}, out);
+  return within("embed", context.table->isa,
+                differ(out, std::span(rows).subspan(kId * kDepth, kDepth)), 0);
+}
+
+constexpr int kHeadDim = 72;  // stored as 96
+constexpr int kStoredDim = 96;
+constexpr int kHalf = 28;  // pairs that rotate; 16 elements stay
+
+RotaryTable rotary_of(const Context& context, std::span<const std::int32_t> positions) {
+  RotaryConfig config;
+  for (int i = 0; i < kHalf; ++i) {
+    config.inverse_frequencies.push_back(1.0 / (1 + i));
+  }
+  RotaryTable rotary;
+  rotary.fill(context, config, positions);
+  return rotary;
+}
+
+Status test_rotate(const Context& context) {
+  const RotaryTable rotary = rotary_of(context, std::array{1000});
+  const std::vector<float> head = numbers(kHeadDim, 7);
+  std::vector<float> out(kHeadDim);
+  rotate_head(context, rotary, 0, head, out);
+  return within("rotate", context.table->isa,
+                reference::relative_l2(out, reference::rotate(head, rotary.cos, rotary.sin)),
+                Tolerance::kRotate);
+}
+
+float as_stored(tensor::DType dtype, float value) {
+  return dtype == tensor::DType::kFloat32 ? value
+                                          : tensor::bf16_to_float(tensor::float_to_bf16(value));
+}
+
+// Two heads of three tokens, read back slot by slot.
+Status test_kv_append(const Context& context, tensor::DType dtype) {
+  constexpr int kHeads = 2, kBlockTokens = 5, kStored = 6;  // slots come in pairs
+  const std::ptrdiff_t part = std::ptrdiff_t{kStored} * kStoredDim * tensor::dtype_bytes(dtype);
+  device::AlignedBuffer<std::byte> bytes(static_cast<std::size_t>(4 * part * kHeads));
+  const tensor::PagedKVView view = {.data = bytes.data(),
+                                    .head_stride = 4 * part,
+                                    .block_stride = 2 * part,
+                                    .v_offset = part,
+                                    .num_blocks = 2,
+                                    .kv_heads = kHeads,
+                                    .head_dim = kStoredDim,
+                                    .block_tokens = kBlockTokens,
+                                    .dtype = dtype};
+  const std::array<tensor::KVSlot, 3> slots = {{{1, 4}, {0, 0}, {1, 1}}};
+  const RotaryTable rotary = rotary_of(context, std::array{7, 0, 900});
+  const std::ptrdiff_t stride = std::ptrdiff_t{kHeads} * kHeadDim;
+  const std::vector<float> k = numbers(slots.size() * kHeads * kHeadDim, 8);
+  const std::vector<float> v = numbers(slots.size() * kHeads * kHeadDim, 9);
+  kv_append(context, {k, v, stride, stride, kHeadDim, &rotary, slots}, view);
+  int wrong = 0;
+  std::array<float, kStoredDim> key = {};            // behind kHeadDim as it should be stored
+  std::array<float, kStoredDim> got_key, got_value;  // NOLINT: filled by reading
+  for (std::size_t i = 0; i < slots.size() * kHeads; ++i) {
+    const std::size_t token = i / kHeads, at = i * kHeadDim;
+    const int head = static_cast<int>(i % kHeads);
+    rotate_head(context, rotary, static_cast<std::int64_t>(token),
+                std::span(k).subspan(at, kHeadDim), std::span(key).first(kHeadDim));
+    read_key(view, head, slots[token], got_key);
+    read_value(view, head, slots[token], got_value);
+    for (std::size_t d = 0; d < kStoredDim; ++d) {
+      const float value = d < kHeadDim ? v[at + d] : 0.0f;
+      wrong += got_key[d] == as_stored(dtype, key[d]) ? 0 : 1;
+      wrong += got_value[d] == as_stored(dtype, value) ? 0 : 1;
+    }
+  }
+  return within(base::str_cat("kv_append ", tensor::dtype_name(dtype)), context.table->isa, wrong,
+                0);
+}
+
 }  // namespace
+
+Status self_test(const KernelTable& table) {
+  device::ThreadPool pool(2);
+  const Context context = {&table, &pool};
+  QUIRE_TRY_STATUS(test_row_operations(context));
+  QUIRE_TRY_STATUS(test_embed(context));
+  QUIRE_TRY_STATUS(test_rotate(context));
+  for (const tensor::DType dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
+    QUIRE_TRY_STATUS(test_kv_append(context, dtype));
+  }
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
+                                    WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+    QUIRE_TRY_STATUS(test_linear(context, format));
+    QUIRE_TRY_STATUS(test_linear_gated(context, format));
+  }
+  return {};
+}
 
 Status self_test(device::Isa isa) {
   if (!device::isa_supported(isa)) {
@@ -115,13 +236,7 @@ Status self_test(device::Isa isa) {
             base::str_cat("this machine cannot run ", device::isa_name(isa),
                           " kernels; it runs up to ", device::isa_name(device::best_isa()))};
   }
-  device::ThreadPool pool(2);
-  const Context context = {&kernels_for(isa), &pool};
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
-                                    WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
-    QUIRE_TRY_STATUS(test_linear(context, format));
-  }
-  return test_row_operations(context);
+  return self_test(kernels_for(isa));
 }
 
 }  // namespace quire::kernels

@@ -7,8 +7,13 @@
 
 namespace quire::kernels {
 
+struct KernelTable;  // cpu/kernel_table.h
+
 // Ok, kUnsupported when this machine cannot run `isa`, or kDevice naming the kernel, the error and
 // its bound. Under 200 ms; starts and stops a pool of its own. Any thread.
 [[nodiscard]] Status self_test(device::Isa isa);
+
+// The same for the functions of any table that this machine can run.
+[[nodiscard]] Status self_test(const KernelTable& table);
 
 }  // namespace quire::kernels

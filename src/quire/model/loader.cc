@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,7 +95,8 @@ struct OwnFormat {
 };
 
 // Tensors of one matrix that differ, and encodings whose codes no format has (Q5_1, Q5_K, Q6_K),
-// are quantised again, to 8 bits: half a step, 1/254 of a group's largest weight, at most.
+// are quantised again, to 8 bits: half a step and the rounding of its scale to fp16, 1/254 + 1/2048
+// of a group's largest weight, at most.
 OwnFormat own_format(std::span<const TensorPart> parts) {
   using weights::CodeKind;
   OwnFormat own = {.quantised = true, .has_codes = true};
@@ -110,6 +112,45 @@ OwnFormat own_format(std::span<const TensorPart> parts) {
   }
   return own;
 }
+
+// What becomes of one tensor of a matrix in that format.
+std::string described(const OwnFormat& own, weights::Encoding encoding) {
+  if (!own.quantised) {
+    return "expanded, as a part of the same matrix is not quantised";
+  }
+  const std::string format = kernels::format_name(own.format);
+  if (!own.has_codes) {
+    return format + ", within 1/225 of each group's largest weight";
+  }
+  return format + (encoding == weights::Encoding::kQ4_K ? ", scales within 1/2048" : ", unchanged");
+}
+
+// Visitor that says of each quantised tensor what Packer makes of it.
+class Describer {
+ public:
+  Describer(const TensorMap& map, std::map<std::string, std::string>& computed)
+      : map_(map), computed_(computed) {}
+
+  Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
+                std::int64_t depth) {
+    QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
+    const OwnFormat own = own_format(parts);
+    for (const TensorPart& part : parts) {
+      if (part.tensor->encoding >= weights::Encoding::kQ8_0) {
+        computed_[part.tensor->name] = described(own, part.tensor->encoding);
+      }
+    }
+    return {};
+  }
+  static Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/,
+                       std::int64_t /*size*/) {
+    return {};
+  }
+
+ private:
+  const TensorMap& map_;
+  std::map<std::string, std::string>& computed_;
+};
 
 // Visitor that fills weights from the tensors of a checkpoint.
 class Packer {
@@ -324,19 +365,15 @@ WeightFormat weight_format(const ModelConfig& config, Part part, WeightFormat fo
   return format;
 }
 
-std::string computed_as(weights::Encoding encoding) {
-  const TensorInfo tensor = {.encoding = encoding};
-  const TensorPart part = {.tensor = &tensor};
-  const OwnFormat own = own_format({&part, 1});
-  if (!own.quantised) {
-    return "";
-  }
-  const std::string format = kernels::format_name(own.format);
-  if (encoding == weights::Encoding::kQ4_K) {
-    return format + ", scales within 1/2048";
-  }
-  return own.has_codes ? format + ", unchanged"
-                       : format + ", within 1/254 of each group's largest weight";
+Result<std::map<std::string, std::string>> computed_as(const ModelConfig& config,
+                                                       const weights::Checkpoint& checkpoint) {
+  DecoderWeights none;
+  none.layers.resize(static_cast<std::size_t>(config.layers));
+  std::map<std::string, std::string> computed;
+  const TensorMap map(config, checkpoint);
+  Describer describer(map, computed);
+  QUIRE_TRY_STATUS(visit_weights(config, none, describer));
+  return computed;
 }
 
 Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,10 +32,10 @@ namespace quire::model {
                                                   const weights::Checkpoint& checkpoint,
                                                   const LoadOptions& options, LoadReport& report);
 
-// What LoadOptions::keep_codes does with a matrix of this encoding: the packed format, and how near
-// the numbers come; "" for floats. Tensors of several encodings that make one matrix are quantised
-// again, to q8g32.
-[[nodiscard]] std::string computed_as(weights::Encoding encoding);
+// What LoadOptions::keep_codes does with each quantised tensor, by name: the packed format of the
+// matrix that it is or is a part of, and how near the numbers come. Errors of TensorMap::find.
+[[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
+    const ModelConfig& config, const weights::Checkpoint& checkpoint);
 
 // Weights that view what is packed elsewhere and outlives them, but for vectors, which are small
 // and copied. kCorrupt when `parts` are not what the config wants, in its order.

@@ -32,7 +32,9 @@ namespace {
 using kernels::WeightFormat;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::Pointwise;
+using ::testing::UnorderedElementsAre;
 using weights::testing::raw;
 
 // ggml's numbers for types.
@@ -207,13 +209,27 @@ TEST_F(LoaderGgufTest, ADtypeOrQuantizeOfTheUserExpandsThem) {
   EXPECT_EQ(packed_row(up, 512 + 3), file_row(checkpoint, "blk.0.ffn_up.weight", 3));
 }
 
-TEST_F(LoaderGgufTest, WhatIsDoneWithAnEncodingIsSaid) {
-  using weights::Encoding;
-  EXPECT_EQ(computed_as(Encoding::kBF16), "");
-  EXPECT_EQ(computed_as(Encoding::kQ4_1), "q4m32, unchanged");
-  EXPECT_EQ(computed_as(Encoding::kQ5_0), "q8g32, unchanged");
-  EXPECT_THAT(computed_as(Encoding::kQ4_K), HasSubstr("1/2048"));
-  EXPECT_THAT(computed_as(Encoding::kQ6_K), HasSubstr("q8g32, within 1/254"));
+// Q4_K twice: alone its codes stay, beside Q6_K they do not.
+TEST_F(LoaderGgufTest, WhatIsDoneWithEachTensorIsSaid) {
+  constexpr const char* kAgain = "q8g32, within 1/225 of each group's largest weight";
+  EXPECT_THAT(
+      computed_as(config(), write(llama())).value(),
+      UnorderedElementsAre(Pair("token_embd.weight", "q8g32, unchanged"),
+                           Pair("blk.0.attn_q.weight", kAgain), Pair("blk.0.attn_k.weight", kAgain),
+                           Pair("blk.0.attn_v.weight", kAgain),
+                           Pair("blk.0.attn_output.weight", "q4g32, unchanged"),
+                           Pair("blk.0.ffn_gate.weight", "q4m32, scales within 1/2048"),
+                           Pair("blk.0.ffn_up.weight", "q4m32, scales within 1/2048"),
+                           Pair("blk.0.ffn_down.weight", "q8g32, unchanged")));
+}
+
+TEST_F(LoaderGgufTest, ATensorBesideFloatsIsSaidToBeExpanded) {
+  auto tensors = llama();
+  tensors["blk.0.attn_v.weight"].type = kF16;
+  const auto computed = computed_as(config(), write(tensors));
+  ASSERT_TRUE(computed.ok()) << computed.error().message;
+  EXPECT_THAT(computed->at("blk.0.attn_q.weight"), HasSubstr("expanded"));
+  EXPECT_FALSE(computed->contains("blk.0.attn_v.weight"));
 }
 
 }  // namespace

@@ -55,15 +55,41 @@ Status check_ids(const SampleContext& context, std::size_t vocab) {
   return penalises(params) ? check_ids(context.output, "output", vocab) : Status();
 }
 
-Status check_logits(std::span<const float> logits) {
+// What one pass over a row finds: the place of the largest, the first among equals, and whether a
+// logit is NaN or +inf.
+struct Survey {
+  std::size_t largest = 0;
+  bool refused = false;
+};
+
+// Few blocks hold a logit above all before them: the others are only compared, many logits at a
+// time.
+Survey survey(std::span<const float> logits) {
+  constexpr std::size_t kBlock = 256;
+  Survey row;
+  for (std::size_t first = 0; first < logits.size(); first += kBlock) {
+    const auto block = logits.subspan(first, std::min(kBlock, logits.size() - first));
+    const float limit = logits[row.largest];
+    unsigned above = 0;  // not a bool, which the compiler would test logit by logit
+    unsigned refused = 0;
+    for (const float logit : block) {
+      above |= logit > limit ? 1U : 0U;
+      refused |= logit < -kNever ? 0U : 1U;
+    }
+    row.refused = row.refused || refused != 0;
+    if (above != 0) {
+      row.largest =
+          first + static_cast<std::size_t>(std::ranges::max_element(block) - block.begin());
+    }
+  }
+  return row;
+}
+
+Status check_logits(std::span<const float> logits, const Survey& row) {
   if (logits.empty()) {
     return {ErrorCode::kInvalidArgument, "there are no logits to choose from"};
   }
-  unsigned bad = 0;  // not a bool, which the compiler would test logit by logit
-  for (const float logit : logits) {
-    bad |= logit < -kNever ? 0U : 1U;
-  }
-  if (bad == 0) {
+  if (!row.refused) {
     return {};
   }
   const auto first = std::ranges::find_if(logits, [](float logit) { return !(logit < -kNever); });
@@ -71,30 +97,7 @@ Status check_logits(std::span<const float> logits) {
                                                      " is ", *first, ", no token can be chosen")};
 }
 
-bool any_above(std::span<const float> logits, float limit) {
-  unsigned found = 0;  // as in check_logits
-  for (const float logit : logits) {
-    found |= logit > limit ? 1U : 0U;
-  }
-  return found != 0;
-}
-
-// The place of the largest, the first among equals. Few blocks hold one above all before them: the
-// others are only compared, many logits at a time.
-std::size_t place_of_largest(std::span<const float> logits) {
-  constexpr std::size_t kBlock = 256;
-  std::size_t place = 0;
-  for (std::size_t first = 0; first < logits.size(); first += kBlock) {
-    const auto block = logits.subspan(first, std::min(kBlock, logits.size() - first));
-    if (any_above(block, logits[place])) {
-      place = first + static_cast<std::size_t>(std::ranges::max_element(block) - block.begin());
-    }
-  }
-  return place;
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  const double peak = logits[place_of_largest(logits)];
+double log_sum_exp(std::span<const float> logits, double peak) {
   double sum = 0;
   for (const float logit : logits) {
     sum += std::exp(static_cast<double>(logit) - peak);
@@ -112,14 +115,17 @@ constexpr std::size_t kBins = (std::bit_cast<std::uint32_t>(1.0F) >> kBinShift) 
 
 std::size_t bin_of(float weight) { return std::bit_cast<std::uint32_t>(weight) >> kBinShift; }
 
-// Where the running sum of the weights that are at least `min_weight` first exceeds `uniform` of
-// their sum. Precondition: the largest weight is 1 and min_weight is at most 1.
-std::size_t pick(std::span<const float> weights, double min_weight, double uniform) {
-  double sum = 0;
+// `sum` and the weights that are at least `min_weight`, one after the other.
+double add_weights(double sum, std::span<const float> weights, double min_weight) {
   for (const float weight : weights) {
     sum += weight >= min_weight ? weight : 0.0F;
   }
-  const double target = uniform * sum;
+  return sum;
+}
+
+// Where the running sum of the weights that are at least `min_weight` first exceeds `target`.
+// Precondition: the largest weight is 1 and min_weight is at most 1.
+std::size_t pick(std::span<const float> weights, double min_weight, double target) {
   double reached = 0;
   std::size_t last = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -296,17 +302,31 @@ void Sampler::cut_row(std::span<const float> logits, double top_p) {
   }
 }
 
+// Weighs the row and adds up what is at least min_p of it, block by block, while it is near.
+double Sampler::weigh_row(std::span<const float> logits, float peak, const SamplingParams& params) {
+  constexpr std::size_t kBlock = 2048;
+  row_weights_.resize(logits.size());
+  double sum = 0;
+  for (std::size_t first = 0; first < logits.size(); first += kBlock) {
+    const std::size_t size = std::min(kBlock, logits.size() - first);
+    const auto weights = std::span(row_weights_).subspan(first, size);
+    softmax_weights(logits.subspan(first, size), peak, params.temperature, weights);
+    sum = add_weights(sum, weights, params.min_p);
+  }
+  return sum;
+}
+
 TokenId Sampler::draw(std::span<const float> logits, float peak, const SampleContext& context) {
   const SamplingParams& params = *context.params;
   const double uniform = uniform_at(context.seed, static_cast<std::uint64_t>(context.index));
   const auto top_k = static_cast<std::size_t>(params.top_k);
   if (top_k == 0 || top_k >= logits.size()) {
-    row_weights_.resize(logits.size());
-    softmax_weights(logits, peak, params.temperature, row_weights_);
+    double sum = weigh_row(logits, peak, params);
     if (params.top_p < 1) {
       cut_row(logits, params.top_p);
+      sum = add_weights(0, row_weights_, params.min_p);
     }
-    return static_cast<TokenId>(pick(row_weights_, params.min_p, uniform));
+    return static_cast<TokenId>(pick(row_weights_, params.min_p, uniform * sum));
   }
   select_largest(logits, top_k);
   if (params.top_p < 1) {
@@ -316,17 +336,19 @@ TokenId Sampler::draw(std::span<const float> logits, float peak, const SampleCon
   std::sort(candidates_.begin(), candidates_.end(),
             [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
   weigh_candidates(peak, params.temperature);
-  return candidates_[pick(candidate_weights_, params.min_p, uniform)].second;
+  const double sum = add_weights(0, candidate_weights_, params.min_p);
+  return candidates_[pick(candidate_weights_, params.min_p, uniform * sum)].second;
 }
 
 Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContext& context) {
   const SamplingParams& params = *context.params;
-  QUIRE_TRY_STATUS(check_logits(logits));
+  const Survey original = survey(logits);
+  QUIRE_TRY_STATUS(check_logits(logits, original));
   QUIRE_TRY(const auto changes, this->changes(context, logits.size()));
   SampledToken token;
   double log_sum = 0;
   if (params.logprobs) {
-    log_sum = log_sum_exp(logits);
+    log_sum = log_sum_exp(logits, logits[original.largest]);
     const auto wanted = static_cast<std::size_t>(*params.logprobs);
     if (wanted > 0) {
       select_largest(logits, std::min(wanted, logits.size()));
@@ -341,7 +363,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits, const SampleContex
     originals_.emplace_back(logit, change.id);
     logit = kernels::changed_logit(logit, change);
   }
-  const std::size_t likeliest = place_of_largest(logits);
+  const std::size_t likeliest = changes.empty() ? original.largest : survey(logits).largest;
   const float peak = logits[likeliest];
   if (peak == kNever) {
     return {ErrorCode::kInvalidArgument,

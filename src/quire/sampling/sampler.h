@@ -51,6 +51,11 @@ class Sampler {
   // sum of probabilities exceeds uniform_at(seed, index). kInvalidArgument when a logit is NaN or
   // +inf, an id is outside of the vocabulary, or all logits are -inf in the end. O(vocab), plus
   // O(n log n) in the n tokens that top-k leaves or that stand at the border of top-p.
+  //
+  // Passes over the row: one finds the largest and what is refused, which is all that greedy choice
+  // takes. Bias, penalties and min_tokens take another; top-k one; without it weighing takes one
+  // and picking up to one over the weights, with top-p four more; logprobs one, and one for those
+  // of the most likely.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
   // What bias, penalties and min_tokens change of a row of `vocab` logits, an id at most once; rows
@@ -69,6 +74,8 @@ class Sampler {
   void weigh_candidates(float peak, double temperature);
   void cut_candidates(double top_p);
   void cut_row(std::span<const float> logits, double top_p);
+  [[nodiscard]] double weigh_row(std::span<const float> logits, float peak,
+                                 const SamplingParams& params);
 
   std::vector<Candidate> candidates_;
   std::vector<float> candidate_logits_;   // of candidates_, contiguous

@@ -400,6 +400,25 @@ TEST(Sampler, RefusesRowsWithoutAChoice) {
   EXPECT_THAT(message({1, 2}), testing::HasSubstr("min_tokens"));
 }
 
+// The first of them, before and behind the largest, and in a last block that is not whole.
+TEST(Sampler, NamesTheFirstLogitThatIsRefusedWhereverItStands) {
+  constexpr std::size_t kVocab = 1000;
+  Sampler sampler;
+  const Row greedy{.params = {.temperature = 0}};
+  for (std::size_t place = 0; place < kVocab; place += 37) {
+    for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> logits = random_logits(kVocab, 5);
+      logits[500] = 100;
+      logits[place] = bad;
+      logits[kVocab - 1] = bad;
+      const auto token = sampler.sample(logits, greedy.context());
+      ASSERT_FALSE(token.ok());
+      EXPECT_THAT(token.error().message,
+                  testing::StartsWith("logit of token " + std::to_string(place) + " is "));
+    }
+  }
+}
+
 TEST(Sampler, RefusesIdsOutsideOfTheVocabulary) {
   const auto refused = [](const Row& row) {
     std::vector<float> logits = {0, 1, 2};

@@ -1,0 +1,14 @@
+// What `quire doctor` makes of its report.
+#pragma once
+
+#include <boost/json.hpp>
+
+#include "quire/result.h"
+
+namespace quire::cli {
+
+// kDevice with what the self-test found of each instruction set that failed it in a report of
+// doctor_json, else ok.
+[[nodiscard]] Status check_self_test(const boost::json::value& report);
+
+}  // namespace quire::cli

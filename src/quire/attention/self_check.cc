@@ -1,0 +1,287 @@
+#include "quire/attention/self_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numbers>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/cpu/kernel_table.h"
+#include "quire/attention/tile.h"
+#include "quire/device/aligned_buffer.h"
+#include "quire/device/cpu/isa.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/kernels/context.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kv_append.h"
+#include "quire/kernels/kv_read.h"
+#include "quire/kernels/reference.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::attention {
+namespace {
+
+using kernels::reference::numbers;
+using kernels::reference::relative_l2;
+using kernels::reference::within;
+using tensor::DType;
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr int kHeadDim = 72;    // of which 56 elements rotate
+constexpr int kPaddedDim = 96;  // as stored
+constexpr int kHalf = 28;
+constexpr int kTokens = 300;  // two pieces
+constexpr int kBlockTokens = 32;
+constexpr int kBlocks = 10;
+constexpr float kScale = 0.4f;
+
+// What the rows of the tile see: all, from inside and to inside of units and pieces, nothing.
+constexpr std::array<TokenRange, 9> kVisible = {{{0, kTokens},
+                                                 {0, kTokens},
+                                                 {0, kTokens},
+                                                 {0, kTokens},
+                                                 {7, 299},
+                                                 {0, 1},
+                                                 {200, 257},
+                                                 {0, 0},
+                                                 {260, 290}}};
+constexpr int kRows = static_cast<int>(kVisible.size());
+
+// The rows of a tile and the state that a kernel leaves.
+struct Tile {
+  alignas(64) std::array<std::byte, std::size_t{4} * kRows * kPaddedDim> queries = {};
+  std::vector<float> max, sum, acc;
+
+  Tile() : max(kRows, kLowest), sum(kRows), acc(std::size_t{kRows} * kPaddedDim) {}
+  [[nodiscard]] SoftmaxState state() { return {max.data(), sum.data(), acc.data()}; }
+};
+
+// Of the queries that attend takes over KV of this type.
+int query_bytes(const KernelTable& table, DType dtype) {
+  return dtype == DType::kBFloat16 && table.bf16_queries ? 2 : 4;
+}
+
+// Element d of a row of the tile: chunks of 64 bytes of all rows, one after the other.
+float query_at(const Tile& tile, int row, int d, int bytes) {
+  const int per_chunk = kChunkWords * 4 / bytes;
+  const std::byte* chunk =
+      tile.queries.data() + (std::ptrdiff_t{d} / per_chunk * kRows + row) * kChunkWords * 4;
+  if (bytes == 4) {
+    float value = 0;
+    std::memcpy(&value, chunk + std::ptrdiff_t{4} * (d % per_chunk), 4);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, chunk + std::ptrdiff_t{2} * (d % per_chunk), 2);
+  return tensor::bf16_to_float(bits);
+}
+
+Status load_queries(const KernelTable& table, DType dtype, Tile& tile) {
+  const std::vector<float> heads = numbers(std::size_t{kRows} * kHeadDim, 1);
+  std::vector<float> cos(kHalf), sin(kHalf);
+  for (std::size_t i = 0; i < kHalf; ++i) {
+    cos[i] = std::cos(static_cast<float>(i));
+    sin[i] = std::sin(static_cast<float>(i));
+  }
+  const bool fp32 = dtype == DType::kFloat32;
+  const int bytes = query_bytes(table, dtype);
+  std::vector<float> loaded;
+  std::vector<double> wanted;
+  for (int row = 0; row < kRows; ++row) {
+    const auto head = std::span(heads).subspan(static_cast<std::size_t>(row) * kHeadDim, kHeadDim);
+    (fp32 ? table.load_query_fp32 : table.load_query_bf16)(
+        {.head = head.data(),
+         .cos = cos.data(),
+         .sin = sin.data(),
+         .half = kHalf,
+         .head_dim = kHeadDim,
+         .padded_dim = kPaddedDim,
+         .out = tile.queries.data() + std::ptrdiff_t{row} * kChunkWords * 4,
+         .chunk_stride = std::ptrdiff_t{kRows} * kChunkWords * 4});
+    for (int d = 0; d < kPaddedDim; ++d) {
+      loaded.push_back(query_at(tile, row, d, bytes));
+    }
+    std::vector<double> padded = kernels::reference::rotate(head, cos, sin);
+    padded.resize(kPaddedDim);
+    wanted.insert(wanted.end(), padded.begin(), padded.end());
+  }
+  using kernels::reference::Tolerance;
+  return within(fp32 ? "load_query_fp32" : "load_query_bf16", table.isa,
+                relative_l2(loaded, wanted),
+                bytes == 4 ? Tolerance::kRotate : Tolerance::kBf16Rows);
+}
+
+// One KV head of kTokens tokens in blocks that lie in another order than they are used.
+class StoredRun {
+ public:
+  StoredRun(const kernels::KernelTable& table, DType dtype)
+      : bytes_(static_cast<std::size_t>(kBlocks * block_bytes(dtype))),
+        view_{.data = bytes_.data(),
+              .head_stride = kBlocks * block_bytes(dtype),
+              .block_stride = block_bytes(dtype),
+              .v_offset = block_bytes(dtype) / 2,
+              .num_blocks = kBlocks,
+              .kv_heads = 1,
+              .head_dim = kPaddedDim,
+              .block_tokens = kBlockTokens,
+              .dtype = dtype} {
+    for (int i = 0; i < kBlocks; ++i) {
+      blocks_[static_cast<std::size_t>(i)] = i * 3 % kBlocks;
+    }
+    std::vector<tensor::KVSlot> slots;
+    slots.reserve(kTokens);
+    for (int token = 0; token < kTokens; ++token) {
+      slots.push_back(slot(token));
+    }
+    const std::vector<float> k = numbers(std::size_t{kTokens} * kHeadDim, 2);
+    const std::vector<float> v = numbers(std::size_t{kTokens} * kHeadDim, 3);
+    device::ThreadPool alone(1);
+    kernels::kv_append({&table, &alone}, {k, v, kHeadDim, kHeadDim, kHeadDim, nullptr, slots},
+                       view_);
+  }
+
+  [[nodiscard]] const tensor::PagedKVView& view() const { return view_; }
+  [[nodiscard]] const std::array<std::int32_t, kBlocks>& blocks() const { return blocks_; }
+  [[nodiscard]] tensor::KVSlot slot(int token) const {
+    return {blocks_[static_cast<std::size_t>(token) / kBlockTokens], token % kBlockTokens};
+  }
+
+ private:
+  static std::ptrdiff_t block_bytes(DType dtype) {
+    return std::ptrdiff_t{2} * kBlockTokens * kPaddedDim * tensor::dtype_bytes(dtype);
+  }
+
+  device::AlignedBuffer<std::byte> bytes_;
+  tensor::PagedKVView view_;
+  std::array<std::int32_t, kBlocks> blocks_ = {};
+};
+
+// A row's output over what it sees, and its lse.
+struct Answer {
+  std::vector<double> values;
+  double lse = -std::numeric_limits<double>::infinity();
+};
+
+Answer dense_attention(const StoredRun& run, const Tile& tile, int row, int query_bytes) {
+  Answer answer = {.values = std::vector<double>(kPaddedDim)};
+  double sum = 0;
+  std::array<float, kPaddedDim> k, v;  // NOLINT: filled by reading
+  const TokenRange seen = kVisible[static_cast<std::size_t>(row)];
+  for (int token = seen.begin; token < seen.end; ++token) {
+    kernels::read_key(run.view(), 0, run.slot(token), k);
+    kernels::read_value(run.view(), 0, run.slot(token), v);
+    double score = 0;
+    for (int d = 0; d < kPaddedDim; ++d) {
+      score += double{query_at(tile, row, d, query_bytes)} * double{k[static_cast<std::size_t>(d)]};
+    }
+    const double p = std::exp(score * double{kScale});  // of numbers that are not large
+    sum += p;
+    for (std::size_t d = 0; d < kPaddedDim; ++d) {
+      answer.values[d] += p * double{v[d]};
+    }
+  }
+  if (sum > 0) {
+    for (double& value : answer.values) {
+      value /= sum;
+    }
+    answer.lse = std::log(sum);
+  }
+  return answer;
+}
+
+// Of one row: the errors of output and lse, each as a share of what is allowed.
+double share_of_tolerance(const Answer& wanted, Tile& tile, int row, DType dtype) {
+  const auto at = static_cast<std::size_t>(row);
+  std::span<float> values = std::span(tile.acc).subspan(at * kPaddedDim, kPaddedDim);
+  const bool sees_nothing = wanted.lse < -std::numeric_limits<double>::max();
+  for (float& value : values) {
+    value /= sees_nothing ? 1.0f : tile.sum[at];
+  }
+  const double lse = double{tile.max[at]} * std::numbers::ln2 + std::log(double{tile.sum[at]});
+  const double lse_error = sees_nothing ? (tile.max[at] == kLowest ? 0 : 1) : lse - wanted.lse;
+  return std::max(std::abs(lse_error) / lse_tolerance(dtype),
+                  relative_l2(values, wanted.values) / tolerance(dtype));
+}
+
+Status test_attend(const KernelTable& table, DType dtype) {
+  const bool fp32 = dtype == DType::kFloat32;
+  const StoredRun run(kernels::kernels_for(table.isa), dtype);
+  Tile tile;
+  QUIRE_TRY_STATUS(load_queries(table, dtype, tile));
+  device::AlignedBuffer<std::byte> scratch(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
+  (fp32 ? table.attend_fp32
+        : table.attend_bf16)({.q = tile.queries.data(),
+                              .kv = run.view().data,
+                              .block_stride = run.view().block_stride,
+                              .v_offset = run.view().v_offset,
+                              .block_tokens = kBlockTokens,
+                              .blocks = run.blocks().data(),
+                              .num_blocks = kBlocks,
+                              .visible = kVisible.data(),
+                              .rows = kRows,
+                              .padded_dim = kPaddedDim,
+                              .first_piece = 0,
+                              .last_piece = (kTokens + kPieceTokens - 1) / kPieceTokens,
+                              .scale = kScale * std::numbers::log2e_v<float>,
+                              .scratch = scratch.data(),
+                              .state = tile.state()});
+  for (int row = 0; row < kRows; ++row) {
+    const Answer wanted = dense_attention(run, tile, row, query_bytes(table, dtype));
+    QUIRE_TRY_STATUS(within(fp32 ? "attend_fp32" : "attend_bf16", table.isa,
+                            share_of_tolerance(wanted, tile, row, dtype) * tolerance(dtype),
+                            tolerance(dtype)));
+  }
+  return {};
+}
+
+// Row 1 of the state and row 2 of the piece have seen nothing.
+Status test_merge(const KernelTable& table) {
+  Tile state, piece;
+  for (auto& [tile, seed] : {std::pair{&state, 4}, std::pair{&piece, 5}}) {
+    tile->acc = numbers(tile->acc.size(), static_cast<std::uint64_t>(seed));
+    tile->max = numbers(kRows, static_cast<std::uint64_t>(seed) + 2);
+    std::ranges::fill(tile->sum, 1.5f);
+  }
+  state.max[1] = kLowest;
+  piece.max[2] = kLowest;
+  std::vector<double> wanted;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    const double old = state.max[row], next = piece.max[row], top = std::max(old, next);
+    const double keep = std::exp2(old - top), take = std::exp2(next - top);
+    wanted.push_back(top);
+    wanted.push_back(double{state.sum[row]} * keep + double{piece.sum[row]} * take);
+    for (std::size_t d = row * kPaddedDim; d < (row + 1) * kPaddedDim; ++d) {
+      wanted.push_back(double{state.acc[d]} * keep + double{piece.acc[d]} * take);
+    }
+  }
+  table.merge(
+      {.state = state.state(), .piece = piece.state(), .rows = kRows, .padded_dim = kPaddedDim});
+  std::vector<float> merged;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    merged.push_back(state.max[row]);
+    merged.push_back(state.sum[row]);
+    const auto* const acc = state.acc.data() + row * kPaddedDim;
+    merged.insert(merged.end(), acc, acc + kPaddedDim);
+  }
+  return within("merge", table.isa, relative_l2(merged, wanted), tolerance(DType::kFloat32));
+}
+
+}  // namespace
+
+Status self_test(const KernelTable& table) {
+  QUIRE_TRY_STATUS(test_merge(table));
+  QUIRE_TRY_STATUS(test_attend(table, DType::kFloat32));
+  return test_attend(table, DType::kBFloat16);
+}
+
+Status self_test(device::Isa isa) { return self_test(kernels_for(isa)); }
+
+}  // namespace quire::attention
