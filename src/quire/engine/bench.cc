@@ -291,15 +291,14 @@ Status measure_at(std::int32_t depth, std::span<const std::int32_t> prompts, Ben
   return bench.state(depth);
 }
 
-Status measure_batches(const BenchOptions& options, Bench& bench, const Say& say) {
+Status measure_batch(std::int32_t batch, const BenchOptions& options, Bench& bench,
+                     const Say& say) {
   const std::vector<std::int32_t> own_depths =
       options.shared_prefix > 0 ? std::vector<std::int32_t>{0} : options.depth;
-  for (const std::int32_t batch : options.batch) {
-    for (const std::int32_t own : own_depths) {
-      say(base::str_cat("decode of ", batch, " sequences behind ", options.shared_prefix,
-                        " shared and ", own, " tokens of their own"));
-      QUIRE_TRY_STATUS(bench.batched_decode(batch, own));
-    }
+  for (const std::int32_t own : own_depths) {
+    say(base::str_cat("decode of ", batch, " sequences behind ", options.shared_prefix,
+                      " shared and ", own, " tokens of their own"));
+    QUIRE_TRY_STATUS(bench.batched_decode(batch, own));
   }
   return {};
 }
@@ -335,7 +334,9 @@ Result<std::vector<BenchRecord>> run_bench(
   for (const std::int32_t depth : options.depth) {
     QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }
-  QUIRE_TRY_STATUS(measure_batches(options, bench, say));
+  for (const std::int32_t batch : options.batch) {
+    QUIRE_TRY_STATUS(measure_batch(batch, options, bench, say));
+  }
   return std::move(bench.records);
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 
-#include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/test_util.h"
 
