@@ -172,7 +172,8 @@ struct CompositionInfo {
     std::int64_t num_tokens = 0;
     std::shared_ptr<const std::vector<TokenId>> token_ids;  // the chunk's, shared with it
     std::int64_t position = 0;
-    bool cached = false;  // its KV is there, or in the store, from where a run would read it
+    bool cached = false;  // its KV is there, or comes without a prefill of its own: from the store,
+                          // or from one for an earlier segment or another run
     std::string why_not;  // else: never seen, evicted, other anchor, ...
   };
   std::vector<Segment> segments;
@@ -188,13 +189,18 @@ struct CompositionInfo {
   ReuseMode mode = ReuseMode::kAnchored;
   ReuseGrade grade = ReuseGrade::kExact;  // that the output will have
   std::int64_t total_tokens = 0;
-  std::int64_t tokens_reused = 0, tokens_computed = 0;
+  std::int64_t tokens_reused = 0;  // Usage::cached_tokens of the output
+  // Up to its first token. KV that is missing counts once, however often it is used; what blend
+  // then computes again counts again.
+  std::int64_t tokens_computed = 0;
   std::int64_t num_levels = 0;    // runs of KV that attention merges
   std::int64_t num_blocks = 0;    // held while it runs, up to its first token
   std::int64_t memory_bytes = 0;  // of them
-  std::int64_t new_blocks = 0;    // of them, to be allocated; blend with kQueryAttention or
-                                  // kValueDeviation: the most that there can be
-  bool retokenizes_alike = true;  // encoding the joined text gives the same ids
+  // Of them, to be allocated. Both are the most that there can be for blend with kQueryAttention or
+  // kValueDeviation, and where KV that is missing turns out to share blocks with what begins alike.
+  std::int64_t new_blocks = 0;
+  // Encoding the joined text gives the same ids; true where it is compose() that made this.
+  bool retokenizes_alike = true;
 };
 
 // Immutable; names chunks, holds no KV. Running it after a chunk has gone is kNotFound.
@@ -271,10 +277,11 @@ class QUIRE_API ChunkedLLM {
   // failure.
   [[nodiscard]] Status flush_store();
 
-  // Checks kinds, number and mode, and computes nothing. O(number of chunks); mode kExact looks its
-  // tokens up in the prefix cache.
+  // Checks kinds, number and mode, and computes nothing. O(number of chunks); tokens of mode
+  // kExact, and of KV that is missing and stands behind nothing, are looked up in the prefix cache.
   [[nodiscard]] Result<Composition> compose(const CompositionSpec& spec) const;
-  // What running it would do now. Changes nothing.
+  // What running it would do now. Changes nothing. Cost: as compose(); O(tokens) for
+  // `retokenizes_alike` unless segments begin with special tokens and this process registered them.
   [[nodiscard]] Result<CompositionInfo> preview_composition(const CompositionSpec& spec) const;
 
   [[nodiscard]] Result<GenerationOutput> generate_from_chunks(const CompositionSpec& spec,

@@ -27,13 +27,17 @@ enum class ReuseGrade : std::uint8_t { kExact, kEqualMath, kApproximate };
 
 struct Usage {
   std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;  // of the prompt, whose KV was not computed again
+  std::int64_t cached_tokens = 0;  // of the prompt, whose KV was not computed for the request; less
+                                   // what blend has computed twice, as its base was missing
   std::int64_t completion_tokens = 0;
 };
 
 struct ReuseReport {
   ReuseGrade grade = ReuseGrade::kExact;
-  std::vector<std::pair<std::string, std::int64_t>> sources;  // what, tokens: ("prefix_cache", 96)
+  // What, tokens: ("prefix_cache", 96), ("chunk 1a2b...", 20). They add up to Usage::cached_tokens;
+  // those of chunks that begin with "computed", with the query, to the tokens computed before the
+  // first one came. What several parts or requests of a call use is computed for the first of them.
+  std::vector<std::pair<std::string, std::int64_t>> sources;
   double recompute_share = 0;  // recomputed context tokens / context tokens
 };
 

@@ -70,7 +70,11 @@ class Usage(Record):
 
 class Reuse(Record):
     """How exact the reuse was (`grade`), where it came from (`sources`: (what, tokens)), and the share of
-    context tokens that was computed again."""
+    context tokens that was computed again.
+
+    Sources add up to `usage.cached_tokens`, but for those that begin with "computed": these are what was
+    computed beside the query, once for the first part or request of a call that uses it.
+    """
 
     grade: str
     sources: list[tuple[str, int]]

@@ -366,14 +366,6 @@ def test_a_model_with_a_sliding_window_has_mode_exact_only():
         assert llm.generate_from_chunks(ids[0], [ids[1]], ids[2], {"max_tokens": 1}, mode="exact").reuse.grade == "exact"
 
 
-def test_after_registration_nothing_is_encoded(llm, ids, monkeypatch):
-    def trap(*_):
-        raise AssertionError("encoded")
-
-    monkeypatch.setattr(quire.Tokenizer, "encode", trap)
-    assert llm.generate_from_chunks(**composing(ids), sampling_params=GREEDY).text.strip() == "apples."
-
-
 def test_threads_share_chunks_without_the_gil(llm, ids):
     expected = llm.generate_from_chunks(**composing(ids), sampling_params=GREEDY).token_ids
     failures = []

@@ -385,6 +385,7 @@ class Blender {
       for (; next != chosen.end() && std::cmp_equal(place_of(*next).run, run); ++next) {
         tokens.push_back(place_of(*next).local);
       }
+      result.recomputed.push_back(std::ssize(tokens));
       if (tokens.empty()) {
         continue;
       }

@@ -36,9 +36,10 @@ struct BlendContext {
 };
 
 struct BlendResult {
-  std::vector<kv::SegmentUse> uses;  // of the whole composition, with segments of its own
-  std::vector<kv::SegmentId> own;    // to be dropped once they are composed
-  std::int64_t recomputed_tokens = 0;
+  std::vector<kv::SegmentUse> uses;      // of the whole composition, with segments of its own
+  std::vector<kv::SegmentId> own;        // to be dropped once they are composed
+  std::vector<std::int64_t> recomputed;  // tokens, [parts]
+  std::int64_t recomputed_tokens = 0;    // of all parts
   std::int64_t context_tokens = 0;
 };
 

@@ -151,4 +151,9 @@ Result<ForwardOutput> Channel::take_forward() {
   return std::move(forward_);
 }
 
+std::int64_t Channel::cached_tokens() {
+  const std::lock_guard lock(mutex_);
+  return forward_.cached_tokens;
+}
+
 }  // namespace quire::engine

@@ -58,6 +58,8 @@ class Channel {
   // Waits for the end.
   [[nodiscard]] Result<GenerationOutput> take_generation();
   [[nodiscard]] Result<ForwardOutput> take_forward();
+  // Of a request without a sampler that has ended, its output taken or not.
+  [[nodiscard]] std::int64_t cached_tokens();
 
  private:
   // Where the parts of a delta end in those of all that wait.

@@ -19,12 +19,14 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/part_origins.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -224,7 +226,7 @@ Status ChunkService::start_bos(Attempt& attempt) {
   if (!bos) {
     return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
   }
-  const Name name("", {.before = std::string(kv::kBosVariant)});
+  const Name name = bos_name();
   if (auto meanwhile = join(name)) {
     attempt.pending.push_back(*std::move(meanwhile));
     return {};
@@ -249,14 +251,44 @@ void ChunkService::take_back(const Name& name) {
   }
 }
 
+// Of each part where its KV comes from. What this call has computed, `fresh`, counts as computed
+// where it is used first, and has been taken out of it then.
+ChunkService::Origins ChunkService::origins_of(const kv::ResolvedComposition& composition,
+                                               Started& fresh) {
+  Origins origins;
+  const auto add = [&](const Name& name, std::string shown, std::int64_t tokens) {
+    PartOrigin origin{.name = std::move(shown), .reused = tokens};
+    if (const auto prefill = fresh.extract(name)) {
+      origin.reused = prefill.mapped().channel->cached_tokens();
+      origin.computed = tokens - origin.reused;
+      origin.from_prefix_cache = true;
+    }
+    origins.push_back(std::move(origin));
+  };
+  if (composition.mode == ReuseMode::kExact) {
+    return origins;  // its ids are a plain prompt
+  }
+  for (const kv::Part& part : composition.parts) {
+    add({part.chunk->id, part.key}, part.chunk->id.substr(0, kShownDigits),
+        std::ssize(*part.chunk->tokens));
+  }
+  const bool behind_bos = std::ranges::any_of(
+      composition.parts, [](const kv::Part& part) { return part.key.before == kv::kBosVariant; });
+  if (behind_bos && fresh.contains(bos_name())) {
+    add(bos_name(), std::string(kv::kBosVariant), 1);
+  }
+  return origins;
+}
+
 // The request's sequence. Blending computes a part of the contexts again, here and now.
 Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
-                                    const kv::ResolvedComposition& composition,
-                                    ComposedPrompt& composed) {
+                                    const kv::ResolvedComposition& composition, Origins& origins,
+                                    ReuseReport& reuse) {
   const kv::ComposeTail tail = {.tokens = *composition.query.chunk->tokens,
                                 .position = composition.query.position};
   kv::Ledger& ledger = this->ledger();
   if (spec.mode != ReuseMode::kBlend) {
+    reuse.sources = sources_of(origins, 0);
     return ledger.compose(composition.uses(), tail);
   }
   auto& store = engine_.store_;
@@ -270,11 +302,11 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
                                               .max_rows = engine_.options_.max_batch_tokens},
                                              spec.blend, composition));
   engine_.counters_.tokens_computed += blended.recomputed_tokens;
-  composed.cached_tokens =
-      std::max<std::int64_t>(0, composed.cached_tokens - blended.recomputed_tokens);
+  take_off(blended.recomputed, origins);
+  reuse.sources = sources_of(origins, blended.recomputed_tokens);
   if (blended.context_tokens > 0) {
-    composed.reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
-                                     static_cast<double>(blended.context_tokens);
+    reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
+                            static_cast<double>(blended.context_tokens);
   }
   auto sequence = ledger.compose(blended.uses, tail);
   for (const kv::SegmentId own : blended.own) {
@@ -285,7 +317,7 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
 
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
-                                             const Started& started) {
+                                             Origins origins) {
   NewRequest request{.kind = run.kind, .session = run.options.session, .streaming = run.streaming};
   if (run.kind == RequestKind::kGenerate) {
     request.params = *run.params;
@@ -299,15 +331,11 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
   }
   ComposedPrompt composed{.reuse = {.grade = composition.grade}};
   for (const kv::Part& part : composition.parts) {
-    const bool computed_now = started.contains({part.chunk->id, part.key});
     composed.pieces.push_back(part.chunk->tokens);
-    composed.cached_tokens += computed_now ? 0 : std::ssize(*part.chunk->tokens);
-    composed.reuse.sources.emplace_back(base::str_cat(computed_now ? "computed " : "chunk ",
-                                                      part.chunk->id.substr(0, kShownDigits)),
-                                        std::ssize(*part.chunk->tokens));
   }
   composed.pieces.push_back(composition.query.chunk->tokens);
-  QUIRE_TRY(composed.sequence, compose(*run.spec, composition, composed));
+  QUIRE_TRY(composed.sequence, compose(*run.spec, composition, origins, composed.reuse));
+  composed.cached_tokens = reused_tokens(origins);
   request.composed = std::move(composed);
   return request;
 }
@@ -322,8 +350,11 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
       }
     }
   };
+  std::vector<Origins> origins;
+  Started fresh = started;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    auto request = request_for(runs[i], compositions[i], started);
+    origins.push_back(origins_of(compositions[i], fresh));
+    auto request = request_for(runs[i], compositions[i], origins.back());
     if (!request.ok()) {
       close_all();
       return std::move(request).error();
@@ -333,22 +364,27 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
   std::vector<std::shared_ptr<Channel>> channels;
   QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].counted) {
-      continue;
-    }
-    const kv::ResolvedComposition& composition = compositions[i];
-    const kv::SessionRef session = engine_.sessions_->named(runs[i].options.session);
-    std::int64_t hits = 0;
-    for (const kv::Part& part : composition.parts) {
-      registry_.use(part.chunk->id, session);
-      note_use(part.chunk->id);
-      hits += part.segment && !started.contains({part.chunk->id, part.key}) ? 1 : 0;
-    }
-    registry_.use(composition.query.chunk->id, session);
-    note_use(composition.query.chunk->id);
-    registry_.count(hits, 0);
+    count_use(runs[i], compositions[i], origins[i]);
   }
   return channels;
+}
+
+void ChunkService::count_use(const Run& run, const kv::ResolvedComposition& composition,
+                             std::span<const PartOrigin> origins) {
+  for (const PartOrigin& origin : origins) {  // the request reports them, and its prefill has
+    engine_.counters_.tokens_reused -= origin.from_prefix_cache ? origin.reused : 0;
+  }
+  if (!run.counted) {
+    return;
+  }
+  const kv::SessionRef session = engine_.sessions_->named(run.options.session);
+  for (const kv::Part& part : composition.parts) {
+    registry_.use(part.chunk->id, session);
+    note_use(part.chunk->id);
+  }
+  registry_.use(composition.query.chunk->id, session);
+  note_use(composition.query.chunk->id);
+  registry_.count(std::ranges::count(origins, 0, &PartOrigin::computed), 0);
 }
 
 Result<bool> ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
@@ -480,17 +516,6 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
   give_up(attempt);
   return {ErrorCode::kOutOfBlocks,
           "the composition's chunks were deleted as fast as they were computed; try again"};
-}
-
-bool ChunkService::retokenizes_alike(const CompositionInfo& info) const {
-  const auto& format = setup().format;
-  if (engine_.text() == nullptr || (format && format->starts_special)) {
-    return true;
-  }
-  const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
-  const std::vector<TokenId> ids = info.token_ids();
-  const auto joined = tokenizer.decode(ids, false);
-  return joined.ok() && tokenizer.encode(*joined, {.add_special_tokens = false}) == ids;
 }
 
 }  // namespace quire::engine

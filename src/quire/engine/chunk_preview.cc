@@ -1,6 +1,7 @@
 // What running a composition would do, without doing it. The rest of ChunkService:
 // chunk_service.cc.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/chunks.h"
 #include "quire/engine/blend.h"
 #include "quire/engine/chunk_service.h"
@@ -18,14 +20,64 @@
 #include "quire/engine/reload_pace.h"
 #include "quire/engine/reuse_grade.h"
 #include "quire/engine/tier_service.h"
+#include "quire/kv/block_table.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
 namespace quire::engine {
+namespace {
+
+CompositionInfo::Segment segment_of(const kv::Part& part) {
+  return {.chunk_id = part.chunk->id,
+          .type = part.chunk->type,
+          .num_tokens = std::ssize(*part.chunk->tokens),
+          .token_ids = part.chunk->tokens,
+          .position = part.position};
+}
+
+std::span<CompositionInfo::Segment> all_but_query(CompositionInfo& info) {
+  return std::span(info.segments).first(info.segments.size() - 1);
+}
+
+std::int64_t blocks_for(std::int64_t tokens, const kv::Ledger& ledger) {
+  const std::int64_t block_tokens = ledger.config().block_tokens;
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+// Counts blocks of segments. What begins alike may share blocks, from the first one on.
+class DistinctBlocks {
+ public:
+  // How many of `blocks` are new. Cost: O(1), and O(blocks) where some are known.
+  std::int64_t add(std::span<const BlockId> blocks) {
+    std::vector<std::span<const BlockId>>& alike = by_first_[blocks.front()];
+    std::int64_t known = 0;
+    for (const std::span<const BlockId> other : alike) {
+      const auto differ = std::ranges::mismatch(blocks, other).in1;
+      known = std::max<std::int64_t>(known, differ - blocks.begin());
+    }
+    alike.push_back(blocks);
+    return std::ssize(blocks) - known;
+  }
+
+ private:
+  std::map<BlockId, std::vector<std::span<const BlockId>>> by_first_;
+};
+
+// As take_off() does it: tokens that are computed twice come off what is reused elsewhere.
+void add_blend(const BlendCost& cost, CompositionInfo& info) {
+  info.tokens_computed += cost.tokens;
+  info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - cost.tokens);
+  info.num_blocks += cost.blocks;
+  info.new_blocks += cost.blocks;
+}
+
+}  // namespace
 
 // Which saved chunks and which of their KV a run would bring back. The same decisions as those of
 // adopt() and read_variants(), in the same order, but nothing is read: KV that turns out to be
@@ -57,8 +109,11 @@ class ChunkService::Foresight {
                                   : Result<const kv::Chunk*>(&saved->second);
   }
 
-  [[nodiscard]] bool reads(const kv::Part& part) const {
-    return read_.contains({part.chunk->id, part.key});
+  // Whether KV that is not there comes without being computed for this run: somebody else may be at
+  // it already.
+  [[nodiscard]] bool brings(const kv::Part& part) const {
+    const Name name{part.chunk->id, part.key};
+    return read_.contains(name) || service_.pending_.contains(name);
   }
 
   // Of KV that is neither there nor read.
@@ -114,63 +169,99 @@ class ChunkService::Foresight {
   std::set<Name> read_, not_read_;           // KV that is; of the latter computing is faster
 };
 
-CompositionInfo ChunkService::describe(const CompositionSpec& spec,
-                                       const kv::ResolvedComposition& composition,
-                                       const Foresight& foresight) const {
-  CompositionInfo info{.mode = composition.mode,
-                       .grade = graded(composition.grade, engine_.same_bits()),
-                       .total_tokens = composition.num_tokens()};
+// A plain prompt, of which the prefix cache may have a part.
+void ChunkService::describe_exact(const kv::ResolvedComposition& composition,
+                                  CompositionInfo& info) const {
   const kv::Ledger& ledger = this->ledger();
-  const std::int64_t block_tokens = ledger.config().block_tokens;
-  const auto blocks_for = [&](std::int64_t tokens) {
-    return (tokens + block_tokens - 1) / block_tokens;
-  };
-  const bool exact = composition.mode == ReuseMode::kExact;
-  const std::vector<TokenId> prompt = exact ? composition.joined() : std::vector<TokenId>();
-  const kv::PrefixMatch match = exact ? ledger.probe(prompt, options_.salt) : kv::PrefixMatch{};
-  const std::int64_t query = std::ssize(*composition.query.chunk->tokens);
-  const bool misses = exact && match.tokens < info.total_tokens - query;
-  const std::string miss = misses ? kv::to_text(ledger.explain(prompt, options_.salt)) : "";
-  std::int64_t seen = 0;
-  std::set<std::pair<const kv::Chunk*, kv::VariantKey>> counted;
-  for (const kv::Part& part : composition.parts) {
-    const std::int64_t tokens = std::ssize(*part.chunk->tokens);
-    const bool cached =
-        exact ? seen + tokens <= match.tokens : part.segment.has_value() || foresight.reads(part);
-    seen += tokens;
-    info.segments.push_back({.chunk_id = part.chunk->id,
-                             .type = part.chunk->type,
-                             .num_tokens = tokens,
-                             .token_ids = part.chunk->tokens,
-                             .position = part.position,
-                             .cached = cached,
-                             .why_not = cached  ? ""
-                                        : exact ? miss
-                                                : foresight.why_not(part)});
-    const bool first = counted.insert({part.chunk, part.key}).second;
-    info.num_blocks += first && !exact ? blocks_for(tokens) : 0;
-    info.new_blocks += first && !exact && !part.segment ? blocks_for(tokens) : 0;
-    info.tokens_reused += cached && !exact ? tokens : 0;
+  const std::vector<TokenId> prompt = composition.joined();
+  const kv::PrefixMatch match = ledger.probe(prompt, options_.salt);
+  const std::int64_t contexts_end = info.total_tokens - info.segments.back().num_tokens;
+  const std::string miss =
+      match.tokens < contexts_end ? kv::to_text(ledger.explain(prompt, options_.salt)) : "";
+  std::int64_t end = 0;
+  for (CompositionInfo::Segment& segment : all_but_query(info)) {
+    end += segment.num_tokens;
+    segment.cached = end <= match.tokens;
+    segment.why_not = segment.cached ? "" : miss;
   }
-  info.segments.push_back({.chunk_id = composition.query.chunk->id,
-                           .type = composition.query.chunk->type,
-                           .num_tokens = query,
-                           .token_ids = composition.query.chunk->tokens,
-                           .position = composition.query.position,
-                           .why_not = kQueryIsComputed});
-  const std::int64_t own = exact ? info.total_tokens : query;
-  info.tokens_reused += match.tokens;
-  if (spec.mode == ReuseMode::kBlend) {
-    const BlendCost cost = blend_cost(spec.blend, composition, ledger.config().block_tokens);
-    info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - cost.tokens);
-    info.new_blocks += cost.blocks;
+  info.num_levels = 1;
+  info.tokens_reused = match.tokens;
+  info.tokens_computed = info.total_tokens - match.tokens;
+  info.num_blocks = blocks_for(info.total_tokens, ledger);
+  info.new_blocks = info.num_blocks - match.blocks;
+}
+
+// Chunks with KV of their own. What is missing is computed once, at its first place, all of it
+// before blend computes some again.
+void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
+                                     const Foresight& foresight, CompositionInfo& info) const {
+  const kv::Ledger& ledger = this->ledger();
+  const std::int64_t query = info.segments.back().num_tokens;
+  info.num_levels = std::ssize(info.segments);
+  info.tokens_computed = query;
+  info.num_blocks = info.new_blocks = blocks_for(query, ledger);
+  bool wants_bos = false;
+  std::set<Name> seen;
+  DistinctBlocks held;
+  for (std::size_t i = 0; i < composition.parts.size(); ++i) {
+    const kv::Part& part = composition.parts[i];
+    CompositionInfo::Segment& segment = info.segments[i];
+    const bool first = seen.emplace(part.chunk->id, part.key).second;
+    segment.cached = !first || part.segment || foresight.brings(part);
+    segment.why_not = segment.cached ? "" : foresight.why_not(part);
+    if (part.segment) {
+      info.num_blocks += held.add(ledger.segment(*part.segment)->blocks().ids());
+    } else if (first) {
+      const std::int64_t blocks = blocks_for(segment.num_tokens, ledger);
+      info.num_blocks += blocks;
+      info.new_blocks += blocks;
+    }
+    if (segment.cached) {
+      info.tokens_reused += segment.num_tokens;
+      continue;
+    }
+    // Computed behind nothing it is a plain prompt.
+    const bool plain = part.key.before.empty() && options_.enable_deduplication;
+    const kv::PrefixMatch match =
+        plain ? ledger.probe(*segment.token_ids, options_.salt) : kv::PrefixMatch{};
+    info.tokens_reused += match.tokens;
+    info.tokens_computed += segment.num_tokens - match.tokens;
+    info.new_blocks -= match.blocks;
+    wants_bos = wants_bos || part.key.before == kv::kBosVariant;
   }
-  info.tokens_computed = info.total_tokens - info.tokens_reused;
-  info.num_levels = exact ? 1 : std::ssize(composition.parts) + 1;
-  info.num_blocks += blocks_for(own);
-  info.new_blocks += blocks_for(own) - match.blocks;
-  info.memory_bytes = info.num_blocks * engine_.counters_.block_bytes;
-  return info;
+  if (wants_bos && !bos_ && !pending_.contains(bos_name())) {
+    ++info.tokens_computed;
+    ++info.num_blocks;
+    ++info.new_blocks;
+  }
+}
+
+// Of the segments of a composition that meet as if each stood alone.
+std::optional<bool> ChunkService::each_retokenizes_alike(const CompositionInfo& info) {
+  bool all_known = true;
+  bool all_alike = true;
+  [[maybe_unused]] const Status closed = engine_.call([&] {
+    for (const CompositionInfo::Segment& segment : info.segments) {
+      const kv::Chunk* const chunk = registry_.find(segment.chunk_id);
+      const auto alike = chunk == nullptr ? std::nullopt : chunk->retokenizes_alike;
+      all_known = all_known && alike.has_value();
+      all_alike = all_alike && alike.value_or(true);
+    }
+  });
+  return all_known || !all_alike ? std::optional(all_alike) : std::nullopt;
+}
+
+bool ChunkService::retokenizes_alike(const CompositionInfo& info) {
+  if (engine_.text() == nullptr) {
+    return true;
+  }
+  const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
+  const bool apart = std::all_of(info.segments.begin() + 1, info.segments.end(),
+                                 [&](const CompositionInfo::Segment& segment) {
+                                   return tokenizer.stands_apart(segment.token_ids->front());
+                                 });
+  const std::optional<bool> each = apart ? each_retokenizes_alike(info) : std::nullopt;
+  return each ? *each : tokenizer.retokenizes_alike(info.token_ids());
 }
 
 Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
@@ -184,7 +275,24 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
         kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec, windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));
     foresight.read_variants(composition);
-    return describe(spec, composition, foresight);
+    CompositionInfo info{.mode = composition.mode,
+                         .grade = graded(composition.grade, engine_.same_bits()),
+                         .total_tokens = composition.num_tokens()};
+    for (const kv::Part& part : composition.parts) {
+      info.segments.push_back(segment_of(part));
+    }
+    info.segments.push_back(segment_of(composition.query));
+    info.segments.back().why_not = kQueryIsComputed;
+    if (composition.mode == ReuseMode::kExact) {
+      describe_exact(composition, info);
+    } else {
+      describe_composed(composition, foresight, info);
+    }
+    if (composition.mode == ReuseMode::kBlend) {
+      add_blend(blend_cost(spec.blend, composition, ledger().config().block_tokens), info);
+    }
+    info.memory_bytes = info.num_blocks * engine_.counters_.block_bytes;
+    return info;
   });
 }
 

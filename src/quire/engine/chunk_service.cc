@@ -240,7 +240,7 @@ Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
   requests.push_back(std::move(request));
   std::vector<std::shared_ptr<Channel>> channels;
   QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
-  pending.request = channels.front()->id();
+  pending.channel = channels.front();
   pending_[std::move(name)] = pending;
   return pending;
 }
@@ -362,7 +362,7 @@ std::optional<ChunkService::Pending> ChunkService::join(const Name& name) {
 void ChunkService::leave(std::span<const Pending> pending) {
   for (const Pending& given_up : pending) {
     if (--*given_up.waiters == 0) {
-      engine_.abort_now(given_up.request);
+      engine_.abort_now(given_up.channel->id());
     }
   }
 }
@@ -434,6 +434,10 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
       continue;
     }
     QUIRE_TRY_STATUS(tokenize(draft));
+    if (engine_.text() != nullptr) {
+      draft.chunk.retokenizes_alike =
+          engine_.text()->tokenizer.retokenizes_alike(*draft.chunk.tokens);
+    }
   }
   if (share) {
     QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) { return adopt(draft.chunk.id); }));

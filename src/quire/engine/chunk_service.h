@@ -28,10 +28,12 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
+#include "quire/engine/part_origins.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv_store/store_uses.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/text/chunk_format.h"
@@ -82,8 +84,9 @@ class ChunkService {
   // What running the composition would do. Changes nothing, needs no block, and reads no KV: what
   // is damaged on disk counts as there.
   [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec);
-  // Whether encoding the joined text gives the joined ids.
-  [[nodiscard]] bool retokenizes_alike(const CompositionInfo& info) const;
+  // Whether encoding the joined text gives the joined ids. Where every segment begins with a token
+  // that stands apart, and was registered by this process, nothing is encoded for it.
+  [[nodiscard]] bool retokenizes_alike(const CompositionInfo& info);
 
   struct Run {
     const CompositionSpec* spec = nullptr;
@@ -122,10 +125,10 @@ class ChunkService {
  private:
   class Prefill;
   class Use;
-  // A prefill in flight: how it ends, and the request to abort when nobody wants it.
+  // A prefill in flight: how it ends, and its request, to abort when nobody wants it.
   struct Pending {
     std::shared_future<Status> done;
-    RequestId request;
+    std::shared_ptr<Channel> channel;
     std::shared_ptr<int> waiters;  // calls that want it; engine thread
   };
   struct Draft {  // a chunk on its way into the registry
@@ -138,6 +141,7 @@ class ChunkService {
   };
   using Name = kv::VariantName;             // of a prefill
   using Started = std::map<Name, Pending>;  // prefills of one call
+  [[nodiscard]] static Name bos_name() { return {"", {.before = std::string(kv::kBosVariant)}}; }
 
   [[nodiscard]] kv::Ledger& ledger() const;  // the engine's; engine thread
 
@@ -220,19 +224,25 @@ class ChunkService {
   void take_back(const Name& name);
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> start_runs(
       std::span<const Run> runs, const Compositions& compositions, const Started& started);
+  using Origins = std::vector<PartOrigin>;
+  [[nodiscard]] static Origins origins_of(const kv::ResolvedComposition& composition,
+                                          Started& fresh);
   [[nodiscard]] Result<NewRequest> request_for(const Run& run,
                                                const kv::ResolvedComposition& composition,
-                                               const Started& started);
+                                               Origins origins);
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
-                                      const kv::ResolvedComposition& composition,
-                                      ComposedPrompt& composed);
+                                      const kv::ResolvedComposition& composition, Origins& origins,
+                                      ReuseReport& reuse);
+  void count_use(const Run& run, const kv::ResolvedComposition& composition,
+                 std::span<const PartOrigin> origins);
   [[nodiscard]] static std::vector<std::string> chunk_ids(const CompositionSpec& spec);
 
   // Previewing: chunk_preview.cc. Engine thread.
   class Foresight;
-  [[nodiscard]] CompositionInfo describe(const CompositionSpec& spec,
-                                         const kv::ResolvedComposition& composition,
-                                         const Foresight& foresight) const;
+  [[nodiscard]] std::optional<bool> each_retokenizes_alike(const CompositionInfo& info);
+  void describe_exact(const kv::ResolvedComposition& composition, CompositionInfo& info) const;
+  void describe_composed(const kv::ResolvedComposition& composition, const Foresight& foresight,
+                         CompositionInfo& info) const;
 
   Engine& engine_;
   const ChunkCacheOptions options_;

@@ -64,8 +64,9 @@ struct NewChunk {
   std::optional<double> ttl_seconds;
   bool pinned = false;
   std::int32_t priority = 0;
-  std::string anchor;   // id of a system chunk, or ""
-  std::string text_id;  // of what was registered as text; "" otherwise
+  std::string anchor;                     // id of a system chunk, or ""
+  std::string text_id;                    // of what was registered as text; "" otherwise
+  std::optional<bool> retokenizes_alike;  // encoding its text gives its ids; nullopt: not known
   std::optional<WallClock::time_point> created_before;  // by another process; nothing: now
 };
 // Of the KV that it is registered with.

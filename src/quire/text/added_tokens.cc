@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -60,6 +61,15 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
     starts_token_[static_cast<unsigned char>(tokens_[i].content[0])] = true;
   }
   trie_ = ByteTrie(std::move(entries));
+}
+
+// Another token could match across its start only if it had the same byte behind its own first one.
+bool AddedTokenMatcher::always_cuts(TokenId id) const {
+  const auto token = std::ranges::find(tokens_, id, &AddedToken::id);
+  return token != tokens_.end() && !token->single_word && !token->lstrip &&
+         std::ranges::none_of(tokens_, [&](const AddedToken& other) {
+           return other.content.find(token->content.front(), 1) != std::string::npos;
+         });
 }
 
 const AddedToken* AddedTokenMatcher::match_at(std::string_view text, std::size_t at,

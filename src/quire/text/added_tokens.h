@@ -45,6 +45,8 @@ class AddedTokenMatcher {
   // special token counts only where it lies inside one of `specials_allowed` (ascending, disjoint).
   [[nodiscard]] std::vector<Segment> split(std::string_view text,
                                            std::span<const ByteRange> specials_allowed) const;
+  // Whether this token matches wherever it is written, and leaves the text on its left as it is.
+  [[nodiscard]] bool always_cuts(TokenId id) const;
 
  private:
   [[nodiscard]] const AddedToken* match_at(std::string_view text, std::size_t at,

@@ -1,6 +1,7 @@
 #include "quire/text/tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -264,6 +265,22 @@ std::optional<TokenId> Tokenizer::eos_token_id() const { return impl_->ids.eos; 
 const std::vector<TokenId>& Tokenizer::turn_end_ids() const { return impl_->turn_end_ids; }
 std::optional<TokenId> Tokenizer::pad_token_id() const { return impl_->ids.pad; }
 std::optional<TokenId> Tokenizer::unk_token_id() const { return impl_->ids.unk; }
+
+// A decoder that puts something between tokens shows it between two of the same.
+bool Tokenizer::stands_apart(TokenId id) const {
+  if (!impl_->raw_added.always_cuts(id)) {
+    return false;
+  }
+  const auto once = decode({&id, 1}, false);
+  const auto twice = decode(std::array{id, id}, false);
+  return once.ok() && twice.ok() && *once == impl_->vocabulary.token(id) && *twice == *once + *once;
+}
+
+bool Tokenizer::retokenizes_alike(std::span<const TokenId> ids) const {
+  const auto text = decode(ids, false);
+  return text.ok() && std::ranges::equal(encode(*text, {.add_special_tokens = false}), ids);
+}
+
 std::string Tokenizer::fingerprint() const { return impl_->fingerprint; }
 
 }  // namespace quire::text

@@ -71,6 +71,11 @@ class Tokenizer {
   [[nodiscard]] const std::vector<TokenId>& turn_end_ids() const;
   [[nodiscard]] std::optional<TokenId> pad_token_id() const;
   [[nodiscard]] std::optional<TokenId> unk_token_id() const;
+  // Whether texts meet at this token as if each stood alone: what ends before it and what begins
+  // with it, written one behind the other, is encoded as the two are.
+  [[nodiscard]] bool stands_apart(TokenId id) const;
+  // Whether encoding the text of `ids` gives them again. Cost: decoding and encoding.
+  [[nodiscard]] bool retokenizes_alike(std::span<const TokenId> ids) const;
   // Digest of everything that decides encode; equal for equal tokenizers in every process.
   [[nodiscard]] std::string fingerprint() const;
 
