@@ -38,6 +38,8 @@ class BackgroundWrites {
   [[nodiscard]] Status write_now(const std::string& name, const Write& write);
   // Whether the last write of this name failed.
   [[nodiscard]] bool has_failed(const std::string& name);
+  // Whether one of this name was put and has not ended.
+  [[nodiscard]] bool is_waiting(const std::string& name);
   // Until all that was put before is written and gone.
   void wait();
   // Until one more write has ended and what it held is gone; false, at once, when none is left.
@@ -59,6 +61,7 @@ class BackgroundWrites {
   std::set<std::string> failed_;  // names
   std::uint64_t ended_ = 0;       // writes of the thread
   bool writing_ = false;
+  std::string written_;  // while writing_: its name
   bool stopped_ = false;
   Status failure_;
   std::thread thread_;  // started by the first put

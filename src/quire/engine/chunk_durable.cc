@@ -241,11 +241,17 @@ Status ChunkService::save(const std::string& id) {
   return {};
 }
 
-// Registering writes what it has created, or changed of one that was there.
+// Whether the store has forgotten a chunk that is there: by its limit, its TTL, or since another
+// process deleted it. Looks at the index, not at the KV. Callers' thread.
+bool ChunkService::is_lost(const std::string& id) {
+  return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id);
+}
+
+// Registering writes what it has created, changed of one that was there, or found lost.
 Status ChunkService::save_registered(const Draft& draft) {
   const std::string& id = draft.result.id;
   // Who has begun an equal one may not have saved it yet, or given up.
-  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id);
+  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id) || is_lost(id);
   if (store_ == nullptr || unsaved || !draft.result.changed) {
     return unsaved ? save(id) : Status();
   }
@@ -281,7 +287,9 @@ void ChunkService::save_variants(const Started& computed) {
       object = object_of(*chunk, key);
     });
     if (held != nullptr) {
-      writes_.put(id, [this, id = id, object, held = std::move(held)] {
+      // By a name of its own: the chunk's says whether the chunk is written.
+      const std::string write = base::str_cat("kv ", object);
+      writes_.put(write, [this, id = id, object, held = std::move(held)] {
         return written_->put_variant(id, object, held, engine_.tiers());
       });
     }

@@ -523,12 +523,16 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
   writes_.wait();
-  return engine_.ask_for_blocks<ChunkInfo>([&]() -> Result<ChunkInfo> {
+  QUIRE_TRY(ChunkInfo info, engine_.ask_for_blocks<ChunkInfo>([&]() -> Result<ChunkInfo> {
     QUIRE_TRY_STATUS(adopt(id));
     QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
     const Status saved = store_ == nullptr ? Status() : store_->update(*chunk);
     return saved.ok() ? Result<ChunkInfo>(info_of(*chunk)) : saved.error();
-  });
+  }));
+  if (is_lost(id)) {
+    QUIRE_TRY_STATUS(save(id));
+  }
+  return info;
 }
 
 Result<bool> ChunkService::remove(const std::string& id, bool wipe) {

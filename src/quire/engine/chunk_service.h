@@ -192,6 +192,7 @@ class ChunkService {
   [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] Status save(const std::string& id);
+  [[nodiscard]] bool is_lost(const std::string& id);
   [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const Started& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process

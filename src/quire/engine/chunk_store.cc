@@ -204,6 +204,12 @@ std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) con
   return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
+bool ChunkStore::has(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto known = store_.has(id, tenant_);
+  return known.ok() && *known;
+}
+
 std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id);

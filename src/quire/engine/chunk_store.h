@@ -39,6 +39,8 @@ class ChunkStore {
                                    const HeldRef& segment, const TierService& tiers);
   // The same for what may change of it. Nothing when it is not there.
   [[nodiscard]] Status update(const kv::NewChunk& chunk);
+  // Whether a chunk of this id is there, whatever is said of it. Costs the same for all lengths.
+  [[nodiscard]] bool has(const std::string& id);
   // A damaged or foreign entry is none.
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id);
   [[nodiscard]] std::vector<kv::Chunk> list();

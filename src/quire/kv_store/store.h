@@ -114,6 +114,8 @@ class Store {
                                                   std::string_view tenant) const;
   // The same, kNotFound naming key and tenant when there is none.
   [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
+  // Whether there is one; what it says is not read, so it costs the same for all.
+  [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant) const;
   // Least recently used first, without expired ones.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
   // A use, now. kNotFound when there is no such entry.

@@ -54,6 +54,9 @@ class StoreIndex {
   [[nodiscard]] Status put(const Entry& entry);
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
                                                   std::string_view tenant) const;
+  // Whether there is one that has not expired by then. Reads no text of it.
+  [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant,
+                                 std::int64_t now_ms) const;
   // Oldest access first.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter) const;
   // As list, but goes on behind damage: what can still be read. For repair.
