@@ -147,5 +147,22 @@ TEST_F(SharedStore, RegisteringAgainWhatIsSavedWritesNothing) {
   }
 }
 
+TEST_F(SharedStore, WithoutSharingEveryRegistrationOfEveryProcessIsAChunkOfItsOwn) {
+  std::set<std::string> ids;
+  for (int process = 0; process < 2; ++process) {
+    ChunkedLLM llm = open({.enable_deduplication = false});
+    for (int i = 0; i < 2; ++i) {
+      ids.insert(add(llm, 1, R"({"n": )" + std::to_string(2 * process + i) + "}"));
+    }
+  }
+  ASSERT_THAT(ids, SizeIs(4));
+  std::set<std::string> said;
+  ChunkedLLM llm = open();
+  for (const std::string& id : ids) {
+    said.insert(llm.get_chunk(id)->metadata_json);
+  }
+  EXPECT_THAT(said, ElementsAre(R"({"n":0})", R"({"n":1})", R"({"n":2})", R"({"n":3})"));
+}
+
 }  // namespace
 }  // namespace quire

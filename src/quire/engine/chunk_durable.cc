@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,12 @@
 namespace quire::engine {
 namespace {
 
+// 128 bits of chance.
+std::string make_nonce() {
+  std::random_device chance;
+  return base::str_cat(chance(), ".", chance(), ".", chance(), ".", chance());
+}
+
 bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
   return std::ranges::all_of(pairs, [&](const auto& pair) {
     const auto* value = metadata.if_contains(pair.key());
@@ -55,6 +62,7 @@ Status ChunkService::open_store() {
   QUIRE_TRY(written_, open());
   QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options_.store));
   uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), options_.salt);
+  nonce_ = make_nonce();
   return {};
 }
 

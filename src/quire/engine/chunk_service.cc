@@ -412,7 +412,7 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
 Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
   const bool share = options_.enable_deduplication;
   QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) {
-    draft.serial = share ? "" : base::str_cat(++serial_);
+    draft.serial = share ? "" : base::str_cat(nonce_, " ", ++serial_);
     return place_anchor(draft);
   }));
   for (Draft& draft : drafts) {

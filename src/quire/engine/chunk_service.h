@@ -241,6 +241,7 @@ class ChunkService {
   std::unique_ptr<ChunkStore> written_;  // the same store for writes_, so that nobody waits for it
   std::unique_ptr<kv_store::StoreUses> uses_;  // of the same store
   BackgroundWrites writes_;
+  std::string nonce_;  // of this engine among those that share the store; "" without one
 
   // Engine thread only.
   kv::ChunkRegistry registry_;
