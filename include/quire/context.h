@@ -186,7 +186,8 @@ class QUIRE_API ContextManager {
   // earlier processes), or computed: damaged KV is a miss. kIncompatible for one of another
   // model or KV format.
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted = {});
-  // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first.
+  // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first, and
+  // nothing of it is left in the folder; kIo where it is, as others read: call again.
   [[nodiscard]] Status erase(const std::string& item, bool wipe = false);
   // Forgets all items; what was saved stays saved. Returns how many.
   [[nodiscard]] std::int64_t clear();

@@ -252,7 +252,11 @@ class ContextManager:
         self._handle.unload(_item(item), bool(drop))
 
     def erase(self, item: str, wipe: bool = False) -> None:
-        """Forgets the item everywhere, in the store too. `wipe`: its bytes there become zeros first."""
+        """Forgets the item everywhere, in the store too.
+
+        `wipe`: its bytes there become zeros first, and nothing of it is left in the folder; OSError where something is,
+        since another process reads: call again.
+        """
         self._handle.erase(_item(item), bool(wipe))
 
     def clear(self) -> int:

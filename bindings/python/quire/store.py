@@ -115,7 +115,11 @@ class Store:
         _pass("seconds", seconds, lambda ttl: self._call("set_ttl", name, ttl))
 
     def rm(self, entry: str, wipe: bool = False) -> None:
-        """With what only it held. `wipe`: its bytes become zeros first."""
+        """With what only it held.
+
+        `wipe`: its bytes become zeros first, and nothing of it is left in the folder. OSError where something is, since
+        another process reads: it goes with the next wipe.
+        """
         self._call("remove", to_text(entry, "entry"), bool(wipe))
 
     def gc(self) -> StoreCleaning:

@@ -147,6 +147,23 @@ TEST_F(SharedStore, RegisteringAgainWhatIsSavedWritesNothing) {
   }
 }
 
+TEST_F(SharedStore, WipingLeavesNeitherTextNorNameThoughTheStoreIsOpen) {
+  ChunkedLLM llm = open();
+  ChunkedLLM other = open();
+  const std::string id =
+      llm.register_chunk({.content = "Card 77. Marlowe trades in apples.",
+                          .options = {.metadata_json = R"({"name": "Falstaff"})", .anchor = ""}})
+          .value();
+  ContextManager context = ContextManager::open(llm.llm(), {.store = store_}).value();
+  ASSERT_TRUE(context.add("Card 9. Greene lives in Thornby.", {.name = "nashe"}).ok());
+  ASSERT_TRUE(context.save("nashe").ok());
+  const std::vector<std::string> words = {"Marlowe", "Falstaff", "Greene", "nashe"};
+  EXPECT_EQ(words_on_disk(words), words);
+  EXPECT_TRUE(llm.delete_chunk(id, true).value());
+  EXPECT_TRUE(context.erase("nashe", true).ok());
+  EXPECT_THAT(words_on_disk(words), IsEmpty());
+}
+
 TEST_F(SharedStore, WithoutSharingEveryRegistrationOfEveryProcessIsAChunkOfItsOwn) {
   std::set<std::string> ids;
   for (int process = 0; process < 2; ++process) {

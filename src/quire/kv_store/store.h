@@ -129,8 +129,10 @@ class Store {
   [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
                                std::optional<std::int64_t> ttl_ms);
   // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes
-  // are overwritten with zeros before; file systems that write elsewhere (copy-on-write, SSDs,
-  // backups, snapshots) may keep the old ones all the same.
+  // are overwritten with zeros before, and what the index says of it goes from its log too; file
+  // systems that write elsewhere (copy-on-write, SSDs, backups, snapshots) may keep the old bytes
+  // all the same. kIo when it is removed but others read the index, so that the log stays: call
+  // again.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
                                     bool wipe = false);
 
@@ -199,6 +201,7 @@ class Store {
   [[nodiscard]] Status for_each_file(
       const std::function<void(const Folder&, const std::string&)>& visit) const;
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
+  [[nodiscard]] Result<bool> remove_entry(std::string_view key, std::string_view tenant, bool wipe);
   [[nodiscard]] Status wipe_object(const std::string& hash) const;
   // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
