@@ -24,6 +24,7 @@ namespace quire {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
@@ -162,6 +163,33 @@ TEST_F(SharedStore, WipingLeavesNeitherTextNorNameThoughTheStoreIsOpen) {
   EXPECT_TRUE(llm.delete_chunk(id, true).value());
   EXPECT_TRUE(context.erase("nashe", true).ok());
   EXPECT_THAT(words_on_disk(words), IsEmpty());
+}
+
+TEST_F(SharedStore, AChunkOfAnotherKvFormatIsSaidToBeThatAndOneOfAnotherTenantIsNot) {
+  std::string context, query;
+  {
+    ChunkedLLM llm = open();
+    context = add(llm, 1);
+    query = llm.register_chunk({.content = some_ids(7, 2), .type = ChunkType::kQuery}).value();
+  }
+  const CompositionSpec spec{
+      .without_system = true, .context_chunk_ids = {context}, .query_chunk_id = query};
+  const auto reasons = [&](const ChunkedLLM& llm) {
+    std::vector<std::string> reasons;
+    for (const ReusePart& part : llm.explain(spec).value()) {
+      reasons.push_back(part.reason);
+    }
+    return reasons;
+  };
+  const std::string other = "in the store, but of another model or KV format";
+  const ChunkedLLM wider =
+      ChunkedLLM::open(kModel, here({.kv_dtype = "float32", .threads = 2}), {.store = store_})
+          .value();
+  EXPECT_THAT(reasons(wider),
+              ElementsAre(HasSubstr(other + " (dtype is bfloat16, here it is"), HasSubstr(other)));
+  EXPECT_THAT(wider.get_chunk(context).error().message, HasSubstr(other));
+  EXPECT_THAT(reasons(open({.salt = "another"})),
+              ElementsAre(HasSubstr("never registered"), HasSubstr("never registered")));
 }
 
 TEST_F(SharedStore, WithoutSharingEveryRegistrationOfEveryProcessIsAChunkOfItsOwn) {

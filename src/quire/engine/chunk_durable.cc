@@ -308,6 +308,13 @@ std::vector<kv::Chunk> ChunkService::saved_chunks() const {
   return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list();
 }
 
+// Of a chunk that is in the store; "" where none is, and so of those of other tenants.
+std::string ChunkService::why_not_found(std::string_view id) const {
+  return store_ == nullptr
+             ? std::string()
+             : store_->why_not_found(std::string(id), engine_.tiers().shelves().geometry());
+}
+
 void ChunkService::stop_writing() {
   writes_.stop();
   uses_ = nullptr;

@@ -196,7 +196,8 @@ class ChunkService {
   [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const Started& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
-  void note_use(const std::string& id) const;                 // in memory, for the store to know
+  [[nodiscard]] std::string why_not_found(std::string_view id) const;
+  void note_use(const std::string& id) const;  // in memory, for the store to know
 
   // Engine thread: composing.
   using Uses = std::vector<std::shared_ptr<Use>>;
