@@ -92,7 +92,7 @@ struct ContextItem {
   Tier tier = Tier::kNone;
   bool saved = false;                // in the store, whatever the tier
   std::vector<std::string> parents;  // items that its KV has seen, in order
-  std::string sampling_json;         // of an output: what it was sampled with
+  std::string sampling_json;         // of an output: all that it was sampled with, and the seed
   std::int64_t memory_bytes = 0;     // of its KV in the pool or in host memory
   ItemRetention retention;
 };
