@@ -37,6 +37,8 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Lt;
+using testing::SizeIs;
 using testing::StartsWith;
 
 class ChunkStore : public testing::Test {
@@ -133,6 +135,24 @@ TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
   EXPECT_EQ(llm.list_chunks().value().size(), 4);
+}
+
+TEST_F(ChunkStore, ARestartListsItsChunksWithoutReadingAnyObject) {
+  const auto [spec, before] = process_before();
+  const auto expect_listed = [&, &card = spec.context_chunk_ids[0]] {
+    const ChunkedLLM llm = open();
+    EXPECT_THAT(llm.list_chunks().value(), SizeIs(4));
+    EXPECT_THAT(llm.list_chunks(ChunkType::kContext, R"({"source": "test"})").value(), SizeIs(2));
+    EXPECT_EQ(llm.get_chunk(card).value().token_ids, some_ids(45, 2));
+  };
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
+    if (file.path().extension() == ".qkv") {
+      std::filesystem::resize_file(file.path(), 0);
+    }
+  }
+  expect_listed();
+  std::filesystem::remove_all(folder_ / "store" / "objects");
+  expect_listed();
 }
 
 TEST_F(ChunkStore, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo) {
