@@ -23,6 +23,7 @@ class StoreEntry(Record):
     metadata: dict[str, Any]
     tokens: int
     bytes: int  # of the objects that it names
+    ratio: float | None  # bytes of its KV in them to those in memory: 1.0 uncompressed; None: no KV, or not readable
     created_at: str  # UTC, ISO 8601
     accessed_at: str
     expires_at: str | None

@@ -35,11 +35,14 @@
 namespace quire {
 namespace {
 
+using testing::AllOf;
+using testing::Gt;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Lt;
 using testing::SizeIs;
 using testing::StartsWith;
+using testing::UnorderedElementsAre;
 
 class ChunkStore : public testing::Test {
  protected:
@@ -650,6 +653,16 @@ TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
     (void)register_all(llm);
   }
   EXPECT_LT(bytes_in(small), bytes_in(folder_ / "store"));
+  const auto ratios = [](const std::filesystem::path& folder) {
+    std::vector<double> ratios;
+    for (const StoreEntry& entry : Store::open(folder)->list().value()) {
+      ratios.push_back(entry.ratio);
+    }
+    return ratios;
+  };
+  EXPECT_THAT(ratios(folder_ / "store"), UnorderedElementsAre(1.0, 1.0, 1.0, 0.0)) << "query: none";
+  const auto compressed = AllOf(Gt(0.3), Lt(0.95));
+  EXPECT_THAT(ratios(small), UnorderedElementsAre(compressed, compressed, compressed, 0.0));
   ChunkedLLM llm = open_small();
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
