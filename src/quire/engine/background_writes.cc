@@ -51,7 +51,7 @@ bool BackgroundWrites::has_failed(const std::string& name) {
 
 bool BackgroundWrites::is_waiting(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  return (writing_ && written_ == name) ||
+  return writing_ == name ||
          std::ranges::any_of(waiting_, [&](const auto& put) { return put.first == name; });
 }
 
@@ -64,15 +64,14 @@ void BackgroundWrites::run() {
     }
     auto [name, write] = std::move(waiting_.front());
     waiting_.pop_front();
-    writing_ = true;
-    written_ = name;
+    writing_ = name;
     lock.unlock();
     const Status status = write();
     write = nullptr;  // what it holds goes before anybody hears that it is done
     lock.lock();
     note(name, status);
     failure_ = failure_.ok() ? status : failure_;
-    writing_ = false;
+    writing_.reset();
     ++ended_;
     changed_.notify_all();
   }

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -58,10 +59,9 @@ class BackgroundWrites {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::string, Write>> waiting_;
-  std::set<std::string> failed_;  // names
-  std::uint64_t ended_ = 0;       // writes of the thread
-  bool writing_ = false;
-  std::string written_;  // while writing_: its name
+  std::set<std::string> failed_;        // names
+  std::uint64_t ended_ = 0;             // writes of the thread
+  std::optional<std::string> writing_;  // a write of this name is under way
   bool stopped_ = false;
   Status failure_;
   std::thread thread_;  // started by the first put
