@@ -2,7 +2,9 @@
 #include "quire/store.h"
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,6 +53,7 @@ json::object describe(const StoreEntry& entry) {
           {"tenant", entry.tenant},
           {"tokens", entry.tokens},
           {"bytes", entry.bytes},
+          {"ratio", entry.ratio > 0 ? json::value(entry.ratio) : json::value(nullptr)},
           {"created_at", time(entry.created_at)},
           {"accessed_at", time(entry.accessed_at)},
           {"expires_at", time(entry.expires_at)},
@@ -65,6 +68,7 @@ json::object describe(const StoreWeights& weights) {
           {"tenant", ""},
           {"tokens", 0},
           {"bytes", weights.bytes},
+          {"ratio", nullptr},
           {"created_at", weights.written_at},
           {"accessed_at", nullptr},
           {"expires_at", nullptr},
@@ -80,11 +84,18 @@ Status print_table(const std::vector<std::vector<std::string>>& rows) {
   return print(text);
 }
 
+// "0.77"; "-" where there is none.
+std::string shown_ratio(double ratio) {
+  std::array<char, 8> text{};
+  const auto end = std::to_chars(text.begin(), text.end(), ratio, std::chars_format::fixed, 2).ptr;
+  return ratio > 0 ? std::string(text.begin(), end) : "-";
+}
+
 Result<bool> list(Store& store, const Options& options) {
   QUIRE_TRY(const std::vector<StoreEntry> entries, store.list());
   json::array objects;
   std::vector<std::vector<std::string>> rows = {
-      {"KEY", "KIND", "TOKENS", "BYTES", "LAST USED", "KEPT", "NAME"}};
+      {"KEY", "KIND", "TOKENS", "BYTES", "RATIO", "LAST USED", "KEPT", "NAME"}};
   for (const StoreEntry& entry : entries) {
     if (!options.kind.empty() && entry.kind != options.kind) {
       continue;
@@ -92,7 +103,7 @@ Result<bool> list(Store& store, const Options& options) {
     objects.push_back(describe(entry));
     const std::string expires = entry.expires_at.empty() ? "-" : "until " + entry.expires_at;
     rows.push_back({entry.key.substr(0, kShownDigits), entry.kind, std::to_string(entry.tokens),
-                    std::to_string(entry.bytes), entry.accessed_at,
+                    std::to_string(entry.bytes), shown_ratio(entry.ratio), entry.accessed_at,
                     entry.pinned ? "pinned" : expires, preview(entry.name)});
   }
   for (const StoreWeights& weights : store.weights()) {
@@ -101,7 +112,8 @@ Result<bool> list(Store& store, const Options& options) {
     }
     objects.push_back(describe(weights));
     rows.push_back({weights.key.substr(0, kShownDigits), kWeightsKind, "-",
-                    std::to_string(weights.bytes), "-", weights.state, preview(weights.model)});
+                    std::to_string(weights.bytes), "-", "-", weights.state,
+                    preview(weights.model)});
   }
   QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(objects) : print_table(rows));
   return true;

@@ -93,7 +93,7 @@ struct ContextItem {
   Tier tier = Tier::kNone;
   bool saved = false;                // in the store, whatever the tier
   std::vector<std::string> parents;  // items that its KV has seen, in order
-  std::string sampling_json;         // of an output: what it was sampled with
+  std::string sampling_json;         // of an output: all that it was sampled with, and the seed
   std::int64_t memory_bytes = 0;     // of its KV in the pool or in host memory
   ItemRetention retention;
 };
@@ -187,7 +187,8 @@ class QUIRE_API ContextManager {
   // earlier processes), or computed: damaged KV is a miss. kIncompatible for one of another
   // model or KV format.
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted = {});
-  // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first.
+  // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first, and
+  // nothing of it is left in the folder; kIo where it is, as others read: call again.
   [[nodiscard]] Status erase(const std::string& item, bool wipe = false);
   // Forgets all items; what was saved stays saved. Returns how many.
   [[nodiscard]] std::int64_t clear();

@@ -28,7 +28,10 @@ struct StoreEntry {
   std::string tenant;  // who may read it; usually empty
   std::string metadata_json;
   std::int64_t tokens = 0;
-  std::int64_t bytes = 0;                           // of the objects that it names
+  std::int64_t bytes = 0;  // of the objects that it names
+  // Bytes of its KV in them to those in memory: 1 where it is not compressed, which loses nothing;
+  // 0: it has no KV, or one of them cannot be read. Comes from their headers.
+  double ratio = 0;
   std::string created_at, accessed_at, expires_at;  // UTC, ISO 8601; expires_at "": never
   bool pinned = false;                              // never evicted, never expires
 };
@@ -81,7 +84,8 @@ class QUIRE_API Store {
   [[nodiscard]] Status pin(const std::string& entry, bool pinned);
   // How long it is kept after its last use, which this is; nothing: forever.
   [[nodiscard]] Status set_ttl(const std::string& entry, std::optional<double> seconds);
-  // `wipe`: its bytes become zeros first.
+  // `wipe`: its bytes become zeros first, and the index's log is emptied. kIo where others read the
+  // index meanwhile: it is removed, but that log holds what it said until the next wipe.
   [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);
 
   // Removes what has expired, what nobody names, packed weights that no start would use, and the

@@ -63,6 +63,8 @@ class StoreTest(unittest.TestCase):
         self.assertEqual(json.loads(self.done("ls", self.store, "--format", "json")), rows)
         table = self.done("ls", self.store).splitlines()
         self.assertEqual([line.split()[0] for line in table], ["KEY", *(row["key"][:12] for row in rows)])
+        self.assertEqual([row["ratio"] for row in rows], [1, 1, 1])
+        self.assertEqual([line.split()[4] for line in table], ["RATIO", "1.00", "1.00", "1.00"])
         self.assertEqual(self.json("ls", self.store, "--kind", "checkpoint"), [])
         self.assertEqual(self.json("ls", self.store, "--tenant", "somebody"), [])
 

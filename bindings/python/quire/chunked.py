@@ -368,7 +368,8 @@ class ChunkedLLM(LLM):
     def delete_chunk(self, chunk_id: str, wipe: bool = False) -> bool:
         """Forgets the chunk; its memory is free with its last user. False when it was not there.
 
-        `wipe`: its bytes in the store become zeros first.
+        `wipe`: its bytes in the store become zeros first, and nothing of it is left in the folder; OSError where
+        something is, since another process reads: call again.
         """
         return self._chunks.delete_chunk(_id(chunk_id), bool(wipe))
 

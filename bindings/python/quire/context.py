@@ -33,7 +33,7 @@ class ContextItem(Record):
     tier: str  # where its KV is: "device", "host", "disk", "none" (it is computed when it is used)
     saved: bool  # in the store, whatever the tier
     parents: list[str]  # items that its KV has seen, in order
-    sampling: dict[str, Any] | None  # of an output: what it was sampled with
+    sampling: dict[str, Any] | None  # of an output: all that it was sampled with, and the seed
     memory_bytes: int  # of its KV on the device or in host memory
     pinned: bool  # what goes first when memory is short: see set_retention
     priority: int
@@ -252,7 +252,11 @@ class ContextManager:
         self._handle.unload(_item(item), bool(drop))
 
     def erase(self, item: str, wipe: bool = False) -> None:
-        """Forgets the item everywhere, in the store too. `wipe`: its bytes there become zeros first."""
+        """Forgets the item everywhere, in the store too.
+
+        `wipe`: its bytes there become zeros first, and nothing of it is left in the folder; OSError where something is,
+        since another process reads: call again.
+        """
         self._handle.erase(_item(item), bool(wipe))
 
     def clear(self) -> int:

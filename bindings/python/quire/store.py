@@ -23,6 +23,7 @@ class StoreEntry(Record):
     metadata: dict[str, Any]
     tokens: int
     bytes: int  # of the objects that it names
+    ratio: float | None  # bytes of its KV in them to those in memory: 1.0 uncompressed; None: no KV, or not readable
     created_at: str  # UTC, ISO 8601
     accessed_at: str
     expires_at: str | None
@@ -115,7 +116,11 @@ class Store:
         _pass("seconds", seconds, lambda ttl: self._call("set_ttl", name, ttl))
 
     def rm(self, entry: str, wipe: bool = False) -> None:
-        """With what only it held. `wipe`: its bytes become zeros first."""
+        """With what only it held.
+
+        `wipe`: its bytes become zeros first, and nothing of it is left in the folder. OSError where something is, since
+        another process reads: it goes with the next wipe.
+        """
         self._call("remove", to_text(entry, "entry"), bool(wipe))
 
     def gc(self) -> StoreCleaning:

@@ -35,6 +35,7 @@ nb::dict describe(const StoreEntry& entry) {
   dict["metadata"] = entry.metadata_json;
   dict["tokens"] = entry.tokens;
   dict["bytes"] = entry.bytes;
+  dict["ratio"] = entry.ratio > 0 ? nb::cast(entry.ratio) : nb::none();
   dict["created_at"] = entry.created_at;
   dict["accessed_at"] = entry.accessed_at;
   dict["expires_at"] = or_none(entry.expires_at);

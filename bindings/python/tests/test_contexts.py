@@ -146,6 +146,19 @@ def test_answers_are_right_and_become_items(llm):
     assert active_ids(ctx) == second.prompt_token_ids + second.token_ids
 
 
+def test_what_is_said_of_an_answer_makes_it_again(llm):
+    ctx = ContextManager(llm, mode="exact")
+    ctx.add(CARDS[0])
+    params = {
+        "temperature": 1.5, "top_p": 0.9, "presence_penalty": 0.5, "max_tokens": 24, "min_tokens": 12, "stop": ["a"],
+        "stop_token_ids": [300], "ignore_eos": True, "logit_bias": {400: -100.0, 401: 2.5},
+    }  # fmt: skip
+    answer = ctx.infer("What does Ada trade in?", params)
+    sampling = ctx.show(answer.output_id).sampling
+    assert quire.SamplingParams(**sampling) == quire.SamplingParams(**params, seed=sampling["seed"])
+    assert llm.generate(answer.prompt_token_ids, sampling).token_ids == answer.token_ids
+
+
 def test_without_text_the_assistant_goes_on(llm):
     ctx, ids = context_of(llm)
     output = ctx.infer(sampling_params=GREEDY)

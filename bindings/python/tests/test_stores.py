@@ -29,6 +29,7 @@ def test_entries_say_what_was_saved(path):
     first, second = store.ls()
     assert (first.name, second.name, len(store)) == ("first", "second", 2)
     assert (first.kind, first.tokens, first.tenant, first.expires_at, first.pinned) == ("checkpoint", 39, "", None, False)
+    assert first.ratio == second.ratio == 1
     assert first.metadata["sequences"][0]["name"] == "a"
     assert store.ls("chunk") == [] and store.ls("checkpoint") == [first, second]
     for name in ("first", first.key, first.key[:8]):

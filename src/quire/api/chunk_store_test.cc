@@ -35,9 +35,14 @@
 namespace quire {
 namespace {
 
+using testing::AllOf;
+using testing::Gt;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Lt;
+using testing::SizeIs;
 using testing::StartsWith;
+using testing::UnorderedElementsAre;
 
 class ChunkStore : public testing::Test {
  protected:
@@ -133,6 +138,24 @@ TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
   EXPECT_EQ(llm.list_chunks().value().size(), 4);
+}
+
+TEST_F(ChunkStore, ARestartListsItsChunksWithoutReadingAnyObject) {
+  const auto [spec, before] = process_before();
+  const auto expect_listed = [&, &card = spec.context_chunk_ids[0]] {
+    const ChunkedLLM llm = open();
+    EXPECT_THAT(llm.list_chunks().value(), SizeIs(4));
+    EXPECT_THAT(llm.list_chunks(ChunkType::kContext, R"({"source": "test"})").value(), SizeIs(2));
+    EXPECT_EQ(llm.get_chunk(card).value().token_ids, some_ids(45, 2));
+  };
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
+    if (file.path().extension() == ".qkv") {
+      std::filesystem::resize_file(file.path(), 0);
+    }
+  }
+  expect_listed();
+  std::filesystem::remove_all(folder_ / "store" / "objects");
+  expect_listed();
 }
 
 TEST_F(ChunkStore, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo) {
@@ -648,6 +671,16 @@ TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
     (void)register_all(llm);
   }
   EXPECT_LT(bytes_in(small), bytes_in(folder_ / "store"));
+  const auto ratios = [](const std::filesystem::path& folder) {
+    std::vector<double> ratios;
+    for (const StoreEntry& entry : Store::open(folder)->list().value()) {
+      ratios.push_back(entry.ratio);
+    }
+    return ratios;
+  };
+  EXPECT_THAT(ratios(folder_ / "store"), UnorderedElementsAre(1.0, 1.0, 1.0, 0.0)) << "query: none";
+  const auto compressed = AllOf(Gt(0.3), Lt(0.95));
+  EXPECT_THAT(ratios(small), UnorderedElementsAre(compressed, compressed, compressed, 0.0));
   ChunkedLLM llm = open_small();
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);

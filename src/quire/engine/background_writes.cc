@@ -1,5 +1,6 @@
 #include "quire/engine/background_writes.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -53,6 +54,12 @@ bool BackgroundWrites::has_failed(const std::string& name) {
   return failed_.contains(name);
 }
 
+bool BackgroundWrites::is_waiting(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return writing_ == name ||
+         std::ranges::any_of(waiting_, [&](const auto& put) { return put.first == name; });
+}
+
 void BackgroundWrites::run() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -62,14 +69,14 @@ void BackgroundWrites::run() {
     }
     auto [name, write] = std::move(waiting_.front());
     waiting_.pop_front();
-    writing_ = true;
+    writing_ = name;
     lock.unlock();
     const Status status = write();
     write = nullptr;  // what it holds goes before anybody hears that it is done
     lock.lock();
     note(name, status);
     failure_ = failure_.ok() ? status : failure_;
-    writing_ = false;
+    writing_.reset();
     ++ended_;
     changed_.notify_all();
   }

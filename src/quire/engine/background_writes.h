@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -40,6 +41,8 @@ class BackgroundWrites {
   void refuse(const Status& why);
   // Whether the last write of this name failed.
   [[nodiscard]] bool has_failed(const std::string& name);
+  // Whether one of this name was put and has not ended.
+  [[nodiscard]] bool is_waiting(const std::string& name);
   // Until all that was put before is written and gone.
   void wait();
   // Until one more write has ended and what it held is gone; false, at once, when none is left.
@@ -58,9 +61,9 @@ class BackgroundWrites {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::string, Write>> waiting_;
-  std::set<std::string> failed_;  // names
-  std::uint64_t ended_ = 0;       // writes of the thread
-  bool writing_ = false;
+  std::set<std::string> failed_;        // names
+  std::uint64_t ended_ = 0;             // writes of the thread
+  std::optional<std::string> writing_;  // a write of this name is under way
   bool stopped_ = false;
   Status failure_;
   std::thread thread_;  // started by the first put

@@ -53,6 +53,26 @@ TEST(BackgroundWrites, FlushTellsTheFirstFailureOnce) {
   EXPECT_TRUE(writes.flush().ok());
 }
 
+TEST(BackgroundWrites, ANameWaitsUntilItIsWritten) {
+  BackgroundWrites writes;
+  std::promise<void> begun;
+  std::promise<void> go;
+  writes.put("a", [&] {
+    begun.set_value();
+    go.get_future().wait();
+    return Status();
+  });
+  writes.put("b", [] { return Status(); });
+  begun.get_future().wait();
+  EXPECT_TRUE(writes.is_waiting("a")) << "under way";
+  EXPECT_TRUE(writes.is_waiting("b"));
+  EXPECT_FALSE(writes.is_waiting("c"));
+  go.set_value();
+  EXPECT_TRUE(writes.flush().ok());
+  EXPECT_FALSE(writes.is_waiting("a"));
+  EXPECT_FALSE(writes.is_waiting("b"));
+}
+
 TEST(BackgroundWrites, AFailureOfANameIsKnownUntilItIsWritten) {
   BackgroundWrites writes;
   const auto full = [] { return Status(ErrorCode::kIo, "the disk is full"); };

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,12 @@
 namespace quire::engine {
 namespace {
 
+// 128 bits of chance.
+std::string make_nonce() {
+  std::random_device chance;
+  return base::str_cat(chance(), ".", chance(), ".", chance(), ".", chance());
+}
+
 bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
   return std::ranges::all_of(pairs, [&](const auto& pair) {
     const auto* value = metadata.if_contains(pair.key());
@@ -61,6 +68,7 @@ Status ChunkService::open_store() {
     engine_.bundle_.remarks.push_back(
         base::str_cat("new chunks are not saved: ", writable.error().message));
   }
+  nonce_ = make_nonce();
   return {};
 }
 
@@ -257,11 +265,18 @@ Status ChunkService::save(const std::string& id) {
   return {};
 }
 
-// Registering writes what it has created, or changed of one that was there.
+// Whether the store has forgotten a chunk that is there: by its limit, its TTL, or since another
+// process deleted it. Looks at the index, not at the KV. Callers' thread.
+bool ChunkService::is_lost(const std::string& id) {
+  return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id);
+}
+
+// Registering writes what it has created, changed of one that was there, or found lost.
 Status ChunkService::save_registered(const Draft& draft) {
   const std::string& id = draft.result.id;
   // Who has begun an equal one may not have saved it yet, or given up.
-  if (draft.result.created || draft.waits || writes_.has_failed(id)) {
+  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id) || is_lost(id);
+  if (unsaved) {
     return save(id);
   }
   if (!draft.result.changed || !saves()) {
@@ -299,7 +314,9 @@ void ChunkService::save_variants(const Started& computed) {
       object = object_of(*chunk, key);
     });
     if (held != nullptr && saves()) {
-      writes_.put(id, [this, id = id, object, held = std::move(held)] {
+      // By a name of its own: the chunk's says whether the chunk is written.
+      const std::string write = base::str_cat("kv ", object);
+      writes_.put(write, [this, id = id, object, held = std::move(held)] {
         return written_->put_variant(id, object, held, engine_.tiers());
       });
     }
@@ -308,6 +325,13 @@ void ChunkService::save_variants(const Started& computed) {
 
 std::vector<kv::Chunk> ChunkService::saved_chunks() const {
   return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list();
+}
+
+// Of a chunk that is in the store; "" where none is, and so of those of other tenants.
+std::string ChunkService::why_not_found(std::string_view id) const {
+  return store_ == nullptr
+             ? std::string()
+             : store_->why_not_found(std::string(id), engine_.tiers().shelves().geometry());
 }
 
 void ChunkService::stop_writing() {

@@ -45,11 +45,13 @@ namespace {
 constexpr std::chrono::milliseconds kInterruptPoll{50};
 
 kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
-                                   std::int64_t block_bytes) {
+                                   std::int64_t block_bytes,
+                                   std::function<std::string(std::string_view)> known_elsewhere) {
   const double blocks = options.chunk_memory_ratio * ledger.config().num_blocks;
   return {.max_chunks = options.max_chunks,
           .max_blocks = static_cast<std::int32_t>(blocks),
-          .block_bytes = block_bytes};
+          .block_bytes = block_bytes,
+          .known_elsewhere = std::move(known_elsewhere)};
 }
 
 }  // namespace
@@ -93,7 +95,9 @@ class ChunkService::Prefill : public RequestObserver {
 ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
     : engine_(engine),
       options_(options),
-      registry_(registry_config(options, ledger(), engine.counters_.block_bytes), ledger()) {}
+      registry_(registry_config(options, ledger(), engine.counters_.block_bytes,
+                                [this](std::string_view id) { return why_not_found(id); }),
+                ledger()) {}
 
 const ChunkSetup& ChunkService::setup() const {
   std::call_once(setup_once_,
@@ -412,7 +416,7 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
 Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
   const bool share = options_.enable_deduplication;
   QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) {
-    draft.serial = share ? "" : base::str_cat(++serial_);
+    draft.serial = share ? "" : base::str_cat(nonce_, " ", ++serial_);
     return place_anchor(draft);
   }));
   for (Draft& draft : drafts) {
@@ -541,6 +545,9 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
   writes_.wait();
   QUIRE_TRY(ChunkInfo info,
             engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, update); }));
+  if (is_lost(id)) {
+    QUIRE_TRY_STATUS(save(id));
+  }
   note_saved(info);
   return info;
 }

@@ -198,10 +198,12 @@ class ChunkService {
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] bool saves();
   [[nodiscard]] Status save(const std::string& id);
+  [[nodiscard]] bool is_lost(const std::string& id);
   [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const Started& computed);
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
   void note_saved(ChunkInfo& info);
+  [[nodiscard]] std::string why_not_found(std::string_view id) const;
   void note_use(const std::string& id) const;  // in memory, for the store to know
 
   // Engine thread: composing.
@@ -253,6 +255,7 @@ class ChunkService {
   std::unique_ptr<ChunkStore> written_;  // the same store for writes_, so that nobody waits for it
   std::unique_ptr<kv_store::StoreUses> uses_;  // of the same store
   BackgroundWrites writes_;
+  std::string nonce_;  // of this engine among those that share the store; "" without one
 
   // Engine thread only.
   kv::ChunkRegistry registry_;

@@ -14,6 +14,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/json.h"
+#include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/tier_service.h"
@@ -23,6 +24,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -78,6 +80,14 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
   return chunk;
 }
 
+Result<kv::NewChunk> parse_chunk(const kv_store::Entry& entry, std::string_view model) {
+  QUIRE_TRY(const auto value, base::parse_json(entry.metadata_json, "a saved chunk"));
+  if (!value.is_object()) {
+    return {ErrorCode::kCorrupt, "a saved chunk is no JSON object"};
+  }
+  return parse_chunk(value.get_object(), model);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, std::string model,
@@ -121,11 +131,7 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
 }
 
 std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
-  const auto value = base::parse_json(entry.metadata_json, "a saved chunk");
-  if (!value.ok() || !value->is_object()) {
-    return std::nullopt;
-  }
-  auto parsed = parse_chunk(value->get_object(), model_);
+  auto parsed = parse_chunk(entry, model_);
   if (!parsed.ok()) {
     return std::nullopt;
   }
@@ -210,10 +216,35 @@ std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) con
   return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
+bool ChunkStore::has(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto known = store_.has(id, tenant_);
+  return known.ok() && *known;
+}
+
 std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id);
   return entry ? parse(*entry) : std::nullopt;
+}
+
+std::string ChunkStore::why_not_found(const std::string& id, const tensor::KVGeometry& here) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = find_entry(id);
+  const auto chunk = entry ? parse_chunk(*entry, model_) : Result<kv::NewChunk>(kv::NewChunk());
+  if (chunk.ok()) {
+    return {};
+  }
+  if (chunk.error().code != ErrorCode::kIncompatible) {
+    return base::str_cat("damaged in the store (", chunk.error().message, ")");
+  }
+  std::string differs;
+  for (const std::string& object : kv_store::objects_of(*entry)) {
+    const auto file = store_.open_object(object);
+    differs = file.ok() ? kv_store::geometry_difference(file->content().geometry, here) : differs;
+  }
+  return base::str_cat("in the store, but of another model or KV format",
+                       differs.empty() ? "" : base::str_cat(" (", differs, ")"));
 }
 
 std::vector<kv::Chunk> ChunkStore::list() {

@@ -18,6 +18,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::engine {
 
@@ -43,8 +44,12 @@ class ChunkStore {
   // The same for what may change of it; `pinned`: what is said of that, else a pin of another
   // process stays. Nothing when it is not there, or is so already.
   [[nodiscard]] Status update(const kv::NewChunk& chunk, std::optional<bool> pinned = {});
+  // Whether a chunk of this id is there, whatever is said of it. Costs the same for all lengths.
+  [[nodiscard]] bool has(const std::string& id);
   // A damaged or foreign entry is none.
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id);
+  // Why not, of a chunk that the store has; "" where none is. `here`: of the KV that could be read.
+  [[nodiscard]] std::string why_not_found(const std::string& id, const tensor::KVGeometry& here);
   [[nodiscard]] std::vector<kv::Chunk> list();
   // KV of a chunk, if it has some of this name. The caller compares the tokens.
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id, const std::string& object);

@@ -53,7 +53,12 @@ std::span<const TokenId> rest_of(std::span<const TokenId> closing,
   return closing;
 }
 
+// All of them, also those that are as by default: defaults may change.
 std::string to_json(const SamplingParams& params) {
+  base::json::object bias;
+  for (const auto& [id, weight] : params.logit_bias) {
+    bias[std::to_string(id)] = weight;
+  }
   base::json::object object{{"temperature", params.temperature},
                             {"top_p", params.top_p},
                             {"top_k", params.top_k},
@@ -61,15 +66,26 @@ std::string to_json(const SamplingParams& params) {
                             {"repetition_penalty", params.repetition_penalty},
                             {"presence_penalty", params.presence_penalty},
                             {"frequency_penalty", params.frequency_penalty},
-                            {"max_tokens", params.max_tokens}};
+                            {"max_tokens", params.max_tokens},
+                            {"min_tokens", params.min_tokens},
+                            {"stop", base::json::value_from(params.stop)},
+                            {"stop_token_ids", base::json::value_from(params.stop_token_ids)},
+                            {"ignore_eos", params.ignore_eos},
+                            {"logit_bias", std::move(bias)}};
   if (params.seed) {
     object["seed"] = *params.seed;
+  }
+  if (params.logprobs) {
+    object["logprobs"] = *params.logprobs;
   }
   return base::json::serialize(object);
 }
 
-void note_output(ContextItem& info, const GenerationOutput& output, const SamplingParams& params) {
+// What makes the answer again: with the seed that was drawn where none was given.
+void note_output(ContextItem& info, const GenerationOutput& output, SamplingParams params,
+                 const std::optional<std::uint64_t>& seed) {
   info.text = output.text;
+  params.seed = params.temperature > 0 ? seed : params.seed;
   info.sampling_json = to_json(params);
 }
 
@@ -262,7 +278,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   output.borrows = borrows;
   touch(output);
   QUIRE_TRY_STATUS(user ? write_through(engine, *user) : Status());
-  note_output(output.info, generated.output, params);
+  note_output(output.info, generated.output, params, asking.params.seed);
   QUIRE_TRY_STATUS(write_through(engine, output));
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
@@ -292,7 +308,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
-  note_output(output.info, generated.output, params);
+  note_output(output.info, generated.output, params, asking.params.seed);
   tip_ = generated.state;
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,47 @@ std::string iso(std::int64_t milliseconds) {
   return milliseconds == 0 ? "" : base::iso_utc(Clock::time_point(time));
 }
 
-StoreEntry to_public(const kv_store::Entry& entry) {
+// How much smaller KV is in its files, which say so in their headers.
+class Ratios {
+ public:
+  explicit Ratios(const kv_store::Store& store) : store_(store) {}
+
+  // Of all KV of the entry; 0: it has none, or a file cannot be read.
+  double of(const kv_store::Entry& entry) {
+    Sizes all;
+    for (const std::string& hash : kv_store::objects_of(entry)) {
+      const Sizes sizes = sizes_of(hash);
+      if (sizes.payload == 0) {
+        return 0;
+      }
+      all.stored += sizes.stored;
+      all.payload += sizes.payload;
+    }
+    return all.payload == 0 ? 0
+                            : static_cast<double>(all.stored) / static_cast<double>(all.payload);
+  }
+
+ private:
+  struct Sizes {
+    std::int64_t stored = 0;
+    std::int64_t payload = 0;
+  };
+
+  Sizes sizes_of(const std::string& hash) {
+    const auto [known, is_new] = known_.try_emplace(hash);  // checkpoints share objects
+    if (is_new) {
+      if (const auto file = store_.open_object(hash); file.ok()) {
+        known->second = {.stored = file->stored_bytes(), .payload = file->payload_bytes()};
+      }
+    }
+    return known->second;
+  }
+
+  const kv_store::Store& store_;
+  std::unordered_map<std::string, Sizes> known_;
+};
+
+StoreEntry to_public(const kv_store::Entry& entry, Ratios& ratios) {
   return {.key = entry.key,
           .kind = std::string(kv_store::entry_kind_name(entry.kind)),
           .name = entry.name,
@@ -41,6 +82,7 @@ StoreEntry to_public(const kv_store::Entry& entry) {
           .metadata_json = entry.metadata_json,
           .tokens = entry.tokens,
           .bytes = entry.bytes,
+          .ratio = ratios.of(entry),
           .created_at = iso(entry.created_ms),
           .accessed_at = iso(entry.accessed_ms),
           .expires_at = iso(kv_store::expires_ms(entry)),
@@ -116,15 +158,17 @@ Result<std::vector<StoreEntry>> Store::list() const {
   QUIRE_TRY(const auto entries, impl_->list());
   std::vector<StoreEntry> shown;
   shown.reserve(entries.size());
+  Ratios ratios(impl_->store);
   for (const kv_store::Entry& entry : entries) {
-    shown.push_back(to_public(entry));
+    shown.push_back(to_public(entry, ratios));
   }
   return shown;
 }
 
 Result<StoreEntry> Store::find(const std::string& entry) const {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  return to_public(found);
+  Ratios ratios(impl_->store);
+  return to_public(found, ratios);
 }
 
 Status Store::pin(const std::string& entry, bool pinned) {
@@ -202,7 +246,8 @@ Result<StoreEntry> Store::import_entry(const std::string& path) {
   if (!entry.ok()) {
     return engine::missing_file(std::move(entry).error());
   }
-  return to_public(*entry);
+  Ratios ratios(impl_->store);
+  return to_public(*entry, ratios);
 }
 
 Status Store::check_entry_file(const std::string& path) {

@@ -79,6 +79,7 @@ TEST_F(PublicStore, SaysOfAnEntryWhatWasPut) {
   EXPECT_EQ(entry.metadata_json, R"({"a":1})");
   EXPECT_EQ(entry.tokens, 4);
   EXPECT_GT(entry.bytes, 4 * 2 * 2 * 2 * 8);
+  EXPECT_EQ(entry.ratio, 1);
   EXPECT_EQ(entry.created_at, "2023-11-14T22:13:20Z");
   EXPECT_EQ(entry.expires_at, "");
   EXPECT_FALSE(entry.pinned);

@@ -50,12 +50,26 @@ std::string shown(std::string_view id) {
                                    : base::str_cat(id.substr(0, kShownDigits), "...");
 }
 
-}  // namespace
-
-const char* removal_name(Removal reason) {
-  constexpr const char* kNames[] = {"deleted", "cleared", "evicted", "expired", "unused"};
-  return kNames[static_cast<std::uint8_t>(reason)];
+// Before and behind how long ago it was.
+std::pair<const char*, const char*> removal_words(Removal reason) {
+  switch (reason) {
+    case Removal::kDeleted:
+      return {"deleted", ""};
+    case Removal::kCleared:
+      return {"cleared", ""};
+    case Removal::kEvictedForCount:
+      return {"evicted", " to keep to max_chunks"};
+    case Removal::kEvictedForBlocks:
+      return {"evicted", " to keep to chunk_memory_ratio of the KV blocks"};
+    case Removal::kExpired:
+      return {"expired", ""};
+    case Removal::kUnused:
+      return {"evicted", " by evict_unused_chunks"};
+  }
+  return {"", ""};
 }
+
+}  // namespace
 
 ChunkRegistry::ChunkRegistry(RegistryConfig config, Ledger& ledger)
     : config_(std::move(config)), ledger_(ledger) {}
@@ -216,13 +230,14 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared
   expire(spared);
   std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
   std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
-  std::vector<std::string> victims;
+  std::vector<std::pair<std::string, Removal>> victims;
   for (const Chunk* chunk : eviction_order(spared)) {
     const std::int32_t freed = blocks_of(*chunk);
     if (excess_chunks > 0 || (excess_blocks > 0 && freed > 0)) {
+      victims.emplace_back(
+          chunk->id, excess_chunks > 0 ? Removal::kEvictedForCount : Removal::kEvictedForBlocks);
       excess_blocks -= freed;
       --excess_chunks;
-      victims.push_back(chunk->id);
     }
   }
   if (excess_blocks > 0 || excess_chunks > 0) {
@@ -237,8 +252,8 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared
         .needed_bytes = blocks * config_.block_bytes,
         .free_bytes = free_bytes};
   }
-  for (const std::string& id : victims) {
-    remove(id, Removal::kEvicted);
+  for (const auto& [id, reason] : victims) {
+    remove(id, reason);
     ++counts_.evictions;
   }
   return {};
@@ -456,11 +471,13 @@ std::string ChunkRegistry::fate(std::string_view id) const {
   const auto last =
       std::find_if(gone_.rbegin(), gone_.rend(), [&](const Gone& gone) { return gone.id == id; });
   if (last == gone_.rend()) {
-    return "never registered";
+    const std::string known = config_.known_elsewhere ? config_.known_elsewhere(id) : "";
+    return known.empty() ? "never registered" : known;
   }
-  return base::str_cat(removal_name(last->reason), " ",
+  const auto [how, why] = removal_words(last->reason);
+  return base::str_cat(how, " ",
                        static_cast<std::int64_t>(seconds_between(last->when, config_.now())),
-                       " s ago");
+                       " s ago", why);
 }
 
 RegistryCounts ChunkRegistry::counts() const { return counts_; }

@@ -43,6 +43,8 @@ struct RegistryConfig {
   std::int32_t max_blocks = 0;   // that chunks may hold together
   std::int64_t block_bytes = 0;  // for errors in bytes
   std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
+  // What others know of a chunk that was never here, "" for nothing: for fate().
+  std::function<std::string(std::string_view id)> known_elsewhere;
 };
 
 // What stood before a chunk when its KV was computed, and how many positions behind the end of that
@@ -91,8 +93,14 @@ struct Chunk : NewChunk {
 };
 
 // Why a chunk is no longer there.
-enum class Removal : std::uint8_t { kDeleted, kCleared, kEvicted, kExpired, kUnused };
-[[nodiscard]] const char* removal_name(Removal reason);
+enum class Removal : std::uint8_t {
+  kDeleted,
+  kCleared,
+  kEvictedForCount,   // max_chunks
+  kEvictedForBlocks,  // max_blocks
+  kExpired,
+  kUnused,
+};
 
 struct RegistryCounts {
   std::int64_t hits = 0, misses = 0, evictions = 0;

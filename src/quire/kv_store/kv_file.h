@@ -77,6 +77,8 @@ class KVFile {
   [[nodiscard]] std::int64_t file_bytes() const { return part_.bytes; }
   // Bytes of the payload as on the shelves; with Codec::kPlanes the file has fewer.
   [[nodiscard]] std::int64_t payload_bytes() const;
+  // The same as in the file.
+  [[nodiscard]] std::int64_t stored_bytes() const;
 
   // kIncompatible naming what differs: weights, dtype, block size, layers, heads, window.
   [[nodiscard]] Status check_fits(const base::KVFingerprint& fingerprint,

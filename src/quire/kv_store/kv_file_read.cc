@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -115,6 +116,18 @@ std::int64_t KVFile::payload_bytes() const {
     blocks += static_cast<std::int64_t>(pieces.checksums.size());
   }
   return blocks * content().geometry.head_block_bytes();
+}
+
+std::int64_t KVFile::stored_bytes() const {
+  if (header_.codec == Codec::kRaw) {
+    return payload_bytes();
+  }
+  std::int64_t bytes = 0;
+  for (const RunPieces& pieces : header_.pieces) {
+    bytes +=
+        std::accumulate(pieces.stored_bytes.begin(), pieces.stored_bytes.end(), std::int64_t{0});
+  }
+  return bytes;
 }
 
 Status KVFile::check_fits(const base::KVFingerprint& fingerprint,

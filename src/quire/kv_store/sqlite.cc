@@ -51,7 +51,7 @@ Error error_of(const std::filesystem::path& path, sqlite3* connection) {
   const bool of_system = cause != 0 && (code == SQLITE_IOERR || code == SQLITE_CANTOPEN);
   const std::string why =
       of_system ? base::str_cat(" (", std::generic_category().message(cause), ")") : "";
-  const char* hint = code == SQLITE_BUSY       ? "; another process is writing, try again"
+  const char* hint = code == SQLITE_BUSY       ? "; another process uses it, try again"
                      : code == SQLITE_READONLY ? "; the store is read-only"
                                                : "";
   return {.code = ErrorCode::kIo,
@@ -142,6 +142,14 @@ Status Database::execute(const char* sql) const {
     return failure();
   }
   return {};
+}
+
+Status Database::empty_log(int wait_ms) const {
+  sqlite3_busy_timeout(connection_.get(), wait_ms);
+  const int code = sqlite3_wal_checkpoint_v2(connection_.get(), nullptr, SQLITE_CHECKPOINT_TRUNCATE,
+                                             nullptr, nullptr);
+  sqlite3_busy_timeout(connection_.get(), kBusyMs);
+  return code == SQLITE_OK ? Status() : Status(failure());
 }
 
 std::int64_t Database::changes() const { return sqlite3_changes64(connection_.get()); }

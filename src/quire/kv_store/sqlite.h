@@ -60,6 +60,9 @@ class Database {
   [[nodiscard]] Result<Statement> prepare(std::string_view sql) const;
   // One or more statements without parameters and rows.
   [[nodiscard]] Status execute(const char* sql) const;
+  // Moves what the log (-wal) holds to the file and cuts the log to nothing. Outside transactions.
+  // kIo when others still read or write after `wait_ms`: then it stays.
+  [[nodiscard]] Status empty_log(int wait_ms) const;
   // Rows that the last statement changed.
   [[nodiscard]] std::int64_t changes() const;
   // What went wrong last, as an error that names the file.

@@ -256,6 +256,10 @@ Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view 
   return entry;
 }
 
+Result<bool> Store::has(std::string_view key, std::string_view tenant) const {
+  return index_.has(key, tenant, options_.now_ms());
+}
+
 Result<std::vector<Entry>> Store::list(const EntryFilter& filter) const {
   QUIRE_TRY(std::vector<Entry> entries, index_.list(filter));
   std::erase_if(entries, [&](const Entry& entry) { return !is_visible(entry); });

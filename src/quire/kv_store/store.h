@@ -117,6 +117,8 @@ class Store {
                                                   std::string_view tenant) const;
   // The same, kNotFound naming key and tenant when there is none.
   [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
+  // Whether there is one; what it says is not read, so it costs the same for all.
+  [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant) const;
   // Least recently used first, without expired ones.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
   // A use, now. kNotFound when there is no such entry.
@@ -130,8 +132,10 @@ class Store {
   [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
                                std::optional<std::int64_t> ttl_ms);
   // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes
-  // are overwritten with zeros before; file systems that write elsewhere (copy-on-write, SSDs,
-  // backups, snapshots) may keep the old ones all the same.
+  // are overwritten with zeros before, and what the index says of it goes from its log too; file
+  // systems that write elsewhere (copy-on-write, SSDs, backups, snapshots) may keep the old bytes
+  // all the same. kIo when it is removed but others read the index, so that the log stays: call
+  // again.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
                                     bool wipe = false);
 
@@ -199,6 +203,7 @@ class Store {
   [[nodiscard]] Status for_each_file(
       const std::function<void(const Folder&, const std::string&)>& visit) const;
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
+  [[nodiscard]] Result<bool> remove_entry(std::string_view key, std::string_view tenant, bool wipe);
   [[nodiscard]] Status wipe_object(const std::string& hash) const;
   [[nodiscard]] Status check_object(const std::string& hash) const;
   [[nodiscard]] Result<bool> is_missing(const std::string& hash) const;

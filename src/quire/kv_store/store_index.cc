@@ -334,6 +334,14 @@ Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_
   return std::optional<Entry>(std::move(entry));
 }
 
+Result<bool> StoreIndex::has(std::string_view key, std::string_view tenant,
+                             std::int64_t now_ms) const {
+  QUIRE_TRY(Statement rows,
+            database_->prepare("SELECT 1 FROM entries WHERE key = ? AND tenant = ? AND (pinned OR "
+                               "expires_ms = 0 OR expires_ms > ?)"));
+  return rows.bind(0, key).bind(1, tenant).bind(2, now_ms).step();
+}
+
 Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter) const {
   QUIRE_TRY(Statement rows,
             database_->prepare(select_entries(has_checksums_,

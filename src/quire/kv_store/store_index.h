@@ -54,13 +54,19 @@ class StoreIndex {
   [[nodiscard]] Status put(const Entry& entry);
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
                                                   std::string_view tenant) const;
+  // Whether there is one that has not expired by then. Reads no text of it.
+  [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant,
+                                 std::int64_t now_ms) const;
   // Oldest access first.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter) const;
   // As list, but goes on behind damage: what can still be read. For repair.
   [[nodiscard]] std::vector<Entry> salvage() const;
 
-  // Whether there was such an entry.
+  // Whether there was such an entry. What it said is overwritten in the file, but stays in the log.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
+  // Empties the log of what was removed too. kIo when others read the index for longer than a
+  // second.
+  [[nodiscard]] Status forget_removed() const { return database_->empty_log(kLogWaitMs); }
   // One transaction; not inside another. An earlier use than the last one changes nothing. How many
   // of the entries there are.
   [[nodiscard]] Result<std::int64_t> set_accessed(const LastUses& uses, std::string_view tenant);
@@ -93,6 +99,8 @@ class StoreIndex {
                                     std::initializer_list<std::int64_t> values) const;
   [[nodiscard]] Result<std::int64_t> write_uses(const LastUses& uses,
                                                 std::string_view tenant) const;
+
+  static constexpr int kLogWaitMs = 1000;
 
   std::unique_ptr<Database> database_;  // statements and transactions point to it
   bool has_checksums_;                  // not before version 2

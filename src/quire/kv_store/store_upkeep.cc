@@ -123,6 +123,19 @@ Status Store::sweep(const std::unordered_set<std::string>& hashes, GcReport& rep
 }
 
 Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool wipe) {
+  QUIRE_TRY(const bool removed, remove_entry(key, tenant, wipe));
+  // Also of one that is not there: an earlier wipe may have got no further.
+  const Status forgotten = wipe && check_writable().ok() ? index_.forget_removed() : Status();
+  if (!forgotten.ok()) {
+    return {forgotten.error().code,
+            base::str_cat("removed and its KV overwritten, but its name and text are still in the "
+                          "log, until the next wipe or until the last process closes the store: ",
+                          forgotten.error().message)};
+  }
+  return removed;
+}
+
+Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, bool wipe) {
   if (const Status writable = check_writable(); !writable.ok()) {
     QUIRE_TRY(const std::optional<Entry> there, index_.find(key, tenant));
     return there ? Result<bool>(writable.error()) : false;

@@ -1,4 +1,5 @@
 // Store over time: removing, wiping, expiry, collecting, limits.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "quire/kv_store/entry.h"
+#include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/store_index.h"
@@ -19,6 +21,8 @@
 
 namespace quire::kv_store {
 namespace {
+
+using testing::HasSubstr;
 
 TEST_F(StoreTest, RemovingTakesTheObjectsThatNoOtherEntryNames) {
   Store store = open();
@@ -39,6 +43,69 @@ TEST_F(StoreTest, WipingOverwritesTheBytesBeforeTheNameGoes) {
   const std::vector<char> bytes = file_bytes_of(folder_.path() / "seen");
   EXPECT_FALSE(bytes.empty());
   EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; }));
+}
+
+// Whether some file of the folder holds the text.
+bool holds_text(const std::filesystem::path& folder, const std::string& text) {
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!file.is_regular_file()) {
+      continue;
+    }
+    const std::vector<char> bytes = file_bytes_of(file.path());
+    if (std::ranges::search(bytes, text).begin() != bytes.end()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+class WipedStore : public StoreTest {
+ protected:
+  // An entry that says more than fits into one page of the index.
+  void put_secret(Store& store) {
+    ASSERT_TRUE(put_object(store, 0).ok());
+    Entry entry = entry_of("named-secret", {0});
+    entry.metadata_json = R"({"text": ")";
+    for (int i = 0; i < 1000; ++i) {
+      entry.metadata_json += "told-secret ";
+    }
+    entry.metadata_json += "\"}";
+    ASSERT_TRUE(store.put_entry(entry).ok());
+  }
+  [[nodiscard]] bool holds_secret() const {
+    return holds_text(path_, "named-secret") || holds_text(path_, "told-secret");
+  }
+  [[nodiscard]] static Result<bool> wipe(Store& store) {
+    return store.remove(test_hash("named-secret"), "t", true);
+  }
+};
+
+TEST_F(WipedStore, HoldsNothingOfWhatAnEntrySaidThoughOthersHaveItOpen) {
+  Store store = open();
+  Store other = open();
+  put_secret(store);
+  ASSERT_TRUE(other.list().ok());
+  ASSERT_TRUE(holds_secret());
+  EXPECT_TRUE(wipe(store).value());
+  EXPECT_FALSE(holds_secret());
+}
+
+TEST_F(WipedStore, WhileSomebodyReadsWhatIsLeftIsToldAndWipingAgainFinishes) {
+  Store store = open();
+  put_secret(store);
+  {
+    const Database reader = Database::open(path_ / "index.sqlite", Database::Mode::kRead).value();
+    ASSERT_TRUE(reader.execute("BEGIN; SELECT count(*) FROM entries").ok());
+    const auto wiped = wipe(store);
+    ASSERT_FALSE(wiped.ok());
+    EXPECT_EQ(wiped.error().code, ErrorCode::kIo);
+    EXPECT_THAT(wiped.error().message, HasSubstr("still in the log"));
+    EXPECT_FALSE(store.has(test_hash("named-secret"), "t").value());
+    EXPECT_FALSE(std::filesystem::exists(object_path(0)));
+  }
+  EXPECT_TRUE(holds_secret());
+  EXPECT_FALSE(wipe(store).value()) << "it is gone already";
+  EXPECT_FALSE(holds_secret());
 }
 
 TEST_F(StoreTest, VerifyingFindsNoDamageInWhatAnotherRemovesMeanwhile) {
