@@ -81,11 +81,10 @@ std::vector<Mode> curve_modes() {
   std::vector<Mode> modes = {{"exact", {.mode = ReuseMode::kExact}},
                              {"anchored", {}},
                              {"independent", {.mode = ReuseMode::kIndependent}}};
-  const std::pair<const char*, Selector> selectors[] = {
-      {"query_attn", Selector::kQueryAttention},
-      {"value_dev", Selector::kValueDeviation},
-      {"random", Selector::kRandom},
-      {"first_k", Selector::kFirst}};
+  const std::pair<const char*, Selector> selectors[] = {{"query_attn", Selector::kQueryAttention},
+                                                        {"value_dev", Selector::kValueDeviation},
+                                                        {"random", Selector::kRandom},
+                                                        {"first_k", Selector::kFirst}};
   for (const auto& [name, selector] : selectors) {
     for (const char* share : {"0.05", "0.15", "0.30", "0.60", "1.00"}) {
       modes.push_back({std::string(name) + " " + share, blend(selector, std::stod(share))});
@@ -224,7 +223,8 @@ void print(const std::vector<Mode>& modes, const Table& table) {
   for (const char* type : kTypes) {
     std::printf(" %13s", type);
   }
-  std::printf("%s\n", table.begin()->second.distance.asked > 0 ? "  KL(exact, mode)  same best" : "");
+  std::printf("%s\n",
+              table.begin()->second.distance.asked > 0 ? "  KL(exact, mode)  same best" : "");
   for (const Mode& mode : modes) {
     std::printf("%-34s", mode.name.c_str());
     for (const char* type : kTypes) {

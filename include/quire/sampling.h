@@ -29,8 +29,8 @@ struct SamplingParams {
   std::vector<std::string> stop;        // text ends before the first of them
   std::vector<TokenId> stop_token_ids;  // such an id ends the output and is its last id
   bool ignore_eos = false;
-  // The same ids whatever else is in the batch. None: requests that choose at random differ, each by
-  // the next draw from the engine's seed; prefill and greedy requests draw nothing.
+  // The same ids whatever else is in the batch. None: what chooses at random takes the next draw
+  // from the engine's seed, so that requests differ; prefill and greedy requests draw nothing.
   std::optional<std::uint64_t> seed;
   std::optional<std::int32_t> logprobs;  // per token the k most likely and the chosen one
   std::vector<std::pair<TokenId, double>> logit_bias;
