@@ -12,14 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "dense_oracle.h"
 #include "desk.h"
 #include "quire/api/test_support.h"
 #include "quire/base/sanitized.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
+#include "quire/sampling.h"
 #include "quire/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire::chunks {
 namespace {
@@ -94,7 +95,7 @@ class Office {
     }
     run.generated = run.did.at("tokens_generated");
     EXPECT_TRUE(must(llm_.llm().abort(stream.request_id())));
-    while (!must(stream.next())->finished) {
+    while (must(stream.next())) {
     }
     run.usage = stream.output().usage;
     run.reuse = stream.output().reuse;

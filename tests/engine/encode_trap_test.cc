@@ -14,9 +14,9 @@
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sequence.h"
 #include "quire/text/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {
@@ -86,7 +86,7 @@ class EncodeTrap : public testing::Test {
     }
     encodings = 0;
   }
-  ~EncodeTrap() override { EXPECT_EQ(encodings, 0); }
+  void TearDown() override { EXPECT_EQ(encodings, 0); }
 
   ChunkedLLM llm = must(ChunkedLLM::open(kModel, here({.threads = 2})));
   std::vector<CompositionSpec> specs;

@@ -28,8 +28,6 @@
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
-#include "quire/text/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire::engine {
 namespace {

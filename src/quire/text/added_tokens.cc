@@ -12,6 +12,7 @@
 
 #include "quire/text/unicode.h"
 #include "quire/text/utf8.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {

@@ -1,6 +1,7 @@
 // Who may write special tokens, ill-formed text, streaming, and many threads.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -164,6 +165,49 @@ TEST(Detokenizer, FlushClosesAnUnfinishedCharacterAndStartsAfresh) {
   EXPECT_EQ(stream.push(ids[0]), "");
   EXPECT_EQ(stream.flush(), "\uFFFD");
   EXPECT_EQ(stream.push(tokenizer.encode("a")[0]), "a");
+}
+
+// Of what an encoder gives, and of any ids.
+std::vector<TokenId> some_ids(const Tokenizer& tokenizer, std::mt19937& random) {
+  std::vector<TokenId> ids;
+  for (auto count = 1 + random() % 6; ids.size() < count;) {
+    const auto id = static_cast<TokenId>(random() % std::uint32_t(tokenizer.vocab_size()));
+    if (tokenizer.id_to_token(id).ok()) {
+      ids.push_back(id);
+    }
+  }
+  const std::string text = tokenizer.decode(ids, false).value() + " ";
+  return random() % 2 == 0 ? ids : plain(tokenizer, text);
+}
+
+TEST(Tokenizer, TextsMeetAtATokenThatStandsApartAsIfEachStoodAlone) {
+  std::mt19937 random(5);
+  int alike = 0, unlike = 0, apart = 0;
+  for (const std::string name : kKinds) {
+    const Tokenizer tokenizer = golden(name);
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      if (!tokenizer.stands_apart(id)) {
+        continue;
+      }
+      ++apart;
+      for (int i = 0; i < 500; ++i) {
+        std::vector<TokenId> joined = some_ids(tokenizer, random);
+        std::vector<TokenId> second = some_ids(tokenizer, random);
+        second.insert(second.begin(), id);
+        const bool each =
+            tokenizer.retokenizes_alike(joined) && tokenizer.retokenizes_alike(second);
+        joined.insert(joined.end(), second.begin(), second.end());
+        ASSERT_EQ(tokenizer.retokenizes_alike(joined), each)
+            << name << ": " << tokenizer.decode(joined, false).value();
+        ++(each ? alike : unlike);
+      }
+    }
+  }
+  EXPECT_GT(apart, 5);
+  EXPECT_GT(alike, 50);
+  EXPECT_GT(unlike, 50);
+  const Tokenizer normalized = golden("llama2_normalized_specials");
+  EXPECT_FALSE(normalized.stands_apart(normalized.bos_token_id().value_or(1)));
 }
 
 TEST(Tokenizer, GivesEqualIdsOnManyThreads) {
