@@ -48,6 +48,7 @@ struct Asked {
 struct Marks {
   std::vector<Asked> asked;  // [ends]
   std::atomic<bool> all = false;
+  bool holds = false;  // at the last of them: what follows asks for memory that is refused
 };
 
 // Sees the end of a request on the engine's thread. Between the ends of two requests lie the
@@ -64,6 +65,8 @@ class Mark final : public RequestObserver {
     marks_.all = marks_.asked.size() == std::size(kEnds);
     if (marks_.all) {
       marks_.all.notify_one();
+    }
+    while (marks_.all && marks_.holds) {
     }
   }
 
@@ -110,6 +113,7 @@ Steps run(const Case& wanted) {
   options.threads = wanted.threads;
   const auto engine = Engine::start(kFolder, options).value();
   Marks marks;
+  marks.holds = wanted.refuses_system_calls;
   marks.asked.reserve(std::size(kEnds));
   std::vector<NewRequest> requests;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(std::size(kEnds)) + wanted.batch - 1;
