@@ -231,7 +231,10 @@ std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
 std::string ChunkStore::why_not_found(const std::string& id, const tensor::KVGeometry& here) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id);
-  const auto chunk = entry ? parse_chunk(*entry, model_) : Result<kv::NewChunk>(kv::NewChunk());
+  if (!entry) {
+    return {};
+  }
+  const auto chunk = parse_chunk(*entry, model_);
   if (chunk.ok()) {
     return {};
   }

@@ -394,7 +394,7 @@ Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& 
             base::str_cat("ttl_seconds is ", **update.ttl_seconds, "; give more than 0, or none")};
   }
   QUIRE_TRY(const Chunk* const known, get(id));
-  NewChunk chunk = *known;
+  NewChunk chunk = static_cast<const NewChunk&>(*known);
   for (const auto& [key, value] : metadata) {
     chunk.metadata[key] = value;
   }
