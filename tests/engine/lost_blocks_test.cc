@@ -291,8 +291,9 @@ TEST_F(LostBlocks, AStrangersFileThatHasLostWhatIsNeededIsRefused) {
     blocks[0].erase(blocks[0].begin());
   });
   refused("only the last run", 90, [](auto& content, base::json::object& metadata, auto&) {
-    metadata["ranks"] = base::json::array{base::json::array{0, 0}};
-    metadata["stored_from"] = base::json::array{0};
+    // Compilers disagree on what a list of one list is.
+    metadata["ranks"] = base::json::parse("[[0, 0]]");
+    metadata["stored_from"] = base::json::parse("[0]");
     metadata["own_position"] = content.runs[0].tokens.size();
   });
   // The KV of the last token would have to be given up, before which the window sees more.
