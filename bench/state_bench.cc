@@ -1,11 +1,12 @@
 // What it costs to own the context: forks, marks, and a sequence in a file.
 //
-//   state_bench [MODEL [TOKENS [FOLDER [forks|files|compression|store]]]]
+//   state_bench [MODEL [TOKENS [FOLDER [forks|files|first-token|compression|store|restart]]]]
 //
 // Bars: a fork or a drop of 4k tokens <= 10 us; saving >= 0.8 of the raw write rate and loading
 // cold >= 0.8 of the raw read rate, measured in turn with them; loading from the page cache, and
 // the time to the first token behind it, against the KV still in place; and a run from chunks that
-// are in no store, with one and without: <= 1.01. Without the last argument all of it.
+// are in no store, with one and without: <= 1.01; and the first token of a restart, which reads its
+// chunks while it computes, against the same with their KV in place. Without the last argument all.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -288,6 +289,41 @@ void bench_store(const std::string& model, const std::filesystem::path& folder) 
   std::filesystem::remove_all(store);
 }
 
+// Each round is a process's first answer behind chunks that another has saved.
+void bench_restart(const std::string& model, std::size_t tokens,
+                   const std::filesystem::path& folder) {
+  constexpr std::size_t kChunkTokens = 256;
+  const std::filesystem::path store = folder / "quire-state-bench-restart";
+  const auto open = [&] {
+    return must(ChunkedLLM::open(model, {.prefix_cache = false}, {.store = store.string()}));
+  };
+  const auto answer = [](ChunkedLLM& llm, const CompositionSpec& spec) {
+    return seconds_of(
+        [&] { must(llm.generate_from_chunks(spec, {.temperature = 0, .max_tokens = 1})); });
+  };
+  CompositionSpec spec;
+  {
+    ChunkedLLM llm = open();
+    for (std::size_t i = 0; i * kChunkTokens < tokens; ++i) {
+      spec.context_chunk_ids.push_back(
+          must(llm.register_chunk({.content = some_ids(kChunkTokens, static_cast<TokenId>(i + 1)),
+                                   .type = ChunkType::kContext})));
+    }
+    spec.query_chunk_id =
+        must(llm.register_chunk({.content = some_ids(kSuffix, 3), .type = ChunkType::kQuery}));
+  }
+  std::vector<double> first, in_place;
+  for (int round = 0; round < kRounds; ++round) {
+    ChunkedLLM llm = open();
+    must(llm.llm().generate(some_ids(kSuffix, 9), {.temperature = 0, .max_tokens = 4}));
+    first.push_back(answer(llm, spec));
+    in_place.push_back(answer(llm, spec));
+  }
+  std::printf("%-34s %10.2f ms, in place %.2f ms: %.3f times that\n", "first token of a restart",
+              median(first) * 1e3, median(in_place) * 1e3, median_ratio(first, in_place));
+  std::filesystem::remove_all(store);
+}
+
 void run(const std::string& model, std::size_t tokens, const std::filesystem::path& folder,
          const std::string& part) {
   const auto wanted = [&](const char* name) { return part.empty() || part == name; };
@@ -312,6 +348,9 @@ void run(const std::string& model, std::size_t tokens, const std::filesystem::pa
   }
   if (wanted("store")) {
     bench_store(model, folder);
+  }
+  if (wanted("restart")) {
+    bench_restart(model, tokens, folder);
   }
 }
 

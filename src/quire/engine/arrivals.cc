@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -57,8 +57,8 @@ Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::Pag
 // waits for a layer reads it.
 class Arrivals::Readers {
  public:
-  Readers(const Load& load, kv_store::PagedStore& shelves)
-      : load_(load), shelves_(shelves), ended_(static_cast<std::size_t>(load.all_layers_)) {
+  Readers(Load& load, kv_store::PagedStore& shelves)
+      : load_(load), shelves_(shelves), read_(static_cast<std::size_t>(load.all_layers_)) {
     if (!shelves.on_device() || load.bytes(shelves) < kSharedBytes) {
       return;
     }
@@ -83,57 +83,69 @@ class Arrivals::Readers {
     threads_.clear();
   }
 
-  // Layers in order, up to the first that fails.
-  [[nodiscard]] Status wait(int layer) {
+  // Until the layer has been read, as far as it can be.
+  void wait(int layer) {
     if (threads_.empty()) {
-      return load_.read_layer(layer, shelves_, staging_);
+      load_.read_layer(layer, shelves_, staging_);
+      return;
     }
     std::unique_lock lock(mutex_);
-    std::optional<Status>& ended = ended_[static_cast<std::size_t>(layer)];
-    progress_.wait(lock, [&] { return ended.has_value(); });
-    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): what was waited for
-    return *ended;
+    progress_.wait(lock, [&] { return read_[static_cast<std::size_t>(layer)]; });
   }
 
  private:
   void run() {
     device::HostBuffer staging;
     for (int layer = next_++; layer < load_.all_layers_; layer = next_++) {
-      Status status = load_.read_layer(layer, shelves_, staging);
-      if (!status.ok()) {
-        next_ = load_.all_layers_;
-      }
+      load_.read_layer(layer, shelves_, staging);
       {
         const std::lock_guard lock(mutex_);
-        ended_[static_cast<std::size_t>(layer)] = std::move(status);
+        read_[static_cast<std::size_t>(layer)] = true;
       }
       progress_.notify_one();
     }
   }
 
-  const Load& load_;
+  Load& load_;
   kv_store::PagedStore& shelves_;
   device::HostBuffer staging_;  // of who waits
   std::atomic<int> next_ = 0;
   std::mutex mutex_;  // guards what follows
   std::condition_variable progress_;
-  std::vector<std::optional<Status>> ended_;  // [layers]
-  std::vector<std::thread> threads_;          // after all that they use
+  std::vector<bool> read_;            // [layers]
+  std::vector<std::thread> threads_;  // after all that they use
 };
 
-Status Arrivals::Load::wait(int layer) {
+void Arrivals::Load::wait(int layer) {
   std::unique_lock lock(mutex_);
-  progress_.wait(lock, [&] { return layers_ > layer || !status_.ok(); });
-  return status_;
+  progress_.wait(lock, [&] { return layers_ > layer; });
 }
 
-Status Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves,
-                                  device::HostBuffer& staging) const {
-  for (const kv_store::KVFilePart& part : parts_) {
-    QUIRE_TRY_STATUS(shelves.on_device() ? read_to_device(part, layer, shelves, staging)
-                                         : part.read_layer(layer, shelves));
+Status Arrivals::Load::outcome() {
+  wait(all_layers_ - 1);
+  return failure([](const kv_store::KVFilePart&) { return true; });
+}
+
+Status Arrivals::Load::outcome(std::span<const BlockId> blocks) {
+  wait(all_layers_ - 1);
+  return failure([&](const kv_store::KVFilePart& part) {
+    return std::ranges::find_first_of(part.part.to, blocks) != part.part.to.end();
+  });
+}
+
+void Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves,
+                                device::HostBuffer& staging) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (has_failed(i)) {
+      continue;
+    }
+    const kv_store::KVFilePart& part = parts_[i];
+    Status status = shelves.on_device() ? read_to_device(part, layer, shelves, staging)
+                                        : part.read_layer(layer, shelves);
+    if (!status.ok()) {
+      fail(i, std::move(status));
+    }
   }
-  return {};
 }
 
 std::int64_t Arrivals::Load::bytes(const kv_store::PagedStore& shelves) const {
@@ -144,11 +156,39 @@ std::int64_t Arrivals::Load::bytes(const kv_store::PagedStore& shelves) const {
   return blocks * shelves.geometry().block_bytes();
 }
 
-void Arrivals::Load::note(int layers, Status status) {
+bool Arrivals::Load::has_failed(std::size_t part) {
+  const std::lock_guard lock(mutex_);
+  return !failures_[part].ok();
+}
+
+// The first error of a part stays.
+void Arrivals::Load::fail(std::size_t part, Status why) {
+  const std::lock_guard lock(mutex_);
+  if (failures_[part].ok()) {
+    failures_[part] = std::move(why);
+  }
+}
+
+void Arrivals::Load::fail_all(const Status& why) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    fail(i, why);
+  }
+}
+
+Status Arrivals::Load::failure(const std::function<bool(const kv_store::KVFilePart&)>& of) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (!failures_[i].ok() && of(parts_[i])) {
+      return failures_[i];
+    }
+  }
+  return {};
+}
+
+void Arrivals::Load::note(int layers) {
   {
     const std::lock_guard lock(mutex_);
     layers_ = layers;
-    status_ = std::move(status);
   }
   progress_.notify_all();
 }
@@ -167,8 +207,7 @@ void Arrivals::stop() {
   }
 }
 
-void Arrivals::start(std::vector<kv_store::KVFilePart> parts,
-                     std::function<void(const Status&)> done) {
+void Arrivals::start(std::vector<kv_store::KVFilePart> parts, Done done) {
   UnderWay& added = under_way_.emplace_back();
   for (const kv_store::KVFilePart& part : parts) {
     for (const BlockId block : part.part.to) {
@@ -212,38 +251,46 @@ void Arrivals::run() {
 // Whoever has waited for all of a load finds it finished: that letter is sent before the last layer
 // is noted.
 void Arrivals::read(const LoadRef& load) {
+  const auto start = std::chrono::steady_clock::now();
   const int layers = load->all_layers_;
   Readers readers(*load, shelves_);
-  Status status;
-  for (int layer = 0; layer < layers && status.ok(); ++layer) {
+  for (int layer = 0; layer < layers; ++layer) {
     const bool closing = [this] {
       const std::lock_guard lock(mutex_);
       return closing_;
     }();
-    status = closing ? Status(ErrorCode::kClosed, "the engine is closed") : readers.wait(layer);
-    if (!status.ok()) {
+    if (closing) {
       readers.stop();  // before somebody frees the blocks
+      load->fail_all({ErrorCode::kClosed, "the engine is closed"});
+      layer = layers - 1;
+    } else {
+      readers.wait(layer);
     }
-    if (layer + 1 == layers || !status.ok()) {
-      post_([this, load, status] { finish(load, status); });
+    if (layer + 1 == layers) {
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      post_([this, load, seconds = taken.count()] { finish(load, seconds); });
     }
-    load->note(layer + (status.ok() ? 1 : 0), status);
+    load->note(layer + 1);
   }
 }
 
-void Arrivals::finish(const LoadRef& load, const Status& status) {
+void Arrivals::finish(const LoadRef& load, double seconds) {
   const auto found = std::ranges::find(under_way_, load, &UnderWay::load);
   UnderWay ended = std::move(*found);
   under_way_.erase(found);
   std::erase_if(bad_, [&](const auto& known) {
     return !(ledger_.current(known.second.block.id) == known.second.block);
   });
-  if (!status.ok()) {
-    for (const std::int32_t block : ended.blocks) {
-      bad_.insert_or_assign(block, Bad{.block = ledger_.current({block}), .why = status});
+  for (const kv_store::KVFilePart& part : load->parts_) {
+    const Status why =
+        load->failure([&](const kv_store::KVFilePart& other) { return &other == &part; });
+    for (const BlockId block : part.part.to) {
+      if (!why.ok()) {
+        bad_.insert_or_assign(block.value, Bad{.block = ledger_.current(block), .why = why});
+      }
     }
   }
-  ended.done(status);
+  ended.done(*load, seconds);
 }
 
 std::vector<Arrivals::LoadRef> Arrivals::filling(std::span<const BlockId> blocks) const {
@@ -258,7 +305,7 @@ std::vector<Arrivals::LoadRef> Arrivals::filling(std::span<const BlockId> blocks
 
 Status Arrivals::outcome(std::span<const BlockId> blocks) const {
   for (const LoadRef& load : filling(blocks)) {
-    QUIRE_TRY_STATUS(load->wait());
+    QUIRE_TRY_STATUS(load->outcome(blocks));
   }
   return check(blocks);
 }

@@ -3,10 +3,11 @@
 // rest. To a device several threads read, each a layer of its own: nothing else needs the cores
 // then, and one thread reads and checks a tenth of what the bus takes.
 //
-// A block of a load that failed is bad until it is free again, and so is every copy of it. What has
-// been computed over a bad block may not be used: its request fails with the error of the load.
+// A block whose part of a load failed is bad until it is free again, and so is every copy of it.
+// What has been computed over a bad block may not be used: its request fails with the error of the
+// part.
 //
-// Thread rule: the engine's thread, but for `Load::wait`, which any thread may call.
+// Thread rule: the engine's thread, but for the functions of a `Load`, which any thread may call.
 #pragma once
 
 #include <condition_variable>
@@ -34,33 +35,40 @@ namespace quire::engine {
 
 class Arrivals {
  public:
-  // What is read together: of each layer all parts, then of the next.
+  // What is read together: of each layer all parts, then of the next. A part that fails ends alone.
   class Load {
    public:
     Load(std::vector<kv_store::KVFilePart> parts, int layers)
-        : parts_(std::move(parts)), all_layers_(layers) {}
-    // Returns when `layer` and all before it are there, or when the load has failed.
-    [[nodiscard]] Status wait(int layer);
-    // All layers.
-    [[nodiscard]] Status wait() { return wait(all_layers_ - 1); }
+        : parts_(std::move(parts)), all_layers_(layers), failures_(parts_.size()) {}
+    // Returns when of `layer` and all before it is there what will be.
+    void wait(int layer);
+    // Waits for all layers. The error of a part, of all or of those that fill some of `blocks`.
+    [[nodiscard]] Status outcome();
+    [[nodiscard]] Status outcome(std::span<const BlockId> blocks);
 
    private:
     friend class Arrivals;
     // `staging`: the reading thread's, for a layer of the largest part so far.
-    [[nodiscard]] Status read_layer(int layer, kv_store::PagedStore& shelves,
-                                    device::HostBuffer& staging) const;
+    void read_layer(int layer, kv_store::PagedStore& shelves, device::HostBuffer& staging);
     [[nodiscard]] std::int64_t bytes(const kv_store::PagedStore& shelves) const;
-    void note(int layers, Status status);
+    [[nodiscard]] bool has_failed(std::size_t part);
+    void fail(std::size_t part, Status why);
+    void fail_all(const Status& why);
+    // What is known so far, without waiting.
+    [[nodiscard]] Status failure(const std::function<bool(const kv_store::KVFilePart&)>& of);
+    void note(int layers);
 
     const std::vector<kv_store::KVFilePart> parts_;
     const int all_layers_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
-    int layers_ = 0;  // that are there
-    Status status_;
+    int layers_ = 0;                // that have been read
+    std::vector<Status> failures_;  // [parts]
   };
   using LoadRef = std::shared_ptr<Load>;
   using Post = std::function<void(std::function<void()>)>;
+  // How a load has ended, and how long its reading took.
+  using Done = std::function<void(Load& load, double seconds)>;
 
   // `shelves` and `ledger` are borrowed; `post` sends a letter to the engine's thread.
   Arrivals(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post);
@@ -72,14 +80,14 @@ class Arrivals {
   void stop();
 
   // Reads after what was started before, at once where the system grants no thread. Nobody may free
-  // the blocks before `done`, which gets the outcome on the engine's thread.
-  void start(std::vector<kv_store::KVFilePart> parts, std::function<void(const Status&)> done);
+  // the blocks before `done`, which is called on the engine's thread when all has been read.
+  void start(std::vector<kv_store::KVFilePart> parts, Done done);
 
   // Nothing arrives and nothing is bad: the functions below have nothing to say.
   [[nodiscard]] bool idle() const { return under_way_.empty() && bad_.empty(); }
   // Loads that fill some of these blocks.
   [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks) const;
-  // The error of the load that spoilt one of these blocks.
+  // The error that spoilt one of these blocks.
   [[nodiscard]] Status check(std::span<const BlockId> blocks) const;
   // The same when those that fill them have ended; waits for that.
   [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const;
@@ -90,7 +98,7 @@ class Arrivals {
   struct UnderWay {
     LoadRef load;
     std::unordered_set<std::int32_t> blocks;
-    std::function<void(const Status&)> done;
+    Done done;
   };
   struct Bad {
     kv::BlockRef block;  // bad while it is this one
@@ -99,7 +107,7 @@ class Arrivals {
   class Readers;
   void run();
   void read(const LoadRef& load);
-  void finish(const LoadRef& load, const Status& status);
+  void finish(const LoadRef& load, double seconds);
 
   kv_store::PagedStore& shelves_;
   const kv::Ledger& ledger_;

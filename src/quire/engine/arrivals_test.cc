@@ -38,7 +38,7 @@ class ArrivalsTest : public testing::Test {
   // The file's KV into these blocks.
   LoadRef load(
       const std::string& file, const Blocks& to,
-      std::function<void(const Status&)> done = [](const Status&) {}) {
+      Arrivals::Done done = [](Arrivals::Load&, double) {}) {
     auto opened = kv_store::KVFile::open(file).value();
     std::vector<kv_store::KVFilePart> parts;
     parts.push_back(
@@ -108,10 +108,11 @@ TEST_F(ArrivalsTest, WhoHasWaitedForAllOfALoadFindsItFinished) {
     EXPECT_EQ(let_go.wait_for(kMoment), std::future_status::timeout);
   });
   bool finished = false;
-  const LoadRef loading = load(saved(), kv_store::ids({0, 1, 2}),
-                               [&](const Status& status) { finished = status.ok(); });
+  const LoadRef loading =
+      load(saved(), kv_store::ids({0, 1, 2}),
+           [&](Arrivals::Load& load, double) { finished = load.outcome().ok(); });
   auto waiting = std::async(std::launch::async, [&] {
-    const Status status = loading->wait();
+    const Status status = loading->outcome();
     waited.set_value();
     return status;
   });
@@ -139,8 +140,8 @@ TEST_F(ArrivalsTest, WhatIsNotReadYetIsWaitedForByWhoeverReadsOrCopiesIt) {
   });
   arrivals_.before_copy({.from = BlockId{4}, .to = BlockId{6}});
   EXPECT_TRUE(is_there(second)) << "the copy waits for all layers";
-  EXPECT_TRUE(layer.get().ok());
-  EXPECT_TRUE(before->wait().ok());
+  layer.get();
+  EXPECT_TRUE(before->outcome().ok());
   EXPECT_TRUE(arrivals_.outcome(second).ok());
   read_letters();
   EXPECT_TRUE(arrivals_.idle());
@@ -159,24 +160,52 @@ TEST_F(ArrivalsTest, ACopyThatWasOrderedBeforeTheDamageWasSeenIsBadToo) {
   });
   arrivals_.before_copy({.from = BlockId{3}, .to = BlockId{6}});
   EXPECT_EQ(arrivals_.check(kv_store::ids({6})).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(loading->wait().error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(loading->outcome().error().code, ErrorCode::kCorrupt);
   read_letters();
   EXPECT_EQ(arrivals_.check(bad).error().code, ErrorCode::kCorrupt);
   EXPECT_TRUE(arrivals_.check(kv_store::ids({0, 1, 2, 7})).ok());
+}
+
+TEST_F(ArrivalsTest, APartThatIsDamagedSpoilsNoOtherOfItsLoad) {
+  const auto part = [](const std::string& file, const Blocks& to) {
+    return kv_store::KVFilePart{
+        .file = std::make_shared<const kv_store::KVFile>(kv_store::KVFile::open(file).value()),
+        .part = {.to = to}};
+  };
+  const Blocks good = kv_store::ids({0, 1, 2}), bad = kv_store::ids({3, 4, 5});
+  std::vector<kv_store::KVFilePart> parts;
+  parts.push_back(part(damaged(), bad));
+  parts.push_back(part(saved(), good));
+  Status ended, of_the_good_one = {ErrorCode::kInternal, "not yet"};
+  arrivals_.start(std::move(parts), [&](Arrivals::Load& load, double) {
+    ended = load.outcome();
+    of_the_good_one = load.outcome(good);
+  });
+  const LoadRef loading = arrivals_.filling(good).back();
+  EXPECT_TRUE(loading->outcome(good).ok());
+  EXPECT_EQ(loading->outcome(bad).error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(arrivals_.outcome(good).ok());
+  EXPECT_FALSE(arrivals_.outcome(bad).ok());
+  read_letters();
+  EXPECT_EQ(ended.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(of_the_good_one.ok());
+  EXPECT_TRUE(is_there(good));
+  EXPECT_TRUE(arrivals_.check(good).ok());
+  EXPECT_EQ(arrivals_.check(bad).error().code, ErrorCode::kCorrupt);
 }
 
 TEST_F(ArrivalsTest, WithoutAThreadItIsReadAtOnce) {
   Status ended = {ErrorCode::kInternal, "not yet"};
   {
     const device::NoThreads refused;
-    const LoadRef loading =
-        load(saved(), kv_store::ids({0, 1, 2}), [&](const Status& status) { ended = status; });
-    EXPECT_TRUE(loading->wait().ok());
+    const LoadRef loading = load(saved(), kv_store::ids({0, 1, 2}),
+                                 [&](Arrivals::Load& load, double) { ended = load.outcome(); });
+    EXPECT_TRUE(loading->outcome().ok());
     EXPECT_TRUE(is_there(kv_store::ids({0, 1, 2})));
   }
   read_letters();
   EXPECT_TRUE(ended.ok());
-  EXPECT_TRUE(load(saved(), kv_store::ids({3, 4, 5}))->wait().ok());
+  EXPECT_TRUE(load(saved(), kv_store::ids({3, 4, 5}))->outcome().ok());
 }
 
 }  // namespace

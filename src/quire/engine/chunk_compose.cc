@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,12 +16,14 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/blend.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/part_origins.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
@@ -32,9 +35,9 @@
 namespace quire::engine {
 namespace {
 
-// A BOS token first, then the chunks' missing variants, then the runs; once more if one was deleted
-// and registered again meanwhile.
-constexpr int kAttempts = 4;
+// A BOS token first, then the chunks' missing variants, then what is read for blending, then the
+// runs; twice more if KV turns out to be damaged or a chunk was deleted and registered again.
+constexpr int kAttempts = 6;
 
 constexpr std::size_t kShownDigits = 12;
 
@@ -146,9 +149,12 @@ Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const R
 }
 
 // With what there is of them in the store.
-Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses) {
+Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses,
+                                                         Behind* behind) {
   for (const Run& run : runs) {
-    QUIRE_TRY_STATUS(adopt_all(chunk_ids(*run.spec)));
+    for (const std::string& id : chunk_ids(*run.spec)) {
+      QUIRE_TRY_STATUS(adopt(id, behind));
+    }
   }
   QUIRE_TRY(Compositions compositions, resolve_known(runs));
   Uses held;
@@ -160,16 +166,20 @@ Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> ru
   if (store_ == nullptr) {
     return compositions;
   }
-  QUIRE_TRY(const bool read, read_variants(compositions));
+  QUIRE_TRY(const bool read, read_variants(compositions, behind));
   return read ? resolve_known(runs) : std::move(compositions);
 }
 
 // How far a call of submit has come.
 struct ChunkService::Attempt {
-  bool counted = true;           // all its runs are
-  Started started;               // prefills of this call
-  Uses in_use;                   // nothing is evicted between two visits
-  std::vector<Pending> pending;  // what it has waited for
+  bool counted = true;                   // all its runs are
+  Started started;                       // prefills of this call
+  Uses in_use;                           // nothing is evicted between two visits
+  std::vector<Pending> pending;          // what it has waited for
+  bool reads_behind = true;              // until something was damaged
+  std::vector<Arrivals::LoadRef> loads;  // what it stands on is still read
+  Compositions compositions;             // of this visit; their chunks are in use
+  std::vector<Origins> origins;          // of the runs
   std::vector<std::shared_ptr<Channel>> channels;
 };
 
@@ -338,8 +348,7 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
   return request;
 }
 
-Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
-    std::span<const Run> runs, const Compositions& compositions, const Started& started) {
+Status ChunkService::start_runs(std::span<const Run> runs, Attempt& attempt) {
   std::vector<NewRequest> requests;
   const auto close_all = [&] {
     for (const NewRequest& request : requests) {
@@ -348,23 +357,33 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::start_runs(
       }
     }
   };
-  std::vector<Origins> origins;
-  Started fresh = started;
+  attempt.origins.clear();
+  Started fresh = attempt.started;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    origins.push_back(origins_of(compositions[i], fresh));
-    auto request = request_for(runs[i], compositions[i], origins.back());
+    attempt.origins.push_back(origins_of(attempt.compositions[i], fresh));
+    auto request = request_for(runs[i], attempt.compositions[i], attempt.origins.back());
     if (!request.ok()) {
       close_all();
       return std::move(request).error();
     }
     requests.push_back(std::move(request).value());
   }
-  std::vector<std::shared_ptr<Channel>> channels;
-  QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    count_use(runs[i], compositions[i], origins[i]);
+  return engine_.enqueue(std::move(requests), attempt.channels);
+}
+
+std::vector<Arrivals::LoadRef> ChunkService::loads_of(const Compositions& compositions) const {
+  const Arrivals& arrivals = engine_.tiers().arrivals();
+  std::vector<Arrivals::LoadRef> loads;
+  for (const kv::ResolvedComposition& composition : compositions) {
+    if (composition.mode == ReuseMode::kExact || arrivals.idle()) {
+      continue;  // its ids are a plain prompt
+    }
+    for (const kv::SegmentUse& use : composition.uses()) {
+      std::ranges::move(arrivals.filling(ledger().segment(use.segment)->blocks().ids()),
+                        std::back_inserter(loads));
+    }
   }
-  return channels;
+  return loads;
 }
 
 void ChunkService::count_use(const Run& run, const kv::ResolvedComposition& composition,
@@ -385,13 +404,66 @@ void ChunkService::count_use(const Run& run, const kv::ResolvedComposition& comp
   registry_.count(std::ranges::count(origins, 0, &PartOrigin::computed), 0);
 }
 
-Result<bool> ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
-  QUIRE_TRY(const Compositions compositions, resolve(runs, attempt.in_use));
-  QUIRE_TRY(const bool complete, start_missing(compositions, attempt));
-  if (complete) {
-    QUIRE_TRY(attempt.channels, start_runs(runs, compositions, attempt.started));
+void ChunkService::count_uses(std::span<const Run> runs, Attempt& attempt) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    count_use(runs[i], attempt.compositions[i], attempt.origins[i]);
   }
-  return complete;
+  attempt.in_use.clear();
+}
+
+// Blending looks at KV here and now, so that must be there; any other run waits for it layer by
+// layer. Runs count as uses when what they read was right.
+Result<bool> ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
+  Behind behind;
+  auto resolved =
+      resolve(runs, attempt.in_use, attempt.reads_behind && !windowed() ? &behind : nullptr);
+  start_reading(std::move(behind));  // whatever has failed since
+  QUIRE_TRY(attempt.compositions, std::move(resolved));
+  QUIRE_TRY(const bool complete, start_missing(attempt.compositions, attempt));
+  if (!complete) {
+    return false;
+  }
+  attempt.loads = loads_of(attempt.compositions);
+  const bool blends =
+      std::ranges::any_of(runs, [](const Run& run) { return run.spec->mode == ReuseMode::kBlend; });
+  if (blends && !attempt.loads.empty()) {
+    return false;
+  }
+  QUIRE_TRY_STATUS(start_runs(runs, attempt));
+  if (attempt.loads.empty()) {
+    count_uses(runs, attempt);
+  }
+  return true;
+}
+
+Status ChunkService::await_missing(Attempt& attempt, const Interrupt& interrupted) {
+  for (const Arrivals::LoadRef& load : std::exchange(attempt.loads, {})) {
+    attempt.reads_behind = load->outcome().ok() && attempt.reads_behind;
+  }
+  return wait(attempt.pending, interrupted);
+}
+
+// Runs that read what was damaged have handed out nothing: they end, and begin anew without it.
+Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attempt) {
+  bool right = true;
+  for (const Arrivals::LoadRef& load : attempt.loads) {
+    right = load->outcome().ok() && right;
+  }
+  if (attempt.loads.empty()) {
+    return true;
+  }
+  attempt.loads.clear();
+  attempt.reads_behind = right;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    if (right) {
+      count_uses(runs, attempt);
+      return;
+    }
+    for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
+      engine_.abort_now(channel->id());
+    }
+  }));
+  return right;
 }
 
 // Takes back what the attempt alone has wanted. The thread of an engine that closes may still be at
@@ -490,22 +562,22 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};
-  const auto visit = [&] {
-    auto started = advance(runs, attempt);
-    if (!started.ok() || *started) {
-      attempt.in_use.clear();
-    }
-    return started;
-  };
   for (int count = 0; count < kAttempts; ++count) {
-    const auto started = engine_.ask_for_blocks<bool>(visit);  // blending takes some
-    if (started.ok() && *started) {
+    const auto started = engine_.ask_for_blocks<bool>([&] {  // blending takes some
+      auto advanced = advance(runs, attempt);
+      if (!advanced.ok()) {
+        attempt.in_use.clear();
+      }
+      return advanced;
+    });
+    const auto right = started.ok() && *started ? await_read(runs, attempt) : started;
+    if (right.ok() && *right) {
       if (attempt.counted) {
         save_variants(attempt.started);
       }
       return std::move(attempt.channels);
     }
-    const Status done = started.ok() ? wait(attempt.pending, interrupted) : started.error();
+    const Status done = right.ok() ? await_missing(attempt, interrupted) : right.error();
     if (!done.ok()) {
       give_up(attempt);
       return done.error();

@@ -85,23 +85,23 @@ bool ChunkService::saves() {
 // Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
 // without effect for one that is there, or whose KV is damaged or another model's: then it is a
 // miss. kOutOfBlocks, kOverflow when there is no room for it.
-Status ChunkService::adopt(const std::string& id) {
+Status ChunkService::adopt(const std::string& id, Behind* behind) {
   const auto saved = saved_chunk(id);
   if (!saved) {
     return {};
   }
   if (saved->anchor.empty()) {
-    return adopt_saved(*saved);
+    return adopt_saved(*saved, behind);
   }
   QUIRE_TRY(const bool stands, adopt_anchor(saved->anchor));
-  return stands ? adopt_saved(*saved) : Status();
+  return stands ? adopt_saved(*saved, behind) : Status();
 }
 
 // Whether the system chunk that a context was computed under is there, or can be had.
 Result<bool> ChunkService::adopt_anchor(const std::string& id) {
   const auto saved = saved_chunk(id);
   if (saved && saved->type == ChunkType::kSystemPrompt) {
-    QUIRE_TRY_STATUS(adopt_saved(*saved));
+    QUIRE_TRY_STATUS(adopt_saved(*saved, nullptr));
   }
   const kv::Chunk* known = registry_.find(id);
   return known != nullptr && known->type == ChunkType::kSystemPrompt;
@@ -116,7 +116,7 @@ std::optional<kv::Chunk> ChunkService::saved_chunk(const std::string& id) {
   return saved && engine_.check_prompt(*saved->tokens).ok() ? std::move(saved) : std::nullopt;
 }
 
-Status ChunkService::adopt_saved(const kv::Chunk& saved) {
+Status ChunkService::adopt_saved(const kv::Chunk& saved, Behind* behind) {
   const kv::NewChunk& chunk = saved;
   const Name name{chunk.id, kv::registered_key(chunk)};
   if (pending_.contains(name)) {
@@ -129,7 +129,7 @@ Status ChunkService::adopt_saved(const kv::Chunk& saved) {
   bool read = false;
   if (has_kv && (is_system || reads_next(name))) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, registry_.begin(chunk, name.second));
-    QUIRE_TRY(read, read_kv(chunk, name.second));
+    QUIRE_TRY(read, read_kv(chunk, name.second, is_system ? nullptr : behind));
   }
   if (!read && has_kv && is_system) {
     return {};
@@ -151,8 +151,9 @@ bool ChunkService::reads_next(const Name& name) {
 }
 
 // Into the room that is set aside for it. False for KV that is damaged or another model's.
-Result<bool> ChunkService::read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key) {
-  const auto segment = load(chunk, key);
+Result<bool> ChunkService::read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key,
+                                   Behind* behind) {
+  const auto segment = load(chunk, key, behind);
   if (!segment.ok()) {
     [[maybe_unused]] const bool given_up = registry_.end(chunk.id, key, std::nullopt);
     return segment.error().code == ErrorCode::kOutOfBlocks ? Result<bool>(segment.error()) : false;
@@ -163,18 +164,20 @@ Result<bool> ChunkService::read_kv(const kv::NewChunk& chunk, const kv::VariantK
 
 // What the compositions lack of saved KV other than what chunks were registered with; whether some
 // was read. Their chunks are held.
-Result<bool> ChunkService::read_variants(const Compositions& compositions) {
+Result<bool> ChunkService::read_variants(const Compositions& compositions, Behind* behind) {
   bool any = false;
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
-      QUIRE_TRY(const bool read, read_variant(*part.chunk, part.key));
+      QUIRE_TRY(const bool read, read_variant(part, behind));
       any = any || read;
     }
   }
   return any;
 }
 
-Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::VariantKey& key) {
+Result<bool> ChunkService::read_variant(const kv::Part& part, Behind* behind) {
+  const kv::Chunk& chunk = *part.chunk;
+  const kv::VariantKey& key = part.key;
   const Name name{chunk.id, key};
   const bool had = chunk.variants.contains(key);  // for an earlier composition
   if (had || key == kv::registered_key(chunk) || pending_.contains(name) ||
@@ -182,7 +185,28 @@ Result<bool> ChunkService::read_variant(const kv::Chunk& chunk, const kv::Varian
     return false;
   }
   QUIRE_TRY_STATUS(registry_.begin_variants({&name, 1}));
-  return read_kv(chunk, key);
+  return read_kv(chunk, key, behind);
+}
+
+void ChunkService::start_reading(Behind behind) {
+  engine_.tiers().start(std::move(behind.read),
+                        [this, arriving = std::move(behind.arriving)](Arrivals::Load& load) {
+                          drop_damaged(load, arriving);
+                          engine_.publish_stats();
+                        });
+}
+
+// They are there without KV from now on, which is computed where it is used.
+void ChunkService::drop_damaged(Arrivals::Load& load, std::span<const Arriving> arriving) {
+  for (const Arriving& each : arriving) {
+    const kv::Chunk* const chunk = registry_.find(each.name.first);
+    const auto& [id, key] = each.name;
+    const bool stands = chunk != nullptr && chunk->variants.contains(key) &&
+                        chunk->variants.at(key) == each.segment;
+    if (stands && !load.outcome(each.kv->blocks).ok()) {
+      registry_.drop_variant(each.name);
+    }
+  }
 }
 
 // What the KV of a chunk is called in the store.
@@ -214,31 +238,35 @@ Result<std::string> ChunkService::last_system() {
   return registry_.last_system();
 }
 
-Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::VariantKey& key) {
-  QUIRE_TRY(const kv_store::KVFile file, store_->open_kv(chunk.id, object_of(chunk, key)));
+Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::VariantKey& key,
+                                         Behind* behind) {
+  QUIRE_TRY(kv_store::KVFile file, store_->open_kv(chunk.id, object_of(chunk, key)));
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
   }
-  return engine_.tiers().read_segment(file, 0);
-}
-
-Status ChunkService::adopt_all(std::span<const std::string> ids) {
-  for (const std::string& id : ids) {
-    QUIRE_TRY_STATUS(adopt(id));
+  if (behind == nullptr) {
+    return engine_.tiers().read_segment(file, 0);
   }
-  return {};
+  QUIRE_TRY(const kv::SegmentId segment,
+            engine_.tiers().add_to(behind->read,
+                                   std::make_shared<const kv_store::KVFile>(std::move(file)), 0));
+  behind->arriving.push_back(
+      {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
+  return segment;
 }
 
 // Engine thread. The KV of a chunk for who writes it, nullptr when it has none; it stays when the
-// chunk goes.
+// chunk goes. Waits for what is being read.
 Result<HeldRef> ChunkService::hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key) {
   const auto variant = chunk.variants.find(key);
   if (variant == chunk.variants.end()) {
     return HeldRef();
   }
+  TierService& tiers = engine_.tiers();
+  QUIRE_TRY_STATUS(tiers.arrivals().outcome(ledger().segment(variant->second)->blocks().ids()));
   QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
-  return engine_.tiers().keep(alias);
+  return tiers.keep(alias);
 }
 
 // Writes what a registration has created, or lets it be written. Callers' thread.

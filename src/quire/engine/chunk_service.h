@@ -24,11 +24,13 @@
 
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/background_writes.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
 #include "quire/engine/part_origins.h"
+#include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
@@ -117,7 +119,8 @@ class ChunkService {
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
-  [[nodiscard]] Status adopt(const std::string& id);
+  // Brings a saved chunk into the registry. Its KV has been read when it returns.
+  [[nodiscard]] Status adopt(const std::string& id) { return adopt(id, nullptr); }
 
   // Whether some layer of the model forgets what is far away. Any thread.
   [[nodiscard]] bool windowed() const;
@@ -184,17 +187,32 @@ class ChunkService {
 
   // On disk: chunk_durable.cc. Engine thread but for those that save.
   using Compositions = std::vector<kv::ResolvedComposition>;
-  [[nodiscard]] Status adopt_all(std::span<const std::string> ids);
+  // Saved KV on its way into the registry, in the background. Where `behind` is null, and for
+  // system chunks, KV is read before the call returns.
+  struct Arriving {
+    Name name;
+    kv::SegmentId segment;
+    HeldRef kv;
+  };
+  struct Behind {
+    TierService::JointRead read;
+    std::vector<Arriving> arriving;
+  };
+  [[nodiscard]] Status adopt(const std::string& id, Behind* behind);
   [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
   [[nodiscard]] Result<bool> adopt_anchor(const std::string& id);
-  [[nodiscard]] Status adopt_saved(const kv::Chunk& saved);
+  [[nodiscard]] Status adopt_saved(const kv::Chunk& saved, Behind* behind);
   [[nodiscard]] bool reads_next(const Name& name);
-  [[nodiscard]] Result<bool> read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key);
-  [[nodiscard]] Result<bool> read_variants(const Compositions& compositions);
-  [[nodiscard]] Result<bool> read_variant(const kv::Chunk& chunk, const kv::VariantKey& key);
+  [[nodiscard]] Result<bool> read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key,
+                                     Behind* behind);
+  [[nodiscard]] Result<bool> read_variants(const Compositions& compositions, Behind* behind);
+  [[nodiscard]] Result<bool> read_variant(const kv::Part& part, Behind* behind);
+  void start_reading(Behind behind);
+  void drop_damaged(Arrivals::Load& load, std::span<const Arriving> arriving);
   [[nodiscard]] std::string object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const;
   [[nodiscard]] Result<std::string> last_system();
-  [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key);
+  [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key,
+                                           Behind* behind);
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] bool saves();
   [[nodiscard]] Status save(const std::string& id);
@@ -209,23 +227,27 @@ class ChunkService {
   // Engine thread: composing.
   using Uses = std::vector<std::shared_ptr<Use>>;
   // `uses` keep their chunks from being evicted.
-  [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses);
+  [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses, Behind* behind);
   [[nodiscard]] Result<Compositions> resolve_known(std::span<const Run> runs);
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
   [[nodiscard]] std::int32_t max_new_tokens(const Run& run,
                                             const kv::ResolvedComposition& composition) const;
   [[nodiscard]] Status check_fits(const Run& run, const kv::ResolvedComposition& composition) const;
   struct Attempt;
-  // Whether the runs have started; else there are prefills to wait for.
+  // Whether the runs have started; else there is KV to wait for.
   [[nodiscard]] Result<bool> advance(std::span<const Run> runs, Attempt& attempt);
+  [[nodiscard]] Status await_missing(Attempt& attempt, const Interrupt& interrupted);
+  // Whether what the started runs read was right.
+  [[nodiscard]] Result<bool> await_read(std::span<const Run> runs, Attempt& attempt);
   void give_up(Attempt& attempt);  // the caller's thread
   // Whether nothing was missing.
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
   [[nodiscard]] Status start_bos(Attempt& attempt);
   [[nodiscard]] Status start_variants(std::span<const Name> variants, Attempt& attempt);
   void take_back(const Name& name);
-  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> start_runs(
-      std::span<const Run> runs, const Compositions& compositions, const Started& started);
+  [[nodiscard]] Status start_runs(std::span<const Run> runs, Attempt& attempt);
+  // Of KV that the compositions stand on.
+  [[nodiscard]] std::vector<Arrivals::LoadRef> loads_of(const Compositions& compositions) const;
   using Origins = std::vector<PartOrigin>;
   [[nodiscard]] static Origins origins_of(const kv::ResolvedComposition& composition,
                                           Started& fresh);
@@ -237,6 +259,7 @@ class ChunkService {
                                       ReuseReport& reuse);
   void count_use(const Run& run, const kv::ResolvedComposition& composition,
                  std::span<const PartOrigin> origins);
+  void count_uses(std::span<const Run> runs, Attempt& attempt);
   [[nodiscard]] static std::vector<std::string> chunk_ids(const CompositionSpec& spec);
 
   // Previewing: chunk_preview.cc. Engine thread.

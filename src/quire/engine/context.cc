@@ -349,7 +349,8 @@ Status Context::fetch_or_compute(Engine& engine, Item& item, const Interrupt& in
     return {};
   }
   if (item.info.saved && !computes(engine, item)) {
-    auto loaded = load(engine, item);
+    const auto file = open_kv(item);
+    const auto loaded = file.ok() ? engine.tiers().from_file(*file, 0) : file.error();
     if (loaded.ok()) {
       item.device = *loaded;
       return {};

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "quire/context.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/item_list.h"
@@ -171,7 +172,15 @@ class Context {
   [[nodiscard]] Status save_retention(const std::string& id, const ItemRetention& retention);
   [[nodiscard]] Result<kv_store::Store*> need_store() const;
   // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
-  [[nodiscard]] Result<HeldRef> load(Engine& engine, const Item& item) const;
+  [[nodiscard]] Result<kv_store::KVFile> open_kv(const Item& item) const;
+  // KV of saved items that is read while its first layers are used already.
+  struct Arriving {
+    std::vector<Item*> items;
+    std::vector<Arrivals::LoadRef> loads;
+  };
+  [[nodiscard]] Arriving begin_reading(Engine& engine, std::span<Item* const> items);
+  // Waits for it; whether all was right. What was not is a miss from now on.
+  [[nodiscard]] static bool end_reading(const Arriving& arriving);
   [[nodiscard]] Result<Item*> add_saved(Engine& engine, const std::string& name);
 
   // Its requests have its salt.

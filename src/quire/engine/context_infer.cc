@@ -328,8 +328,14 @@ Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& 
                       .interrupted = interrupted,
                       .follow = follow,
                       .options = whose(options.session)};
-  return options_.mode == ReuseMode::kExact ? infer_exact(*engine, turn, asking)
-                                            : infer_anchored(*engine, turn, asking);
+  if (options_.mode == ReuseMode::kExact) {
+    return infer_exact(*engine, turn, asking);
+  }
+  const Arriving arriving = begin_reading(*engine, active_items(false));
+  auto answer = infer_anchored(*engine, turn, asking);
+  const bool right = end_reading(arriving);
+  // What was damaged has given nothing away: it is computed now.
+  return right || answer.ok() ? std::move(answer) : infer_anchored(*engine, turn, asking);
 }
 
 }  // namespace quire::engine

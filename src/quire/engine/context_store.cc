@@ -16,11 +16,14 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
+#include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/tier_service.h"
+#include "quire/kv/types.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -172,15 +175,58 @@ Status Context::save_retention(const std::string& id, const ItemRetention& reten
   return store->set_ttl(id, options_.salt, ttl_ms(retention));
 }
 
-Result<HeldRef> Context::load(Engine& engine, const Item& item) const {
+Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  QUIRE_TRY(const kv_store::KVFile file, store->open_object(item.info.id));
+  QUIRE_TRY(kv_store::KVFile file, store->open_object(item.info.id));
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != item.info.token_ids) {
     return {ErrorCode::kCorrupt,
             base::str_cat("the object of item ", item.info.id, " holds other tokens")};
   }
-  return engine.tiers().from_file(file, 0);
+  return file;
+}
+
+// What cannot be begun is left to who needs the item, and so is all KV where computing is faster.
+// Only active items: nobody may move their KV meanwhile.
+Context::Arriving Context::begin_reading(Engine& engine, std::span<Item* const> items) {
+  Arriving arriving;
+  std::vector<std::shared_ptr<const kv_store::KVFile>> files;
+  const bool waits = engine.chunks().windowed() || !options_.fetch ||
+                     engine.tiers().pace().measured().computing_is_faster();
+  for (Item* const item : items) {
+    if (waits || item->device != nullptr || item->host != nullptr || !item->info.saved) {
+      continue;
+    }
+    if (auto file = open_kv(*item); file.ok()) {
+      files.push_back(std::make_shared<const kv_store::KVFile>(std::move(file).value()));
+      arriving.items.push_back(item);
+    }
+  }
+  if (files.empty()) {
+    return arriving;
+  }
+  const std::vector<HeldRef> kv = engine.tiers().from_files(files, arriving.loads);
+  for (std::size_t i = 0; i < kv.size(); ++i) {
+    arriving.items[i]->device = kv[i];
+  }
+  std::erase_if(arriving.items, [](const Item* item) { return item->device == nullptr; });
+  return arriving;
+}
+
+bool Context::end_reading(const Arriving& arriving) {
+  bool all_right = true;
+  for (Item* const item : arriving.items) {
+    const HeldRef kv = item->device;
+    const bool right = kv != nullptr && std::ranges::all_of(arriving.loads, [&](const auto& load) {
+                         return load->outcome(kv->blocks).ok();
+                       });
+    if (!right) {
+      item->device = nullptr;
+      item->info.saved = false;
+    }
+    all_right = all_right && right;
+  }
+  return all_right;
 }
 
 // An item that an earlier process has saved, by id, the beginning of it, or name.

@@ -225,7 +225,7 @@ Status Engine::launch(RunningStep& step, base::Stopwatch& watch) {
   const std::vector<Arrivals::LoadRef> awaited = awaited_loads(step.runs);
   const std::function<void(int)> before_layer = [&awaited](int layer) {
     for (const Arrivals::LoadRef& load : awaited) {
-      [[maybe_unused]] const Status seen_at_the_end = load->wait(layer);
+      load->wait(layer);  // how it ends is seen behind the step
     }
   };
   if (!awaited.empty()) {

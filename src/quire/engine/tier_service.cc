@@ -343,6 +343,59 @@ Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, in
   return id;
 }
 
+Result<kv::SegmentId> TierService::add_to(JointRead& read,
+                                          std::shared_ptr<const kv_store::KVFile> file, int run) {
+  QUIRE_TRY(auto tokens, tokens_of_run(*file, run));
+  const std::int64_t count = std::ssize(tokens);
+  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens)));
+  const auto alias = ledger().derive(id, {});
+  if (!alias.ok()) {
+    ledger().drop_segment(id);
+    return alias.error();
+  }
+  read.held.push_back(keep(*alias));
+  read.parts.push_back(
+      {.file = std::move(file), .part = {.run = run, .to = read.held.back()->blocks}});
+  read.tokens += count;
+  return id;
+}
+
+void TierService::start(JointRead read, std::function<void(Arrivals::Load&)> done) {
+  if (read.parts.empty()) {
+    return;
+  }
+  arrivals_.start(std::move(read.parts),
+                  [this, held = std::move(read.held), tokens = read.tokens, done = std::move(done)](
+                      Arrivals::Load& load, double seconds) {
+                    if (load.outcome().ok()) {
+                      pace_.note_read(tokens, seconds);
+                    }
+                    done(load);
+                  });
+}
+
+std::vector<HeldRef> TierService::from_files(
+    std::span<const std::shared_ptr<const kv_store::KVFile>> files, Loads& loads) {
+  JointRead read;
+  std::vector<HeldRef> arriving;
+  for (const auto& file : files) {
+    const auto begun = engine_.ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+      QUIRE_TRY(const kv::SegmentId segment, add_to(read, file, 0));
+      return keep(segment);
+    });
+    arriving.push_back(begun.ok() ? *begun : nullptr);
+  }
+  [[maybe_unused]] const Status closed = engine_.call([&] {
+    start(std::move(read), [](Arrivals::Load&) {});
+    for (const HeldRef& segment : arriving) {
+      if (segment != nullptr) {
+        std::ranges::move(arrivals_.filling(segment->blocks), std::back_inserter(loads));
+      }
+    }
+  });
+  return arriving;
+}
+
 Result<TierService::Described> TierService::describe(const StateRef& state) {
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
   QUIRE_TRY(const Runs runs,
@@ -391,13 +444,12 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
 }
 
 Status TierService::await_arrival(std::span<const BlockId> blocks) {
-  using Loads = std::vector<Arrivals::LoadRef>;
   QUIRE_TRY(const Loads loads, engine_.ask<Loads>([&]() -> Result<Loads> {
     QUIRE_TRY_STATUS(arrivals_.check(blocks));
     return arrivals_.filling(blocks);
   }));
   for (const Arrivals::LoadRef& load : loads) {
-    QUIRE_TRY_STATUS(load->wait());
+    QUIRE_TRY_STATUS(load->outcome(blocks));
   }
   return {};
 }
@@ -537,16 +589,16 @@ Result<StateRef> TierService::restore_in_background(Restored& restored, const Op
   return engine_.ask<StateRef>([&] {
     ledger().advance_unpublished(restored.sequence, restored.missing);
     const SeqId state = ledger().fork(restored.sequence);
-    const auto done = [this, sequence = restored.sequence,
-                       held = std::move(restored.before)](const Status& status) {
+    const auto done = [this, sequence = restored.sequence, held = std::move(restored.before)](
+                          Arrivals::Load& load, double) {
       const bool last_is_right = arrivals_.check(ledger().runs(sequence).back().blocks).ok();
-      if (status.ok() && last_is_right) {  // the last block was a load of its own
+      if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
         ledger().publish(sequence);
       }
       ledger().close(sequence);
     };
     if (!last.empty()) {
-      arrivals_.start(std::move(last), [](const Status&) {});
+      arrivals_.start(std::move(last), [](Arrivals::Load&, double) {});
     }
     arrivals_.start(std::move(others), done);
     return engine_.sequences().adopt(state, restored.sampled, restored.grade, restored.salt);

@@ -129,6 +129,24 @@ class TierService {
   [[nodiscard]] HeldRef keep(kv::SegmentId id);
   [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run);
 
+  // The first runs of files, read together in the background; null where there was no room. Their
+  // KV can be used at once by requests, and by all others when the loads have ended.
+  using Loads = std::vector<Arrivals::LoadRef>;
+  [[nodiscard]] std::vector<HeldRef> from_files(
+      std::span<const std::shared_ptr<const kv_store::KVFile>> files, Loads& loads);
+
+  // What is read together in the background (Arrivals), into segments that can be used at once.
+  struct JointRead {
+    std::vector<kv_store::KVFilePart> parts;
+    std::vector<HeldRef> held;  // until all is read, whoever drops the segments
+    std::int64_t tokens = 0;
+  };
+  // Engine thread. As read_segment, with nothing read yet. What was added must be started.
+  [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
+                                             std::shared_ptr<const kv_store::KVFile> file, int run);
+  // Engine thread, and so is `done`.
+  void start(JointRead read, std::function<void(Arrivals::Load&)> done);
+
   // Gives up a segment whose owner has gone. Any thread, the engine's too; does not wait.
   void release(kv::SegmentId segment);
 
