@@ -301,7 +301,7 @@ void bench_restart(const std::string& model, std::size_t tokens,
     return seconds_of(
         [&] { must(llm.generate_from_chunks(spec, {.temperature = 0, .max_tokens = 1})); });
   };
-  CompositionSpec spec;
+  CompositionSpec spec{.without_system = true};
   {
     ChunkedLLM llm = open();
     for (std::size_t i = 0; i * kChunkTokens < tokens; ++i) {

@@ -240,7 +240,8 @@ Result<std::string> ChunkService::last_system() {
 
 Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::VariantKey& key,
                                          Behind* behind) {
-  QUIRE_TRY(kv_store::KVFile file, store_->open_kv(chunk.id, object_of(chunk, key)));
+  QUIRE_TRY(kv_store::KVFile file, store_->open_kv(object_of(chunk, key)));
+  note_use(chunk.id);
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};

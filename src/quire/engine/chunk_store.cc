@@ -265,9 +265,8 @@ std::vector<kv::Chunk> ChunkStore::list() {
   return chunks;
 }
 
-Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& id, const std::string& object) {
+Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& object) {
   const std::lock_guard lock(mutex_);
-  [[maybe_unused]] const Status touched = store_.touch(id, tenant_);
   return store_.open_object(object);
 }
 

@@ -52,7 +52,7 @@ class ChunkStore {
   [[nodiscard]] std::string why_not_found(const std::string& id, const tensor::KVGeometry& here);
   [[nodiscard]] std::vector<kv::Chunk> list();
   // KV of a chunk, if it has some of this name. The caller compares the tokens.
-  [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& id, const std::string& object);
+  [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& object);
   [[nodiscard]] bool has_kv(const std::string& id, const std::string& object);
   // Whether it was there. `wipe`: its bytes become zeros first.
   [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe = false);
