@@ -20,7 +20,6 @@
 #include "quire/result.h"
 
 namespace quire::cli {
-
 namespace {
 
 constexpr double kBlendShare = 0.15;  // of mode blend where none is given, as in Python

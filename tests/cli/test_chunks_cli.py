@@ -277,6 +277,23 @@ class StoreTest(unittest.TestCase):
             self.assertEqual((output["text"], output["usage"]["cached_tokens"]), (" a goose.", 25))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 3)
 
+    def test_chunks_of_earlier_processes_are_anchors_and_stand_where_they_are_told(self):
+        self.add_cards()
+        self.quire("chunk", "add", MODEL, "You are a clerk.", "--type", "system_prompt", "--name", "clerk")
+        described = [json.loads(self.quire("chunk", "add", MODEL, "--token-ids", "4,300,301", "--type", "context", "--format", "json", *anchor))
+                     for anchor in ((), ("--anchor", "keeper"), ("--no-anchor",))]
+        keeper, clerk = (json.loads(self.quire("chunk", "show", MODEL, name, "--format", "json"))["chunk_id"] for name in ("keeper", "clerk"))
+        self.assertEqual([(chunk["anchor"], chunk["token_count"]) for chunk in described], [(clerk, 3), (keeper, 3), (None, 3)])
+        before = self.quire("chunk", "list", MODEL)
+        asked = ("run", MODEL, "Which animal does Ada keep?", "--chunk", "keeper", "--chunk", "ada", "--temperature", "0")
+        for how in (("--positions", "0,16,25"), ("--positions", "0,40,60"), ("--mode", "blend", "--recompute", "16,17"),
+                    ("--computed-in-place",)):
+            self.assertEqual(self.quire(*asked, *how), " a goose.\n", how)
+        for how in (("--positions", "0,16"), ("--positions", ""), ("--mode", "blend", "--recompute", ""), ("--bos-sink",),
+                    ("--mode", "blend", "--selector-seed", "")):
+            self.assertIn(how[0 if how[0] != "--mode" else 2], self.quire(*asked, *how, code=2))
+        self.assertEqual(self.quire("chunk", "list", MODEL), before)
+
     def test_run_with_chunks_refuses_what_means_nothing(self):
         self.add_cards()
         self.assertIn("query", self.quire("run", MODEL, "--chunk", "keeper", "--chunk", "ada", code=1))
