@@ -117,11 +117,11 @@ Result<Prompt> content_of(const AddOptions& options) {
   if (!options.token_ids.empty()) {
     return Prompt(options.token_ids);
   }
-  if (options.text) {
-    return Prompt(*options.text);
+  if (options.file) {
+    QUIRE_TRY(std::string text, read_text(*options.file));
+    return Prompt(std::move(text));
   }
-  QUIRE_TRY(std::string text, read_text(*options.file));
-  return Prompt(std::move(text));
+  return Prompt(options.text.value_or(""));
 }
 
 // Id of the system chunk that --anchor names, "" for --no-anchor.
@@ -134,12 +134,13 @@ Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
     return {ErrorCode::kInvalidArgument, std::string(options.anchor ? "--anchor" : "--no-anchor") +
                                              " belongs to --type context; leave it out"};
   }
-  if (options.no_anchor) {
+  if (!options.anchor) {
     return std::optional<std::string>("");
   }
-  QUIRE_TRY(const ChunkInfo anchor, find_chunk(session.llm, *options.anchor));
+  const std::string& name = *options.anchor;
+  QUIRE_TRY(const ChunkInfo anchor, find_chunk(session.llm, name));
   if (anchor.type != ChunkType::kSystemPrompt) {
-    return {ErrorCode::kInvalidArgument, "--anchor names \"" + *options.anchor + "\", a " +
+    return {ErrorCode::kInvalidArgument, "--anchor names \"" + name + "\", a " +
                                              chunk_type_name(anchor.type) +
                                              " chunk; give a system_prompt chunk, or --no-anchor"};
   }

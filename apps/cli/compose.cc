@@ -10,7 +10,6 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -25,7 +24,7 @@ namespace {
 constexpr double kBlendShare = 0.15;  // of mode blend where none is given, as in Python
 
 // "0,16,40": whole numbers, 0 or more, all of `text`; nullopt for anything else.
-std::optional<std::vector<std::int32_t>> parse_list(std::string_view text) {
+std::optional<std::vector<std::int32_t>> parse_list(const std::string& text) {
   std::vector<std::int32_t> numbers;
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -45,7 +44,7 @@ std::optional<std::vector<std::int32_t>> parse_list(std::string_view text) {
 }
 
 // All of `text`, a share; nullopt for anything else.
-std::optional<double> parse_share(std::string_view text) {
+std::optional<double> parse_share(const std::string& text) {
   double share = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, share);
