@@ -7,9 +7,10 @@
 //   reuse_accuracy models/cardfile/model contexts.jsonl QUESTIONS curve
 //
 // QUESTIONS: so many of each context, the first ones; 0 (all) by default. MODE: the rows whose name
-// contains it. Rows "in place" are defined as in the trainer's table: every context computed where
-// it stands. The default computes it once, right behind the system chunk, for all orders
-// (docs/adr/0008). An answer counts when it is the greedy one.
+// contains it; also every selector at shares of 0.05, 0.15, 0.30 and 0.60, such as "random 0.60, in
+// place", which are no rows by default. Rows "in place" are defined as in the trainer's table:
+// every context computed where it stands. The default computes it once, right behind the system
+// chunk, for all orders (docs/adr/0008). An answer counts when it is the greedy one.
 //
 // "curve": every selector by its share, and how far the distribution of the answer's first token is
 // from that of mode exact: the mean KL divergence KL(exact, mode) in nats, and how often both have
@@ -55,7 +56,8 @@ CompositionSpec in_place(CompositionSpec spec) {
   return spec;
 }
 
-std::vector<Mode> all_modes() {
+// Rows by default.
+std::vector<Mode> usual_modes() {
   return {
       {"exact", {.mode = ReuseMode::kExact}},
       {"anchored, in place", {.computed_in_place = true}},
@@ -77,15 +79,17 @@ std::vector<Mode> all_modes() {
   };
 }
 
+constexpr std::pair<const char*, Selector> kSelectors[] = {
+    {"query_attn", Selector::kQueryAttention},
+    {"value_dev", Selector::kValueDeviation},
+    {"random", Selector::kRandom},
+    {"first_k", Selector::kFirst}};
+
 std::vector<Mode> curve_modes() {
   std::vector<Mode> modes = {{"exact", {.mode = ReuseMode::kExact}},
                              {"anchored", {}},
                              {"independent", {.mode = ReuseMode::kIndependent}}};
-  const std::pair<const char*, Selector> selectors[] = {{"query_attn", Selector::kQueryAttention},
-                                                        {"value_dev", Selector::kValueDeviation},
-                                                        {"random", Selector::kRandom},
-                                                        {"first_k", Selector::kFirst}};
-  for (const auto& [name, selector] : selectors) {
+  for (const auto& [name, selector] : kSelectors) {
     for (const char* share : {"0.05", "0.15", "0.30", "0.60", "1.00"}) {
       modes.push_back({std::string(name) + " " + share, blend(selector, std::stod(share))});
     }
@@ -93,16 +97,34 @@ std::vector<Mode> curve_modes() {
   return modes;
 }
 
-// Those whose name contains one of `wanted`; all without any.
-std::vector<Mode> chosen_modes(const std::vector<std::string>& wanted) {
-  std::vector<Mode> modes = all_modes();
-  if (!wanted.empty()) {
-    std::erase_if(modes, [&](const Mode& mode) {
-      return std::none_of(wanted.begin(), wanted.end(), [&](const std::string& part) {
-        return mode.name.find(part) != std::string::npos;
-      });
-    });
+// The usual ones, and every selector by its share, each once.
+std::vector<Mode> all_modes() {
+  std::vector<Mode> modes = usual_modes();
+  const auto add = [&modes](Mode mode) {
+    if (std::ranges::find(modes, mode.name, &Mode::name) == modes.end()) {
+      modes.push_back(std::move(mode));
+    }
+  };
+  for (const auto& [name, selector] : kSelectors) {
+    for (const char* share : {"0.05", "0.15", "0.30", "0.60"}) {
+      const std::string row = std::string(name) + " " + share;
+      add({row, blend(selector, std::stod(share))});
+      add({row + ", in place", in_place(blend(selector, std::stod(share)))});
+    }
   }
+  return modes;
+}
+
+// Those whose name contains one of `wanted`; the usual ones without any.
+std::vector<Mode> chosen_modes(const std::vector<std::string>& wanted) {
+  if (wanted.empty()) {
+    return usual_modes();
+  }
+  std::vector<Mode> modes = all_modes();
+  std::erase_if(modes, [&](const Mode& mode) {
+    return std::ranges::none_of(
+        wanted, [&](const std::string& part) { return mode.name.find(part) != std::string::npos; });
+  });
   return modes;
 }
 
@@ -259,6 +281,11 @@ int main(int argc, char** argv) {
   const Asking asking = {.most = asked > 0 ? asked : std::numeric_limits<std::size_t>::max(),
                          .modes = curve ? curve_modes() : chosen_modes(wanted),
                          .distances = curve};
+  if (asking.modes.empty()) {
+    std::fprintf(stderr, "error: no row has \"%s\" in its name; without MODE there are the usual\n",
+                 wanted.front().c_str());
+    return 2;
+  }
   ChunkedLLM llm = must(ChunkedLLM::open(argv[1], {.dtype = "float32"}));
   std::ifstream in(argv[2]);
   Table table;

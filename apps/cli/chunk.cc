@@ -22,6 +22,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire::cli {
 namespace {
@@ -98,15 +99,57 @@ std::shared_ptr<Options> options_of(CLI::App& command, Format format) {
 
 struct AddOptions {
   Format format = Format::kText;
-  std::optional<std::string> text, file, name;
+  std::optional<std::string> text, file, name, anchor;
+  std::vector<TokenId> token_ids;
   std::vector<std::string> metadata;  // KEY=VALUE
+  bool no_anchor = false;
   ChunkContent chunk;
 };
 
-Status add(ScriptSession& session, AddOptions& options) {
-  if (options.text.has_value() == options.file.has_value()) {
-    return {ErrorCode::kInvalidArgument, "give either TEXT or --file"};
+// Text, what stands in a file, or token ids.
+Result<Prompt> content_of(const AddOptions& options) {
+  const int given = static_cast<int>(options.text.has_value()) +
+                    static_cast<int>(options.file.has_value()) +
+                    static_cast<int>(!options.token_ids.empty());
+  if (given != 1) {
+    return {ErrorCode::kInvalidArgument, "give one of TEXT, --file and --token-ids"};
   }
+  if (!options.token_ids.empty()) {
+    return Prompt(options.token_ids);
+  }
+  if (options.file) {
+    QUIRE_TRY(std::string text, read_text(*options.file));
+    return Prompt(std::move(text));
+  }
+  return Prompt(options.text.value_or(""));
+}
+
+// Id of the system chunk that --anchor names, "" for --no-anchor.
+Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
+                                             const AddOptions& options) {
+  if (!options.anchor && !options.no_anchor) {
+    return std::optional<std::string>();
+  }
+  if (options.chunk.type != ChunkType::kContext) {
+    return {ErrorCode::kInvalidArgument, std::string(options.anchor ? "--anchor" : "--no-anchor") +
+                                             " belongs to --type context; leave it out"};
+  }
+  if (!options.anchor) {
+    return std::optional<std::string>("");
+  }
+  const std::string& name = *options.anchor;
+  QUIRE_TRY(const ChunkInfo anchor, find_chunk(session.llm, name));
+  if (anchor.type != ChunkType::kSystemPrompt) {
+    return {ErrorCode::kInvalidArgument, "--anchor names \"" + name + "\", a " +
+                                             chunk_type_name(anchor.type) +
+                                             " chunk; give a system_prompt chunk, or --no-anchor"};
+  }
+  return std::optional(anchor.chunk_id);
+}
+
+Status add(ScriptSession& session, AddOptions& options) {
+  QUIRE_TRY(options.chunk.content, content_of(options));
+  QUIRE_TRY(options.chunk.options.anchor, anchor_of(session, options));
   json::object metadata;
   for (const std::string& pair : options.metadata) {
     const std::size_t equals = pair.find('=');
@@ -123,11 +166,6 @@ Status add(ScriptSession& session, AddOptions& options) {
     metadata["name"] = *options.name;
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
-  if (options.text) {
-    options.chunk.content = *options.text;
-  } else {
-    QUIRE_TRY(options.chunk.content, read_text(*options.file));
-  }
   QUIRE_TRY(const std::string id, session.llm.register_chunk(options.chunk));
   if (session.adds_to_store) {
     QUIRE_TRY_STATUS(session.llm.flush_store());
@@ -137,12 +175,22 @@ Status add(ScriptSession& session, AddOptions& options) {
 }
 
 void declare_add(CLI::App& app, Format format, ScriptAction& action) {
-  CLI::App* command = app.add_subcommand("add", "Register a text and compute its KV");
+  CLI::App* command =
+      app.add_subcommand("add", "Register a text or token ids and compute their KV");
   auto options = options_of<AddOptions>(*command, format);
   command->add_option("TEXT", options->text, "the chunk's text");
   command->add_option("--file", options->file, "file with the text, - for stdin");
+  command
+      ->add_option("--token-ids", options->token_ids,
+                   "ids instead of text, as 1,15,7; no template is put around them")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   ChunkContent& chunk = options->chunk;
   add_type(*command, [&chunk](ChunkType type) { chunk.type = type; })->required();
+  command->add_option("--anchor", options->anchor,
+                      "system chunk behind which a context is computed (the one added last)");
+  command->add_flag("--no-anchor", options->no_anchor, "compute the context behind nothing")
+      ->excludes("--anchor");
   command->add_option("--name", options->name, "to call the chunk by");
   command->add_option("--metadata", options->metadata, "KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
@@ -242,19 +290,26 @@ struct RunOptions {
 };
 
 Status compose(ScriptSession& session, const RunOptions& options) {
-  QUIRE_TRY(const CompositionSpec spec, resolve(session.llm, options.composing));
-  QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(spec));
+  QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing));
+  QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(composed.spec));
   return show(describe(info), options.format);
 }
 
 Status run(ScriptSession& session, const RunOptions& options) {
   QUIRE_TRY_STATUS(options.sampling.validate());
-  QUIRE_TRY(const CompositionSpec spec, resolve(session.llm, options.composing));
-  QUIRE_TRY(Stream stream, session.llm.stream_from_chunks(spec, options.sampling));
+  QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing));
+  auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
+  if (!stream.ok()) {
+    if (composed.adds_query) {  // what is refused leaves nothing
+      QUIRE_TRY([[maybe_unused]] const bool deleted,
+                session.llm.delete_chunk(composed.spec.query_chunk_id));
+    }
+    return stream.error();
+  }
   session.interrupts.arm();
   const bool streaming = options.format == Format::kText;
   const auto generation =
-      follow(session.llm.llm(), std::move(stream), session.interrupts,
+      follow(session.llm.llm(), std::move(stream).value(), session.interrupts,
              [streaming](std::string_view delta) { return streaming ? print(delta) : Status(); });
   session.interrupts.disarm();
   QUIRE_TRY(const Generation done, generation);

@@ -1,9 +1,17 @@
 #include "compose.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "options.h"
@@ -11,56 +19,203 @@
 #include "quire/result.h"
 
 namespace quire::cli {
+namespace {
+
+constexpr double kBlendShare = 0.15;  // of mode blend where none is given, as in Python
+
+// "0,16,40": whole numbers, 0 or more, all of `text`; nullopt for anything else.
+std::optional<std::vector<std::int32_t>> parse_list(const std::string& text) {
+  std::vector<std::int32_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    const auto [stop, error] = std::from_chars(at, end, numbers.emplace_back());
+    if (error != std::errc() || numbers.back() < 0) {
+      return std::nullopt;
+    }
+    if (stop == end) {
+      return numbers;
+    }
+    if (*stop != ',') {
+      return std::nullopt;
+    }
+    at = stop + 1;
+  }
+}
+
+// All of `text`, a share; nullopt for anything else.
+std::optional<double> parse_share(const std::string& text) {
+  double share = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, share);
+  const bool fits = error == std::errc() && stop == end && share >= 0 && share <= 1;
+  return fits ? std::optional(share) : std::nullopt;
+}
+
+void require(bool holds, const char* option, const std::string& otherwise) {
+  if (!holds) {
+    throw CLI::ValidationError(option, otherwise);
+  }
+}
+
+// Options of a composition by what they need; values are set in the order in which the options are
+// added, so that each finds what it depends on.
+class Composing {
+ public:
+  Composing(CLI::App& command, CompositionSpec& spec) : command_(command), spec_(spec) {}
+
+  void add_all() {
+    add_modes("--mode", "what contexts have seen (anchored)",
+              {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend},
+              [&spec = spec_](ReuseMode mode) { spec.mode = mode; });
+    add_places();
+    grouped(command_.add_flag("--without-system", spec_.without_system,
+                              "compose without a system chunk"));
+    add_flag("--bos-sink", "independent: contexts have seen a BOS token too", [&spec = spec_] {
+      require(spec.mode == ReuseMode::kIndependent, "--bos-sink", "belongs to --mode independent");
+      spec.bos_sink = true;
+    });
+    add_blend();
+    add_flag("--computed-in-place", "anchored: contexts are computed where they stand",
+             [&spec = spec_] {
+               const bool blends = spec.mode == ReuseMode::kBlend;
+               require((blends ? spec.blend.base : spec.mode) == ReuseMode::kAnchored,
+                       "--computed-in-place", "belongs to --mode anchored, or blend on that base");
+               spec.computed_in_place = true;
+             });
+  }
+
+ private:
+  static CLI::Option* grouped(CLI::Option* option) { return option->group(kComposingGroup); }
+
+  void add_modes(const char* option, const char* help, std::initializer_list<ReuseMode> modes,
+                 const std::function<void(ReuseMode)>& set) {
+    grouped(add_named<ReuseMode>(command_, option, &reuse_mode_name, modes, set, help));
+  }
+
+  void add_flag(const char* option, const char* help, const std::function<void()>& set) {
+    grouped(command_.add_flag_callback(option, set, help));
+  }
+
+  void add_text(const char* option, const char* value, const char* help,
+                const std::function<void(const std::string&)>& set) {
+    grouped(command_.add_option_function<std::string>(option, set, help)->option_text(value));
+  }
+
+  static void check_moves(const CompositionSpec& spec, const char* option) {
+    const bool in_line = spec.mode == ReuseMode::kExact || spec.mode == ReuseMode::kBlend;
+    require(!in_line || spec.positions == Positions::kConcat, option,
+            std::string("--mode ") + reuse_mode_name(spec.mode) +
+                " is defined for concat only; choose --mode anchored or independent");
+  }
+
+  static void set_positions(CompositionSpec& spec, const std::string& text) {
+    if (text == "parallel") {
+      spec.positions = Positions::kParallel;
+    } else if (text != "concat") {
+      auto starts = parse_list(text);
+      require(
+          starts.has_value(), "--positions",
+          "want concat, parallel, or the start of each segment as 0,16,40, got \"" + text + '"');
+      spec.positions = Positions::kFixed;
+      spec.fixed = std::move(*starts);  // NOLINT(bugprone-unchecked-optional-access): required
+    }
+    check_moves(spec, "--positions");
+  }
+
+  void add_places() {
+    add_text("--positions", "concat|parallel|START,...",
+             "where segments stand: one after the other (concat), all contexts where the system "
+             "chunk ends, or the start of each, system and query included",
+             [&spec = spec_](const std::string& text) { set_positions(spec, text); });
+    add_flag("--parallel", "short for --positions parallel", [&spec = spec_] {
+      spec.positions = Positions::kParallel;
+      check_moves(spec, "--parallel");
+    });
+    command_.get_option("--parallel")->excludes("--positions");
+  }
+
+  static void blend_only(const CompositionSpec& spec, const char* option) {
+    require(spec.mode == ReuseMode::kBlend, option, "belongs to --mode blend");
+  }
+
+  static void set_recomputed(Blend& blend, bool selects, const std::string& text) {
+    const bool listed = blend.selector == Selector::kExplicit || text.find(',') != text.npos;
+    if (!listed) {
+      const auto share = parse_share(text);
+      require(share.has_value(), "--recompute",
+              "want a share from 0 to 1, or indices of tokens as 12,13,40, got \"" + text + '"');
+      blend.share = share.value_or(0);
+      return;
+    }
+    require(!selects || blend.selector == Selector::kExplicit, "--recompute",
+            std::string("lists tokens; --selector ") + selector_name(blend.selector) +
+                " would choose others: leave it out, or give a share");
+    auto tokens = parse_list(text);
+    require(tokens.has_value(), "--recompute",
+            "want indices of tokens as 12,13,40, got \"" + text + '"');
+    blend.selector = Selector::kExplicit;
+    blend.tokens = std::move(*tokens);  // NOLINT(bugprone-unchecked-optional-access): required
+  }
+
+  void add_blend() {
+    spec_.blend.share = kBlendShare;
+    const auto given = [&command = command_](const char* option) {
+      return command.get_option(option)->count() > 0;
+    };
+    grouped(add_named<Selector>(
+        command_, "--selector", &selector_name,
+        {Selector::kQueryAttention, Selector::kValueDeviation, Selector::kFirst, Selector::kRandom,
+         Selector::kAll, Selector::kNone, Selector::kExplicit},
+        [&spec = spec_, given](Selector selector) {
+          blend_only(spec, "--selector");
+          require(selector != Selector::kExplicit || given("--recompute"), "--selector",
+                  "explicit wants --recompute with indices of tokens as 12,13,40");
+          spec.blend.selector = selector;
+        },
+        "blend: which tokens (query_attn)"));
+    add_text("--recompute", "SHARE|INDEX,...",
+             "blend: share of the context tokens (0.15), or tokens by their index in the "
+             "composition, which is --selector explicit",
+             [&spec = spec_, given](const std::string& text) {
+               blend_only(spec, "--recompute");
+               set_recomputed(spec.blend, given("--selector"), text);
+             });
+    grouped(command_
+                .add_option_function<std::uint64_t>(
+                    "--selector-seed",
+                    [&spec = spec_](std::uint64_t seed) {
+                      blend_only(spec, "--selector-seed");
+                      spec.blend.seed = seed;
+                    },
+                    "blend: of --selector random (0)")
+                ->check(refuse_seed));
+    add_modes("--base", "blend: mode of the other tokens (anchored)",
+              {ReuseMode::kAnchored, ReuseMode::kIndependent}, [&spec = spec_](ReuseMode base) {
+                blend_only(spec, "--base");
+                spec.blend.base = base;
+              });
+  }
+
+  CLI::App& command_;
+  CompositionSpec& spec_;
+};
+
+// As the library says it, but before the query's text becomes a chunk.
+Status check_starts(const ComposeOptions& options) {
+  const std::size_t segments = options.chunks.size() + (options.query ? 1 : 0);
+  if (options.spec.positions != Positions::kFixed || options.spec.fixed.size() == segments) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          "--positions has " + std::to_string(options.spec.fixed.size()) + " starts for " +
+              std::to_string(segments) + " segments; give one for each, system and query included"};
+}
+
+}  // namespace
 
 void add_composing_options(CLI::App& command, CompositionSpec& spec) {
-  const std::string group = kComposingGroup;
-  add_named<ReuseMode>(
-      command, "--mode", &reuse_mode_name,
-      {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend},
-      [&spec](ReuseMode mode) { spec.mode = mode; }, "what contexts have seen (anchored)")
-      ->group(group);
-  command
-      .add_flag_callback(
-          "--parallel", [&spec] { spec.positions = Positions::kParallel; },
-          "all contexts start where the system chunk ends")
-      ->group(group);
-  command.add_flag("--without-system", spec.without_system, "compose without a system chunk")
-      ->group(group);
-  command.add_flag("--bos-sink", spec.bos_sink, "independent contexts have seen a BOS token too")
-      ->group(group);
-  // Values are set in the order in which options are added, so the mode is known by now.
-  const auto blend_only = [&spec](const char* option) {
-    if (spec.mode != ReuseMode::kBlend) {
-      throw CLI::ValidationError(option, "belongs to --mode blend");
-    }
-  };
-  command
-      .add_option_function<double>(
-          "--recompute",
-          [&spec, blend_only](double share) {
-            blend_only("--recompute");
-            spec.blend.share = share;
-          },
-          "blend: share of the context tokens")
-      ->group(group);
-  add_named<Selector>(
-      command, "--selector", &selector_name,
-      {Selector::kQueryAttention, Selector::kValueDeviation, Selector::kFirst, Selector::kRandom,
-       Selector::kAll, Selector::kNone},
-      [&spec, blend_only](Selector selector) {
-        blend_only("--selector");
-        spec.blend.selector = selector;
-      },
-      "blend: which tokens")
-      ->group(group);
-  add_named<ReuseMode>(
-      command, "--base", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kIndependent},
-      [&spec, blend_only](ReuseMode base) {
-        blend_only("--base");
-        spec.blend.base = base;
-      },
-      "blend: mode of the other tokens")
-      ->group(group);
+  Composing(command, spec).add_all();
 }
 
 CLI::Option* add_chunk_option(CLI::App& command, std::vector<std::string>& chunks) {
@@ -102,7 +257,8 @@ Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference
                                            " chunks; give more of the id"};
 }
 
-Result<CompositionSpec> resolve(ChunkedLLM& llm, const ComposeOptions& options) {
+Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options) {
+  QUIRE_TRY_STATUS(check_starts(options));
   CompositionSpec spec = options.spec;
   for (const std::string& reference : options.chunks) {
     QUIRE_TRY(const ChunkInfo chunk, find_chunk(llm, reference));
@@ -134,11 +290,15 @@ Result<CompositionSpec> resolve(ChunkedLLM& llm, const ComposeOptions& options) 
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; name one, or give --without-system"};
   }
+  bool adds_query = false;
   if (options.query) {
+    QUIRE_TRY(const auto before, llm.list_chunks(ChunkType::kQuery));
     QUIRE_TRY(spec.query_chunk_id,
               llm.register_chunk({.content = *options.query, .type = ChunkType::kQuery}));
+    adds_query =
+        std::ranges::find(before, spec.query_chunk_id, &ChunkInfo::chunk_id) == before.end();
   }
-  return spec;
+  return Resolved{.spec = std::move(spec), .adds_query = adds_query};
 }
 
 }  // namespace quire::cli

@@ -31,8 +31,12 @@ CLI::Option* add_chunk_option(CLI::App& command, std::vector<std::string>& chunk
 // "" if it has none.
 [[nodiscard]] std::string name_of(const ChunkInfo& chunk);
 
+struct Resolved {
+  CompositionSpec spec;
+  bool adds_query = false;  // the query's text became a chunk that was not there
+};
 // `options.spec` with each chunk where its kind belongs; contexts keep their order. The query's
 // text becomes a chunk.
-[[nodiscard]] Result<CompositionSpec> resolve(ChunkedLLM& llm, const ComposeOptions& options);
+[[nodiscard]] Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options);
 
 }  // namespace quire::cli

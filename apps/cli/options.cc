@@ -112,6 +112,13 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt) {
       ->group("Engine");
 }
 
+std::string refuse_seed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const bool fits = std::from_chars(text.data(), end, seed) == std::from_chars_result{end, {}};
+  return fits ? std::string() : "want a number from 0 to 2^64 - 1, got \"" + text + '"';
+}
+
 void add_sampling_options(CLI::App& command, SamplingParams& params) {
   const std::string group = "Sampling";
   const auto add = [&](const char* name, auto& field, const char* text) {
@@ -127,13 +134,7 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
   add("--presence-penalty", params.presence_penalty, "of tokens in the output");
   add("--frequency-penalty", params.frequency_penalty, "of tokens in the output, per occurrence");
   command.add_option("--seed", params.seed, "makes the answer repeatable")
-      ->check([](const std::string& text) {
-        std::uint64_t seed = 0;  // CLI11 would cut what does not fit
-        const char* end = text.data() + text.size();
-        const bool fits =
-            std::from_chars(text.data(), end, seed) == std::from_chars_result{end, {}};
-        return fits ? std::string() : "want a number from 0 to 2^64 - 1, got \"" + text + '"';
-      })
+      ->check(refuse_seed)
       ->group(group);
   add("--logprobs", params.logprobs, "report the K likeliest tokens of each step (json)");
   command.add_option("--stop", params.stop, "text that ends the output; may be repeated")

@@ -48,6 +48,9 @@ void add_engine_options(CLI::App& command, LLMOptions& options);
 // --salt: whose KV a command sees, of chunks, items and cached prefixes.
 CLI::Option* add_salt(CLI::App& command, std::string& salt);
 
+// Why `text` is no seed, "" if it is one; CLI11 would cut what does not fit.
+[[nodiscard]] std::string refuse_seed(const std::string& text);
+
 // One option for each field of SamplingParams.
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 

@@ -231,6 +231,10 @@ constexpr Command kCommands[] = {
     {"infer", "[TEXT]", "an answer behind all active items",
      "TEXT becomes a question, as a line without a slash; without it the assistant just goes on.\n",
      infer},
+    {"query", "TEXT", "a question, as a line without a slash; it may begin with one here",
+     "The question is asked at once and becomes an item of kind user, its answer one of kind\n"
+     "output: a query is not prepared beforehand, only what stands before it (/add, /compose).\n",
+     infer},
     {"conversation", "", "the questions and answers that are switched on", "", conversation},
     {"new", "", "a new conversation: questions and answers so far are switched off", "",
      new_conversation},

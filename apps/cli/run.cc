@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -112,16 +111,13 @@ Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interru
 // A question that is given as text does not stay in the store, unless it was there.
 Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& composing,
                                         const RunOptions& options, Interrupts& interrupts) {
-  QUIRE_TRY(const auto before, llm.list_chunks(ChunkType::kQuery));
-  QUIRE_TRY(const CompositionSpec spec, resolve(llm, composing));
-  const bool known =
-      std::ranges::find(before, spec.query_chunk_id, &ChunkInfo::chunk_id) != before.end();
-  auto stream = llm.stream_from_chunks(spec, options.sampling);
+  QUIRE_TRY(const Resolved composed, resolve(llm, composing));
+  auto stream = llm.stream_from_chunks(composed.spec, options.sampling);
   auto generation = stream.ok() ? follow_to_stdout(llm.llm(), std::move(stream).value(), interrupts,
                                                    options.format)
                                 : stream.error();
-  if (composing.query && !known) {
-    QUIRE_TRY([[maybe_unused]] const bool deleted, llm.delete_chunk(spec.query_chunk_id));
+  if (composed.adds_query) {
+    QUIRE_TRY([[maybe_unused]] const bool deleted, llm.delete_chunk(composed.spec.query_chunk_id));
   }
   return generation;
 }

@@ -42,8 +42,8 @@ struct LLMOptions {
   std::int32_t threads = 0;              // 0 = one per core
   std::uint64_t seed = 0;                // of requests that bring none
   bool prefix_cache = true;              // reuse the KV of shared prefixes
-  bool share_reads = true;  // a step reads KV that requests share once; false: once for
-                            // each, with the same results (to measure what it saves)
+  bool share_reads = true;  // what requests share is read for many at a time (performance.md,
+                            // Counters); false: for each, same results (to measure the gain)
   std::string store;        // a directory (docs/store-format.md) for what opening keeps; chunks and
                             // contexts name theirs
   bool cache_weights = false;  // keep packed weights in `store`: a second start maps them, without

@@ -86,6 +86,97 @@ class ScriptTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(json.loads(done.stdout.splitlines()[1])[0]["content_preview"], "Card 7. Ada trades in apples.")
 
+    def segments(self, how):
+        (plan,) = self.results(f"compose keeper ada lars trade {how}\n")
+        return plan, [part["position"] for part in plan["segments"]], [part["num_tokens"] for part in plan["segments"]]
+
+    def test_positions_are_those_that_were_asked_for(self):
+        _, concat, (system, ada, lars, _) = self.segments("")
+        self.assertEqual(concat, [0, system, system + ada, system + ada + lars])
+        self.assertEqual(self.segments("--positions concat")[1], concat)
+        for how in ("--parallel", "--positions parallel"):
+            self.assertEqual(self.segments(how)[1], [0, system, system, system + max(ada, lars)])
+        for mode in ("", "--mode independent", "--mode independent --bos-sink", "--computed-in-place"):
+            self.assertEqual(self.segments(f"--positions 0,100,40,200 {mode}")[1], [0, 100, 40, 200])
+
+    def test_contexts_that_have_seen_something_else_are_other_kv(self):
+        """A context that this way of composing would compute is not cached, though it is under its anchor."""
+        for how, cached in (("", True), ("--mode independent", False), ("--mode independent --bos-sink", False),
+                            ("--computed-in-place", False), ("--mode blend --base independent", False)):
+            plan, _, _ = self.segments(how)
+            self.assertEqual(plan["segments"][2]["cached"], cached, how)
+
+    def test_blend_computes_the_tokens_that_are_listed_again(self):
+        shares = {}
+        for how in ("--recompute 16,17,30", "--selector explicit --recompute 30", "--selector explicit --recompute 0,46", "",
+                    "--recompute 0.5", "--recompute 1", "--selector none", "--selector all",
+                    "--selector random --selector-seed 18446744073709551615"):
+            (output,) = self.results(f"run --chunk keeper --chunk ada --chunk lars --chunk trade --mode blend {how} --max-tokens 1\n")
+            shares[how] = round(23 * output["reuse"]["recompute_share"], 6)  # of 23 context tokens behind 16 of the system chunk
+        self.assertEqual(list(shares.values()), [3, 1, 0, 4, 12, 23, 0, 23, 4])
+
+    def test_the_seed_of_a_selector_chooses_other_tokens(self):
+        how = "run --chunk keeper --chunk ada --chunk lars --chunk trade --mode blend --selector random --temperature 0 --logprobs 5 "
+        outputs = self.results("".join(how + f"--recompute 0.5 --selector-seed {seed}\n" for seed in (0, 1, 0)))
+        first, other, again = ([output["reuse"]["sources"], output.get("logprobs")] for output in outputs)
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_a_chunk_may_be_given_as_token_ids(self):
+        text, same, alone = self.results("chunk show ada\nchunk add --type context --token-ids 4,300,301 --name ids\n"
+                                         "chunk add --type context --token-ids 4,300,301 --no-anchor\n")
+        self.assertEqual((same["token_count"], same["content_preview"]), (3, "<doc> haro"))
+        self.assertEqual((text["anchor"], same["anchor"], alone["anchor"]), (same["anchor"], text["anchor"], None))
+        self.assertNotEqual(same["chunk_id"], alone["chunk_id"])
+
+    def test_a_context_is_computed_behind_the_anchor_that_is_named(self):
+        second, last, named, none = self.results(
+            'chunk add --type system_prompt --name clerk "You are a clerk."\nchunk add --type context "Card 1. Ada."\n'
+            'chunk add --type context --anchor keeper "Card 1. Ada."\nchunk add --type context --no-anchor "Card 1. Ada."\n')
+        (rows,) = self.results("chunk list\n")
+        self.assertEqual([chunk["anchor"] for chunk in (last, named, none)], [second["chunk_id"], rows[0]["chunk_id"], None])
+
+    def test_bad_ways_to_compose_are_code_2_and_name_the_option_and_the_way_out(self):
+        for how, *naming in (
+                ("--positions 0,16", "--positions has 2 starts for 4 segments", "system and query included"),
+                ("--positions 0,-1,2,3", "--positions", "want concat, parallel, or the start of each segment", '"0,-1,2,3"'),
+                ("--positions 0,1,2,", "--positions", '"0,1,2,"'), ("--positions 0,1,2,4294967296", "4294967296"),
+                ("--positions behind", "--positions", '"behind"'),
+                ("--positions 0,1,2,3 --mode blend", "--positions", "concat only", "--mode anchored or independent"),
+                ("--parallel --mode exact", "--parallel", "concat only"), ("--parallel --positions concat", "excludes"),
+                ("--bos-sink", "--bos-sink", "--mode independent"), ("--bos-sink --mode blend", "--mode independent"),
+                ("--computed-in-place --mode exact", "--computed-in-place", "--mode anchored"),
+                ("--computed-in-place --mode blend --base independent", "--computed-in-place", "--mode anchored"),
+                ("--mode blend --selector explicit", "--selector", "--recompute with indices"),
+                ("--mode blend --selector explicit --recompute 0.3", "--recompute", "want indices", '"0.3"'),
+                ("--mode blend --selector random --recompute 1,2", "--recompute", "--selector random", "leave it out"),
+                ("--mode blend --recompute 1,-2", "--recompute", '"1,-2"'), ("--mode blend --recompute 1.5", "from 0 to 1", '"1.5"'),
+                ("--mode blend --recompute nan", "from 0 to 1"), ("--mode blend --recompute 16,47", "recompute", "47"),
+                ("--mode blend --selector-seed -1", "--selector-seed", '"-1"'),
+                ("--mode blend --selector-seed 18446744073709551616", "--selector-seed"), ("--selector-seed 1", "--mode blend")):
+            for command in ("compose keeper ada lars trade", "run --chunk keeper --chunk ada --chunk lars --chunk trade"):
+                for part in naming:
+                    self.assert_refused(f"{command} {how}", 2, part)
+
+    def test_bad_chunks_are_refused_and_none_is_added(self):
+        for arguments, code, naming in (
+                ("--type context --token-ids 4,300 text", 2, "TEXT, --file and --token-ids"),
+                ("--type context --token-ids 4,x", 2, "--token-ids"), ("--type context --token-ids 4,2048", 2, "2048"),
+                ("--type context --token-ids -4", 2, "-4"), ("--type query --anchor keeper text", 2, "--anchor belongs to --type context"),
+                ("--type system_prompt --no-anchor text", 2, "--no-anchor belongs to --type context"),
+                ("--type context --anchor ada text", 2, "give a system_prompt chunk, or --no-anchor"),
+                ("--type context --anchor nobody text", 1, "nobody"),
+                ("--type context --anchor keeper --no-anchor text", 2, "excludes")):
+            self.assert_refused(f"chunk add {arguments}", code, naming)
+
+    def test_a_run_that_is_refused_leaves_no_question_behind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = ("--store", folder + "/store", "--format", "json")
+            done = script(PILE + "run --chunk keeper --chunk ada --mode blend --recompute 16,99 'Where does Ada live?'\n", *store)
+            self.assertEqual((done.returncode, "99" in done.stderr), (2, True), done.stderr)
+            done = script("chunk list --type query\n", *store)
+            self.assertEqual([row["metadata"].get("name") for row in json.loads(done.stdout)], ["trade"])
+
     def test_wrong_usage_is_code_2_and_names_it(self):
         self.assert_refused("frobnicate", 2, "frobnicate")
         self.assert_refused("chunk frobnicate", 2, "frobnicate")
@@ -185,6 +276,23 @@ class StoreTest(unittest.TestCase):
             output = json.loads(self.quire("run", MODEL, *query, *chunks, "--format", "json"))
             self.assertEqual((output["text"], output["usage"]["cached_tokens"]), (" a goose.", 25))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 3)
+
+    def test_chunks_of_earlier_processes_are_anchors_and_stand_where_they_are_told(self):
+        self.add_cards()
+        self.quire("chunk", "add", MODEL, "You are a clerk.", "--type", "system_prompt", "--name", "clerk")
+        described = [json.loads(self.quire("chunk", "add", MODEL, "--token-ids", "4,300,301", "--type", "context", "--format", "json", *anchor))
+                     for anchor in ((), ("--anchor", "keeper"), ("--no-anchor",))]
+        keeper, clerk = (json.loads(self.quire("chunk", "show", MODEL, name, "--format", "json"))["chunk_id"] for name in ("keeper", "clerk"))
+        self.assertEqual([(chunk["anchor"], chunk["token_count"]) for chunk in described], [(clerk, 3), (keeper, 3), (None, 3)])
+        before = self.quire("chunk", "list", MODEL)
+        asked = ("run", MODEL, "Which animal does Ada keep?", "--chunk", "keeper", "--chunk", "ada", "--temperature", "0")
+        for how in (("--positions", "0,16,25"), ("--positions", "0,40,60"), ("--mode", "blend", "--recompute", "16,17"),
+                    ("--computed-in-place",)):
+            self.assertEqual(self.quire(*asked, *how), " a goose.\n", how)
+        for how in (("--positions", "0,16"), ("--positions", ""), ("--mode", "blend", "--recompute", ""), ("--bos-sink",),
+                    ("--mode", "blend", "--selector-seed", "")):
+            self.assertIn(how[0 if how[0] != "--mode" else 2], self.quire(*asked, *how, code=2))
+        self.assertEqual(self.quire("chunk", "list", MODEL), before)
 
     def test_run_with_chunks_refuses_what_means_nothing(self):
         self.add_cards()
@@ -296,7 +404,8 @@ class StoreTest(unittest.TestCase):
 
 class HelpTest(unittest.TestCase):
     def test_help_says_what_stands_below_a_command(self):
-        for command, shown in ((("chunk",), "--metadata"), (("chunk", "add"), "--ttl"), (("compose",), "--selector"),
+        for command, shown in ((("chunk",), "--metadata"), (("chunk", "add"), "--ttl"), (("compose",), "--selector"), (("compose",), "--positions"),
+                               (("chunk",), "--token-ids"), (("chunk", "add"), "--anchor"),
                                (("run",), "--chunk")):
             done = subprocess.run([PROGRAM, *command, "--help"], capture_output=True, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stderr), (0, ""))

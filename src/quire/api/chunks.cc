@@ -1,5 +1,6 @@
 #include "quire/chunks.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -191,11 +192,16 @@ Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
 Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const ChunkContent> chunks,
                                                              const Interrupt& interrupted) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  std::vector<ChunkContent> repaired(chunks.begin(), chunks.end());
-  for (ChunkContent& chunk : repaired) {
-    chunk.content = well_formed(std::move(chunk.content));
+  std::vector<ChunkContent> repaired;  // where some are ill-formed: texts that are there are hashed
+                                       // and compared, and a copy would cost more than that
+  if (!std::ranges::all_of(chunks, &is_well_formed, &ChunkContent::content)) {
+    repaired.assign(chunks.begin(), chunks.end());
+    for (ChunkContent& chunk : repaired) {
+      chunk.content = well_formed(chunk.content);
+    }
+    chunks = repaired;
   }
-  QUIRE_TRY(const auto registered, service->register_chunks(repaired, interrupted));
+  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted));
   std::vector<std::string> ids;
   ids.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {

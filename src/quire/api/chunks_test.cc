@@ -410,6 +410,22 @@ TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
   EXPECT_GT(blended, base);
 }
 
+// One for each chunk and layer; tokens of the query are rows of all of them.
+TEST(Chunks, RunsThatAttentionReadsAreCounted) {
+  ChunkedLLM llm = open_demo();
+  const Golden golden = read_goldens(1).front();
+  const CompositionSpec spec = register_pieces(llm, golden);
+  const CompositionInfo info = must(llm.preview_composition(spec));
+  auto before = stats_of(llm);
+  must(llm.generate_from_chunks(spec, greedy(1)));
+  auto after = stats_of(llm);
+  const std::int64_t layers = 8;
+  EXPECT_EQ(info.num_levels, std::ssize(info.segments));
+  EXPECT_EQ(after["attention_entries"] - before["attention_entries"], layers * info.num_levels);
+  EXPECT_EQ(after["attention_rows"] - before["attention_rows"],
+            layers * info.num_levels * info.segments.back().num_tokens);
+}
+
 TEST(Chunks, SharedReadsChangeNoBitOfPlainPromptsWithACommonBeginning) {
   std::vector<Prompt> prompts;
   Ids common;

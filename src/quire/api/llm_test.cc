@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -94,6 +95,15 @@ TEST(LLM, WarmForwardEqualsColdBitForBitAndReusesEveryWholeBlock) {
     EXPECT_EQ(warm.rows, 100 - warm.cached_tokens);
     const std::vector<float> tail(cold.logits.end() - std::ssize(warm.logits), cold.logits.end());
     EXPECT_EQ(warm.logits, tail) << "block_tokens " << block_tokens;
+  }
+}
+
+TEST(LLM, DescribesEveryStatistic) {
+  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/docs/performance.md");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const LLM llm = open_demo();
+  for (const auto& [name, value] : llm.stats().value()) {
+    EXPECT_THAT(text, HasSubstr("`" + name + "`"));
   }
 }
 

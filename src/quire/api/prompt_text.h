@@ -9,13 +9,16 @@
 
 namespace quire {
 
+[[nodiscard]] inline bool is_well_formed(const Prompt& content) {
+  const auto* text = std::get_if<std::string>(&content);
+  return text == nullptr || text::valid_utf8_prefix(*text) == text->size();
+}
+
 // `content` with ill-formed UTF-8 replaced by U+FFFD, as which the tokenizer reads it anyway: what
 // is kept becomes JSON.
-[[nodiscard]] inline Prompt well_formed(Prompt content) {
-  if (auto* text = std::get_if<std::string>(&content)) {
-    *text = text::repair_utf8(*text);
-  }
-  return content;
+[[nodiscard]] inline Prompt well_formed(const Prompt& content) {
+  const auto* text = std::get_if<std::string>(&content);
+  return text != nullptr ? Prompt(text::repair_utf8(*text)) : content;
 }
 
 }  // namespace quire

@@ -270,6 +270,24 @@ TEST(Plan, CountsBlocksOncePerTileThatVisitsThem) {
   EXPECT_EQ(make_plan(kGqa, entries, 100, 0, 1).counters.blocks_read, 16);
 }
 
+// Not once per step: 64 requests over the same 32 blocks, 4 rows of 8 heads to a tile.
+TEST(Plan, SharedBlocksAreVisitedOncePerTileOfStackedColumns) {
+  const auto blocks = ids(32);
+  std::vector<EntryRow> rows;
+  for (std::int32_t row = 0; row < 64; ++row) {
+    rows.push_back({row, 2000 + row, 1024});
+  }
+  const Entry shared{blocks, 1024, rows};
+  EXPECT_EQ(make_plan(kGqa, {&shared, 1}, 32, 0, 2).counters,
+            (PlanCounters{.entries = 1, .rows = 64, .blocks_read = 4 * (64 / 4) * 32}));
+  std::vector<Entry> alone;
+  for (const EntryRow& row : rows) {
+    alone.push_back({blocks, 1024, {&row, 1}});
+  }
+  EXPECT_EQ(make_plan(kGqa, alone, 32, 0, 2).counters,
+            (PlanCounters{.entries = 64, .rows = 64, .blocks_read = 4 * 64 * 32}));
+}
+
 TEST(Plan, QueryPositionsFollowTheEntries) {
   const auto blocks = ids(8);
   const EntryRow rows[] = {{0, 7, 1}, {2, -5, 1}, {3, 131072, 1}};

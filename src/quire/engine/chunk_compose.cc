@@ -497,11 +497,12 @@ Status ChunkService::check_user(const RequestOptions& options) const {
 void ChunkService::take_known_tokens(std::span<Draft> drafts) {
   const std::vector<const kv::Chunk*> listed = registry_.list();
   for (Draft& draft : drafts) {
+    const std::string* text = draft.text();
     const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
-      return !other->text_id.empty() && other->type == draft.chunk.type &&
-             other->content == draft.chunk.content;
+      return text != nullptr && !other->text_id.empty() && other->type == draft.chunk.type &&
+             other->content == *text;
     });
-    if (draft.chunk.tokens == nullptr && known != listed.end()) {
+    if (known != listed.end()) {
       draft.chunk.tokens = (*known)->tokens;
     }
   }

@@ -171,7 +171,6 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
   draft.chunk.priority = options.priority;
   if (const auto* text = std::get_if<std::string>(&content.content)) {
     QUIRE_TRY_STATUS(check_text(*text));
-    draft.chunk.content = *text;
     return draft;
   }
   const auto& ids = std::get<std::vector<TokenId>>(content.content);
@@ -185,6 +184,9 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
 
 // Ids of text; then the chunk's own id. The one place where a chunk is encoded.
 Status ChunkService::tokenize(Draft& draft) const {
+  if (const std::string* text = draft.text()) {
+    draft.chunk.content = *text;  // not before: most texts are there already
+  }
   if (draft.chunk.tokens == nullptr) {
     auto ids = text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
                                   draft.chunk.content);
@@ -422,14 +424,13 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   for (Draft& draft : drafts) {
     if (draft.chunk.tokens == nullptr) {
       const text::Affixes& around = affixes_of(draft.chunk.type);
-      draft.chunk.text_id =
-          kv::chunk_text_id(identity_of(draft), {.prefix = around.prefix, .suffix = around.suffix},
-                            draft.chunk.content);
+      draft.chunk.text_id = kv::chunk_text_id(
+          identity_of(draft), {.prefix = around.prefix, .suffix = around.suffix}, *draft.text());
     }
   }
   QUIRE_TRY_STATUS(visit(drafts, [&](Draft& draft) {
     if (share && draft.chunk.tokens == nullptr) {
-      merge(draft, registry_.find_text(draft.chunk.text_id, draft.chunk.content));
+      merge(draft, registry_.find_text(draft.chunk.text_id, *draft.text()));
     }
     return Status();
   }));

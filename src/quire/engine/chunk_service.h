@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "quire/chunks.h"
@@ -141,6 +142,9 @@ class ChunkService {
     bool counted = true;
     bool waits = false;  // for a prefill that was begun for an equal one
     Registered result;   // its id once it is known to the registry
+    [[nodiscard]] const std::string* text() const {  // null of what came as ids
+      return std::get_if<std::string>(&content->content);
+    }
   };
   using Name = kv::VariantName;             // of a prefill
   using Started = std::map<Name, Pending>;  // prefills of one call
