@@ -21,6 +21,8 @@
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kv_append.h"
+#include "quire/kernels/linear.h"
+#include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
@@ -119,6 +121,16 @@ void bench_row_ops(const Bench& bench, std::int64_t rows) {
   const std::vector<float> weight(kWidth, 1.0f);
   bench_row_op(bench, "rms_norm", rows, values * 8 * kWidth,
                seconds_per_call([&] { rms_norm(context, x, weight, 1e-5, rows, out); }));
+  PackedRows packed;
+  constexpr auto kNext = WeightFormat::kQ4g32;
+  bench_row_op(bench, "rms_norm, pack_rows q4g32", rows, values * 4 * kWidth, seconds_per_call([&] {
+                 rms_norm(context, x, weight, 1e-5, rows, out);
+                 pack_rows(context, kNext, {out, kWidth, rows, kWidth}, packed);
+               }));
+  bench_row_op(bench, "pack_normed_rows q4g32", rows, values * 4 * kWidth, seconds_per_call([&] {
+                 pack_normed_rows(context, kNext, {x, kWidth, rows, kWidth}, {weight, 1e-5},
+                                  packed);
+               }));
   bench_row_op(bench, "silu_mul", rows, values * 12 * kFfn,
                seconds_per_call([&] { silu_mul(context, x, rows, kFfn, out); }));
   const PackedWeights table(WeightFormat::kBf16, 32000, kWidth);

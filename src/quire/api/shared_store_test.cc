@@ -182,9 +182,10 @@ TEST_F(SharedStore, AChunkOfAnotherKvFormatIsSaidToBeThatAndOneOfAnotherTenantIs
     return reasons;
   };
   const std::string other = "in the store, but of another model or KV format";
-  const ChunkedLLM wider =
-      ChunkedLLM::open(kModel, here({.kv_dtype = "float32", .threads = 2}), {.store = store_})
-          .value();
+  // On a GPU the KV's format is that of the weights.
+  const LLMOptions wide =
+      on_gpu() ? LLMOptions{.dtype = "float16"} : LLMOptions{.kv_dtype = "float32"};
+  const ChunkedLLM wider = ChunkedLLM::open(kModel, here(wide), {.store = store_}).value();
   EXPECT_THAT(reasons(wider),
               ElementsAre(HasSubstr(other + " (dtype is bfloat16, here it is"), HasSubstr(other)));
   EXPECT_THAT(wider.get_chunk(context).error().message, HasSubstr(other));

@@ -281,6 +281,9 @@ class Blender {
         status = copied;
       }
     }
+    if (!status.ok()) {
+      (void)context_.ledger.clear_cache();  // some of it was to be moved
+    }
     return status;
   }
 

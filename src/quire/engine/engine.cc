@@ -56,6 +56,13 @@ int thread_count(std::int32_t wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+// As many as are read at full speed: the bytes of one head of one layer lie side by side.
+std::int32_t blocks_of_an_extent(const tensor::KVGeometry& geometry) {
+  constexpr std::int64_t kExtentBytes = std::int64_t{64} << 10;
+  const std::int64_t bytes = geometry.head_block_bytes();
+  return static_cast<std::int32_t>((kExtentBytes + bytes - 1) / bytes);
+}
+
 // What requests with a common beginning read together.
 std::int32_t shared_tokens(const EngineOptions& options) {
   return options.device != "cpu" && options.deterministic ? attention::kFixedRangeTokens
@@ -153,6 +160,7 @@ Status Engine::set_up(const std::string& model) {
   const kv::LedgerConfig ledger{.num_blocks = num_blocks,
                                 .block_tokens = geometry.block_tokens,
                                 .window_tokens = geometry.forget_after_tokens(),
+                                .extent_blocks = blocks_of_an_extent(geometry),
                                 .prefix_cache = options_.prefix_cache};
   const sched::SchedulerConfig scheduler{.max_batch_tokens = options_.max_batch_tokens,
                                          .max_running = options_.max_running,

@@ -219,6 +219,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void drop_steps();
   [[nodiscard]] Status await(std::span<float>& logits, base::Stopwatch& watch);
   [[nodiscard]] Status copy_blocks();
+  [[nodiscard]] Status copy_blocks_now();
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
   [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;
@@ -252,8 +253,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   sched::StepPlan plan_;
-  RunningStep now_;   // the step that ends next
-  RunningStep next_;  // launched behind it
+  RunningStep now_;           // the step that ends next
+  RunningStep next_;          // launched behind it
+  bool copies_lost_ = false;  // what is cached may not be what it should be
   BatchBuilder builder_;
   std::vector<std::int32_t> ids_from_;                                  // [rows of next_]
   std::vector<kernels::Choice> choices_;                                // [logit rows of a step]

@@ -93,6 +93,9 @@ void Engine::step() {
   if (!computed.ok()) {
     drop_steps();
     fail_all(computed.error());
+    if (std::exchange(copies_lost_, false)) {
+      (void)ledger_->clear_cache();  // some of it was to be moved, and requests may have found it
+    }
     return;
   }
   for (std::size_t i = 0; i < now_.runs.size(); ++i) {
@@ -161,7 +164,7 @@ LogitRows Engine::wanted_logits(const sched::ScheduledRun& run, RequestKind kind
   return run.samples ? LogitRows::kLast : LogitRows::kNone;
 }
 
-// What the ledger has ordered.
+// What the ledger has ordered. After an error nothing that is cached may be found any more.
 Status Engine::copy_blocks() {
   Arrivals& arrivals = tiers_->arrivals();
   Status status;
@@ -172,6 +175,16 @@ Status Engine::copy_blocks() {
     if (const Status copied = store_->copy(copy); !copied.ok()) {
       status = copied;
     }
+  }
+  copies_lost_ = copies_lost_ || !status.ok();
+  return status;
+}
+
+// For what gets its blocks between two steps.
+Status Engine::copy_blocks_now() {
+  Status status = copy_blocks();
+  if (std::exchange(copies_lost_, false)) {
+    (void)ledger_->clear_cache();
   }
   return status;
 }

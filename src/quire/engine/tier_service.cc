@@ -161,9 +161,20 @@ HeldRef TierService::keep(kv::SegmentId id) {
 
 Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from) {
   return engine_.ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(tokens, stored_from));
+    QUIRE_TRY(const kv::SegmentId id, reserve_blocks(tokens, stored_from));
     return keep(id);
   });
+}
+
+// Engine thread. Nobody waits for blocks that must be moved for these: they are written at once.
+Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
+                                                  std::int32_t stored_from) {
+  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens), stored_from));
+  if (Status copied = engine_.copy_blocks_now(); !copied.ok()) {
+    ledger().drop_segment(id);
+    return copied.error();
+  }
+  return id;
 }
 
 Result<HeldRef> TierService::hold(const StateRef& state, const Interrupt& interrupted) {
@@ -334,7 +345,7 @@ Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
 
 Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run) {
   QUIRE_TRY(auto tokens, tokens_of_run(file, run));
-  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens)));
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
   const Status read = read_run(file, run, ledger().segment(id)->blocks().ids());
   if (!read.ok()) {
     ledger().drop_segment(id);
@@ -520,7 +531,11 @@ Status TierService::make_room(Restored& restored) {
   ledger().begin_behind_window(restored.sequence, restored.num_kv);
   const std::int32_t there = ledger().num_computed(restored.sequence);
   restored.missing = restored.num_kv - there;
-  if (Status made = ledger().extend(restored.sequence, restored.missing); !made.ok()) {
+  Status made = ledger().extend(restored.sequence, restored.missing);
+  if (made.ok()) {
+    made = engine_.copy_blocks_now();
+  }
+  if (!made.ok()) {
     ledger().close(restored.sequence);
     return made;
   }

@@ -176,6 +176,8 @@ class TierService {
   [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
   // Waits until what is in the blocks may be read.
   [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
+  [[nodiscard]] Result<kv::SegmentId> reserve_blocks(std::vector<TokenId> tokens,
+                                                     std::int32_t stored_from);
   [[nodiscard]] Result<HeldRef> reserve(const std::vector<TokenId>& tokens,
                                         std::int32_t stored_from = 0);
   // kIncompatible for another model's file.

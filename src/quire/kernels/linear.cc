@@ -150,6 +150,8 @@ struct PackSource {
   const float* x = nullptr;
   std::ptrdiff_t stride = 0;
   std::int64_t depth = 0;
+  const float* norm_factors = nullptr;  // of the block's rows
+  const float* norm_weight = nullptr;   // of these inputs; null: packed as they are
 };
 struct PackPlace {
   std::int64_t row = 0;  // the first of a block
@@ -169,7 +171,38 @@ void pack_steps(const KernelTable& table, const PackSource& from, const PackPlac
        .steps = static_cast<int>(divide_up(from.depth, kStepDepth)),
        .values = packed.values(to.row) + group * kStepDepth * value_bytes(packed.format()),
        .scales = int8 ? packed.scales(to.row) + group : nullptr,
-       .offsets = int8 ? packed.offsets(to.row) + group : nullptr});
+       .offsets = int8 ? packed.offsets(to.row) + group : nullptr,
+       .norm_factors = from.norm_factors,
+       .norm_weight = from.norm_weight});
+}
+
+// `weight` and `factors`: of a norm, or null.
+void pack_all(const Context& context, const InputRows& x, const float* weight, const float* factors,
+              PackedRows& packed) {
+  const std::int64_t shares = divide_up(packed.steps(), kPackSteps);  // of a block
+  const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
+    const std::int64_t first = first_step * kStepDepth;
+    pack_steps(*context.table,
+               {.x = x.values.data() + row * x.stride + first,
+                .stride = x.stride,
+                .depth = std::min(x.depth - first, kPackSteps * kStepDepth),
+                .norm_factors = weight == nullptr ? nullptr : factors + row,
+                .norm_weight = weight == nullptr ? nullptr : weight + first},
+               {row, first_step}, packed);
+  };
+  parallel_ranges(context, packed.blocks() * shares,
+                  std::min(x.rows, std::int64_t{kBlockRows}) * kPackSteps * kStepDepth,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t i = begin; i < end; ++i) {
+                      pack_share(i / shares * kBlockRows, i % shares * kPackSteps);
+                    }
+                  });
+}
+
+void check_rows(const InputRows& x) {
+  QUIRE_CHECK(x.stride >= x.depth, "rows of x overlap");
+  QUIRE_CHECK(static_cast<std::int64_t>(x.values.size()) >= (x.rows - 1) * x.stride + x.depth,
+              "x is short");
 }
 
 void add_bias(std::span<const float> bias, float* values) {
@@ -264,30 +297,29 @@ void LinearScratch::reserve(int threads, std::size_t bytes) {
 
 void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
                PackedRows& packed) {
-  const std::int64_t rows = x.rows;
-  const std::int64_t depth = x.depth;
-  packed.reshape(row_format_for(*context.table, format), rows, depth);
-  if (rows == 0) {
+  packed.reshape(row_format_for(*context.table, format), x.rows, x.depth);
+  if (x.rows > 0) {
+    check_rows(x);
+    pack_all(context, x, nullptr, nullptr, packed);
+  }
+}
+
+void pack_normed_rows(const Context& context, WeightFormat format, const InputRows& x,
+                      const RowNorm& norm, PackedRows& packed) {
+  packed.reshape(row_format_for(*context.table, format), x.rows, x.depth);
+  QUIRE_CHECK(std::ssize(norm.weight) == x.depth, "a norm of another width");
+  if (x.rows == 0) {
     return;
   }
-  QUIRE_CHECK(x.stride >= depth, "rows of x overlap");
-  QUIRE_CHECK(static_cast<std::int64_t>(x.values.size()) >= (rows - 1) * x.stride + depth,
-              "x is short");
-  const std::int64_t shares = divide_up(packed.steps(), kPackSteps);  // of a block
-  const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
-    const std::int64_t first = first_step * kStepDepth;
-    pack_steps(*context.table,
-               {x.values.data() + row * x.stride + first, x.stride,
-                std::min(depth - first, kPackSteps * kStepDepth)},
-               {row, first_step}, packed);
-  };
-  parallel_ranges(context, packed.blocks() * shares,
-                  std::min(rows, std::int64_t{kBlockRows}) * kPackSteps * kStepDepth,
-                  [&](std::int64_t begin, std::int64_t end) {
-                    for (std::int64_t i = begin; i < end; ++i) {
-                      pack_share(i / shares * kBlockRows, i % shares * kPackSteps);
-                    }
-                  });
+  check_rows(x);
+  const std::span<float> factors = packed.row_factors();
+  parallel_ranges(context, x.rows, x.depth, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = first; row < last; ++row) {
+      factors[static_cast<std::size_t>(row)] =
+          context.table->rms_factor(x.values.data() + row * x.stride, x.depth, norm.epsilon);
+    }
+  });
+  pack_all(context, x, norm.weight.data(), factors.data(), packed);
 }
 
 void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,

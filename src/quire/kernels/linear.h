@@ -42,6 +42,16 @@ struct InputRows {
 // rows: nothing to do.
 void pack_rows(const Context& context, WeightFormat format, const InputRows& x, PackedRows& packed);
 
+// RMSNorm: row r becomes x[r] / sqrt(mean(x[r]^2) + epsilon) * weight.
+struct RowNorm {
+  std::span<const float> weight;  // [depth]
+  double epsilon = 0;
+};
+
+// pack_rows of rms_norm of x, with the same bits; the normed rows themselves are nowhere written.
+void pack_normed_rows(const Context& context, WeightFormat format, const InputRows& x,
+                      const RowNorm& norm, PackedRows& packed);
+
 // What happens to a finished output row, in this order: out = product + bias[column]; then, if
 // `accumulate`, out is added to what `out` held before (residual).
 struct Epilogue {

@@ -143,6 +143,29 @@ TEST_P(LinearTest, GatedRowsAreThoseOfTheStepsOneByOne) {
   }
 }
 
+TEST_P(LinearTest, NormedRowsArePackedAsIfNormedBefore) {
+  for (const WeightFormat format : test::kFormats) {
+    for (const std::int64_t depth : {1, 31, 32, 70, 576, 2080}) {
+      const std::vector<float> weight = random_floats(1, depth, 7);
+      for (const std::int64_t rows : {1, 3, 16, 17, 300}) {
+        const std::int64_t stride = depth + 5;
+        std::vector<float> x = random_floats(rows, stride, 8);
+        x[0] = depth == 70 ? std::numeric_limits<float>::quiet_NaN() : x[0];
+        std::vector<float> normed(x.size());
+        for (std::int64_t row = 0; row < rows; ++row) {
+          rms_norm(context(), std::span(x).subspan(static_cast<std::size_t>(row * stride)), weight,
+                   1e-5, 1, std::span(normed).subspan(static_cast<std::size_t>(row * stride)));
+        }
+        PackedRows expected, result;
+        pack_rows(context(), format, {normed, stride, rows, depth}, expected);
+        pack_normed_rows(context(), format, {x, stride, rows, depth}, {weight, 1e-5}, result);
+        EXPECT_EQ(bytes_of(result), bytes_of(expected))
+            << format_name(format) << " " << rows << " rows, depth " << depth;
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, GateAndUpInOnePanelCannotBeGatedTogether) {
   const auto can = [&](std::int64_t columns) {
     return can_gate(random_weights(context(), WeightFormat::kBf16, {columns, 32}, 1));

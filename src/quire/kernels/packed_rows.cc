@@ -21,4 +21,11 @@ void PackedRows::reshape(RowFormat format, std::int64_t rows, std::int64_t depth
   QUIRE_CHECK(groups == 0 || values_.data() != nullptr, "out of memory for packed activations");
 }
 
+std::span<float> PackedRows::row_factors() {
+  const auto count = static_cast<std::size_t>(rows_);
+  row_factors_.reserve(count);
+  QUIRE_CHECK(count == 0 || row_factors_.data() != nullptr, "out of memory for packed activations");
+  return row_factors_.span().first(count);
+}
+
 }  // namespace quire::kernels

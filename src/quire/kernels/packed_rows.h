@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -61,6 +62,8 @@ class PackedRows {
   [[nodiscard]] const std::int32_t* offsets(std::int64_t row) const {
     return int8_group(offsets_.data(), row);
   }
+  // Room for a number of each row, for who packs them.
+  [[nodiscard]] std::span<float> row_factors();
 
  private:
   template <class T>
@@ -74,6 +77,7 @@ class PackedRows {
   device::AlignedBuffer<std::byte> values_;
   device::AlignedBuffer<float> scales_;
   device::AlignedBuffer<std::int32_t> offsets_;
+  device::AlignedBuffer<float> row_factors_;
 };
 
 }  // namespace quire::kernels

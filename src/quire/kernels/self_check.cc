@@ -119,6 +119,14 @@ Status test_row_operations(const Context& context) {
   QUIRE_TRY_STATUS(within("rms_norm", isa,
                           reference::relative_l2(out, reference::rms_norm(x, weight, 1e-5)),
                           Tolerance::kRmsNorm));
+  PackedRows one_by_one;
+  PackedRows at_once;
+  constexpr auto kNormed = WeightFormat::kQ8g32;
+  pack_rows(context, kNormed, {out, 2 * kDepth, 1, 2 * kDepth}, one_by_one);
+  pack_normed_rows(context, kNormed, {x, 2 * kDepth, 1, 2 * kDepth}, {weight, 1e-5}, at_once);
+  QUIRE_TRY_STATUS(
+      within("pack_normed_rows", isa,
+             differ(reference::unpack_rows(at_once), reference::unpack_rows(one_by_one)), 0));
   silu_mul(context, x, 1, kDepth, out);
   QUIRE_TRY_STATUS(within(
       "silu_mul", isa, reference::relative_l2(std::span(out).first(kDepth), reference::silu_mul(x)),

@@ -37,10 +37,9 @@ std::span<const BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) 
   QUIRE_CHECK(count >= 0 && count <= num_free_, "more blocks asked for than are free");
   taken_.clear();
   std::int32_t rest = count;
-  if (after.value >= 0 && rest > 0) {
-    const std::int32_t first = after.value + 1;
-    const std::int32_t length = std::min(rest, find_next(first, false) - first);
-    take({first, length});
+  if (rest > 0) {
+    const std::int32_t length = std::min(rest, num_free_behind(after));
+    take({after.value + 1, length});
     rest -= length;
   }
   if (rest == 0) {
@@ -59,6 +58,27 @@ std::span<const BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) 
       largest.first == 0 ? 0 : std::min(kGrowthBlocks, (largest.length - rest) / 2);
   take({largest.first + gap, rest});
   return taken_;
+}
+
+BlockRef BlockPool::acquire_outside(BlockId first, std::int32_t count) {
+  const std::int32_t end = first.value + count;
+  Extent smallest{.length = num_blocks() + 1};
+  const auto hear = [&](std::int32_t begin, std::int32_t length) {
+    if (length > 0 && length < smallest.length) {
+      smallest = {.first = begin, .length = length};
+    }
+  };
+  for (Extent next = next_free_extent(0); next.length > 0;
+       next = next_free_extent(next.first + next.length)) {
+    const std::int32_t next_end = next.first + next.length;
+    const std::int32_t behind = std::max(next.first, end);
+    hear(next.first, std::min(next_end, first.value) - next.first);
+    hear(behind, next_end - behind);
+  }
+  QUIRE_CHECK(smallest.length <= num_blocks(), "no block is free outside of these");
+  taken_.clear();
+  take({.first = smallest.first, .length = 1});
+  return taken_.front();
 }
 
 // From the largest extents on.
@@ -135,6 +155,20 @@ std::int32_t BlockPool::find_next(std::int32_t from, bool free) const {
     mask = ~std::uint64_t{0};
   }
   return num_blocks();
+}
+
+std::int32_t BlockPool::num_free_behind(BlockId after) const {
+  const std::int32_t first = after.value + 1;
+  return after.value < 0 || first == num_blocks() ? 0 : find_next(first, false) - first;
+}
+
+std::int32_t BlockPool::largest_extent() const {
+  std::int32_t largest = 0;
+  for (Extent next = next_free_extent(0); next.length > 0;
+       next = next_free_extent(next.first + next.length)) {
+    largest = std::max(largest, next.length);
+  }
+  return largest;
 }
 
 BlockPool::Extent BlockPool::next_free_extent(std::int32_t from) const {

@@ -32,6 +32,10 @@ class BlockPool {
   // again.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
+  // Takes a block of the smallest free extent, of those blocks that are none of the `count`
+  // blocks from `first` on. Precondition: there is one. O(num_blocks / 64 + extents).
+  [[nodiscard]] BlockRef acquire_outside(BlockId first, std::int32_t count);
+
   // Adds a reference. Precondition (always checked, as for release): is_current(block).
   void retain(BlockRef block);
   // Drops a reference; true when it was the last one and the block is free now.
@@ -44,6 +48,10 @@ class BlockPool {
   [[nodiscard]] std::int32_t references(BlockId id) const;
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(slots_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }
+  // Free blocks that follow `after` directly; of -1: none.
+  [[nodiscard]] std::int32_t num_free_behind(BlockId after) const;
+  // Length of the largest free extent. O(num_blocks / 64 + extents).
+  [[nodiscard]] std::int32_t largest_extent() const;
 
   // kInternal when the free map, the free count and the reference counts disagree.
   [[nodiscard]] Status check() const;

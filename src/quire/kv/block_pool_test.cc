@@ -67,6 +67,34 @@ TEST(BlockPool, FragmentsAreUsedLargestFirstWhenNoneHoldsAll) {
   EXPECT_EQ(pool.num_free(), 0);
 }
 
+TEST(BlockPool, KnowsItsExtents) {
+  BlockPool pool(10);
+  const std::vector<BlockRef> all = copied(pool.acquire(10, kNothing));
+  EXPECT_EQ(pool.largest_extent(), 0);
+  for (const std::int32_t i : {1, 2, 5, 6, 7}) {
+    pool.release(all[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_EQ(pool.largest_extent(), 3);
+  EXPECT_EQ(pool.num_free_behind(BlockId{0}), 2);
+  EXPECT_EQ(pool.num_free_behind(BlockId{2}), 0);
+  EXPECT_EQ(pool.num_free_behind(BlockId{9}), 0);
+  EXPECT_EQ(pool.num_free_behind(kNothing), 0);
+}
+
+TEST(BlockPool, WhatMakesWayGoesToTheSmallestExtentOutside) {
+  BlockPool pool(12);
+  const std::vector<BlockRef> all = copied(pool.acquire(12, kNothing));
+  for (const std::int32_t i : {0, 1, 2, 4, 6, 7, 8, 10, 11}) {
+    pool.release(all[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_EQ(pool.acquire_outside(BlockId{3}, 4).id.value, 7) << "two are left of 6 to 8, as of 10";
+  EXPECT_EQ(pool.acquire_outside(BlockId{3}, 4).id.value, 8);
+  EXPECT_EQ(pool.acquire_outside(BlockId{3}, 4).id.value, 10);
+  EXPECT_EQ(pool.acquire_outside(BlockId{3}, 4).id.value, 11);
+  EXPECT_EQ(pool.acquire_outside(BlockId{3}, 4).id.value, 0);
+  EXPECT_EQ(pool.num_free(), 4);
+}
+
 TEST(BlockPool, ReleaseOfSharedBlockKeepsIt) {
   BlockPool pool(2);
   const BlockRef block = pool.acquire(1, kNothing).front();
@@ -114,6 +142,7 @@ TEST(BlockPoolDeathTest, RetainOfAStaleHandleAborts) {
 TEST(BlockPoolDeathTest, AcquireOfMoreThanFreeAborts) {
   BlockPool pool(1);
   EXPECT_DEATH((void)pool.acquire(2, kNothing), "more blocks");
+  EXPECT_DEATH((void)pool.acquire_outside(BlockId{0}, 1), "outside");
 }
 
 // Oracle: a map from id to reference count. Sizes around the words of the free map.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
@@ -205,6 +206,20 @@ void EvictionOrder::rerank(std::int32_t id) {
   if (id >= 0 && allows(id)) {
     forbid(id);
     allow(id);
+  }
+}
+
+void EvictionOrder::move(std::int32_t id, std::int32_t to) {
+  const bool allowed = allows(id);
+  if (allowed) {
+    forbid(id);
+  }
+  block(to) = std::exchange(block(id), {});
+  for (std::int32_t slot = block(to).first_claim; slot >= 0; slot = session(slot).next) {
+    session(slot).block = to;
+  }
+  if (allowed) {
+    allow(to);
   }
 }
 

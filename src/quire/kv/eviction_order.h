@@ -63,6 +63,8 @@ class EvictionOrder {
   void release(std::int32_t block);  // used until now
   void allow(std::int32_t block);    // it may go
   void forbid(std::int32_t block);
+  // Its KV lies in block `to` from now on; `to` is none of them yet.
+  void move(std::int32_t block, std::int32_t to);
   // It has gone; -1: it had no parent.
   void remove(std::int32_t block, std::int32_t parent);
   [[nodiscard]] bool allows(std::int32_t block) const { return oldest_.contains(block); }

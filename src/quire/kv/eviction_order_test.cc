@@ -303,7 +303,7 @@ class Model {
   explicit Model(std::uint32_t seed) : random_(seed) {}
 
   void step() {
-    switch (below(9)) {
+    switch (below(10)) {
       case 0:
         now_ += below(40);
         return order.set_time(at(now_));
@@ -317,6 +317,8 @@ class Model {
         return close();
       case 6:
         return begin();
+      case 7:
+        return move();
       default:
         return evict();
     }
@@ -459,6 +461,23 @@ class Model {
       if (session.running) {
         order.end(session.ref, -1);
       }
+    }
+  }
+
+  void move() {
+    const int from = below(kBlocks);
+    const int to = below(kBlocks);
+    if (!blocks_[static_cast<std::size_t>(from)].present ||
+        blocks_[static_cast<std::size_t>(to)].present) {
+      return;
+    }
+    order.move(from, to);
+    std::swap(blocks_[static_cast<std::size_t>(from)], blocks_[static_cast<std::size_t>(to)]);
+    for (Block& block : blocks_) {
+      block.parent = block.parent == from ? to : block.parent;
+    }
+    for (Session& session : sessions_) {
+      session.claim = session.claim == from ? to : session.claim;
     }
   }
 

@@ -82,6 +82,10 @@ Status LedgerConfig::validate() const {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("window_tokens is ", window_tokens, "; give 0 (no window) or more")};
   }
+  if (extent_blocks < 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("extent_blocks is ", extent_blocks, "; give 1 (anywhere) or more")};
+  }
   return {};
 }
 
@@ -294,7 +298,7 @@ Status Ledger::extend(SeqId id, std::int32_t count) {
                           now.blocks_free, " free and ", now.blocks_cached, " evictable of ",
                           now.blocks_total, "; close sequences or raise kv_budget")};
   }
-  sequence.extend(count, impl_->copies);
+  sequence.extend(count);
   return {};
 }
 
@@ -304,7 +308,7 @@ bool Ledger::shares_open_block(SeqId id) const {
 
 BlockRef Ledger::current(BlockId id) const { return impl_->shared.pool().current(id); }
 
-std::vector<BlockCopy> Ledger::take_copies() { return std::exchange(impl_->copies, {}); }
+std::vector<BlockCopy> Ledger::take_copies() { return impl_->shared.take_copies(); }
 
 void Ledger::advance(SeqId id, std::int32_t count) { impl_->sequence(id).advance(count); }
 
@@ -416,9 +420,9 @@ Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tok
   const std::span<const BlockRef> fresh = impl_->shared.acquire(needed, BlockId{});
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const std::int32_t first = touched[i] * block_tokens;
-    impl_->copies.push_back({.from = blocks.ref(touched[i]).id,
-                             .to = fresh[i].id,
-                             .tokens = std::min(block_tokens, base.num_tokens() - first)});
+    impl_->shared.order_copy({.from = blocks.ref(touched[i]).id,
+                              .to = fresh[i].id,
+                              .tokens = std::min(block_tokens, base.num_tokens() - first)});
     blocks.replace(touched[i], fresh[i]);
   }
   return impl_->name(std::make_shared<const Segment>(
@@ -493,6 +497,7 @@ LedgerCounts Ledger::counts() const {
   counts.evictions_closed = impl_->shared.num_evictions(PrefixMiss::Why::kClosed);
   counts.evictions_expired = impl_->shared.num_evictions(PrefixMiss::Why::kExpired);
   counts.evictions_later = impl_->shared.num_evictions(PrefixMiss::Why::kReturnsLater);
+  counts.blocks_moved = impl_->shared.num_moved();
   counts.sessions = impl_->shared.order().num_sessions();
   counts.tokens_reused = impl_->tokens_reused;
   return counts;

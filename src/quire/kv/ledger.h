@@ -82,15 +82,17 @@ class Ledger {
   [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens) const;
 
   // Makes room for the KV of the next `count` tokens: allocates, evicts cached blocks (see
-  // EvictionOrder), copies a shared open block on write. kOutOfBlocks with state unchanged when it
-  // cannot.
+  // EvictionOrder), copies a shared open block on write, and where the blocks would not lie in
+  // extents (LedgerConfig::extent_blocks) copies cached ones out of their way. kOutOfBlocks with
+  // state unchanged when it cannot.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
   // Whether the block of the last token with KV has room and is somebody else's too: `extend` then
   // copies it.
   [[nodiscard]] bool shares_open_block(SeqId id) const;
   // The block as it is now: another one once it has been free.
   [[nodiscard]] BlockRef current(BlockId id) const;
-  // Copies ordered by `extend` since the last call; do them in this order before writing KV.
+  // Copies ordered since the last call; do them in this order before writing KV. If one fails, what
+  // is cached may not be what it should be.
   [[nodiscard]] std::vector<BlockCopy> take_copies();
 
   // KV of the next `count` tokens is now stored: length grows, full blocks become shareable (and
@@ -126,9 +128,9 @@ class Ledger {
   // Names the KV of the open run of a sequence: a segment of its own, at positions from 0, that
   // lives until drop_segment. kInvalidArgument when there is none or the window has freed a part.
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
-  // A segment whose KV the caller stores into its blocks before anybody uses it. kInvalidArgument
-  // for no tokens, kOutOfBlocks.
-  // `stored_from`: the position that the key of its first token is rotated to.
+  // A segment whose KV the caller stores into its blocks, after take_copies and before anybody uses
+  // it. kInvalidArgument for no tokens, kOutOfBlocks. `stored_from`: the position that the key of
+  // its first token is rotated to.
   [[nodiscard]] Result<SegmentId> reserve_segment(std::vector<TokenId> tokens,
                                                   std::int32_t stored_from = 0);
   // Names every run of a sequence that has KV, those that it was composed of included, as segments

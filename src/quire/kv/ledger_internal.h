@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
-#include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
@@ -26,7 +25,6 @@ struct Ledger::Impl {
   std::unordered_map<std::uint64_t, Sequence> sequences;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // of sequences and segments
-  std::vector<BlockCopy> copies;
   std::int64_t tokens_reused = 0;
 };
 

@@ -449,12 +449,14 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   std::int64_t evictions = 0;
   std::int64_t evictions_said = 0;
   std::int64_t copies = 0;
+  std::int64_t moved = 0;
   std::int64_t refusals = 0;
   for (std::int32_t block_tokens = 1; block_tokens <= 33; ++block_tokens) {
     for (const int variant : {0, 1, 2}) {
       const LedgerConfig config = {.num_blocks = 6 + block_tokens % 13,
                                    .block_tokens = block_tokens,
                                    .window_tokens = variant == 1 ? 1 + 2 * block_tokens % 40 : 0,
+                                   .extent_blocks = 1 + block_tokens % 5,
                                    .prefix_cache = variant != 2};
       Stress stress(config, static_cast<std::uint32_t>(block_tokens * 10 + variant));
       for (int i = 0; i < kSteps / kConfigs + 1; ++i) {
@@ -470,6 +472,7 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
       evictions_said += stress.counts().evictions_closed + stress.counts().evictions_expired +
                         stress.counts().evictions_later;
       copies += stress.copies();
+      moved += stress.counts().blocks_moved;
       refusals += stress.refusals();
       stress.close_all();
     }
@@ -479,6 +482,7 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   EXPECT_GT(evictions, kSteps / 100);
   EXPECT_GT(evictions_said, kSteps / 2000);
   EXPECT_GT(copies, kSteps / 100);
+  EXPECT_GT(moved, kSteps / 1000);
   EXPECT_GT(refusals, kSteps / 100);
 }
 

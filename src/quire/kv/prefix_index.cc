@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -226,6 +227,30 @@ void PrefixIndex::set_unused(BlockRef block) {
   }
 }
 
+void PrefixIndex::move(BlockRef from, BlockRef to) {
+  QUIRE_CHECK(is_unused(from), "a block that is in use was moved");
+  const std::int32_t id = from.id.value;
+  const std::int32_t place = to.id.value;
+  QUIRE_CHECK(!node(place).present, "a block was moved to the place of another one");
+  link_to(id) = place;
+  Node& moved = node(place);
+  moved = std::exchange(node(id), {});
+  moved.generation = to.generation;
+  if (moved.previous_sibling >= 0) {
+    node(moved.previous_sibling).next_sibling = place;
+  } else if (moved.parent >= 0) {
+    node(moved.parent).first_child = place;
+  }
+  if (moved.next_sibling >= 0) {
+    node(moved.next_sibling).previous_sibling = place;
+  }
+  for (std::int32_t child = moved.first_child; child >= 0; child = node(child).next_sibling) {
+    node(child).parent = place;
+  }
+  std::ranges::copy(tokens_of(from), tokens_.begin() + std::ptrdiff_t{place} * block_tokens_);
+  order_.move(id, place);
+}
+
 PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
   QUIRE_CHECK(num_unused_ > 0, "nothing to evict");
   const EvictionOrder::Choice chosen = order_.next();
@@ -257,11 +282,7 @@ void PrefixIndex::remove_leaf(std::int32_t id) {
     set_used(ref_of(id));
   }
   order_.remove(id, leaf.parent);
-  std::int32_t* link = &bucket_of(leaf.hash);
-  while (*link != id) {
-    link = &node(*link).next_in_bucket;
-  }
-  *link = leaf.next_in_bucket;
+  link_to(id) = leaf.next_in_bucket;
   if (leaf.previous_sibling >= 0) {
     node(leaf.previous_sibling).next_sibling = leaf.next_sibling;
   } else if (leaf.parent >= 0) {
@@ -310,6 +331,14 @@ std::uint64_t PrefixIndex::chain_hash(std::uint64_t before, std::span<const Toke
 
 std::int32_t& PrefixIndex::bucket_of(std::uint64_t hash) {
   return buckets_[hash & (buckets_.size() - 1)];
+}
+
+std::int32_t& PrefixIndex::link_to(std::int32_t id) {
+  std::int32_t* link = &bucket_of(node(id).hash);
+  while (*link != id) {
+    link = &node(*link).next_in_bucket;
+  }
+  return *link;
 }
 
 Status PrefixIndex::check_node(std::int32_t id) const {

@@ -74,6 +74,11 @@ class PrefixIndex {
   void set_used(BlockRef block);
   void set_unused(BlockRef block);
 
+  // The KV of `from` lies in block `to` from now on: all that is known of the one is known of the
+  // other, its place in the order of eviction too. Preconditions: is_unused(from); `to` is not
+  // known.
+  void move(BlockRef from, BlockRef to);
+
   // What sessions say, and the time.
   [[nodiscard]] EvictionOrder& order() { return order_; }
   [[nodiscard]] const EvictionOrder& order() const { return order_; }
@@ -134,6 +139,8 @@ class PrefixIndex {
   void drop_root(std::int32_t id);
   [[nodiscard]] const Gone* last_gone(std::uint64_t hash) const;
   [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
+  // What says where the chain of its bucket goes on with it.
+  [[nodiscard]] std::int32_t& link_to(std::int32_t id);
   void remove_leaf(std::int32_t id);
   [[nodiscard]] Status check_node(std::int32_t id) const;
   [[nodiscard]] Status check_roots() const;

@@ -72,6 +72,28 @@ TEST(PrefixIndex, EvictsTheLeastRecentlyUnusedFirst) {
   EXPECT_EQ(index.num_unused(), 0);
 }
 
+TEST(PrefixIndex, AMovedBlockIsFoundAtItsPlaceAndGoesInItsTurn) {
+  PrefixIndex index(8, 1);
+  index.insert(kIndexRoot, block(0), Tokens{1});
+  for (const std::int32_t id : {1, 2, 3}) {
+    index.insert(block(0), block(id), Tokens{id});
+  }
+  index.insert(block(2), block(4), Tokens{9});
+  for (const std::int32_t id : {1, 4, 2, 3, 0}) {
+    index.set_unused(block(id));
+  }
+  index.move(block(2), block(7, 5));
+  index.move(block(0), block(2, 1));
+  EXPECT_FALSE(index.contains(block(0)));
+  EXPECT_EQ(index.match(Tokens{1, 2, 9}), (std::vector{block(2, 1), block(7, 5), block(4)}));
+  EXPECT_EQ(index.match(Tokens{1, 3}), (std::vector{block(2, 1), block(3)}));
+  const Status status = index.check();
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  for (const BlockRef next : {block(1), block(4), block(7, 5), block(3), block(2, 1)}) {
+    EXPECT_EQ(evicted(index), std::vector{next});
+  }
+}
+
 TEST(PrefixIndex, EvictionOfAnAncestorTakesItsSubtreeAlong) {
   PrefixIndex index(4, 1);
   index.insert(kIndexRoot, block(0), Tokens{1});
@@ -148,6 +170,7 @@ TEST(PrefixIndexDeathTest, BrokenPreconditionsAbort) {
   index.insert(kIndexRoot, block(0), Tokens{1});
   EXPECT_DEATH(index.insert(kIndexRoot, block(0), Tokens{2}), "twice");
   EXPECT_DEATH(index.set_used(block(0)), "in use");
+  EXPECT_DEATH(index.move(block(0), block(1)), "in use");
 }
 
 // The oracle: every known chain written out, searched and evicted by looking at all of them.
@@ -226,13 +249,15 @@ class RandomWalk {
   }
 
   void step(std::int64_t time) {
-    switch (random_() % 5) {
+    switch (random_() % 6) {
       case 0:
         return insert();
       case 1:
         return change_use(time);
       case 2:
         return evict();
+      case 3:
+        return move();
       default:
         return look_up();
     }
@@ -304,6 +329,19 @@ class RandomWalk {
       ++freed.generation;
       free_.push_back(freed);
     }
+  }
+
+  void move() {
+    if (free_.empty() || oracle_.entries.empty()) {
+      return;
+    }
+    BruteForce::Entry& entry = oracle_.entries[random_() % oracle_.entries.size()];
+    if (!entry.unused) {
+      return;
+    }
+    index_.move(entry.block, free_.back());
+    ++entry.block.generation;
+    std::swap(entry.block, free_.back());
   }
 
   void look_up() {

@@ -93,7 +93,7 @@ std::int32_t Sequence::blocks_needed(std::int32_t count) const {
   return fresh + (must_copy_open_block() ? 1 : 0);
 }
 
-void Sequence::extend(std::int32_t count, std::vector<BlockCopy>& copies) {
+void Sequence::extend(std::int32_t count) {
   if (count <= room_) {
     return;
   }
@@ -104,9 +104,9 @@ void Sequence::extend(std::int32_t count, std::vector<BlockCopy>& copies) {
   auto next = fresh.begin();
   if (copy) {
     const std::int32_t at = open_.num_tokens / shared_->config().block_tokens;
-    copies.push_back({.from = open_.blocks.ref(at).id,
-                      .to = next->id,
-                      .tokens = open_.num_tokens % shared_->config().block_tokens});
+    shared_->order_copy({.from = open_.blocks.ref(at).id,
+                         .to = next->id,
+                         .tokens = open_.num_tokens % shared_->config().block_tokens});
     open_.blocks.replace(at, *next);
     ++next;
   }

@@ -74,9 +74,8 @@ class Sequence {
   // As Ledger::shares_open_block.
   [[nodiscard]] bool must_copy_open_block() const;
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
-  // Makes room; appends the copy that it orders, if any. Precondition: blocks_needed(count) are
-  // available.
-  void extend(std::int32_t count, std::vector<BlockCopy>& copies);
+  // Makes room; may order copies. Precondition: blocks_needed(count) are available.
+  void extend(std::int32_t count);
   // Precondition: count <= room(), and the tokens are there.
   void advance(std::int32_t count);
   // As Ledger::advance_unpublished and Ledger::publish.

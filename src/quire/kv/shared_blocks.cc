@@ -1,5 +1,6 @@
 #include "quire/kv/shared_blocks.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -33,7 +34,86 @@ std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId afte
   while (pool_.num_free() < count) {
     evict({});
   }
-  return pool_.acquire(count, after);
+  std::int32_t piece = make_way(count, after);
+  if (piece == count) {
+    return pool_.acquire(count, after);
+  }
+  taken_.clear();
+  for (std::int32_t rest = count; rest > 0; rest -= piece) {
+    piece = taken_.empty() ? piece : make_way(rest, after);
+    const std::span<const BlockRef> taken = pool_.acquire(piece, after);
+    taken_.insert(taken_.end(), taken.begin(), taken.end());
+    after = taken.back().id;
+  }
+  return taken_;
+}
+
+// How many of `count` blocks the pool can give side by side now. Without a window only: with one,
+// sequences find blocks that they have given up by their handles.
+std::int32_t SharedBlocks::make_way(std::int32_t count, BlockId after) {
+  const std::int32_t extent = config_.extent_blocks;
+  if (count <= 1 || extent <= 1 || config_.window_tokens > 0) {
+    return count;
+  }
+  if (const std::int32_t behind = pool_.num_free_behind(after); behind > 0) {
+    return std::min(behind, count);
+  }
+  for (const std::int32_t piece : {count, extent}) {
+    const bool leaves_too_few = piece < count && count < 2 * extent;
+    if (leaves_too_few) {
+      break;
+    }
+    if (pool_.largest_extent() >= piece) {
+      return piece;
+    }
+    if (const std::optional<Window> window = cheapest_window(piece)) {
+      empty(*window);
+      return piece;
+    }
+  }
+  return count;
+}
+
+bool SharedBlocks::may_move(BlockId id) const {
+  return config_.prefix_cache && index_.is_unused(pool_.current(id));
+}
+
+// With the fewest blocks to move; nothing when none is without a block in use.
+std::optional<SharedBlocks::Window> SharedBlocks::cheapest_window(std::int32_t count) const {
+  std::optional<Window> best;
+  std::int32_t best_moves = count + 1;
+  std::int32_t length = 0;
+  std::int32_t moves = 0;
+  for (std::int32_t id = 0; id < pool_.num_blocks(); ++id) {
+    const bool free = pool_.references({id}) == 0;
+    if (!free && !may_move({id})) {
+      length = moves = 0;
+      continue;
+    }
+    moves += free ? 0 : 1;
+    if (++length > count) {
+      --length;
+      moves -= pool_.references({id - count}) == 0 ? 0 : 1;
+    }
+    if (length == count && moves < best_moves) {
+      best = {.first = {id - count + 1}, .count = count};
+      best_moves = moves;
+    }
+  }
+  return best;
+}
+
+void SharedBlocks::empty(Window window) {
+  for (std::int32_t i = 0; i < window.count; ++i) {
+    const BlockRef from = pool_.current({window.first.value + i});
+    if (pool_.references(from.id) > 0) {
+      const BlockRef to = pool_.acquire_outside(window.first, window.count);
+      index_.move(from, to);
+      pool_.release(from);
+      order_copy({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
+      ++num_moved_;
+    }
+  }
 }
 
 void SharedBlocks::retain(BlockRef block) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -40,9 +41,19 @@ class SharedBlocks {
   // What sessions say, and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
-  // Takes `count` blocks as BlockPool::acquire does, evicting cached ones in their order where too
-  // few are free; valid as long. Precondition: count <= num_available().
+  // Takes `count` blocks, evicting cached ones in their order where too few are free. Behind
+  // `after` where they can be, else in one extent, from 2 * extent_blocks on also in several of at
+  // least extent_blocks; cached blocks that are in the way are moved to where else it is free,
+  // which orders copies. A single block never makes another one move. Valid until the next call.
+  // Precondition: count <= num_available(). Cost: as BlockPool::acquire; where no extent is large
+  // enough O(num_blocks) for each that is made, plus as acquire for each block moved.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
+
+  // Copies that the shelves must do, in this order, before anything else is written.
+  void order_copy(const BlockCopy& copy) { copies_.push_back(copy); }
+  [[nodiscard]] std::vector<BlockCopy> take_copies() { return std::exchange(copies_, {}); }
+  // Cached blocks that were moved since birth.
+  [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
   void retain(BlockRef block);
   // The same for a request of `session`, which found the block in the index.
@@ -65,12 +76,24 @@ class SharedBlocks {
   std::int32_t clear_cache();
 
  private:
+  struct Window {
+    BlockId first;
+    std::int32_t count = 0;
+  };
+
   std::int32_t evict(std::optional<PrefixMiss::Why> why);
+  [[nodiscard]] std::int32_t make_way(std::int32_t count, BlockId after);
+  [[nodiscard]] bool may_move(BlockId id) const;
+  [[nodiscard]] std::optional<Window> cheapest_window(std::int32_t count) const;
+  void empty(Window window);
 
   LedgerConfig config_;
   BlockPool pool_;
   PrefixIndex index_;
   std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
+  std::vector<BlockCopy> copies_;
+  std::int64_t num_moved_ = 0;
+  std::vector<BlockRef> taken_;  // by the last acquire, if it took several pieces
 };
 
 }  // namespace quire::kv

@@ -19,6 +19,8 @@ struct LedgerConfig {
   std::int32_t num_blocks = 0;
   std::int32_t block_tokens = 32;  // 1..256
   std::int32_t window_tokens = 0;  // > 0: blocks wholly older than this many tokens are freed
+  std::int32_t extent_blocks = 1;  // so many side by side are read fast: what is acquired together
+                                   // lies in such extents, for which cached blocks make way
   bool prefix_cache = true;        // full blocks of closed and running sequences are found again
   [[nodiscard]] Status validate() const;
 };
@@ -135,6 +137,7 @@ struct LedgerCounts {
   std::int64_t evictions_closed = 0;   // of a closed session
   std::int64_t evictions_expired = 0;  // of a session whose TTL was over
   std::int64_t evictions_later = 0;    // of a session that was expected back later than others
+  std::int64_t blocks_moved = 0;       // cached blocks that made way for others
   std::int32_t sessions = 0;           // open
   std::int64_t tokens_reused = 0;      // tokens attached from the prefix index since birth
 };

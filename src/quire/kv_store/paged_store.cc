@@ -79,6 +79,10 @@ void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte*
                 std::byte* to) {
   const int pack = kWordBytes / tensor::dtype_bytes(geometry.dtype);
   const int dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
+  if (tokens == slots) {
+    std::memcpy(to, from, static_cast<std::size_t>(geometry.head_block_bytes()));
+    return;
+  }
   const std::ptrdiff_t row_bytes = std::ptrdiff_t{slots} * kWordBytes;
   for (int word = 0; word < dim / pack; ++word) {
     std::memcpy(to + word * row_bytes, from + word * row_bytes,

@@ -107,7 +107,6 @@ struct CpuBackend final : DecoderBackend {
   // One step. `residual` is the sum that every layer adds to.
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
   AlignedBuffer<float> residual_of_logits;  // [S, H]
-  AlignedBuffer<float> normed;              // [T, H]
   AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
   AlignedBuffer<float> attended;            // [T, Q]
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
@@ -132,8 +131,15 @@ struct CpuBackend final : DecoderBackend {
   void prepare(const ForwardBatch& batch, std::int32_t block_tokens, Stopwatch& watch);
   const WindowPlan& plan_for(std::int32_t window_tokens) const;
 
-  void linear(const kernels::PackedWeights& matrix, std::span<const float> x, std::int64_t rows,
-              std::span<float> out, const kernels::Epilogue& epilogue, Stopwatch& watch);
+  // The input of a product.
+  struct Input {
+    std::span<const float> x;  // [rows, inputs]
+    std::int64_t rows = 0;
+    std::span<const float> norm;  // [inputs]: x is normed on the way; empty: it is not
+  };
+  void pack(const kernels::PackedWeights& matrix, const Input& input);
+  void linear(const kernels::PackedWeights& matrix, const Input& input, std::span<float> out,
+              const kernels::Epilogue& epilogue, Stopwatch& watch);
   // What attention_block works on.
   struct LayerCall {
     const ForwardBatch& batch;
@@ -171,12 +177,21 @@ const WindowPlan& CpuBackend::plan_for(std::int32_t window_tokens) const {
                        [&](const WindowPlan& plan) { return plan.window_tokens == window_tokens; });
 }
 
+// x [rows, inputs], normed where it must be, -> packed for the matrix
+void CpuBackend::pack(const kernels::PackedWeights& matrix, const Input& input) {
+  const kernels::InputRows x{input.x, matrix.depth(), input.rows, matrix.depth()};
+  if (input.norm.empty()) {
+    kernels::pack_rows(context, matrix.format(), x, packed);
+    return;
+  }
+  kernels::pack_normed_rows(context, matrix.format(), x, {input.norm, config.norm_epsilon}, packed);
+}
+
 // out [rows, outputs] = x [rows, inputs] times the matrix.
-void CpuBackend::linear(const kernels::PackedWeights& matrix, std::span<const float> x,
-                        std::int64_t rows, std::span<float> out, const kernels::Epilogue& epilogue,
-                        Stopwatch& watch) {
+void CpuBackend::linear(const kernels::PackedWeights& matrix, const Input& input,
+                        std::span<float> out, const kernels::Epilogue& epilogue, Stopwatch& watch) {
   watch.lap(timing.other);
-  kernels::pack_rows(context, matrix.format(), {x, matrix.depth(), rows, matrix.depth()}, packed);
+  pack(matrix, input);
   kernels::linear(context, matrix, packed, {out, matrix.columns()}, epilogue, linear_scratch);
   watch.lap(timing.linear);
 }
@@ -184,9 +199,7 @@ void CpuBackend::linear(const kernels::PackedWeights& matrix, std::span<const fl
 // x [T, H] -> qkv [T, Q + 2 K], the heads of q and k normed where the family does that.
 void CpuBackend::project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
                          const QKV& to, Stopwatch& watch) {
-  const auto h = rows_of(normed, rows, config.hidden_size);
-  kernels::rms_norm(context, x, layer.attention_norm, config.norm_epsilon, rows, h);
-  linear(layer.qkv.weights, h, rows, to.q, {.bias = layer.qkv.bias}, watch);
+  linear(layer.qkv.weights, {x, rows, layer.attention_norm}, to.q, {.bias = layer.qkv.bias}, watch);
   if (config.qk_norm) {
     kernels::rms_norm_heads(context, {to.q, to.stride, rows, config.heads}, layer.q_norm,
                             config.norm_epsilon);
@@ -269,21 +282,20 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float> x, Stop
   attend(call, parts, out);
   watch.lap(timing.attention);
 
-  linear(layer.output.weights, out, rows, x, {.bias = layer.output.bias, .accumulate = true},
+  linear(layer.output.weights, {out, rows}, x, {.bias = layer.output.bias, .accumulate = true},
          watch);
   return true;
 }
 
-// x [rows, H] += down(silu(gate(normed)) * up(normed))
+// x [rows, H] += down(silu(gate(norm(x))) * up(norm(x)))
 void CpuBackend::mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
                            Stopwatch& watch) {
-  const auto h = rows_of(normed, rows, config.hidden_size);
-  kernels::rms_norm(context, x, layer.mlp_norm, config.norm_epsilon, rows, h);
+  const Input input{x, rows, layer.mlp_norm};
   const kernels::PackedWeights& pair = layer.gate_up.weights;
   const kernels::PackedWeights& down = layer.down.weights;
   if (rows >= kGatedRows && kernels::can_gate(pair)) {
     watch.lap(timing.other);
-    kernels::pack_rows(context, pair.format(), {h, pair.depth(), rows, pair.depth()}, packed);
+    pack(pair, input);
     kernels::linear_gated(context, pair, packed, layer.gate_up.bias, {packed_gated, down.format()},
                           linear_scratch);
     kernels::linear(context, down, packed_gated, {x, down.columns()},
@@ -292,10 +304,10 @@ void CpuBackend::mlp_block(const LayerWeights& layer, std::span<float> x, std::i
     return;
   }
   const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
-  linear(pair, h, rows, both, {.bias = layer.gate_up.bias}, watch);
+  linear(pair, input, both, {.bias = layer.gate_up.bias}, watch);
   const auto inner = rows_of(gated, rows, config.intermediate_size);
   kernels::silu_mul(context, both, rows, config.intermediate_size, inner);
-  linear(down, inner, rows, x, {.bias = layer.down.bias, .accumulate = true}, watch);
+  linear(down, {inner, rows}, x, {.bias = layer.down.bias, .accumulate = true}, watch);
 }
 
 Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
@@ -327,9 +339,8 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   }
 
   // x [S, H] -> logits [S, V]
-  kernels::rms_norm(context, x, weights.final_norm, config.norm_epsilon, rows, x);
   const auto out = rows_of(logits, rows, config.vocab_size);
-  linear(weights.head, x, rows, out, {}, watch);
+  linear(weights.head, {x, rows, weights.final_norm}, out, {}, watch);
   watch.lap(timing.other);
   return out;
 }

@@ -152,12 +152,13 @@ bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
   std::int64_t blocks = 0;
   for (const ScheduledRun& run : runs) {
     const Entry* entry = find(run.request);
-    // A block that is being written cannot be copied.
+    const std::int32_t needed = entry == nullptr ? 0 : ledger.blocks_needed(run.sequence, 2);
+    // A block that is being written cannot be copied, and two may want others to make way.
     if (entry == nullptr || run.count != 1 || !run.samples || run.first + 2 > entry->total_tokens ||
-        ledger.shares_open_block(run.sequence)) {
+        ledger.shares_open_block(run.sequence) || needed > 1) {
       return false;
     }
-    blocks += ledger.blocks_needed(run.sequence, 2);
+    blocks += needed;
   }
   return blocks <= ledger.blocks_available();
 }

@@ -35,7 +35,8 @@ inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of
 // A panel as bytes, with fp32 scales and minimums.
 inline constexpr int kScratchBytesPerStep = 1024 + 256;
 
-// Packs the rows of one block from fp32.
+// Packs the rows of one block from fp32, normed on the way if there is a weight for that: value k
+// of row r is then x[r][k] * norm_factors[r] * norm_weight[k], rounded twice as by rms_norm.
 struct PackTask {
   const float* x = nullptr;  // of the block's first row
   std::ptrdiff_t x_stride = 0;
@@ -45,6 +46,8 @@ struct PackTask {
   std::byte* values = nullptr;  // of the block
   float* scales = nullptr;      // int8 rows only
   std::int32_t* offsets = nullptr;
+  const float* norm_factors = nullptr;  // [rows]
+  const float* norm_weight = nullptr;   // [depth]
 };
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x and out may be the same.
@@ -101,6 +104,8 @@ struct KernelTable {
   RowFormat row_formats[5] = {};               // what matmul multiplies them with
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
+  // 1 / sqrt(mean(x^2) + epsilon): what rms_norm multiplies a row of `width` values with.
+  float (*rms_factor)(const float* x, std::int64_t width, double epsilon) = nullptr;
   void (*silu_mul)(const SiluMulTask&) = nullptr;
   void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.

@@ -9,22 +9,32 @@ namespace {
 
 // Calls fn(32 inputs of row r at step s, index of the group r, s) for a whole block; inputs beyond
 // the depth are zero.
-template <class Fn>
+template <class V, class Fn>
 void for_each_group(const PackTask& t, Fn fn) {
+  const bool normed = t.norm_weight != nullptr;
   for (int r = 0; r < t.rows; ++r) {
     const float* row = t.x + r * t.x_stride;
+    const float factor = normed ? t.norm_factors[r] : 1.0f;
     for (int s = 0; s < t.steps; ++s) {
       const std::int64_t first = static_cast<std::int64_t>(s) * 32;
       const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(s) * t.rows + r;
-      if (t.depth - first >= 32) {
+      const bool whole = t.depth - first >= 32;
+      if (whole && !normed) {
         fn(row + first, group);
         continue;
       }
-      float padded[32] = {};
-      for (std::int64_t k = first; k < t.depth; ++k) {
-        padded[k - first] = row[k];
+      alignas(64) float inputs[32] = {};
+      if (whole) {
+        const float* weight = t.norm_weight + first;
+        for (int i = 0; i < 32; i += V::kLanes) {
+          const typename V::F scaled = V::mul(V::load(row + first + i), V::set(factor));
+          V::store(inputs + i, V::mul(scaled, V::load(weight + i)));
+        }
       }
-      fn(padded, group);
+      for (std::int64_t k = first; !whole && k < t.depth; ++k) {
+        inputs[k - first] = normed ? row[k] * factor * t.norm_weight[k] : row[k];
+      }
+      fn(inputs, group);
     }
   }
 }
@@ -32,7 +42,7 @@ void for_each_group(const PackTask& t, Fn fn) {
 template <class V>
 void pack_f32(const PackTask& t) {
   auto* values = reinterpret_cast<float*>(t.values);
-  for_each_group(t, [&](const float* x, std::ptrdiff_t group) {
+  for_each_group<V>(t, [&](const float* x, std::ptrdiff_t group) {
     for (int i = 0; i < 32; i += V::kLanes) {
       V::store(values + group * 32 + i, V::load(x + i));
     }
@@ -42,7 +52,7 @@ void pack_f32(const PackTask& t) {
 template <class V>
 void pack_bf16(const PackTask& t) {
   auto* values = reinterpret_cast<std::uint16_t*>(t.values);
-  for_each_group(t, [&](const float* x, std::ptrdiff_t group) {
+  for_each_group<V>(t, [&](const float* x, std::ptrdiff_t group) {
     for (int i = 0; i < 32; i += V::kLanes) {
       V::store_bf16(values + group * 32 + i, V::load(x + i));
     }
@@ -57,7 +67,7 @@ constexpr float kNegligible =
 template <class V>
 void pack_int8(const PackTask& t) {
   auto* values = reinterpret_cast<std::int8_t*>(t.values);
-  for_each_group(t, [&](const float* x, std::ptrdiff_t group) {
+  for_each_group<V>(t, [&](const float* x, std::ptrdiff_t group) {
     typename V::F peak = V::zero();
     typename V::F broken = V::zero();  // x * 0 is zero only for finite x
     for (int i = 0; i < 32; i += V::kLanes) {

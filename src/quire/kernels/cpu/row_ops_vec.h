@@ -32,13 +32,17 @@ float sum_of_squares(const float* x, std::int64_t count) {
 }
 
 template <class V>
+float rms_factor(const float* x, std::int64_t width, double epsilon) {
+  const double mean = static_cast<double>(sum_of_squares<V>(x, width)) / static_cast<double>(width);
+  return static_cast<float>(1.0 / __builtin_sqrt(mean + epsilon));
+}
+
+template <class V>
 void rms_norm_rows(const RmsNormTask& t) {
   for (std::int64_t r = 0; r < t.rows; ++r) {
     const float* x = t.x + r * t.x_stride;
     float* out = t.out + r * t.out_stride;
-    const double mean =
-        static_cast<double>(sum_of_squares<V>(x, t.width)) / static_cast<double>(t.width);
-    const auto inverse = static_cast<float>(1.0 / __builtin_sqrt(mean + t.epsilon));
+    const float inverse = rms_factor<V>(x, t.width, t.epsilon);
     const typename V::F factor = V::set(inverse);
     std::int64_t i = 0;
     for (; i + V::kLanes <= t.width; i += V::kLanes) {

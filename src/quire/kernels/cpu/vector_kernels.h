@@ -21,6 +21,7 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
                           RowFormat::kInt8},
           .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
           .rms_norm = rms_norm_rows<V>,
+          .rms_factor = rms_factor<V>,
           .silu_mul = silu_mul<V>,
           .rotate = rotate<V>,
           .round_bf16 = round_bf16<V>,
