@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -62,10 +63,10 @@ class ScatteredBlocks : public testing::Test {
   SharedBlocks& lay(const std::string& map, std::int32_t extent_blocks,
                     std::int32_t window_tokens = 0) {
     const auto count = static_cast<std::int32_t>(map.size());
-    shared_.emplace(LedgerConfig{.num_blocks = count,
-                                 .block_tokens = 1,
-                                 .window_tokens = window_tokens,
-                                 .extent_blocks = extent_blocks});
+    shared_ = std::make_unique<SharedBlocks>(LedgerConfig{.num_blocks = count,
+                                                          .block_tokens = 1,
+                                                          .window_tokens = window_tokens,
+                                                          .extent_blocks = extent_blocks});
     const std::span<const BlockRef> taken = shared_->acquire(count, BlockId{});
     for (const BlockRef block : std::vector(taken.begin(), taken.end())) {
       const char kind = map[static_cast<std::size_t>(block.id.value)];
@@ -94,7 +95,7 @@ class ScatteredBlocks : public testing::Test {
   }
 
  private:
-  std::optional<SharedBlocks> shared_;
+  std::unique_ptr<SharedBlocks> shared_;
 };
 
 using Ids = std::vector<std::int32_t>;
