@@ -109,6 +109,35 @@ void bench_row_op(const Bench& bench, const char* kernel, std::int64_t rows, dou
   print_row(bench, kernel, shape, bytes / seconds, "GB/s", bench.read);
 }
 
+void bench_kv_append(const Bench& bench, std::int64_t rows, std::span<const float> x,
+                     const RotaryTable& rotary) {
+  constexpr std::ptrdiff_t kHalf = std::ptrdiff_t{32} * 64 * 2;
+  const int blocks = static_cast<int>(rows / 32 + 1);
+  std::vector<std::byte> cache(static_cast<std::size_t>(blocks) * 4 * 2 * kHalf);
+  std::vector<tensor::KVSlot> slots(static_cast<std::size_t>(rows));
+  for (std::int32_t t = 0; t < static_cast<std::int32_t>(rows); ++t) {
+    slots[static_cast<std::size_t>(t)] = {t / 32, t % 32};
+  }
+  const tensor::PagedKVView view = {.data = cache.data(),
+                                    .head_stride = 2 * kHalf * blocks,
+                                    .block_stride = 2 * kHalf,
+                                    .v_offset = kHalf,
+                                    .num_blocks = blocks,
+                                    .kv_heads = 4,
+                                    .head_dim = 64,
+                                    .block_tokens = 32,
+                                    .dtype = tensor::DType::kBFloat16};
+  const KVAppendParams params = {.k = x,
+                                 .v = x,
+                                 .k_stride = 2560,
+                                 .v_stride = 2560,
+                                 .head_dim = 64,
+                                 .rotary = &rotary,
+                                 .slots = slots};
+  bench_row_op(bench, "kv_append bfloat16", rows, static_cast<double>(rows) * 4 * 2 * 64 * 6,
+               seconds_per_call([&] { kv_append(bench.context, params, view); }));
+}
+
 // Activations of one layer; from the caches, so ratios above 1 are expected.
 void bench_row_ops(const Bench& bench, std::int64_t rows) {
   constexpr std::int64_t kWidth = 2048;
@@ -148,32 +177,7 @@ void bench_row_ops(const Bench& bench, std::int64_t rows) {
   RotaryTable rotary;
   bench_row_op(bench, "rotary fill", rows, values * 8 * 32,
                seconds_per_call([&] { rotary.fill(context, config, positions); }));
-
-  constexpr std::ptrdiff_t kHalf = std::ptrdiff_t{32} * 64 * 2;
-  const int blocks = static_cast<int>(rows / 32 + 1);
-  std::vector<std::byte> cache(static_cast<std::size_t>(blocks) * 4 * 2 * kHalf);
-  std::vector<tensor::KVSlot> slots(count);
-  for (std::int32_t t = 0; t < static_cast<std::int32_t>(rows); ++t) {
-    slots[static_cast<std::size_t>(t)] = {t / 32, t % 32};
-  }
-  const tensor::PagedKVView view = {.data = cache.data(),
-                                    .head_stride = 2 * kHalf * blocks,
-                                    .block_stride = 2 * kHalf,
-                                    .v_offset = kHalf,
-                                    .num_blocks = blocks,
-                                    .kv_heads = 4,
-                                    .head_dim = 64,
-                                    .block_tokens = 32,
-                                    .dtype = tensor::DType::kBFloat16};
-  const KVAppendParams params = {.k = x,
-                                 .v = x,
-                                 .k_stride = 2560,
-                                 .v_stride = 2560,
-                                 .head_dim = 64,
-                                 .rotary = &rotary,
-                                 .slots = slots};
-  bench_row_op(bench, "kv_append bfloat16", rows, values * 4 * 2 * 64 * 6,
-               seconds_per_call([&] { kv_append(context, params, view); }));
+  bench_kv_append(bench, rows, x, rotary);
 }
 
 void bench_isa(device::Isa isa, const Options& options, device::ThreadPool& pool) {

@@ -1,0 +1,279 @@
+// Sequences in files and checkpoints. The rest of TierService: tier_service.cc.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/engine/arrivals.h"
+#include "quire/engine/block_run.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/saved_state.h"
+#include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
+#include "quire/engine/tier_service.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+kv_store::RunPart take_last_block(kv_store::RunPart& part) {
+  kv_store::RunPart last = part;
+  last.to = {part.to.back()};
+  part.to.pop_back();
+  last.first_block += static_cast<std::int32_t>(part.to.size());
+  return last;
+}
+
+}  // namespace
+
+Result<TierService::Described> TierService::describe(const StateRef& state) {
+  using Runs = std::vector<kv::RunView>;  // valid as long as the state
+  QUIRE_TRY(const Runs runs,
+            engine_.ask<Runs>([&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
+  Described described{
+      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = kernels()}};
+  if (!state->tokens.empty()) {
+    described.rest.tail = {state->tokens.back()};
+  }
+  auto token = state->tokens.begin();
+  for (const kv::RunView& run : runs) {
+    if (run.num_tokens > 0) {
+      const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
+      described.runs.push_back({.tokens = {token, token + run.num_tokens},
+                                .start_position = run.start_position,
+                                .lost_blocks = static_cast<std::int32_t>(lost)});
+      const auto blocks = run.blocks.subspan(
+          static_cast<std::size_t>(lost),
+          static_cast<std::size_t>(
+              described.runs.back().num_blocks_with_kv(pool().geometry().block_tokens)));
+      described.blocks.emplace_back(blocks.begin(), blocks.end());
+      token += run.num_tokens;
+    }
+  }
+  for (const kv::RunView& run : std::span(runs).first(runs.size() - 1)) {
+    described.rest.ranks.push_back(run.rank);
+    described.rest.stored_from.push_back(run.stored_from);
+  }
+  described.rest.own_position = runs.back().start_position;
+  for (const std::vector<BlockId>& run : described.blocks) {
+    QUIRE_TRY_STATUS(await_arrival(run));
+  }
+  return described;
+}
+
+Status TierService::save(const StateRef& state, const std::filesystem::path& path,
+                         const kv_store::WriteOptions& options) {
+  QUIRE_TRY(Described described, describe(state));
+  const kv_store::KVFileContent content{.fingerprint = model_fingerprint(),
+                                        .geometry = pool().geometry(),
+                                        .runs = std::move(described.runs),
+                                        .metadata_json = to_json(described.rest)};
+  QUIRE_TRY(const Readable from, readable(described.blocks));
+  const Status written = kv_store::write_kv_file(path, content, from.shelves(), from.runs, options);
+  return written.ok() ? written : missing_file(written.error());
+}
+
+Status TierService::await_arrival(std::span<const BlockId> blocks) {
+  QUIRE_TRY(const Loads loads, engine_.ask<Loads>([&]() -> Result<Loads> {
+    QUIRE_TRY_STATUS(arrivals_.check(blocks));
+    return arrivals_.filling(blocks);
+  }));
+  for (const Arrivals::LoadRef& load : loads) {
+    QUIRE_TRY_STATUS(load->outcome(blocks));
+  }
+  return {};
+}
+
+// A stranger's file may say anything.
+Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t position) const {
+  if (!tokens.empty()) {
+    QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
+  }
+  const std::int64_t end = position + std::ssize(tokens);
+  const std::int64_t limit = engine_.model_config().max_positions;
+  if (position >= 0 && end <= limit) {
+    return {};
+  }
+  return {ErrorCode::kOverflow, base::str_cat("saved tokens stand at ", position, " to ", end,
+                                              ", the model's context ends at ", limit)};
+}
+
+// Room for the runs that the sequence was composed of.
+Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, const SavedState& rest,
+                                   Restored& restored) {
+  for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
+    const kv_store::SavedRun& run = runs[i];
+    QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
+    if (run.lost_blocks > 0) {
+      return {ErrorCode::kCorrupt,
+              base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
+                            " blocks: only the last run, the sequence's own, loses any")};
+    }
+    QUIRE_TRY(const HeldRef held, reserve(run.tokens, rest.stored_from[i]));
+    restored.before.push_back(held);
+    restored.uses.push_back(
+        {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
+  }
+  return {};
+}
+
+Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
+                                                   SavedState rest, const std::string& salt) {
+  seal_foreign(runs, rest, kernels());
+  Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
+  QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
+  if (runs.size() > rest.ranks.size()) {
+    QUIRE_TRY_STATUS(kv_store::check_goes_on(pool().geometry(), runs.back()));
+    restored.own = runs.back().tokens;
+  }
+  restored.num_kv = static_cast<std::int32_t>(restored.own.size());
+  restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
+  QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
+  restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
+  const auto made = engine_.ask_for_blocks<bool>([&]() -> Result<bool> {
+    const Status status = make_room(restored);
+    return status.ok() ? Result<bool>(true) : status.error();
+  });
+  return made.ok() ? Result<Restored>(std::move(restored)) : made.error();
+}
+
+// Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
+// there already, if it is the same: of another grade it is composed, if only of its own run.
+Status TierService::make_room(Restored& restored) {
+  const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
+  if (restored.uses.empty() && same) {
+    restored.sequence = ledger().open(restored.own, true, {}, restored.salt);
+  } else {
+    QUIRE_TRY(restored.sequence, ledger().compose(restored.uses, {.tokens = restored.own,
+                                                                  .position = restored.position}));
+  }
+  ledger().begin_behind_window(restored.sequence, restored.num_kv);
+  const std::int32_t there = ledger().num_computed(restored.sequence);
+  restored.missing = restored.num_kv - there;
+  Status made = ledger().extend(restored.sequence, restored.missing);
+  if (made.ok()) {
+    made = engine_.copy_blocks_now();
+  }
+  if (!made.ok()) {
+    ledger().close(restored.sequence);
+    return made;
+  }
+  for (const HeldRef& held : restored.before) {
+    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
+  }
+  if (restored.missing > 0) {
+    const std::int32_t first = there / pool().geometry().block_tokens;
+    const kv::RunView own = ledger().runs(restored.sequence).back();
+    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()),
+                              .first_block = first,
+                              .to = {own.blocks.begin() + first, own.blocks.end()}});
+  }
+  return {};
+}
+
+Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                      const OpenPart& open, const LoadSequenceOptions& options) {
+  QUIRE_TRY_STATUS(SessionService::check_user({.salt = options.salt}));
+  QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
+  // A window gives up blocks while they are still being filled.
+  const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
+  auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
+  if (!state.ok()) {
+    engine_.post([this, sequence = restored.sequence] { ledger().close(sequence); });
+  }
+  return state;
+}
+
+Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {
+  for (const kv_store::RunPart& part : restored.parts) {
+    const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+      return read_now(
+          {.run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}},
+          open, shelves);
+    };
+    QUIRE_TRY_STATUS(fill(part.to, read));
+  }
+  return engine_.ask<StateRef>([&] {
+    ledger().advance(restored.sequence, restored.missing);
+    return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade,
+                                     restored.salt);
+  });
+}
+
+Status TierService::read_now(const kv_store::RunPart& part, const OpenPart& open,
+                             kv_store::PagedStore& shelves) {
+  QUIRE_TRY(const auto files, open(part));
+  for (const kv_store::KVFilePart& from : files) {
+    QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
+  }
+  return {};
+}
+
+// The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
+Result<StateRef> TierService::restore_in_background(Restored& restored, const OpenPart& open) {
+  std::vector<kv_store::KVFilePart> last, others;
+  // What is appended first copies the last block, in all layers, so that one is read before.
+  if (!restored.parts.empty()) {
+    QUIRE_TRY(last, open(take_last_block(restored.parts.back())));
+  }
+  for (const kv_store::RunPart& part : restored.parts) {
+    QUIRE_TRY(auto files, open(part));
+    std::ranges::move(files, std::back_inserter(others));
+  }
+  return engine_.ask<StateRef>([&] {
+    ledger().advance_unpublished(restored.sequence, restored.missing);
+    const SeqId state = ledger().fork(restored.sequence);
+    const auto done = [this, sequence = restored.sequence, held = std::move(restored.before)](
+                          Arrivals::Load& load, double) {
+      const bool last_is_right = arrivals_.check(ledger().runs(sequence).back().blocks).ok();
+      if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
+        ledger().publish(sequence);
+      }
+      ledger().close(sequence);
+    };
+    if (!last.empty()) {
+      arrivals_.start(std::move(last), [](Arrivals::Load&, double) {});
+    }
+    arrivals_.start(std::move(others), done);
+    return engine_.sequences().adopt(state, restored.sampled, restored.grade, restored.salt);
+  });
+}
+
+Result<StateRef> TierService::load(const std::filesystem::path& path,
+                                   const LoadSequenceOptions& options) {
+  auto opened = kv_store::KVFile::open(path);
+  if (!opened.ok()) {
+    return missing_file(std::move(opened).error());
+  }
+  const auto file = std::make_shared<const kv_store::KVFile>(std::move(opened).value());
+  QUIRE_TRY_STATUS(file->check_fits(model_fingerprint(), pool().geometry()));
+  const kv_store::KVFileContent& content = file->content();
+  QUIRE_TRY(SavedState rest,
+            parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
+  const auto open = [&file](const kv_store::RunPart& part) {
+    std::vector<kv_store::KVFilePart> parts;
+    parts.push_back({.file = file, .part = part});
+    return Result(std::move(parts));
+  };
+  return restore(content.runs, std::move(rest), open, options);
+}
+
+}  // namespace quire::engine
