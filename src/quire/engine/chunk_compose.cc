@@ -152,9 +152,7 @@ Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const R
 Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses,
                                                          Behind* behind) {
   for (const Run& run : runs) {
-    for (const std::string& id : chunk_ids(*run.spec)) {
-      QUIRE_TRY_STATUS(adopt(id, behind));
-    }
+    QUIRE_TRY_STATUS(adopt_all(chunk_ids(*run.spec), behind));
   }
   QUIRE_TRY(Compositions compositions, resolve_known(runs));
   Uses held;

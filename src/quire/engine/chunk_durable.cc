@@ -17,6 +17,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/chunk_store.h"
@@ -255,6 +256,13 @@ Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::Va
   behind->arriving.push_back(
       {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
   return segment;
+}
+
+Status ChunkService::adopt_all(std::span<const std::string> ids, Behind* behind) {
+  for (const std::string& id : ids) {
+    QUIRE_TRY_STATUS(adopt(id, behind));
+  }
+  return {};
 }
 
 // Engine thread. The KV of a chunk for who writes it, nullptr when it has none; it stays when the

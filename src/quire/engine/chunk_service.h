@@ -203,6 +203,7 @@ class ChunkService {
     std::vector<Arriving> arriving;
   };
   [[nodiscard]] Status adopt(const std::string& id, Behind* behind);
+  [[nodiscard]] Status adopt_all(std::span<const std::string> ids, Behind* behind);
   [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
   [[nodiscard]] Result<bool> adopt_anchor(const std::string& id);
   [[nodiscard]] Status adopt_saved(const kv::Chunk& saved, Behind* behind);

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <iterator>
@@ -37,7 +36,6 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"

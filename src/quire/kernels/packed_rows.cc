@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "quire/base/check.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_weights.h"
 
 namespace quire::kernels {
