@@ -6,18 +6,34 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
+#include <vector>
 
 namespace quire::sampling {
 namespace {
 
 // A fixed count, so that the compiler uses vectors; every operation is elementwise, so that the
-// result does not depend on whether it does.
-constexpr std::size_t kLanes = 16;
+// result does not depend on whether it does, nor on which (expressions are not contracted).
+constexpr std::size_t kLanes = 64;
 constexpr float kLowest = -86.0F;  // below it weights are 0
+
+// All ones where x is below `limit`, else 0; both negative, or x zero. The bits of negative numbers
+// grow as the numbers fall: compared as integers of their size they need no branch, which keeps
+// compilers from using vectors.
+template <class Bits, class Float>
+[[gnu::always_inline]] inline Bits ones_below(Float x, Float limit) {
+  return Bits{0} - Bits{std::bit_cast<Bits>(x) > std::bit_cast<Bits>(limit)};
+}
+
+template <class Bits, class Float>
+[[gnu::always_inline]] inline Float at_least(Float x, Float limit) {
+  const Bits below = ones_below<Bits>(x, limit);
+  return std::bit_cast<Float>((std::bit_cast<Bits>(x) & ~below) |
+                              (std::bit_cast<Bits>(limit) & below));
+}
 
 // exp of [kLowest, 0] by range reduction to [-ln 2 / 2, ln 2 / 2] in two parts of ln 2 and the
 // polynomial of Cephes' expf (Moshier).
-inline float exp_reduced(float x) {
+[[gnu::always_inline]] inline float exp_reduced(float x) {
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = (x * 1.44269504088896341F) + kRound;
   const float n = shifted - kRound;
@@ -34,24 +50,25 @@ inline float exp_reduced(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + power);
 }
 
-inline void weigh_block(const float* logits, float peak, double scale, float* weights) {
+[[gnu::always_inline]] inline void weigh_block(const float* logits, float peak, double scale,
+                                               float* weights) {
   float x[kLanes];
+  std::uint32_t low[kLanes];  // all ones where the weight is 0
   for (std::size_t i = 0; i < kLanes; ++i) {
     const double exponent = static_cast<double>(logits[i] - peak) * scale;
-    x[i] = static_cast<float>(exponent < -1000.0 ? -1000.0 : exponent);
+    x[i] = static_cast<float>(at_least<std::uint64_t>(exponent, -1000.0));
   }
   for (std::size_t i = 0; i < kLanes; ++i) {
-    const float clamped = x[i] < kLowest ? kLowest : x[i];
-    const float weight = exp_reduced(clamped);
-    weights[i] = x[i] < kLowest ? 0.0F : weight;
+    low[i] = ones_below<std::uint32_t>(x[i], kLowest);
+    weights[i] = exp_reduced(at_least<std::uint32_t>(x[i], kLowest));
+  }
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    weights[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(weights[i]) & ~low[i]);
   }
 }
 
-}  // namespace
-
-void softmax_weights(std::span<const float> logits, float peak, double temperature,
-                     std::span<float> weights) {
-  const double scale = std::min(1.0 / temperature, 1e300);
+[[gnu::always_inline]] inline void weigh(std::span<const float> logits, float peak, double scale,
+                                         std::span<float> weights) {
   std::size_t i = 0;
   for (; i + kLanes <= logits.size(); i += kLanes) {
     weigh_block(logits.data() + i, peak, scale, weights.data() + i);
@@ -64,6 +81,42 @@ void softmax_weights(std::span<const float> logits, float peak, double temperatu
     weigh_block(in, peak, scale, out);
     std::copy_n(out, logits.size() - i, weights.begin() + static_cast<std::ptrdiff_t>(i));
   }
+}
+
+#if defined(__x86_64__)
+// The same with registers of 256 and of 512 bits.
+[[gnu::target("avx2")]] void weigh_avx2(std::span<const float> logits, float peak, double scale,
+                                        std::span<float> weights) {
+  weigh(logits, peak, scale, weights);
+}
+
+[[gnu::target("avx512f,avx512dq,avx512vl")]] void weigh_avx512(std::span<const float> logits,
+                                                               float peak, double scale,
+                                                               std::span<float> weights) {
+  weigh(logits, peak, scale, weights);
+}
+#endif
+
+}  // namespace
+
+std::vector<WeighFunction> weigh_functions() {
+  std::vector<WeighFunction> functions = {weigh};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) {
+    functions.push_back(weigh_avx2);
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    functions.push_back(weigh_avx512);
+  }
+#endif
+  return functions;
+}
+
+void softmax_weights(std::span<const float> logits, float peak, double temperature,
+                     std::span<float> weights) {
+  static const WeighFunction widest = weigh_functions().back();
+  widest(logits, peak, std::min(1.0 / temperature, 1e300), weights);
 }
 
 }  // namespace quire::sampling

@@ -2,14 +2,21 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 namespace quire::sampling {
 
-// weights[i] = exp((logits[i] - peak) / temperature), to a few units in the last place; 0 where
-// that is below 2^-125, exactly 1 where the logit is the peak. Element i depends on logits[i]
-// alone. `logits` and `weights` have the same size and may not overlap. Precondition: peak is
-// finite and no logit is above it; temperature > 0.
+// weights[i] = exp((logits[i] - peak) / temperature), with the exponent rounded to fp32 and to a
+// few units in the last place; 0 where it is below exp(-86), exactly 1 where the logit is the peak.
+// Element i depends on logits[i] alone. `logits` and `weights` have the same size and may not
+// overlap. Precondition: peak is finite and no logit is above it; temperature > 0.
 void softmax_weights(std::span<const float> logits, float peak, double temperature,
                      std::span<float> weights);
+
+// The same by each set of registers that this machine has, the widest last: what softmax_weights
+// uses. They agree bit for bit. `scale` is 1 / temperature, finite.
+using WeighFunction = void (*)(std::span<const float> logits, float peak, double scale,
+                               std::span<float> weights);
+[[nodiscard]] std::vector<WeighFunction> weigh_functions();
 
 }  // namespace quire::sampling
