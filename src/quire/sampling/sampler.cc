@@ -62,22 +62,34 @@ struct Survey {
   bool refused = false;
 };
 
+constexpr std::size_t kSurveyed = 256;  // logits at a time
+
+struct Seen {
+  unsigned above = 0;  // not bools, which the compiler would test logit by logit
+  unsigned refused = 0;
+};
+
+// `count` is a constant where it is inlined, for the compiler to use vectors.
+[[gnu::always_inline]] inline Seen look(const float* logits, std::size_t count, float limit) {
+  Seen seen;
+  for (std::size_t i = 0; i < count; ++i) {
+    seen.above |= static_cast<unsigned>(logits[i] > limit);
+    seen.refused |= static_cast<unsigned>(!(logits[i] < -kNever));
+  }
+  return seen;
+}
+
 // Few blocks hold a logit above all before them: the others are only compared, many logits at a
 // time.
 Survey survey(std::span<const float> logits) {
-  constexpr std::size_t kBlock = 256;
   Survey row;
-  for (std::size_t first = 0; first < logits.size(); first += kBlock) {
-    const auto block = logits.subspan(first, std::min(kBlock, logits.size() - first));
+  for (std::size_t first = 0; first < logits.size(); first += kSurveyed) {
+    const auto block = logits.subspan(first, std::min(kSurveyed, logits.size() - first));
     const float limit = logits[row.largest];
-    unsigned above = 0;  // not a bool, which the compiler would test logit by logit
-    unsigned refused = 0;
-    for (const float logit : block) {
-      above |= logit > limit ? 1U : 0U;
-      refused |= logit < -kNever ? 0U : 1U;
-    }
-    row.refused = row.refused || refused != 0;
-    if (above != 0) {
+    const Seen seen = block.size() == kSurveyed ? look(block.data(), kSurveyed, limit)
+                                                : look(block.data(), block.size(), limit);
+    row.refused = row.refused || seen.refused != 0;
+    if (seen.above != 0) {
       row.largest =
           first + static_cast<std::size_t>(std::ranges::max_element(block) - block.begin());
     }
