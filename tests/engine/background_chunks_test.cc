@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -165,6 +166,35 @@ TEST_F(BackgroundChunks, WhatIsDeletedOrAbandonedWhileItArrivesLeavesNoBlock) {
   }
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
   EXPECT_EQ(llm.chunk_stats()->memory_used_bytes, 0);
+}
+
+// The pool is full of cached prompts; what makes way for the chunks is copied before they arrive.
+TEST_F(BackgroundChunks, CachedBlocksThatMakeWayForThemKeepTheirKv) {
+  constexpr std::int64_t kBlockBytes = std::int64_t{32} * 4096;
+  constexpr std::uint32_t kPrompts = 14;
+  ChunkedLLM llm =
+      ChunkedLLM::open(kModel, here({.kv_budget_bytes = 100 * kBlockBytes, .threads = 2}),
+                       {.store = folder_.path() / "store"})
+          .value();
+  const auto ask = [&](std::uint32_t prompt) {
+    return llm.llm().generate(some_ids(7 * 32 - 4, 100 + prompt), kGreedy).value();
+  };
+  std::vector<Ids> before;
+  for (std::uint32_t prompt = 0; prompt < kPrompts; ++prompt) {
+    before.push_back(ask(prompt).token_ids);
+  }
+  for (std::uint32_t prompt = 1; prompt < kPrompts; prompt += 2) {
+    ask(prompt);  // those between them go first, and leave holes
+  }
+  EXPECT_EQ(answer(llm, spec_), expected_);
+  double found = 0;
+  for (std::uint32_t prompt = 1; prompt < kPrompts; prompt += 2) {
+    const GenerationOutput again = ask(prompt);
+    EXPECT_EQ(again.token_ids, before[prompt]) << prompt;
+    found += static_cast<double>(again.usage.cached_tokens);
+  }
+  EXPECT_GT(found, 0);
+  EXPECT_GT(stat(llm, "blocks_moved"), 0);
 }
 
 class BackgroundItems : public testing::Test {

@@ -300,6 +300,7 @@ Result<Stats> LLM::stats() const {
       {"evictions_closed", count(ledger.evictions_closed)},
       {"evictions_expired", count(ledger.evictions_expired)},
       {"evictions_later", count(ledger.evictions_later)},
+      {"blocks_moved", count(ledger.blocks_moved)},
       {"sessions", count(ledger.sessions)},
       {"tokens_computed", count(stats.tokens_computed)},
       {"tokens_reused", count(stats.tokens_reused)},

@@ -348,7 +348,7 @@ Result<kv::SegmentId> TierService::add_to(JointRead& read,
                                           std::shared_ptr<const kv_store::KVFile> file, int run) {
   QUIRE_TRY(auto tokens, tokens_of_run(*file, run));
   const std::int64_t count = std::ssize(tokens);
-  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens)));
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
   const auto alias = ledger().derive(id, {});
   if (!alias.ok()) {
     ledger().drop_segment(id);
