@@ -109,6 +109,7 @@ TEST_F(BackgroundChunks, WhatIsDamagedIsAMissAndSavedAgain) {
     EXPECT_EQ(output->token_ids, expected_);
     EXPECT_EQ(output->usage.cached_tokens, kSystem + kOther) << "the other card was read";
     EXPECT_EQ(llm.chunk_stats()->cache_hits, 2) << "a run that begins anew is one use";
+    EXPECT_EQ(stat(llm, "tokens_reused"), kSystem + kOther) << "what nobody got is no reuse";
     EXPECT_EQ(answer(llm, spec_), expected_);
     ASSERT_TRUE(llm.flush_store().ok());
   }

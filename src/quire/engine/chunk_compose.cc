@@ -455,13 +455,19 @@ Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attemp
   QUIRE_TRY_STATUS(engine_.call([&] {
     if (right) {
       count_uses(runs, attempt);
-      return;
+    } else {
+      withdraw_runs(attempt);
     }
-    for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
-      engine_.abort_now(channel->id());
-    }
+    engine_.publish_stats();
   }));
   return right;
+}
+
+void ChunkService::withdraw_runs(Attempt& attempt) {
+  for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
+    engine_.abort_now(channel->id());
+    engine_.counters_.tokens_reused -= channel->cached_tokens();  // nobody gets that output
+  }
 }
 
 // Takes back what the attempt alone has wanted. The thread of an engine that closes may still be at

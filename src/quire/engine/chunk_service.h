@@ -244,6 +244,7 @@ class ChunkService {
   [[nodiscard]] Status await_missing(Attempt& attempt, const Interrupt& interrupted);
   // Whether what the started runs read was right.
   [[nodiscard]] Result<bool> await_read(std::span<const Run> runs, Attempt& attempt);
+  void withdraw_runs(Attempt& attempt);
   void give_up(Attempt& attempt);  // the caller's thread
   // Whether nothing was missing.
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);

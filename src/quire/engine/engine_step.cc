@@ -484,6 +484,7 @@ void Engine::fail_request(RequestId id, Error error) {
   const auto it = active_.find(id.value);
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   scheduler_->finish(id);
+  counters_.tokens_reused -= it->second.cached_tokens();  // no output has them
   publish_stats();
   it->second.fail(std::move(error));
   next_.forget(&it->second);
