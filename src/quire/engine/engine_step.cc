@@ -95,6 +95,7 @@ void Engine::step() {
     fail_all(computed.error());
     if (std::exchange(copies_lost_, false)) {
       (void)ledger_->clear_cache();  // some of it was to be moved, and requests may have found it
+      publish_stats();
     }
     return;
   }
