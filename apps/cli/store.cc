@@ -205,6 +205,11 @@ Result<bool> for_each_entry(Store& store, const Options& options,
 }
 
 Result<bool> remove(Store& store, const Options& options) {
+  for (const std::string& name : options.entries) {
+    if (options.wipe && !store.find(name).ok()) {
+      QUIRE_TRY_STATUS(store.remove(name, true));  // finishes an earlier wipe, and is refused
+    }
+  }
   return for_each_entry(store, options, [&](const StoreEntry& entry) {
     return store.remove(entry.key, options.wipe);
   });

@@ -85,7 +85,8 @@ class QUIRE_API Store {
   // How long it is kept after its last use, which this is; nothing: forever.
   [[nodiscard]] Status set_ttl(const std::string& entry, std::optional<double> seconds);
   // `wipe`: its bytes become zeros first, and the index's log is emptied. kIo where others read the
-  // index meanwhile: it is removed, but that log holds what it said until the next wipe.
+  // index meanwhile: it is removed, but that log holds what it said until the next wipe. That may
+  // be the same call again, which empties the log and is kNotFound.
   [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);
 
   // Removes what has expired, what nobody names, packed weights that no start would use, and the

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -80,6 +81,19 @@ class StoreTest(unittest.TestCase):
         self.assertEqual(len(self.objects()), before - 1)
         self.assertIn("nobody", self.done("rm", self.store, keys[0], "nobody", code=1))
         self.assertEqual(len(self.json("ls", self.store)), 2)  # all or nothing
+
+    def test_a_wipe_beside_a_reader_is_finished_by_the_same_command_again(self):
+        index = self.store / "index.sqlite"
+        names = [row["metadata"]["metadata"]["name"] for row in self.json("ls", self.store)]
+        key = self.json("ls", self.store)[names.index("lars")]["key"]
+        reader = sqlite3.connect(index, isolation_level=None)
+        self.addCleanup(reader.close)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM entries").fetchall()
+        self.assertIn("still in the log", self.done("rm", self.store, key, "--wipe", code=1))
+        reader.execute("COMMIT")
+        self.assertIn("no entry", self.done("rm", self.store, key, "--wipe", code=1))
+        self.assertEqual([file.name for file in self.store.glob("index.sqlite*") if b"a lantern" in file.read_bytes()], [])
 
     def test_gc_leaves_what_is_wanted(self):
         self.assertEqual(self.json("gc", self.store)["evicted_entries"], 0)

@@ -109,6 +109,7 @@ TEST_F(BackgroundChunks, WhatIsDamagedIsAMissAndSavedAgain) {
     EXPECT_EQ(output->token_ids, expected_);
     EXPECT_EQ(output->usage.cached_tokens, kSystem + kOther) << "the other card was read";
     EXPECT_EQ(llm.chunk_stats()->cache_hits, 2) << "a run that begins anew is one use";
+    EXPECT_EQ(stat(llm, "tokens_reused"), kSystem + kOther) << "what nobody got is no reuse";
     EXPECT_EQ(answer(llm, spec_), expected_);
     ASSERT_TRUE(llm.flush_store().ok());
   }
@@ -200,19 +201,19 @@ TEST_F(BackgroundChunks, CachedBlocksThatMakeWayForThemKeepTheirKv) {
 class BackgroundItems : public testing::Test {
  protected:
   BackgroundItems() {
-    ContextManager context = open();
+    ContextManager context = open(llm_);
     first_ = context.add(some_ids(kCard, 5), {.name = "first"}).value();
     second_ = context.add(some_ids(kOther, 6), {.name = "second"}).value();
     EXPECT_TRUE(context.save("first").ok() && context.save("second").ok());
     expected_ = ask(context);
   }
 
-  [[nodiscard]] ContextManager open() const {
-    return ContextManager::open(llm_, {.store = folder_.path() / "store"}).value();
+  [[nodiscard]] ContextManager open(const LLM& llm) const {
+    return ContextManager::open(llm, {.store = folder_.path() / "store"}).value();
   }
   // Both items on disk alone.
-  [[nodiscard]] ContextManager restarted() const {
-    ContextManager context = open();
+  [[nodiscard]] ContextManager restarted(const LLM& llm) const {
+    ContextManager context = open(llm);
     for (const std::string& id : {first_, second_}) {
       EXPECT_TRUE(context.restore(id).ok());
       EXPECT_TRUE(context.activate(id).ok());
@@ -234,7 +235,7 @@ class BackgroundItems : public testing::Test {
 };
 
 TEST_F(BackgroundItems, AnAnswerOverItemsOnDiskIsThatOverItemsInMemory) {
-  ContextManager context = restarted();
+  ContextManager context = restarted(llm_);
   const double before = stat(llm_, "tokens_computed");
   EXPECT_EQ(ask(context), expected_);
   EXPECT_LT(stat(llm_, "tokens_computed") - before, kOther);
@@ -242,7 +243,7 @@ TEST_F(BackgroundItems, AnAnswerOverItemsOnDiskIsThatOverItemsInMemory) {
 }
 
 TEST_F(BackgroundItems, ADamagedItemIsComputedAndTheAnswerIsTheSame) {
-  ContextManager context = restarted();
+  ContextManager context = restarted(llm_);
   damage(folder_.path(), first_);
   const double before = stat(llm_, "tokens_computed");
   EXPECT_EQ(ask(context), expected_);
@@ -250,6 +251,25 @@ TEST_F(BackgroundItems, ADamagedItemIsComputedAndTheAnswerIsTheSame) {
   EXPECT_GE(computed, kCard);
   EXPECT_LT(computed, kCard + kOther) << "the other one was read";
   EXPECT_FALSE(context.show(first_)->saved) << "it is to be saved again";
+}
+
+// The pool has room for one of them beside a third, which goes when the other one is needed.
+TEST_F(BackgroundItems, AnItemForWhichThereIsNoRoomYetIsReadWhenItIsNeeded) {
+  const auto bytes = static_cast<std::int64_t>(40 * stat(llm_, "block_bytes"));
+  const LLM small =
+      LLM::open(kModel, here({.kv_budget_bytes = bytes, .threads = 2, .prefix_cache = false}))
+          .value();
+  ContextManager context = restarted(small);
+  const std::string third = context.add(some_ids(std::size_t{12} * 32, 7)).value();
+  ASSERT_TRUE(context.deactivate(third).ok());
+  const double before = stat(small, "tokens_computed");
+  EXPECT_EQ(ask(context), expected_);
+  EXPECT_LT(stat(small, "tokens_computed") - before, kOther) << "both were read";
+  EXPECT_EQ(context.show(third)->tier, Tier::kHost);
+  for (const std::string& id : {first_, second_}) {
+    EXPECT_EQ(context.show(id)->tier, Tier::kDevice);
+    EXPECT_TRUE(context.show(id)->saved);
+  }
 }
 
 }  // namespace

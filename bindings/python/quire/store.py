@@ -119,7 +119,7 @@ class Store:
         """With what only it held.
 
         `wipe`: its bytes become zeros first, and nothing of it is left in the folder. OSError where something is, since
-        another process reads: it goes with the next wipe.
+        another process reads: it goes with the next wipe, which may be this one again (of what is not there by then).
         """
         self._call("remove", to_text(entry, "entry"), bool(wipe))
 

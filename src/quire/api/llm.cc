@@ -79,8 +79,7 @@ Status await(engine::Engine& engine, Channels channels, const Interrupt& interru
     return done;
   }
   for (const auto& channel : channels) {
-    // A closed engine has ended the request already.
-    [[maybe_unused]] const auto aborted = engine.abort(channel->id());
+    engine.abandon(channel->id());
   }
   return done;
 }

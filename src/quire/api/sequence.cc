@@ -1,6 +1,7 @@
 #include "quire/sequence.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -46,29 +47,45 @@ Status change(Sequence::Impl& sequence,
   return next.ok() ? Status() : next.error();
 }
 
-// The right to change a sequence, given back once, by whoever drops it last.
-struct Turn {
-  explicit Turn(std::shared_ptr<Sequence::Impl> whose) : sequence(std::move(whose)) {}
+// The right to change a sequence, given back once: by who gives up, else by who drops it last.
+class Turn {
+ public:
+  [[nodiscard]] static Result<std::shared_ptr<Turn>> begin(std::shared_ptr<Sequence::Impl> whose) {
+    QUIRE_TRY(StateRef state, whose->begin());
+    return std::make_shared<Turn>(std::move(whose), std::move(state));
+  }
+  Turn(std::shared_ptr<Sequence::Impl> whose, StateRef state)
+      : sequence(std::move(whose)), first(std::move(state)) {}
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
-  ~Turn() { sequence->end(std::move(next)); }
+  ~Turn() { end(std::move(next)); }
+  // The sequence stays as it was, whatever comes.
+  void give_up() { end(nullptr); }
 
   const std::shared_ptr<Sequence::Impl> sequence;
+  const StateRef first;
   StateRef next;  // nullptr: unchanged
+
+ private:
+  void end(StateRef reached) {
+    if (!ended_.exchange(true)) {
+      sequence->end(std::move(reached));
+    }
+  }
+
+  std::atomic<bool> ended_ = false;
 };
 
 // Starts to generate; the sequence takes over the end.
-Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Sequence::Impl>& sequence,
+Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Turn>& turn,
                                             const SamplingParams& params, bool streaming,
                                             const RequestOptions& options) {
-  QUIRE_TRY(const StateRef state, sequence->begin());
-  auto turn = std::make_shared<Turn>(sequence);
   auto stream = std::make_unique<Stream::Impl>();
-  QUIRE_TRY(stream->engine, sequence->llm->open_engine());
+  QUIRE_TRY(stream->engine, turn->sequence->llm->open_engine());
   QUIRE_TRY(stream->channel,
             stream->engine->sequences().generate(
-                state, {.params = &params, .streaming = streaming, .options = options},
-                [turn = std::move(turn)](StateRef next) { turn->next = std::move(next); }));
+                turn->first, {.params = &params, .streaming = streaming, .options = options},
+                [turn](StateRef next) { turn->next = std::move(next); }));
   return stream;
 }
 
@@ -257,12 +274,18 @@ Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interr
 Result<GenerationOutput> Sequence::generate(const SamplingParams& params,
                                             const Interrupt& interrupted,
                                             const RequestOptions& options) {
-  QUIRE_TRY(const auto stream, start(impl_, params, false, options));
-  return output_of(*stream, interrupted);
+  QUIRE_TRY(const auto turn, Turn::begin(impl_));
+  QUIRE_TRY(const auto stream, start(turn, params, false, options));
+  auto output = output_of(*stream, interrupted);
+  if (!output.ok()) {  // the engine may still be at it
+    turn->give_up();
+  }
+  return output;
 }
 
 Result<Stream> Sequence::stream(const SamplingParams& params, const RequestOptions& options) {
-  QUIRE_TRY(auto stream, start(impl_, params, true, options));
+  QUIRE_TRY(const auto turn, Turn::begin(impl_));
+  QUIRE_TRY(auto stream, start(turn, params, true, options));
   return Stream(std::move(stream));
 }
 

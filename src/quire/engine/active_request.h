@@ -85,6 +85,7 @@ class ActiveRequest {
   // the prefix index's or composed.
   std::int64_t note_admission(std::int64_t cached_tokens);
   [[nodiscard]] bool admitted() const { return admitted_; }
+  [[nodiscard]] std::int64_t cached_tokens() const { return output_.usage.cached_tokens; }
 
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.
   [[nodiscard]] bool accept(sampling::SampledToken token);

@@ -23,6 +23,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -31,6 +32,7 @@ namespace {
 
 constexpr std::int64_t kSharedBytes = std::int64_t{1} << 20;  // from here on several threads read
 constexpr int kMostReaders = 4;
+constexpr std::chrono::milliseconds kInterruptPoll(50);
 
 // By way of host memory.
 Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::PagedStore& shelves,
@@ -119,6 +121,26 @@ class Arrivals::Readers {
 void Arrivals::Load::wait(int layer) {
   std::unique_lock lock(mutex_);
   progress_.wait(lock, [&] { return layers_ > layer; });
+}
+
+bool Arrivals::Load::wait_end(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  return progress_.wait_for(lock, at_most, [&] { return layers_ == all_layers_; });
+}
+
+Status Arrivals::await(std::span<const LoadRef> loads, const Interrupt& interrupted) {
+  for (const LoadRef& load : loads) {
+    if (!interrupted) {
+      load->wait(load->all_layers_ - 1);
+      continue;
+    }
+    while (!load->wait_end(kInterruptPoll)) {
+      if (interrupted()) {
+        return {ErrorCode::kCancelled, "the call was interrupted"};
+      }
+    }
+  }
+  return {};
 }
 
 Status Arrivals::Load::outcome() {

@@ -10,6 +10,7 @@
 // Thread rule: the engine's thread, but for the functions of a `Load`, which any thread may call.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -29,6 +30,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -42,6 +44,8 @@ class Arrivals {
         : parts_(std::move(parts)), all_layers_(layers), failures_(parts_.size()) {}
     // Returns when of `layer` and all before it is there what will be.
     void wait(int layer);
+    // The same for all layers, but waits so long at most; whether they are there.
+    [[nodiscard]] bool wait_end(std::chrono::milliseconds at_most);
     // Waits for all layers. The error of a part, of all or of those that fill some of `blocks`.
     [[nodiscard]] Status outcome();
     [[nodiscard]] Status outcome(std::span<const BlockId> blocks);
@@ -66,6 +70,9 @@ class Arrivals {
     std::vector<Status> failures_;  // [parts]
   };
   using LoadRef = std::shared_ptr<Load>;
+  // Waits until all have ended. kCancelled where the caller interrupts that, which the loads do not
+  // mind.
+  [[nodiscard]] static Status await(std::span<const LoadRef> loads, const Interrupt& interrupted);
   using Post = std::function<void(std::function<void()>)>;
   // How a load has ended, and how long its reading took.
   using Done = std::function<void(Load& load, double seconds)>;

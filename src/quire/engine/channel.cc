@@ -153,7 +153,7 @@ Result<ForwardOutput> Channel::take_forward() {
 
 std::int64_t Channel::cached_tokens() {
   const std::lock_guard lock(mutex_);
-  return forward_.cached_tokens;
+  return generation_.usage.cached_tokens + forward_.cached_tokens;  // one of them has ended it
 }
 
 }  // namespace quire::engine

@@ -58,7 +58,7 @@ class Channel {
   // Waits for the end.
   [[nodiscard]] Result<GenerationOutput> take_generation();
   [[nodiscard]] Result<ForwardOutput> take_forward();
-  // Of a request without a sampler that has ended, its output taken or not.
+  // Of a request that has ended, its output taken or not; 0 of one that has failed.
   [[nodiscard]] std::int64_t cached_tokens();
 
  private:

@@ -435,6 +435,7 @@ Result<bool> ChunkService::advance(std::span<const Run> runs, Attempt& attempt) 
 }
 
 Status ChunkService::await_missing(Attempt& attempt, const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(Arrivals::await(attempt.loads, interrupted));
   for (const Arrivals::LoadRef& load : std::exchange(attempt.loads, {})) {
     attempt.reads_behind = load->outcome().ok() && attempt.reads_behind;
   }
@@ -442,7 +443,9 @@ Status ChunkService::await_missing(Attempt& attempt, const Interrupt& interrupte
 }
 
 // Runs that read what was damaged have handed out nothing: they end, and begin anew without it.
-Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attempt) {
+Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attempt,
+                                      const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(Arrivals::await(attempt.loads, interrupted));
   bool right = true;
   for (const Arrivals::LoadRef& load : attempt.loads) {
     right = load->outcome().ok() && right;
@@ -455,33 +458,38 @@ Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attemp
   QUIRE_TRY_STATUS(engine_.call([&] {
     if (right) {
       count_uses(runs, attempt);
-      return;
+    } else {
+      withdraw_runs(attempt);
     }
-    for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
-      engine_.abort_now(channel->id());
-    }
+    engine_.publish_stats();
   }));
   return right;
 }
 
-// Takes back what the attempt alone has wanted. The thread of an engine that closes may still be at
-// the registry, which ends with it.
-void ChunkService::give_up(Attempt& attempt) {
-  const Status given_up = engine_.call([&] {
-    leave(attempt.pending);
-    for (const auto& [name, prefill] : attempt.started) {
+void ChunkService::withdraw_runs(Attempt& attempt) {
+  for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
+    engine_.abort_now(channel->id());
+    engine_.counters_.tokens_reused -= channel->cached_tokens();  // nobody gets that output
+  }
+}
+
+// Takes back what the attempt alone has wanted, without waiting for it: a step that runs may wait
+// for files. The thread of an engine that closes may still be at the registry, which ends with it.
+void ChunkService::give_up(Attempt attempt) {
+  const auto last = std::make_shared<Attempt>(std::move(attempt));
+  const bool taken_back = engine_.post([this, last] {
+    withdraw_runs(*last);
+    leave(last->pending);
+    for (const auto& [name, prefill] : last->started) {
       if (*prefill.waiters == 0) {
         take_back(name);
       }
     }
-    attempt.in_use.clear();
+    last->in_use.clear();
     engine_.publish_stats();
   });
-  if (given_up.ok()) {
-    return;
-  }
-  for (const std::shared_ptr<Use>& use : attempt.in_use) {
-    use->forget();
+  if (!taken_back) {
+    std::ranges::for_each(last->in_use, &Use::forget);
   }
 }
 
@@ -569,7 +577,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
       }
       return advanced;
     });
-    const auto right = started.ok() && *started ? await_read(runs, attempt) : started;
+    const auto right = started.ok() && *started ? await_read(runs, attempt, interrupted) : started;
     if (right.ok() && *right) {
       if (attempt.counted) {
         save_variants(attempt.started);
@@ -578,11 +586,11 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     }
     const Status done = right.ok() ? await_missing(attempt, interrupted) : right.error();
     if (!done.ok()) {
-      give_up(attempt);
+      give_up(std::move(attempt));
       return done.error();
     }
   }
-  give_up(attempt);
+  give_up(std::move(attempt));
   return {ErrorCode::kOutOfBlocks,
           "the composition's chunks were deleted as fast as they were computed; try again"};
 }

@@ -243,9 +243,9 @@ std::optional<bool> ChunkService::each_retokenizes_alike(const CompositionInfo& 
   [[maybe_unused]] const Status closed = engine_.call([&] {
     for (const CompositionInfo::Segment& segment : info.segments) {
       const kv::Chunk* const chunk = registry_.find(segment.chunk_id);
-      const auto alike = chunk == nullptr ? std::nullopt : chunk->retokenizes_alike;
-      all_known = all_known && alike.has_value();
-      all_alike = all_alike && alike.value_or(true);
+      const bool known = chunk != nullptr && chunk->retokenizes_alike.has_value();
+      all_known = all_known && known;
+      all_alike = all_alike && (!known || *chunk->retokenizes_alike);
     }
   });
   return all_known || !all_alike ? std::optional(all_alike) : std::nullopt;

@@ -243,8 +243,10 @@ class ChunkService {
   [[nodiscard]] Result<bool> advance(std::span<const Run> runs, Attempt& attempt);
   [[nodiscard]] Status await_missing(Attempt& attempt, const Interrupt& interrupted);
   // Whether what the started runs read was right.
-  [[nodiscard]] Result<bool> await_read(std::span<const Run> runs, Attempt& attempt);
-  void give_up(Attempt& attempt);  // the caller's thread
+  [[nodiscard]] Result<bool> await_read(std::span<const Run> runs, Attempt& attempt,
+                                        const Interrupt& interrupted);
+  void withdraw_runs(Attempt& attempt);
+  void give_up(Attempt attempt);  // the caller's thread
   // Whether nothing was missing.
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
   [[nodiscard]] Status start_bos(Attempt& attempt);

@@ -179,8 +179,10 @@ class Context {
     std::vector<Arrivals::LoadRef> loads;
   };
   [[nodiscard]] Arriving begin_reading(Engine& engine, std::span<Item* const> items);
-  // Waits for it; whether all was right. What was not is a miss from now on.
-  [[nodiscard]] static bool end_reading(const Arriving& arriving);
+  // Waits for it; whether all was right. What was not is a miss from now on. kCancelled: it is read
+  // again when it is needed.
+  [[nodiscard]] static Result<bool> end_reading(const Arriving& arriving,
+                                                const Interrupt& interrupted);
   [[nodiscard]] Result<Item*> add_saved(Engine& engine, const std::string& name);
 
   // Its requests have its salt.

@@ -91,6 +91,10 @@ void note_output(ContextItem& info, const GenerationOutput& output, SamplingPara
 
 constexpr int kInterruptPollMs = 50;
 
+Error interrupted_call() {
+  return {.code = ErrorCode::kCancelled, .message = "the call was interrupted"};
+}
+
 }  // namespace
 
 // The user's turn begins with what the template writes behind an answer, where that stands open.
@@ -166,7 +170,7 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
     QUIRE_TRY(*next, engine.sequences().append(state, output.token_ids, {}));
   }
   if (*next == nullptr) {
-    return {ErrorCode::kCancelled, "the call was interrupted"};
+    return interrupted_call();
   }
   return Generated{.output = std::move(output), .state = std::move(*next)};
 }
@@ -181,13 +185,16 @@ Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
   // What was asked to end before it began ends, however short it is: the first look comes at once.
   for (int timeout_ms = polls ? 0 : -1;; timeout_ms = polls ? kInterruptPollMs : -1) {
     const bool ready = follow.on_text ? channel.wait(timeout_ms) : channel.wait_end(timeout_ms);
+    const bool ended = ready && !follow.on_text;
     const bool caught_up = text_bytes == asking.handed_out;
-    const bool stop = !aborted && caught_up && says(follow.stop);
-    if (stop || (!aborted && says(asking.interrupted))) {
-      asking.stopped = stop;
+    if (!aborted && caught_up && says(follow.stop)) {
+      asking.stopped = true;
       QUIRE_TRY(aborted, engine.abort(channel.id()));
+    } else if (!aborted && !ended && says(asking.interrupted)) {
+      engine.abandon(channel.id());
+      return interrupted_call();
     }
-    if (ready && !follow.on_text) {
+    if (ended) {
       return {};
     }
     if (!ready) {
@@ -333,7 +340,13 @@ Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& 
   }
   const Arriving arriving = begin_reading(*engine, active_items(false));
   auto answer = infer_anchored(*engine, turn, asking);
-  const bool right = end_reading(arriving);
+  Interrupt leaves;  // an answer that is there is kept
+  if (!answer.ok()) {
+    leaves = [&] {
+      return answer.error().code == ErrorCode::kCancelled || (interrupted && interrupted());
+    };
+  }
+  QUIRE_TRY(const bool right, end_reading(arriving, leaves));
   // What was damaged has given nothing away: it is computed now.
   return right || answer.ok() ? std::move(answer) : infer_anchored(*engine, turn, asking);
 }

@@ -211,7 +211,13 @@ Context::Arriving Context::begin_reading(Engine& engine, std::span<Item* const> 
   return arriving;
 }
 
-bool Context::end_reading(const Arriving& arriving) {
+Result<bool> Context::end_reading(const Arriving& arriving, const Interrupt& interrupted) {
+  if (const Status ended = Arrivals::await(arriving.loads, interrupted); !ended.ok()) {
+    for (Item* const item : arriving.items) {
+      item->device = nullptr;
+    }
+    return ended.error();
+  }
   bool all_right = true;
   for (Item* const item : arriving.items) {
     const HeldRef kv = item->device;

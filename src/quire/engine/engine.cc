@@ -201,16 +201,17 @@ Status Engine::call(const std::function<void()>& work) {
   return {};
 }
 
-void Engine::post(std::function<void()> work) {
+bool Engine::post(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) {
-      return;
+      return false;
     }
     ++posted_;
     mailbox_.push_back(std::move(work));
   }
   work_arrived_.notify_one();
+  return true;
 }
 
 void Engine::drain_mailbox() {
@@ -378,6 +379,10 @@ Result<bool> Engine::abort(RequestId id) {
   bool found = false;
   QUIRE_TRY_STATUS(call([&] { found = abort_now(id); }));
   return found;
+}
+
+void Engine::abandon(RequestId id) {
+  post([this, id] { abort_now(id); });  // a closed engine has ended it already
 }
 
 bool Engine::abort_now(RequestId id) {

@@ -120,6 +120,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
       std::vector<NewRequest> requests);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
+  // The same for a caller who leaves, without waiting for the step that runs: it may itself wait
+  // for files. What is asked afterwards, stats() too, finds the request ended.
+  void abandon(RequestId id);
   // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
   // model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;
@@ -187,8 +190,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Waits for a chunk that is being written behind, which holds its blocks; false when none is. Any
   // thread; what was held is free for who asks afterwards.
   [[nodiscard]] bool await_write();
-  // As `call`, without waiting; nothing when closed.
-  void post(std::function<void()> work);
+  // As `call`, without waiting. False when closed: then it is never run.
+  bool post(std::function<void()> work);
   void run();
   // Runs what callers have sent. Engine thread.
   void drain_mailbox();

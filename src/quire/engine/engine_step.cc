@@ -95,6 +95,7 @@ void Engine::step() {
     fail_all(computed.error());
     if (std::exchange(copies_lost_, false)) {
       (void)ledger_->clear_cache();  // some of it was to be moved, and requests may have found it
+      publish_stats();
     }
     return;
   }
@@ -484,6 +485,7 @@ void Engine::fail_request(RequestId id, Error error) {
   const auto it = active_.find(id.value);
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   scheduler_->finish(id);
+  counters_.tokens_reused -= it->second.cached_tokens();  // no output has them
   publish_stats();
   it->second.fail(std::move(error));
   next_.forget(&it->second);

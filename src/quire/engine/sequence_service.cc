@@ -44,7 +44,7 @@ Status await(Engine& engine, Channel& channel, const Interrupt& interrupted) {
   for (int timeout_ms = interrupted ? 0 : -1; !channel.wait_end(timeout_ms);
        timeout_ms = kInterruptPollMs) {
     if (interrupted()) {
-      QUIRE_TRY([[maybe_unused]] const bool aborted, engine.abort(channel.id()));
+      engine.abandon(channel.id());
       return {ErrorCode::kCancelled, "the call was interrupted"};
     }
   }

@@ -189,9 +189,13 @@ Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) {
 }
 
 Status Store::remove(const std::string& entry, bool wipe) {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  const auto found = impl_->find(entry);
+  if (!found.ok()) {  // perhaps since a wipe that could not empty the log
+    QUIRE_TRY_STATUS(wipe ? impl_->store.finish_wipes() : Status());
+    return found.error();
+  }
   QUIRE_TRY([[maybe_unused]] const bool removed,
-            impl_->store.remove(found.key, found.tenant, wipe));
+            impl_->store.remove(found->key, found->tenant, wipe));
   return {};
 }
 

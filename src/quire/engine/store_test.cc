@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "quire/kv_store/entry.h"
+#include "quire/kv_store/holds_text.h"
+#include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -198,6 +200,23 @@ TEST_F(PublicStore, ReadOnlyRefusesEveryChange) {
     EXPECT_EQ(refused.error().code, ErrorCode::kIo);
     EXPECT_THAT(refused.error().message, HasSubstr("read-only"));
   }
+}
+
+TEST_F(PublicStore, AWipeThatLeftTheLogIsFinishedByTheSameCallAgain) {
+  put("named-secret", 1);
+  Store store = open();
+  {
+    const auto reader =
+        kv_store::Database::open(path_ / "index.sqlite", kv_store::Database::Mode::kRead).value();
+    ASSERT_TRUE(reader.execute("BEGIN; SELECT count(*) FROM entries").ok());
+    for (const ErrorCode code : {store.remove("named-secret", true).error().code,
+                                 store.remove("named-secret", true).error().code}) {
+      EXPECT_EQ(code, ErrorCode::kIo) << "there is a reader";
+    }
+  }
+  EXPECT_TRUE(kv_store::holds_text(path_, "named-secret"));
+  EXPECT_EQ(store.remove("named-secret", true).error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(kv_store::holds_text(path_, "named-secret"));
 }
 
 TEST_F(PublicStore, RepairKeepsWhatCanBeRead) {

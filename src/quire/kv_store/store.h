@@ -138,6 +138,8 @@ class Store {
   // again.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
                                     bool wipe = false);
+  // Empties the log of what was wiped, where remove could not. kIo as there.
+  [[nodiscard]] Status finish_wipes();
 
   // Removes expired entries, then least recently used ones while the objects exceed max_bytes
   // (never pinned ones), objects that no entry names and that are older than grace_ms, what killed

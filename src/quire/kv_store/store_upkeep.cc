@@ -125,14 +125,21 @@ Status Store::sweep(const std::unordered_set<std::string>& hashes, GcReport& rep
 Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool wipe) {
   QUIRE_TRY(const bool removed, remove_entry(key, tenant, wipe));
   // Also of one that is not there: an earlier wipe may have got no further.
-  const Status forgotten = wipe && check_writable().ok() ? index_.forget_removed() : Status();
+  QUIRE_TRY_STATUS(wipe && check_writable().ok() ? finish_wipes() : Status());
+  return removed;
+}
+
+Status Store::finish_wipes() {
+  QUIRE_TRY_STATUS(check_writable());
+  const Status forgotten = index_.forget_removed();
   if (!forgotten.ok()) {
     return {forgotten.error().code,
             base::str_cat("removed and its KV overwritten, but its name and text are still in the "
-                          "log, until the next wipe or until the last process closes the store: ",
+                          "log, until the next wipe (of it again, too) or until the last process "
+                          "closes the store: ",
                           forgotten.error().message)};
   }
-  return removed;
+  return {};
 }
 
 Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, bool wipe) {

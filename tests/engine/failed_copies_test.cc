@@ -1,0 +1,108 @@
+// Copies of blocks that the device refuses: whoever needs them is told, and nothing that is cached
+// may be found any more, for some of it was to be moved. The linker puts a refusal before the copy.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+
+namespace quire {
+namespace {
+
+bool refuses = false;  // written while the engine has nothing to do
+int refused = 0;
+
+}  // namespace
+
+// A member function as the linker sees it: `this` is its first argument.
+#define QUIRE_COPY "_ZN5quire8kv_store10PagedStore4copyERKNS_2kv9BlockCopyE"
+Status copy(kv_store::PagedStore* self, const kv::BlockCopy& copy) __asm__("__real_" QUIRE_COPY);
+Status copy_or_refuse(kv_store::PagedStore* self,
+                      const kv::BlockCopy& copy) __asm__("__wrap_" QUIRE_COPY);
+
+Status copy_or_refuse(kv_store::PagedStore* self, const kv::BlockCopy& what) {
+  if (refuses) {
+    ++refused;
+    return {ErrorCode::kDevice, "refused"};
+  }
+  return copy(self, what);
+}
+
+namespace {
+
+constexpr std::int64_t kBlockBytes = std::int64_t{32} * 4096;
+const SamplingParams kGreedy{.temperature = 0, .max_tokens = 8, .ignore_eos = true};
+
+class FailedCopies : public testing::Test {
+ protected:
+  // Of 7 blocks with its answer.
+  GenerationOutput ask(std::uint32_t number) {
+    return llm_.generate(some_ids(7 * 32 - 4, 100 + number), kGreedy).value();
+  }
+  // What the call says while no block can be copied.
+  template <class Call>
+  ErrorCode without_copies(Call call) {
+    refuses = true;
+    refused = 0;
+    const auto done = call();
+    refuses = false;
+    EXPECT_GT(refused, 0);
+    return done.ok() ? ErrorCode::kInternal : done.error().code;
+  }
+  void expect_forgotten(const GenerationOutput& before, std::uint32_t number) {
+    const GenerationOutput again = ask(number);
+    EXPECT_EQ(again.usage.cached_tokens, 0);
+    EXPECT_EQ(again.token_ids, before.token_ids);
+    EXPECT_GT(ask(number).usage.cached_tokens, 0) << "what is cached since is found";
+  }
+
+  LLM llm_ = LLM::open(kModel, here({.kv_budget_bytes = 100 * kBlockBytes, .threads = 2})).value();
+};
+
+// Writing behind a partly filled block that others have copies it.
+TEST_F(FailedCopies, OfAStepEndItsRequestsAndForgetTheCache) {
+  const GenerationOutput before = ask(0);
+  Sequence sequence = llm_.sequence(some_ids(45, 1)).value();
+  const Ids more = some_ids(3, 2);
+  EXPECT_EQ(without_copies([&] { return sequence.append(more); }), ErrorCode::kDevice);
+  EXPECT_EQ(sequence.tokens(), some_ids(45, 1));
+  ASSERT_TRUE(llm_.sequence(Ids()).ok());  // the step that has failed has come to its end
+  EXPECT_EQ(stat(llm_, "blocks_cached"), 0);
+  expect_forgotten(before, 0);
+  ASSERT_TRUE(sequence.append(more).ok());
+  EXPECT_EQ(sequence.logits().value(),
+            llm_.sequence(joined(some_ids(45, 1), more)).value().logits().value());
+}
+
+// The pool is full of cached prompts with holes between them, which make way for a saved sequence.
+TEST_F(FailedCopies, OfWhatMakesWayForALoadFailItAndForgetTheCache) {
+  constexpr std::uint32_t kPrompts = 14;
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "sequence.qkv";
+  const Ids ids = some_ids(32 * 32, 1);
+  ASSERT_TRUE(llm_.sequence(ids).value().save(file).ok());
+  std::vector<GenerationOutput> before;
+  for (std::uint32_t prompt = 0; prompt < kPrompts; ++prompt) {
+    before.push_back(ask(prompt));
+  }
+  for (std::uint32_t prompt = 1; prompt < kPrompts; prompt += 2) {
+    ask(prompt);  // those between them go first
+  }
+  EXPECT_EQ(without_copies([&] { return llm_.load_sequence(file); }), ErrorCode::kDevice);
+  EXPECT_EQ(stat(llm_, "blocks_in_use"), 0);
+  EXPECT_LE(stat(llm_, "blocks_cached"), 1) << "what the load had found of it was in use";
+  expect_forgotten(before[3], 3);
+  EXPECT_EQ(llm_.load_sequence(file).value().tokens(), ids);
+}
+
+}  // namespace
+}  // namespace quire
