@@ -171,5 +171,19 @@ TEST(DirectInference, ListsOfManyKindsAreTheirTokensInOrder) {
   EXPECT_EQ(output.reuse.grade, ReuseGrade::kApproximate);
 }
 
+// Ending the request is a letter to the engine, and its last state goes with another one.
+TEST(DirectInference, WhoIsInterruptedSeesItsBlocksFree) {
+  LLM llm = LLM::open(kModel, here({.threads = 2, .prefix_cache = false})).value();
+  for (int round = 0; round < 20; ++round) {
+    const double before = stat(llm, "tokens_generated");
+    const auto output = llm.infer_from_blocks(BlockList(), some_ids(40, 7), greedy(1900), [&] {
+      return stat(llm, "tokens_generated") > before;
+    });
+    ASSERT_FALSE(output.ok());
+    EXPECT_EQ(output.error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  }
+}
+
 }  // namespace
 }  // namespace quire
