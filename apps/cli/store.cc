@@ -204,11 +204,14 @@ Result<bool> for_each_entry(Store& store, const Options& options,
   return true;
 }
 
+// Of an entry that is not there, an earlier wipe of it ends, and the call is refused.
+Status finish_wipe(Store& store, const std::string& name) {
+  return store.find(name).ok() ? Status() : store.remove(name, true);
+}
+
 Result<bool> remove(Store& store, const Options& options) {
   for (const std::string& name : options.entries) {
-    if (options.wipe && !store.find(name).ok()) {
-      QUIRE_TRY_STATUS(store.remove(name, true));  // finishes an earlier wipe, and is refused
-    }
+    QUIRE_TRY_STATUS(options.wipe ? finish_wipe(store, name) : Status());
   }
   return for_each_entry(store, options, [&](const StoreEntry& entry) {
     return store.remove(entry.key, options.wipe);

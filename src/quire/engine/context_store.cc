@@ -16,6 +16,7 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
+#include "quire/engine/arrivals.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
