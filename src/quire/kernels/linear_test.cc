@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -310,7 +312,7 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
     w[i] = i % 3 == 0 ? -1.0f : 1.0f;
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
-    x[i] = i % 5 == 0 ? -1.0f : 1.0f;
+    x[i] = i % 5 == 0 ? -127.0f : 127.0f;  // the codes themselves: their scale is 1
   }
   for (const WeightFormat format :
        {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
@@ -373,6 +375,64 @@ TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
     EXPECT_TRUE(same_bits(multiply(context(), w, x, 37),
                           multiply({&kernels_for(Isa::kAvx2), &one}, w, x, 37)))
         << format_name(format);
+  }
+}
+
+// Scales that products by addition of exponents cannot have: of weights zero (all codes zero, or
+// weights too small for fp16) and infinite, of rows huge; and groups of zeros among the others.
+TEST_P(LinearTest, UnusualScalesGiveTheSameBitsOnAllFusedSets) {
+  if (GetParam() == Isa::kPortable) {
+    GTEST_SKIP() << "the portable set has no fused multiply-add";
+  }
+  constexpr std::int64_t kColumns = 64;
+  constexpr std::int64_t kDepth = 1024;
+  constexpr std::int64_t kRows = 21;
+  ThreadPool one(1);
+  for (const float weight : {1.0f, 0.0f, 1e-7f, 1e8f}) {
+    for (const float input : {1.0f, 0.0f, 1e-35f, 1e-28f, 1e33f}) {
+      std::vector<float> w = random_floats(kColumns * kDepth, 21);
+      std::vector<float> x = random_floats(kRows * kDepth, 22);
+      for (std::int64_t k = 0; k < kStepDepth; ++k) {  // one group of one column, and of one row
+        w[static_cast<std::size_t>(5 * kDepth + 64 + k)] *= weight;
+        x[static_cast<std::size_t>(9 * kDepth + 640 + k)] *= input;
+      }
+      for (const WeightFormat format :
+           {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+        const PackedWeights packed = test::pack_plain(context(), format, w, kColumns, kDepth);
+        std::vector<float> here = multiply(context(), packed, x, kRows);
+        std::vector<float> there = multiply({&kernels_for(Isa::kAvx2), &one}, packed, x, kRows);
+        for (std::vector<float>* out : {&here, &there}) {
+          for (float& value : *out) {
+            value = std::isnan(value) ? 0.0f : value;  // of any sign and payload
+          }
+        }
+        EXPECT_TRUE(same_bits(here, there))
+            << format_name(format) << " weights x " << weight << ", inputs x " << input;
+      }
+    }
+  }
+}
+
+// Few bits, so that products of scales are additions; an eighth of the step is lost on average.
+TEST_P(LinearTest, ScalesOfInt8RowsHaveTwoBitsBehindTheLeadingOne) {
+  constexpr std::int64_t kDepth = 640;
+  const std::vector<float> x = random_floats(3 * kDepth, 23);
+  PackedRows packed;
+  pack_rows(context(), WeightFormat::kQ8g32, {x, kDepth, 3, kDepth}, packed);
+  const std::vector<float> seen = reference::unpack_rows(packed);
+  for (std::int64_t group = 0; group < 3 * kDepth / kStepDepth; ++group) {
+    const std::int64_t row = group / (kDepth / kStepDepth);
+    const std::int64_t step = group % (kDepth / kStepDepth);
+    const float scale = packed.scales(0)[step * 3 + row];
+    float amax = 0;
+    for (std::int64_t i = group * kStepDepth; i < (group + 1) * kStepDepth; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      amax = std::max(amax, std::fabs(x[at]));
+      EXPECT_LE(std::fabs(seen[at] - x[at]), scale * 0.5001f);
+    }
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(scale) & 0x1fffffu, 0u);
+    EXPECT_GE(scale, amax / 127.0f);
+    EXPECT_LT(scale, amax / 127.0f * 1.25f);
   }
 }
 

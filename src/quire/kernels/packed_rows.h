@@ -7,7 +7,8 @@
 //
 //   f32    fp32 values
 //   bf16   rounded to nearest even
-//   int8   values in -127..127, plus per (step, row): an fp32 scale, and -8 times the sum of the 32
+//   int8   values in -127..127, plus per (step, row): an fp32 scale of two bits behind its leading
+//          one (what products gain by that: cpu/quant_vec.h), and -8 times the sum of the 32
 //          values, which turns products with w + 8 (or, times 16, with w + 128) into products with
 //          w
 #pragma once

@@ -59,11 +59,23 @@ void pack_bf16(const PackTask& t) {
   });
 }
 
-constexpr float kNegligible =
-    0x1p-100f;  // groups below it get zero codes: 127 / amax must be finite
+// Groups whose values are all below it get zero codes.
+constexpr float kNegligible = 0x1p-90f;
 
-// scale = amax / 127, value = round(x * (127 / amax)). Same bits on every instruction set. NaN and
-// infinity have no code: they make the scale NaN, so that the row's products are NaN too.
+// amax / 127, rounded up so that two bits are left behind the leading one.
+inline float scale_for(float amax) {
+  constexpr std::uint32_t kLow = (1u << 21) - 1;
+  const float least = (amax > kNegligible ? amax : kNegligible) / 127.0f;
+  std::uint32_t bits = 0;
+  __builtin_memcpy(&bits, &least, sizeof bits);
+  bits = (bits + kLow) & ~kLow;
+  float scale = 0;
+  __builtin_memcpy(&scale, &bits, sizeof scale);
+  return scale;
+}
+
+// value = round(x / scale). Same bits on every instruction set. NaN and infinity have no code: they
+// make the scale NaN, so that the row's products are NaN too.
 template <class V>
 void pack_int8(const PackTask& t) {
   auto* values = reinterpret_cast<std::int8_t*>(t.values);
@@ -76,7 +88,8 @@ void pack_int8(const PackTask& t) {
       broken = V::fma(value, V::zero(), broken);
     }
     const float amax = V::reduce_max(peak);
-    const typename V::F inverse = V::set(amax > kNegligible ? 127.0f / amax : 0.0f);
+    const float scale = scale_for(amax);
+    const typename V::F inverse = V::set(amax > kNegligible ? 1.0f / scale : 0.0f);
     std::int32_t sum = 0;
     for (int i = 0; i < 32; i += V::kLanes) {
       // NaN, which max() drops, must not reach the conversion: sets disagree about it.
@@ -85,7 +98,7 @@ void pack_int8(const PackTask& t) {
       V::store_int8(values + group * 32 + i, code);
       sum += V::reduce_add_int(code);
     }
-    t.scales[group] = amax / 127.0f + V::reduce_add(broken);
+    t.scales[group] = scale + V::reduce_add(broken);
     t.offsets[group] = -8 * sum;
   });
 }

@@ -6,6 +6,10 @@
 //
 // Few rows read the panel as it lies, line by line: that is as fast as memory. For many rows some
 // steps at a time become bytes and fp32 scales in the first-level cache, and all rows pass them.
+//
+// Row scales have two bits behind their leading one (packed_rows.h). So weight scale * row scale is
+// one of four multiples of the weight scale, which lie there, times a power of two,
+// which is an addition of integers: exactly the product, without a multiplication beside the dots.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
@@ -14,15 +18,16 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kUnpackSteps = 16;  // 20 KiB at most
+constexpr int kUnpackSteps = 12;  // 20 KiB at most
 
 struct Q8g32 {
   static constexpr bool kNibbles = false;     // two codes in a byte
   static constexpr bool kSmallCodes = false;  // below 16
   static constexpr bool kMinimum = false;
-  static constexpr int kScaleBytes = 2;
-  static constexpr int kHeaderBytes = 64;  // scales
-  static constexpr int kTileRows = 8;      // of 64 bytes
+  static constexpr bool kUnpacked = false;
+  static constexpr int kMinimumsAt = 64;  // what comes before: scales
+  static constexpr int kHeaderBytes = 64;
+  static constexpr int kTileRows = 8;  // of 64 bytes
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
 };
 struct Q4g32 : Q8g32 {
@@ -33,16 +38,23 @@ struct Q4g32 : Q8g32 {
 };
 struct Q4m32 : Q4g32 {
   static constexpr bool kMinimum = true;
-  static constexpr int kHeaderBytes = 128;  // scales, minimums
+  static constexpr int kHeaderBytes = 128;
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
 };
 
+// Multiple 1 + j / 4 of a weight scale lies there as its bits less those of 1 + j / 4: with the
+// bits of a row scale that is so much times a power of two they are the product's.
+constexpr int kScaleMultiples = 4;
+constexpr std::int32_t kBitsOfOne = 127 << 23;
+constexpr std::int32_t kBitsOfQuarter = 1 << 21;
+
 // A format's codes a byte each, scales and minimums in fp32.
-template <class Q>
+template <class V, class Q>
 struct Unpacked : Q {
   static constexpr bool kNibbles = false;
-  static constexpr int kScaleBytes = 4;
-  static constexpr int kHeaderBytes = Q::kHeaderBytes * 2;
+  static constexpr bool kUnpacked = true;
+  static constexpr int kMinimumsAt = (V::kAddsExponents ? kScaleMultiples : 1) * 128;
+  static constexpr int kHeaderBytes = kMinimumsAt + (Q::kMinimum ? 128 : 0);
   static constexpr int kTileRows = 8;
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
   static_assert(kStepBytes <= kScratchBytesPerStep);
@@ -76,13 +88,47 @@ typename V::I group_dot(typename V::I acc, typename V::I w, typename V::I x) {
   return Q::kSmallCodes ? V::dot_q4(acc, w, x) : V::dot_q8(acc, w, x);
 }
 
-// Scales (or minimums, which follow them) of kLanes columns.
+// How a tile meets a step's codes and scales.
+enum class Steps {
+  kPacked,   // as they lie in the panel
+  kScaled,   // unpacked
+  kShifted,  // unpacked, and products of scales are had by addition
+};
+
+// Scales (or minimums) of kLanes columns.
 template <class V, class Q>
 typename V::F load_scales(const std::byte* scales, int column) {
-  if constexpr (Q::kScaleBytes == 2) {
+  if constexpr (!Q::kUnpacked) {
     return V::load_fp16(scales + column * 2);
   } else {
     return V::load(reinterpret_cast<const float*>(scales) + column);
+  }
+}
+
+// Whether all weight scales that were added are fit for addition: zero has no exponent, nor has
+// what is not finite.
+template <class V>
+struct ScaleCheck {
+  typename V::F smallest = V::set(-1.0f);  // magnitude, negative
+  typename V::F broken = V::zero();        // x * 0 is zero only for finite x
+
+  void add(typename V::F scale) {
+    smallest = V::max(smallest, V::sub(V::zero(), V::abs(scale)));
+    broken = V::fma(scale, V::zero(), broken);
+  }
+  [[nodiscard]] bool shiftable() const {
+    return V::reduce_max(smallest) < 0 && V::reduce_add(broken) == 0;
+  }
+};
+
+// The multiples of scales of kLanes columns, to where kShifted finds them.
+template <class V>
+void store_multiples(typename V::F scale, std::byte* to) {
+#pragma GCC unroll 4
+  for (int j = 0; j < kScaleMultiples; ++j, to += 128) {
+    const typename V::F multiple = V::mul(scale, V::set(1.0f + 0.25f * static_cast<float>(j)));
+    const typename V::I one = V::set_bits(-kBitsOfOne - j * kBitsOfQuarter);
+    V::store_bits(to, V::add_bits(V::as_bits(multiple), one));
   }
 }
 
@@ -101,16 +147,24 @@ struct QuantTile {
   Ahead* ahead = nullptr;
 };
 
-// Integer sums of one group, R rows x N registers. x: [block_rows][32]. A stream's weights are all
-// loaded before the first is multiplied (add_rows in dense_vec.h says why).
-template <class V, int R, int N, bool Stream, class Q>
-void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t* offsets,
-                typename V::I (&sums)[R][N]) {
+// Where a group of rows and what it needs beside the codes lie.
+struct Group {
+  int column = 0;
+  const std::int8_t* x = nullptr;  // [block_rows][32]
+  const float* scales = nullptr;   // [block_rows]
+  const std::int32_t* offsets = nullptr;
+};
+
+// Integer sums of one group, R rows x N registers. A stream's weights are all loaded before the
+// first is multiplied (add_rows in dense_vec.h says why).
+template <class V, int R, int N, bool Stream, class Q, Steps S>
+[[gnu::always_inline]] inline void sum_group(const std::byte* tiles, const Group& g,
+                                             typename V::I (&sums)[R][N]) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      sums[r][n] = group_start<V, Q>(offsets[r]);
+      sums[r][n] = group_start<V, Q>(g.offsets[r]);
     }
   }
   constexpr bool kLoadFirst = Stream && V::kStreamLoads >= Q::kTileRows * N;
@@ -126,7 +180,7 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       const std::byte* row = tiles + quant_offset<Q>(n * V::kLanes, i);
-      if constexpr (Q::kScaleBytes == 2 && V::kStreamAhead > 0) {
+      if constexpr (S == Steps::kPacked && V::kStreamAhead > 0) {
         __builtin_prefetch(row + V::kStreamAhead);
       }
       first[n] = kLoadFirst ? loaded[i * N + n] : V::load_bits(row);
@@ -137,13 +191,13 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const typename V::I value = V::set_bits(word_at(x + r * 32 + i * 4));
+      const typename V::I value = V::set_bits(word_at(g.x + r * 32 + i * 4));
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         sums[r][n] = group_dot<V, Q>(sums[r][n], first[n], value);
       }
       if constexpr (Q::kNibbles) {
-        const typename V::I later = V::set_bits(word_at(x + r * 32 + 16 + i * 4));
+        const typename V::I later = V::set_bits(word_at(g.x + r * 32 + 16 + i * 4));
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
           sums[r][n] = group_dot<V, Q>(sums[r][n], second[n], later);
@@ -155,38 +209,84 @@ void group_sums(const std::byte* tiles, const std::int8_t* x, const std::int32_t
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      sums[r][n] = group_end<V, Q>(sums[r][n], offsets[r]);
+      sums[r][n] = group_end<V, Q>(sums[r][n], g.offsets[r]);
     }
   }
 }
 
-// acc += the group's sums times their scales, and what the minimums add.
-template <class V, int R, int N, class Q>
-void scale_group(const std::byte* header, int column, const float* scales,
-                 const std::int32_t* offsets, const typename V::I (&sums)[R][N],
-                 typename V::F (&acc)[R][N]) {
+// acc += the group's sums times their scales, which are multiplied.
+template <class V, int R, int N, class Q, Steps S>
+[[gnu::always_inline]] inline void add_scaled(const std::byte* header, const Group& g,
+                                              const typename V::I (&sums)[R][N],
+                                              typename V::F (&acc)[R][N]) {
 #pragma GCC unroll 8
   for (int n = 0; n < N; ++n) {
-    const typename V::F weight_scale = load_scales<V, Q>(header, column + n * V::kLanes);
+    const int column = g.column + n * V::kLanes;
+    typename V::F weight_scale = load_scales<V, Q>(header, column);
+    if constexpr (S == Steps::kScaled && V::kAddsExponents) {
+      weight_scale = V::as_float(V::add_bits(V::as_bits(weight_scale), V::set_bits(kBitsOfOne)));
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const typename V::F scale = V::mul(weight_scale, V::set(scales[r]));
+      const typename V::F scale = V::mul(weight_scale, V::set(g.scales[r]));
       acc[r][n] = V::fma(V::to_float(sums[r][n]), scale, acc[r][n]);
     }
-    if constexpr (Q::kMinimum) {
-      const typename V::F minimum =
-          load_scales<V, Q>(header + Q::kHeaderBytes / 2, column + n * V::kLanes);
+  }
+}
+
+// The same bits, the products of scales by addition.
+template <class V, int R, int N>
+[[gnu::always_inline]] inline void add_shifted(const std::byte* header, const Group& g,
+                                               const typename V::I (&sums)[R][N],
+                                               typename V::F (&acc)[R][N]) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const float inputs = scales[r] * (static_cast<float>(offsets[r]) * -0.125f);
-        acc[r][n] = V::fma(minimum, V::set(inputs), acc[r][n]);
-      }
+  for (int r = 0; r < R; ++r) {
+    const auto* scale = reinterpret_cast<const unsigned char*>(g.scales + r);
+    // Bits 21 and 22, by a load of their own: so that the others go from memory to all lanes.
+    const std::byte* multiples = header + (scale[2] >> 5 & 3) * 128 + g.column * 4;
+    const typename V::I row_bits = V::set_bits(word_at(scale));
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const typename V::I product =
+          V::add_bits(V::load_bits(multiples + n * V::kLanes * 4), row_bits);
+      acc[r][n] = V::fma(V::to_float(sums[r][n]), V::as_float(product), acc[r][n]);
     }
+  }
+}
+
+// acc += what the minimums add.
+template <class V, int R, int N, class Q, Steps S>
+[[gnu::always_inline]] inline void add_minimums(const std::byte* header, const Group& g,
+                                                typename V::F (&acc)[R][N]) {
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) {
+    const int column = g.column + n * V::kLanes;
+    const typename V::F minimum = load_scales<V, Q>(header + Q::kMinimumsAt, column);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const float inputs = g.scales[r] * (static_cast<float>(g.offsets[r]) * -0.125f);
+      acc[r][n] = V::fma(minimum, V::set(inputs), acc[r][n]);
+    }
+  }
+}
+
+template <class V, int R, int N, bool Stream, class Q, Steps S>
+[[gnu::always_inline]] inline void add_group(const std::byte* step, const Group& g,
+                                             typename V::F (&acc)[R][N]) {
+  typename V::I sums[R][N];
+  sum_group<V, R, N, Stream, Q, S>(step + Q::kHeaderBytes + quant_offset<Q>(g.column, 0), g, sums);
+  if constexpr (S == Steps::kShifted) {
+    add_shifted<V, R, N>(step, g, sums, acc);
+  } else {
+    add_scaled<V, R, N, Q, S>(step, g, sums, acc);
+  }
+  if constexpr (Q::kMinimum) {
+    add_minimums<V, R, N, Q, S>(step, g, acc);
   }
 }
 
 // R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other.
-template <class V, int R, int N, int Turns, class Q>
+template <class V, int R, int N, int Turns, class Q, Steps S>
 void quant_tile(const QuantTile& t) {
   typename V::F acc[Turns][R][N];
 #pragma GCC unroll 2
@@ -201,30 +301,25 @@ void quant_tile(const QuantTile& t) {
     }
   }
   const std::byte* w = t.w;
-  const std::int8_t* x = t.x;
-  const float* scales = t.scales;
-  const std::int32_t* offsets = t.offsets;
+  Group g = {.x = t.x, .scales = t.scales, .offsets = t.offsets};
   for (int s = 0; s < t.steps; ++s) {
     if (t.ahead != nullptr) {
       t.ahead->ask();
     }
-    if constexpr (Q::kScaleBytes == 2 && V::kStreamAhead > 0) {
+    if constexpr (S == Steps::kPacked && V::kStreamAhead > 0) {
       for (int i = 0; i < Q::kHeaderBytes; i += 64) {
         __builtin_prefetch(w + i + V::kStreamAhead);
       }
     }
 #pragma GCC unroll 2
     for (int turn = 0; turn < Turns; ++turn) {
-      const int column = t.column + turn * 16;
-      typename V::I sums[R][N];
-      group_sums<V, R, N, (Turns > 1), Q>(w + Q::kHeaderBytes + quant_offset<Q>(column, 0), x,
-                                          offsets, sums);
-      scale_group<V, R, N, Q>(w, column, scales, offsets, sums, acc[turn]);
+      g.column = t.column + turn * 16;
+      add_group<V, R, N, (Turns > 1), Q, S>(w, g, acc[turn]);
     }
     w += Q::kStepBytes;
-    x += t.block_rows * 32;
-    scales += t.block_rows;
-    offsets += t.block_rows;
+    g.x += t.block_rows * 32;
+    g.scales += t.block_rows;
+    g.offsets += t.block_rows;
   }
 #pragma GCC unroll 2
   for (int turn = 0; turn < Turns; ++turn) {
@@ -266,18 +361,43 @@ void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
   QuantTile tile = block_operands(t, 0, 0, t.steps);
   tile.w = w;
   tile.out = out;
-  with_row_count<V::kQuantStreamRows>(
-      t.rows, [&](auto rows) { quant_tile<V, rows.kValue, 16 / V::kLanes, 2, Q>(tile); });
+  with_row_count<V::kQuantStreamRows>(t.rows, [&](auto rows) {
+    quant_tile<V, rows.kValue, 16 / V::kLanes, 2, Q, Steps::kPacked>(tile);
+  });
 }
 
-// `count` steps of a panel as Unpacked<Q>.
+// Can products with these scales be had by addition, whatever weights they meet? Not where they
+// are huge or NaN.
+inline bool shiftable_rows(const MatmulTask& t) {
+  constexpr std::uint32_t kMost = (127 + 100) << 23;  // bits of 2^100
+  const std::ptrdiff_t count = std::ptrdiff_t{t.rows} * t.steps;
+  std::uint32_t largest = 0;
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    std::uint32_t bits = 0;
+    __builtin_memcpy(&bits, t.scales + i, sizeof bits);
+    largest = bits > largest ? bits : largest;
+  }
+  return largest < kMost;
+}
+
+// `count` steps of a panel as Unpacked<V, Q>. True if their scales are fit for kShifted.
 template <class V, class Q>
-void unpack_steps(const std::byte* w, int count, std::byte* to) {
-  using U = Unpacked<Q>;
+bool unpack_steps(const std::byte* w, int count, std::byte* to) {
+  using U = Unpacked<V, Q>;
+  ScaleCheck<V> check;
   for (int s = 0; s < count; ++s, w += Q::kStepBytes, to += U::kStepBytes) {
-    auto* header = reinterpret_cast<float*>(to);
-    for (int i = 0; i < Q::kHeaderBytes / 2; i += V::kLanes) {
-      V::store(header + i, V::load_fp16(w + i * 2));
+    for (int c = 0; c < 32; c += V::kLanes) {
+      const typename V::F scale = load_scales<V, Q>(w, c);
+      if constexpr (V::kAddsExponents) {
+        check.add(scale);
+        store_multiples<V>(scale, to + c * 4);
+      } else {
+        V::store(reinterpret_cast<float*>(to) + c, scale);
+      }
+      if constexpr (Q::kMinimum) {
+        V::store(reinterpret_cast<float*>(to + U::kMinimumsAt) + c,
+                 load_scales<V, Q>(w + Q::kMinimumsAt, c));
+      }
     }
     const std::byte* from = w + Q::kHeaderBytes;
     std::byte* codes = to + U::kHeaderBytes;
@@ -295,10 +415,11 @@ void unpack_steps(const std::byte* w, int count, std::byte* to) {
       }
     }
   }
+  return V::kAddsExponents && check.shiftable();
 }
 
 // The rows of one block x steps that lie unpacked in the scratch memory.
-template <class V, class U>
+template <class V, class U, Steps S>
 void unpacked_block(QuantTile block, float* out) {
   for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
     block.column = c;
@@ -306,7 +427,7 @@ void unpacked_block(QuantTile block, float* out) {
     for (int r = 0, count = 0; r < block.block_rows; r += count) {
       count = even_rows<V::kQuantRows>(block.block_rows - r);
       with_row_count<V::kQuantRows>(count, [&](auto rows) {
-        quant_tile<V, rows.kValue, V::kQuantRegisters, 1, U>(from_row(block, r));
+        quant_tile<V, rows.kValue, V::kQuantRegisters, 1, U, S>(from_row(block, r));
       });
     }
   }
@@ -315,7 +436,7 @@ void unpacked_block(QuantTile block, float* out) {
 // One panel x all rows, kUnpackSteps steps at a time. While they are multiplied, the next ones are
 // on their way.
 template <class V, class Q>
-void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
+void quant_panel(const MatmulTask& t, const std::byte* w, float* out, bool shiftable) {
   const std::byte* end = t.weights + static_cast<std::size_t>(t.panels) * t.panel_bytes;
   const int passes = tiles_of_panel<V, V::kQuantRows, V::kQuantRegisters>(t.rows);
   for (int s = 0; s < t.steps; s += kUnpackSteps) {
@@ -324,25 +445,34 @@ void quant_panel(const MatmulTask& t, const std::byte* w, float* out) {
     const std::byte* next = steps + static_cast<std::ptrdiff_t>(count) * Q::kStepBytes;
     Ahead ahead = Ahead::over(next == end ? t.next_weights : next, kUnpackSteps * Q::kStepBytes,
                               passes * count);
-    unpack_steps<V, Q>(steps, count, t.scratch);
+    const bool shift = unpack_steps<V, Q>(steps, count, t.scratch) && shiftable;
     for (int row = 0; row < t.rows; row += kMaxBlockRows) {
       QuantTile block = block_operands(t, row, s, count);
       block.w = t.scratch;
       block.ahead = &ahead;
-      unpacked_block<V, Unpacked<Q>>(block, out + row * t.out_stride);
+      float* const block_out = out + row * t.out_stride;
+      if constexpr (V::kAddsExponents) {
+        if (shift) {
+          unpacked_block<V, Unpacked<V, Q>, Steps::kShifted>(block, block_out);
+          continue;
+        }
+      }
+      unpacked_block<V, Unpacked<V, Q>, Steps::kScaled>(block, block_out);
     }
   }
 }
 
 template <class V, class Q>
 void matmul_quant(const MatmulTask& t) {
+  const bool few = t.rows <= V::kQuantStreamRows;
+  const bool shiftable = V::kAddsExponents && !few && shiftable_rows(t);
   for (int panel = 0; panel < t.panels; ++panel) {
     const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
     float* out = t.out + static_cast<std::ptrdiff_t>(panel) * 32;
-    if (t.rows <= V::kQuantStreamRows) {
+    if (few) {
       quant_stream<V, Q>(t, w, out);
     } else {
-      quant_panel<V, Q>(t, w, out);
+      quant_panel<V, Q>(t, w, out, shiftable);
     }
   }
 }

@@ -16,6 +16,7 @@ struct VecAvx2 {
   static constexpr bool kDotsBf16 = false;
   // Operands are loaded where they are multiplied, not ahead: sums take nearly all registers.
   static constexpr bool kFewRegisters = true;
+  static constexpr bool kAddsExponents = false;
   static constexpr int kDenseRows = 6;  // x 2 registers of columns: 16 in all leave no more
   static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float

@@ -14,6 +14,8 @@ struct VecAvx512 {
   static constexpr int kLanes = 16;
   static constexpr bool kDotsBf16 = false;
   static constexpr bool kFewRegisters = false;
+  // Integers are added beside dots of bytes, fp32 is multiplied in their place.
+  static constexpr bool kAddsExponents = true;
   static constexpr int kDenseRows = 8;  // x 2 registers of columns = 16 accumulators
   static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
@@ -65,6 +67,9 @@ struct VecAvx512 {
   static I load_bits(const void* p) { return _mm512_loadu_si512(p); }
   static void store_bits(void* p, I x) { _mm512_storeu_si512(p, x); }
   static I set_bits(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static I as_bits(F x) { return _mm512_castps_si512(x); }
+  static F as_float(I x) { return _mm512_castsi512_ps(x); }
+  static I add_bits(I a, I b) { return _mm512_add_epi32(a, b); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm512_cvtps_epi32(x); }  // nearest even
   static std::int32_t reduce_add_int(I x) { return _mm512_reduce_add_epi32(x); }

@@ -14,6 +14,7 @@ struct VecPortable {
   static constexpr int kLanes = 4;
   static constexpr bool kDotsBf16 = false;
   static constexpr bool kFewRegisters = false;
+  static constexpr bool kAddsExponents = false;
   static constexpr int kDenseRows = 2;
   static constexpr int kDenseRegisters = 4;
   static constexpr int kQuantRows = 1;
