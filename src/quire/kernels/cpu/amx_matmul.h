@@ -230,7 +230,8 @@ struct QuantBlock {
 };
 
 // acc[row] += float(sums[row]) * (weight scales * row scale) for 16 rows x 16 columns of group
-// `group`, and then what the minimums add: the operations of scale_group in quant_vec.h.
+// `group`, and then what the minimums add: the operations of add_scaled and
+// add_minimums in quant_vec.h.
 template <class Q>
 [[gnu::always_inline]] inline void add_group(const std::int32_t* sums, const float* header,
                                              const QuantBlock& block, int group,

@@ -32,8 +32,8 @@ struct MatmulTask {
                                   // aligned
 };
 inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
-// A panel as bytes, with four multiples of its scales, and minimums, in fp32.
-inline constexpr int kScratchBytesPerStep = 1024 + 640;
+// A panel as bytes, with fp32 scales and minimums.
+inline constexpr int kScratchBytesPerStep = 1024 + 256;
 
 // Packs the rows of one block from fp32, normed on the way if there is a weight for that: value k
 // of row r is then x[r][k] * norm_factors[r] * norm_weight[k], rounded twice as by rms_norm.

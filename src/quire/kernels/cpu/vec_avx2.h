@@ -90,11 +90,6 @@ struct VecAvx2 {
   static I set_bits(std::int32_t x) { return _mm256_set1_epi32(x); }
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm256_cvtps_epi32(x); }
-  static std::int32_t reduce_add_int(I x) {
-    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
-  }
   static void store_int8(std::int8_t* p, I x) {
     const __m128i words =
         _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

@@ -72,7 +72,6 @@ struct VecAvx512 {
   static I add_bits(I a, I b) { return _mm512_add_epi32(a, b); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm512_cvtps_epi32(x); }  // nearest even
-  static std::int32_t reduce_add_int(I x) { return _mm512_reduce_add_epi32(x); }
   static void store_int8(std::int8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
   }

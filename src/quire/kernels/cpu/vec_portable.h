@@ -92,7 +92,6 @@ struct VecPortable {
   static I set_bits(std::int32_t x) { return I{x, x, x, x}; }
   static F to_float(I x) { return __builtin_convertvector(x, F); }
   static I to_int(F x) { return __builtin_convertvector(round(x), I); }
-  static std::int32_t reduce_add_int(I x) { return x[0] + x[1] + x[2] + x[3]; }
   static void store_int8(std::int8_t* p, I x) {
     for (int i = 0; i < 4; ++i) {
       p[i] = static_cast<std::int8_t>(x[i]);
