@@ -113,6 +113,26 @@ TEST_P(ExactnessTest, AskingForFewerLogitsDoesNotChangeThem) {
   EXPECT_TRUE(same_bits(last, std::span(cold_).last(last.size())));
 }
 
+// The last layer computes rows of logits only; the KV of all rows is stored.
+TEST_P(ExactnessTest, RowsWithoutLogitsAreStoredAsTheyAreWithThem) {
+  Runner runner(*decoder_, kv_dtype(), 7, 2 * blocks_for(7));
+  const Ids other(prompt_.rbegin(), prompt_.rend());
+  Sequence a;
+  Sequence b;
+  const std::vector<Piece> first = {{&a, std::span(prompt_).first(33)},
+                                    {&b, std::span(other).first(20)}};
+  EXPECT_TRUE(runner.step(first, Rows::kNone).empty());
+  const std::vector<Piece> second = {{&b, std::span(other).subspan(20, 9)},
+                                     {&a, std::span(prompt_).subspan(33, 30)}};
+  const auto vocab = static_cast<std::size_t>(decoder_->config().vocab_size);
+  const auto last = runner.step(second, Rows::kLast);
+  ASSERT_EQ(last.size(), 2 * vocab);
+  EXPECT_TRUE(
+      same_bits(std::span(last).subspan(vocab), std::span(cold_).subspan(62 * vocab, vocab)));
+  const auto rest = runner.feed(a, std::span(prompt_).subspan(63));
+  EXPECT_TRUE(same_bits(rest, std::span(cold_).subspan(63 * vocab)));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Variants, ExactnessTest,
     ::testing::Combine(::testing::ValuesIn(variant_paths()),

@@ -72,7 +72,7 @@ struct Piece {
   std::span<const TokenId> ids;
 };
 
-enum class Rows { kAll, kLast };
+enum class Rows { kAll, kLast, kNone };
 
 class Runner {
  public:
@@ -89,7 +89,8 @@ class Runner {
     shuffle_blocks(num_blocks);
   }
 
-  // Feeds all pieces in one batch; logits of their rows (or of the last row of each), in order.
+  // Feeds all pieces in one batch; logits of their rows (or of the last row of each, or none), in
+  // order.
   std::vector<float> step(std::span<const Piece> pieces, Rows rows) {
     clear();
     for (const Piece& piece : pieces) {
@@ -155,7 +156,7 @@ class Runner {
       positions_.push_back(position);
       slots_.push_back({sequence.blocks.back(), position % block_tokens_});
       entry_rows_.push_back({row, position, position + 1});
-      if (rows == Rows::kAll || i + 1 == piece.ids.size()) {
+      if (rows == Rows::kAll || (rows == Rows::kLast && i + 1 == piece.ids.size())) {
         logit_rows_.push_back(row);
       }
     }

@@ -44,7 +44,8 @@ constexpr std::int64_t kGatedRows = 64;
 // What all layers with one window share during a step.
 struct WindowPlan {
   std::int32_t window_tokens = 0;
-  attention::Plan plan;
+  std::span<const attention::Entry> entries;
+  attention::Plan plan;               // of the entries
   kernels::RotaryTable query_rotary;  // rows as plan.query_positions
 };
 
@@ -109,6 +110,7 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> residual_of_logits;  // [S, H]
   AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
   AlignedBuffer<float> attended;            // [T, Q]
+  AlignedBuffer<float> attended_of_logits;  // [S, Q], of the last layer
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
   AlignedBuffer<float> gate_up;             // [T, 2 I], of few rows
   AlignedBuffer<float> gated;               // [T, I], of few rows
@@ -117,6 +119,12 @@ struct CpuBackend final : DecoderBackend {
   kernels::PackedRows packed_gated;         // [T, I], of many rows
   kernels::RotaryTable key_rotary;          // rows as batch.positions
   std::vector<WindowPlan> plans;            // one per distinct window
+  // The last layer's, of rows of logits only, and what it is made of. Not where all rows have
+  // logits, or a probe wants to know about them.
+  bool last_is_less = false;
+  WindowPlan last_plan;
+  std::vector<attention::Entry> last_entries;
+  std::vector<attention::EntryRow> last_rows;
   attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
@@ -128,8 +136,12 @@ struct CpuBackend final : DecoderBackend {
             .softmax_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
   }
 
-  void prepare(const ForwardBatch& batch, std::int32_t block_tokens, Stopwatch& watch);
-  const WindowPlan& plan_for(std::int32_t window_tokens) const;
+  void prepare(const ForwardBatch& batch, std::int32_t block_tokens, const ForwardProbe* probe,
+               Stopwatch& watch);
+  void make_plan(WindowPlan& window, std::span<const attention::Entry> entries,
+                 std::int32_t block_tokens, Stopwatch& watch);
+  void keep_rows_of_logits(const ForwardBatch& batch);
+  const WindowPlan& plan_for(std::size_t layer) const;
 
   // The input of a product.
   struct Input {
@@ -155,26 +167,66 @@ struct CpuBackend final : DecoderBackend {
   void project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
                const QKV& to, Stopwatch& watch);
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
-  bool attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch);
+  bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
                  Stopwatch& watch);
 };
 
-// Plans and rotary tables: everything that does not depend on the layer.
-void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens, Stopwatch& watch) {
-  key_rotary.fill(context, config.rotary, batch.positions);
-  for (WindowPlan& window : plans) {
-    watch.lap(timing.other);
-    plan_maker.make(attention_shape(), batch.entries, block_tokens, window.window_tokens,
-                    context.pool->threads(), window.plan);
-    watch.lap(timing.host);
-    window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
+void CpuBackend::make_plan(WindowPlan& window, std::span<const attention::Entry> entries,
+                           std::int32_t block_tokens, Stopwatch& watch) {
+  watch.lap(timing.other);
+  window.entries = entries;
+  plan_maker.make(attention_shape(), entries, block_tokens, window.window_tokens,
+                  context.pool->threads(), window.plan);
+  watch.lap(timing.host);
+  window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
+}
+
+// last_entries: the batch's, with rows of logits only.
+void CpuBackend::keep_rows_of_logits(const ForwardBatch& batch) {
+  std::size_t most = 0;
+  for (const attention::Entry& entry : batch.entries) {
+    most += entry.rows.size();
+  }
+  last_entries.clear();
+  last_rows.clear();
+  last_rows.reserve(most);  // entries point to it
+  for (const attention::Entry& entry : batch.entries) {
+    const std::size_t first = last_rows.size();
+    for (const attention::EntryRow& row : entry.rows) {
+      if (std::ranges::binary_search(batch.logit_rows, row.row)) {
+        last_rows.push_back(row);
+      }
+    }
+    if (last_rows.size() > first) {
+      last_entries.push_back(entry);
+      last_entries.back().rows = std::span(last_rows).subspan(first);
+    }
   }
 }
 
-const WindowPlan& CpuBackend::plan_for(std::int32_t window_tokens) const {
-  return *std::find_if(plans.begin(), plans.end(),
-                       [&](const WindowPlan& plan) { return plan.window_tokens == window_tokens; });
+// Plans and rotary tables: everything that does not depend on the layer.
+void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens,
+                         const ForwardProbe* probe, Stopwatch& watch) {
+  key_rotary.fill(context, config.rotary, batch.positions);
+  for (WindowPlan& window : plans) {
+    make_plan(window, batch.entries, block_tokens, watch);
+  }
+  last_is_less = probe == nullptr && batch.logit_rows.size() < batch.token_ids.size();
+  if (last_is_less) {
+    keep_rows_of_logits(batch);
+    last_plan.window_tokens = config.window_tokens.back();
+    make_plan(last_plan, last_entries, block_tokens, watch);
+  }
+}
+
+const WindowPlan& CpuBackend::plan_for(std::size_t layer) const {
+  if (last_is_less && layer + 1 == weights.layers.size()) {
+    return last_plan;
+  }
+  return *std::find_if(plans.begin(), plans.end(), [&](const WindowPlan& plan) {
+    return plan.window_tokens == config.window_tokens[layer];
+  });
 }
 
 // x [rows, inputs], normed where it must be, -> packed for the matrix
@@ -210,14 +262,14 @@ void CpuBackend::project(const LayerWeights& layer, std::span<const float> x, st
 
 // q and the cache -> out [T, Q]
 void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float> out) {
-  const WindowPlan& window = plan_for(config.window_tokens[call.index]);
+  const WindowPlan& window = plan_for(call.index);
   const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::span<float> lse =
       weighs ? rows_of(attention_lse, rows, config.heads) : std::span<float>();
   attention::run(context,
                  {.shape = attention_shape(),
-                  .entries = call.batch.entries,
+                  .entries = window.entries,
                   .plan = &window.plan,
                   .window_tokens = window.window_tokens,
                   .q = from.q,
@@ -229,7 +281,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
   if (weighs) {
     attention::add_mass(context,
                         {.shape = attention_shape(),
-                         .entries = call.batch.entries,
+                         .entries = window.entries,
                          .plan = &window.plan,
                          .q = from.q,
                          .q_stride = from.stride,
@@ -240,11 +292,12 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
   }
 }
 
-// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. False
-// when the probe ends the pass.
-bool CpuBackend::attention_block(const LayerCall& call, std::span<float> x, Stopwatch& watch) {
+// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. In the
+// last layer x becomes [S, H]: from there on only rows of logits matter. False when the probe ends
+// the pass.
+bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[call.index];
-  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
+  auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
   QKV parts{.stride = q_width + 2 * kv_width};
@@ -278,10 +331,20 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float> x, Stop
     (*call.batch.before_layer)(static_cast<int>(call.index));
   }
   watch.lap(timing.other);
-  const auto out = rows_of(attended, rows, q_width);
+  auto out = rows_of(attended, rows, q_width);
   attend(call, parts, out);
   watch.lap(timing.attention);
 
+  if (call.index + 1 == weights.layers.size()) {
+    const std::span<const std::int32_t> kept = call.batch.logit_rows;
+    rows = std::ssize(kept);
+    const auto out_kept = rows_of(attended_of_logits, rows, q_width);
+    const auto x_kept = rows_of(residual_of_logits, rows, config.hidden_size);
+    gather_rows(out, kept, q_width, out_kept);
+    gather_rows(x, kept, config.hidden_size, x_kept);
+    out = out_kept;
+    x = x_kept;
+  }
   linear(layer.output.weights, {out, rows}, x, {.bias = layer.output.bias, .accumulate = true},
          watch);
   return true;
@@ -315,30 +378,23 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   QUIRE_CHECK(!kv.front().on_device, "the CPU computes on KV in host memory");
   timing = {};
   Stopwatch watch;
-  auto rows = static_cast<std::int64_t>(batch.token_ids.size());
   const std::int64_t hidden = config.hidden_size;
-  prepare(batch, kv.front().block_tokens, watch);
+  prepare(batch, kv.front().block_tokens, probe, watch);
 
   // token_ids [T] -> x [T, H]
-  auto x = rows_of(residual, rows, hidden);
+  auto x = rows_of(residual, std::ssize(batch.token_ids), hidden);
   const bool tied = config.tied_embeddings;
   kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
 
-  const std::size_t layers = weights.layers.size();
-  for (std::size_t layer = 0; layer < layers; ++layer) {
+  for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
     if (!attention_block({batch, kv[layer], layer, probe}, x, watch)) {
       return std::span<float>();
     }
-    if (layer + 1 == layers) {  // all KV is stored: from here on only the rows of logits matter
-      rows = static_cast<std::int64_t>(batch.logit_rows.size());
-      const auto kept = rows_of(residual_of_logits, rows, hidden);
-      gather_rows(x, batch.logit_rows, hidden, kept);
-      x = kept;
-    }
-    mlp_block(weights.layers[layer], x, rows, watch);
+    mlp_block(weights.layers[layer], x, std::ssize(x) / hidden, watch);
   }
 
   // x [S, H] -> logits [S, V]
+  const std::int64_t rows = std::ssize(batch.logit_rows);
   const auto out = rows_of(logits, rows, config.vocab_size);
   linear(weights.head, {x, rows, weights.final_norm}, out, {}, watch);
   watch.lap(timing.other);
@@ -347,11 +403,11 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
 
 attention::PlanCounters CpuBackend::last_counters() const {
   attention::PlanCounters sum;
-  for (const std::int32_t window : config.window_tokens) {
-    const attention::PlanCounters& layer = plan_for(window).plan.counters;
-    sum.entries += layer.entries;
-    sum.rows += layer.rows;
-    sum.blocks_read += layer.blocks_read;
+  for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    const attention::PlanCounters& read = plan_for(layer).plan.counters;
+    sum.entries += read.entries;
+    sum.rows += read.rows;
+    sum.blocks_read += read.blocks_read;
   }
   return sum;
 }
