@@ -1,5 +1,5 @@
-// Uninitialised storage of trivial elements, 64-byte aligned; large buffers are page-aligned with
-// huge pages advised.
+// Uninitialised storage of trivial elements, 64-byte aligned; buffers of 2 MiB and more begin at
+// the border of a huge page, with huge pages advised.
 #pragma once
 
 #include <cstddef>

@@ -10,14 +10,17 @@
 namespace quire::device {
 namespace {
 
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
 // Both sides of the border between the heap and mapped pages, and odd sizes.
 TEST(AlignedBuffer, IsAlignedAndUsableToItsLastByte) {
   for (const std::size_t size :
-       {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{4097},
-        (std::size_t{2} << 20) - 1, std::size_t{2} << 20, (std::size_t{5} << 20) + 3}) {
+       {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{4097}, kHugePage - 1,
+        kHugePage, kHugePage + 1, (std::size_t{5} << 20) + 3}) {
     AlignedBuffer<unsigned char> buffer(size);
     ASSERT_EQ(buffer.size(), size);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0u);
+    const std::size_t border = size < kHugePage ? 64 : kHugePage;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % border, 0u);
     buffer.data()[0] = 1;
     buffer.data()[size - 1] = 2;
     EXPECT_EQ(buffer.span().back(), 2);

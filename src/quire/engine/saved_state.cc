@@ -85,7 +85,12 @@ Result<Fields> parse_fields(std::string_view text, std::string_view what) {
 
 }  // namespace
 
-std::string kernels_here() { return std::string(device::isa_name(device::best_isa())); }
+std::string kernels_here() {
+  // Counts changes of the kernels that change bits. 2: row scales of quantised products have few
+  // bits.
+  constexpr int kArithmetic = 2;
+  return base::str_cat(device::isa_name(device::best_isa()), "-", kArithmetic);
+}
 
 base::KVFingerprint kv_fingerprint(std::string_view model_digest, std::string_view kernels) {
   base::FieldHasher hasher;
