@@ -14,8 +14,8 @@ struct VecAvx512 {
   static constexpr int kLanes = 16;
   static constexpr bool kDotsBf16 = false;
   static constexpr bool kFewRegisters = false;
-  // Integers are added beside dots of bytes, fp32 is multiplied in their place.
-  static constexpr bool kAddsExponents = true;
+  // Whether integers are added and shifted beside dots of bytes, not in their place.
+  static constexpr bool kAddsExponents = false;
   static constexpr int kDenseRows = 8;  // x 2 registers of columns = 16 accumulators
   static constexpr int kDenseRegisters = 2;
   static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
