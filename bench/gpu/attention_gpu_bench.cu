@@ -243,6 +243,7 @@ class Runner {
                      .parts = send(plan.parts),
                      .blocks = send(plan.blocks),
                      .crew = send(std::vector{plan.crew}),
+                     .queues = send(plan.queues),
                      .num_few = static_cast<std::int32_t>(plan.few.size()),
                      .num_many = static_cast<std::int32_t>(plan.many.size()),
                      .wide = plan.widest_few > 8,
@@ -298,8 +299,15 @@ std::vector<Case> cases() {
   all.push_back(one(1024, 8));
   all.push_back(one(8192, 16));
   all.push_back(one(32768, 40));
-  all.push_back(shared(64, 8192, 128));
-  all.push_back(shared(256, 32768, 512));
+  for (const std::int32_t requests : {64, 256}) {
+    for (const std::int32_t common : {8192, 32768}) {
+      for (const std::int32_t own : {128, 512}) {
+        all.push_back(shared(requests, common, own));
+      }
+    }
+  }
+  all.push_back(shared(64, 16384, 128));
+  all.push_back(shared(128, 8192, 256));
   all.push_back(composition());
   all.push_back(prefill(8192, 450));
   all.push_back(prefill(32768, 500));
@@ -308,7 +316,8 @@ std::vector<Case> cases() {
 
 }  // namespace
 
-int main() {
+// With an argument only the cases whose names contain it.
+int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   const auto accelerator = must(quire::device::Accelerator::open("cuda"));
   std::printf("%s\n", accelerator->name().c_str());
@@ -317,6 +326,9 @@ int main() {
   for (const std::int32_t range : {0, 2048}) {
     std::printf("%s\n", range == 0 ? "ranges by load" : "fixed ranges of 2048 tokens");
     for (Case& each : cases()) {
+      if (argc > 1 && each.name.find(argv[1]) == std::string::npos) {
+        continue;
+      }
       missed += runner.run(each, range) ? 0 : range == 0 ? 1 : 0;
     }
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/device_cuts.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
@@ -19,109 +20,15 @@
 namespace quire::attention {
 namespace {
 
-constexpr std::int32_t kFewStep = 32;      // shortest range of an item of few columns
-constexpr std::int64_t kMostParts = 128;   // of one entry for one row
-constexpr std::int64_t kItemTokens = 256;  // that take as long as what an item costs beside them
-// The same of an item of few where others are of many: the next item is on its way meanwhile.
+constexpr std::int32_t kFewStep = 32;  // shortest range of an item of few columns
+// As kItemTokens, of an item of few where others are of many: the next item is on its way
+// meanwhile.
 constexpr std::int64_t kFewItemTokens = 64;
 // Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kernel computes
 // both families: products for many columns, memory for few (H200, head size 128; their ratio
 // counts).
 constexpr double kManyStepUs = 1.9, kFewStepUs = 0.85;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// Equal pieces of about `share` tokens, whole steps.
-struct Cut {
-  double share = 1;
-  bool up = false;  // rather one piece more than one less
-  std::int64_t step = 1;
-
-  [[nodiscard]] std::int64_t piece(std::int64_t tokens) const {
-    const double wanted = static_cast<double>(tokens) / share;
-    const auto pieces = static_cast<std::int64_t>(up ? std::ceil(wanted) : std::floor(wanted));
-    return divide_up(divide_up(tokens, std::clamp<std::int64_t>(pieces, 1, kMostParts)), step) *
-           step;
-  }
-};
-
-// Tiles of one family by how many tokens they read.
-class Lengths {
- public:
-  void add(std::int64_t tokens, std::int64_t count) {
-    auto found = std::lower_bound(
-        counts_.begin(), counts_.end(), tokens,
-        [](const Count& count, std::int64_t wanted) { return count.tokens < wanted; });
-    if (found == counts_.end() || found->tokens != tokens) {
-      found = counts_.insert(found, {.tokens = tokens});
-    }
-    found->count += count;
-    total_ += tokens * count;
-    tiles_ += count;
-  }
-  [[nodiscard]] std::int64_t total() const { return total_; }
-
-  // Items of a cut, and the tokens of the longest and of the shortest.
-  struct Items {
-    std::int64_t count = 0, longest = 0;
-    std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
-  };
-  [[nodiscard]] Items items(const Cut& cut) const {
-    Items items;
-    for (const auto& [tokens, count] : counts_) {
-      const std::int64_t piece = cut.piece(tokens), of_tile = divide_up(tokens, piece);
-      items.count += of_tile * count;
-      items.longest = std::max(items.longest, piece);
-      items.shortest = std::min(items.shortest, tokens - (of_tile - 1) * piece);
-    }
-    return items;
-  }
-
-  // Tokens after which the last of the workers is done, by estimate. Items of many lengths even
-  // out; of one length they do not.
-  [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers,
-                                std::int64_t item_tokens) const {
-    const Items items = this->items(cut);
-    const std::int64_t rounds = divide_up(items.count, workers);
-    const double even = static_cast<double>(total_) / static_cast<double>(workers) +
-                        static_cast<double>(items.longest) / 2;
-    return std::clamp(even, static_cast<double>(rounds * items.shortest),
-                      static_cast<double>(rounds * items.longest)) +
-           static_cast<double>(rounds * item_tokens);
-  }
-
-  // No cut ends before: a tile is at least one item.
-  [[nodiscard]] double least(std::int64_t workers, std::int64_t item_tokens) const {
-    return static_cast<double>(total_) / static_cast<double>(workers) +
-           static_cast<double>(divide_up(tiles_, workers) * item_tokens);
-  }
-
-  // What ends first.
-  [[nodiscard]] std::pair<Cut, double> best(std::int64_t step, std::int64_t workers,
-                                            std::int64_t item_tokens = kItemTokens) const {
-    constexpr int kMostRounds = 4;
-    std::pair<Cut, double> best{{}, std::numeric_limits<double>::infinity()};
-    for (int rounds = 1; rounds <= kMostRounds && total_ > 0; ++rounds) {
-      for (const bool up : {false, true}) {
-        const Cut cut{static_cast<double>(total_) / static_cast<double>(workers * rounds), up,
-                      step};
-        if (const double end = estimate(cut, workers, item_tokens); end < best.second) {
-          best = {cut, end};
-        }
-      }
-    }
-    return total_ > 0 ? best : std::pair<Cut, double>{};
-  }
-
- private:
-  struct Count {
-    std::int64_t tokens = 0;
-    std::int64_t count = 0;
-  };
-  std::vector<Count> counts_;  // by length
-  std::int64_t total_ = 0;
-  std::int64_t tiles_ = 0;
-};
+constexpr std::size_t kMostListedTiles = 256;  // more even out by themselves, and would cost time
 
 class Planner {
  public:
@@ -131,6 +38,7 @@ class Planner {
         options_(options),
         group_(shape.heads / shape.kv_heads),
         kv_heads_(shape.kv_heads),
+        lists_(shape.kv_heads),
         plan_(std::move(memory)) {
     plan_.clear();
     plan_.like_many = options.one_kernel && options.range_tokens > 0;
@@ -142,14 +50,25 @@ class Planner {
     for (const Entry& entry : entries_) {
       add(entry);
     }
+    find_pairs();
     choose_cuts();
+    if (list_capacity_ > 0) {
+      find_pieces();
+    }
     for (const Tile& tile : tiles_) {
       cut(tile);
     }
     place_parts();
+    sort_items();
     if (options_.one_kernel) {
       choose_crew();
+      fill_queues();
     }
+    return std::move(plan_);
+  }
+
+ private:
+  void sort_items() {
     // Longest first: what begins last should end soon. What reads the same tokens side by side, so
     // that the cache has them.
     const auto order = [](const DevicePlan::Item& item) {
@@ -157,13 +76,29 @@ class Planner {
                         item.first_row);
     };
     for (auto* items : {&plan_.few, &plan_.many}) {
-      std::sort(items->begin(), items->end(),
-                [&](const auto& a, const auto& b) { return order(a) < order(b); });
+      if (items != &plan_.many || list_capacity_ == 0) {
+        std::sort(items->begin(), items->end(),
+                  [&](const auto& a, const auto& b) { return order(a) < order(b); });
+      }
     }
-    return std::move(plan_);
+    if (list_capacity_ > 0) {
+      sort_by_lists();
+    }
   }
 
- private:
+  void sort_by_lists() {
+    std::vector<std::pair<std::pair<std::int64_t, std::size_t>, DevicePlan::Item>> listed;
+    listed.reserve(list_of_.size());
+    for (std::size_t i = 0; i < list_of_.size(); ++i) {
+      listed.emplace_back(list_of_[i], plan_.many[i]);
+    }
+    std::stable_sort(listed.begin(), listed.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (std::size_t i = 0; i < listed.size(); ++i) {
+      std::tie(list_of_[i], plan_.many[i]) = listed[i];
+    }
+  }
+
   // What rows [first, first + count) of an entry see together.
   struct Tile {
     const Entry* entry = nullptr;
@@ -214,6 +149,41 @@ class Planner {
     }
   }
 
+  // Tiles of many columns are pairs where each has a neighbour that sees the same. (In a window
+  // some rows of a piece may see something in one tile and none in the other.) Where all tiles are
+  // of many columns, prefill, few have such a neighbour, and the kernel for that knows no pairs.
+  void find_pairs() {
+    constexpr int kLeastWorkers = 4;
+    const bool mixed = few_.total() > 0 && many_.total() > 0;
+    width_ = options_.one_kernel && options_.window_tokens == 0 && mixed &&
+                     options_.many_workers >= kLeastWorkers
+                 ? 2
+                 : 1;
+    const Tile* left = nullptr;  // without its neighbour so far
+    for (const Tile& tile : tiles_) {
+      if (tile.few) {
+        continue;
+      }
+      if (left != nullptr && (left->entry != tile.entry || left->seen.end != tile.seen.end)) {
+        width_ = 1;
+      }
+      left = left == nullptr ? &tile : nullptr;
+    }
+    if (left != nullptr) {
+      width_ = 1;
+    }
+    bool second = false;
+    for (const Tile& tile : tiles_) {
+      if (tile.few) {
+        continue;
+      }
+      if (!second) {
+        lists_.add(divide_up(tile.seen.end, kStepTokens) - tile.seen.begin / kStepTokens);
+      }
+      second = width_ == 2 && !second;
+    }
+  }
+
   // How tiles of the families are cut into items, and who computes them.
   void choose_cuts() {
     const double many = kManyStepUs * static_cast<double>(many_.total());
@@ -234,8 +204,9 @@ class Planner {
     const int all = options_.many_workers;
     const int middle = std::clamp(
         static_cast<int>(std::lround(many_share_ * static_cast<float>(all))), 1, all - 1);
-    const int step = std::max(1, all / 64);
-    const int lowest = std::max(1, middle - all / 3), highest = std::min(all - 1, middle + all / 8);
+    const int step = std::max(1, all / (64 * width_)) * width_;
+    const int lowest = std::max(1, (middle - all / 3) / width_) * width_;
+    const int highest = std::min(all - 1, middle + all / 8);
     const int start = lowest + (middle - lowest) / step * step;
     Share chosen;
     for (int below = start, above = start + step; below >= lowest || above <= highest;
@@ -248,6 +219,39 @@ class Planner {
       }
     }
     many_share_ = static_cast<float>(chosen.many_workers) / static_cast<float>(all);
+    if (options_.range_tokens == 0 && lists_.num_tiles() <= kMostListedTiles) {
+      try_lists((many + few) / all, chosen.end);
+    }
+  }
+
+  // Takes lists if these end so much earlier than the `end` of equal pieces that it is no error of
+  // the estimate. They end at `least` at the earliest.
+  void try_lists(double least, double end) {
+    constexpr double kGain = 0.97;
+    end *= kGain;
+    const auto us = [](std::int64_t capacity) {
+      return kManyStepUs * static_cast<double>(capacity);
+    };
+    auto capacity = std::max(static_cast<std::int64_t>(least / kManyStepUs / kStepTokens),
+                             kItemSteps + kLeastSteps);
+    for (; us(capacity) * kStepTokens < end; ++capacity) {
+      lists_.cut(capacity, [](const Lists::Piece&) {});
+      const std::int64_t for_few = 2 * (options_.many_workers - width_ * lists_.workers());
+      if (for_few <= 0) {
+        continue;
+      }
+      const auto [few_cut, few_end] = few_.best(kStepTokens, for_few, kFewItemTokens);
+      const double all_end = std::max(us(capacity) * kStepTokens, 2 * few_end * kFewStepUs);
+      if (all_end < end) {
+        end = all_end;
+        list_capacity_ = capacity;
+        few_cut_ = few_cut;
+      }
+    }
+  }
+
+  void find_pieces() {
+    lists_.cut(list_capacity_, [&](const Lists::Piece& piece) { pieces_.push_back(piece); });
   }
 
   // Two items of few on a multiprocessor have half its speed each. Where all run at once and half
@@ -291,7 +295,28 @@ class Planner {
     }
   }
 
+  // The next pieces are those of the tile, and of its neighbour in a pair.
+  void cut_for_lists(const Tile& tile) {
+    const std::int32_t from = tile.seen.begin / kStepTokens * kStepTokens;
+    std::size_t next = next_piece_;
+    for (const std::size_t number = pieces_[next].tile;
+         next < pieces_.size() && pieces_[next].tile == number; ++next) {
+      const Lists::Piece& piece = pieces_[next];
+      const auto begin = from + static_cast<std::int32_t>(piece.first * kStepTokens);
+      const auto end = begin + static_cast<std::int32_t>(piece.steps * kStepTokens);
+      if (add_item(tile, {std::max(begin, tile.seen.begin), std::min(end, tile.seen.end)})) {
+        list_of_.emplace_back(piece.list, next);
+      }
+    }
+    second_ = width_ == 2 && !second_;
+    next_piece_ = second_ ? next_piece_ : next;
+  }
+
   void cut(const Tile& tile) {
+    if (!tile.few && list_capacity_ > 0) {
+      cut_for_lists(tile);
+      return;
+    }
     const std::int64_t step = step_of(tile.few);
     const std::int64_t length = tile.seen.end - tile.seen.begin;
     const bool fixed = options_.range_tokens > 0;
@@ -321,7 +346,8 @@ class Planner {
     return tile;
   }
 
-  void add_item(const Tile& tile, TokenRange cut) {
+  // False where no row sees anything.
+  bool add_item(const Tile& tile, TokenRange cut) {
     const Entry& entry = *tile.entry;
     const auto step = static_cast<std::int32_t>(step_of(tile.few));
     DevicePlan::Item item{.first_block = tile.first_block,
@@ -343,7 +369,7 @@ class Planner {
     }
     item.num_rows = static_cast<std::int32_t>(plan_.rows.size()) - item.first_row;
     if (item.num_rows == 0) {
-      return;
+      return false;
     }
     const std::int32_t tokens = options_.block_tokens;
     plan_.counters.blocks_read +=
@@ -352,6 +378,7 @@ class Planner {
       plan_.widest_few = std::max(plan_.widest_few, item.num_rows * group_);
     }
     (tile.few ? plan_.few : plan_.many).push_back(item);
+    return true;
   }
 
   // Parts got their place within their row; now each row gets its own, where it has several.
@@ -377,16 +404,71 @@ class Planner {
     };
     const std::int64_t all = options_.many_workers, many = units(plan_.many),
                        few = units(plan_.few);
-    const std::int64_t wanted = std::lround(many_share_ * static_cast<float>(all));
+    const std::int64_t wanted =
+        std::lround(many_share_ * static_cast<float>(all)) / width_ * width_;
     const std::int64_t for_many =
         few == 0    ? std::min(many, all)
         : many == 0 ? 0
-                    : std::min(many, std::clamp<std::int64_t>(wanted, 1,
+                    : std::min(many, std::clamp<std::int64_t>(wanted, width_,
                                                               std::max<std::int64_t>(all - 1, 1)));
-    plan_.crew = {.few_items = static_cast<std::int32_t>(plan_.few.size()),
-                  .many_items = static_cast<std::int32_t>(plan_.many.size()),
-                  .few_workers = static_cast<std::int32_t>(std::min(few, all - for_many)),
-                  .many_workers = static_cast<std::int32_t>(for_many)};
+    plan_.crew = {.few_workers = static_cast<std::int32_t>(std::min(few, all - for_many)),
+                  .many_workers = static_cast<std::int32_t>(for_many),
+                  .pairs = width_ - 1};
+  }
+
+  void fill_queues() {
+    plan_.queues.assign(static_cast<std::size_t>(options_.many_workers) * 2, {});
+    DevicePlan::Crew& crew = plan_.crew;
+    if (list_capacity_ > 0) {
+      crew.many_workers = static_cast<std::int32_t>(width_ * lists_.workers());
+      crew.few_workers = options_.many_workers - crew.many_workers;
+      queue_lists();
+    } else {
+      const std::int32_t workers = crew.many_workers / width_;
+      const auto items = static_cast<std::int32_t>(plan_.many.size()) / width_;
+      for (std::int32_t worker = 0; worker < workers; ++worker) {
+        queue_many(worker, rounds_of(worker, workers, items));
+      }
+    }
+    const std::int32_t halves = 2 * crew.few_workers;
+    for (std::int32_t half = 0; half < halves; ++half) {
+      const std::int32_t cta = crew.many_workers + half % crew.few_workers;
+      plan_.queues[static_cast<std::size_t>(2 * cta + half / crew.few_workers)] =
+          rounds_of(half, halves, static_cast<std::int32_t>(plan_.few.size()));
+    }
+  }
+
+  // Of a CTA, or of both of a pair.
+  void queue_many(std::int32_t worker, const DevicePlan::Queue& queue) {
+    std::fill_n(plan_.queues.begin() + 2 * width_ * worker, 2 * width_, queue);
+  }
+
+  // A unit of each round, from alternating ends of it, since items are sorted by length.
+  [[nodiscard]] DevicePlan::Queue rounds_of(std::int32_t worker, std::int32_t workers,
+                                            std::int32_t items) const {
+    const std::int32_t units = items * kv_heads_;
+    const std::int32_t whole = units / workers, left = units % workers, back = workers - 1 - worker;
+    return {.first = worker,
+            .steps = {2 * back + 1, 2 * worker + 1},
+            .count = whole + ((whole % 2 == 0 ? worker : back) < left ? 1 : 0)};
+  }
+
+  void queue_lists() {
+    std::int32_t worker = 0;
+    for (std::size_t first = 0, end = 0; first < list_of_.size(); first = end) {
+      while (end < list_of_.size() && list_of_[end].first == list_of_[first].first) {
+        ++end;
+      }
+      const std::int32_t count = static_cast<std::int32_t>(end - first) / width_;
+      const std::int32_t unit = static_cast<std::int32_t>(first) / width_ * kv_heads_;
+      const auto heads =
+          static_cast<std::int32_t>(end == list_of_.size() ? lists_.heads_of_last() : 1);
+      for (std::int32_t head = 0; head < kv_heads_; head += heads) {
+        queue_many(worker++, heads == 1
+                                 ? DevicePlan::Queue{unit + head, {kv_heads_, kv_heads_}, count}
+                                 : DevicePlan::Queue{unit + head, {1, 1}, heads});
+      }
+    }
   }
 
   std::span<const Entry> entries_;
@@ -396,6 +478,13 @@ class Planner {
   std::vector<Tile> tiles_;
   Lengths few_, many_;
   Cut few_cut_, many_cut_;
+  Lists lists_;
+  std::int64_t list_capacity_ = 0;  // 0: no lists but equal pieces
+  std::vector<Lists::Piece> pieces_;
+  std::size_t next_piece_ = 0;
+  bool second_ = false;     // of a pair, whose first has been cut
+  std::int32_t width_ = 1;  // 2: tiles of many columns are pairs
+  std::vector<std::pair<std::int64_t, std::size_t>> list_of_;  // [items of many columns] and piece
   float many_share_ = 0;  // of the time that all items take, by estimate
   DevicePlan plan_;
 };
@@ -412,6 +501,7 @@ void DevicePlan::clear() {
   query_positions.clear();
   num_parts = num_merged = widest_few = 0;
   crew = {};
+  queues.clear();
   counters = {};
 }
 

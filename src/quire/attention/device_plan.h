@@ -49,11 +49,21 @@ struct DevicePlan {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
-  // Where one kernel computes both families: items, and the CTAs that share them, first those of
-  // many columns. Uploaded as it is.
+  // Where one kernel computes both families: the CTAs that share the items, first those of many
+  // columns. Uploaded as it is.
   struct Crew {
-    std::int32_t few_items = 0, many_items = 0;
     std::int32_t few_workers = 0, many_workers = 0;
+    // CTAs of many columns are pairs with one queue, whose items are pairs too, neighbours over the
+    // same tokens, one for each CTA: what is read is brought once for both.
+    std::int32_t pairs = 0;
+  };
+  // What one of them takes. A unit is an item for one KV head, number item * KV heads + head: the
+  // first is `first`, each other lies steps[0] and steps[1] in turn behind the one before.
+  // Uploaded as it is.
+  struct Queue {
+    std::int32_t first = 0;
+    std::int32_t steps[2] = {};
+    std::int32_t count = 0;
   };
   std::vector<Item> few, many;
   std::vector<Row> rows;
@@ -66,6 +76,9 @@ struct DevicePlan {
   std::int32_t widest_few = 0;                // columns of an item of few
   bool like_many = false;                     // items of few give the bits of items of many
   Crew crew;
+  // [many_workers of the options][2]: of each CTA; its halves have one each of few columns, and of
+  // many both the same.
+  std::vector<Queue> queues;
   PlanCounters counters;
   void clear();  // keeps its memory
 };

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -77,6 +80,29 @@ Coverage coverage_of(const DevicePlan& plan) {
   return coverage;
 }
 
+// How often each unit of an item, for one KV head, is taken: [many, few][unit].
+std::array<std::vector<int>, 2> taken_units(const DevicePlan& plan, std::int32_t kv_heads) {
+  const std::int32_t width = 1 + plan.crew.pairs;
+  const auto units = [&](const auto& items) { return items.size() * std::size_t(kv_heads); };
+  std::array<std::vector<int>, 2> taken{std::vector<int>(units(plan.many)),
+                                        std::vector<int>(units(plan.few))};
+  for (std::size_t i = 0; i < plan.queues.size(); ++i) {
+    const auto cta = static_cast<std::int32_t>(i / 2);
+    const bool many = cta < plan.crew.many_workers;
+    if (many && i % 2 == 1) {
+      continue;  // the same again
+    }
+    const DevicePlan::Queue& queue = plan.queues[i];
+    std::int32_t unit = queue.first;
+    for (std::int32_t round = 0; round < queue.count; ++round) {
+      const std::int32_t item = many ? unit / kv_heads * width + cta % width : unit / kv_heads;
+      ++taken[many ? 0 : 1].at(static_cast<std::size_t>(item * kv_heads + unit % kv_heads));
+      unit += queue.steps[round % 2];
+    }
+  }
+  return taken;
+}
+
 // A family without CTAs would leave its rows as they were.
 TEST(DevicePlan, WhereOneKernelComputesBothFamiliesEachThatHasItemsHasCtasAndAllFitTheDevice) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
@@ -86,13 +112,79 @@ TEST(DevicePlan, WhereOneKernelComputesBothFamiliesEachThatHasItemsHasCtasAndAll
           {.heads = 8, .kv_heads = 2, .head_dim = 64}, scene.entries, scene.num_rows,
           {.block_tokens = 16, .many_workers = workers, .one_kernel = true});
       const DevicePlan::Crew& crew = plan.crew;
-      ASSERT_EQ(crew.few_items, std::ssize(plan.few));
-      ASSERT_EQ(crew.many_items, std::ssize(plan.many));
       ASSERT_EQ(crew.few_workers > 0, !plan.few.empty());
       ASSERT_EQ(crew.many_workers > 0, !plan.many.empty());
       ASSERT_LE(crew.few_workers + crew.many_workers, workers);
+      for (const auto& units : taken_units(plan, 2)) {
+        ASSERT_TRUE(std::ranges::all_of(units, [](int times) { return times == 1; })) << seed;
+      }
     }
   }
+}
+
+// `rows` rows behind one run of `common` tokens, and each behind one of `own`.
+DevicePlan plan_of_two_levels(std::int32_t rows, std::int32_t common, std::int32_t own) {
+  const std::vector<std::int32_t> blocks(static_cast<std::size_t>(common / 32), 1);
+  std::vector<EntryRow> all;
+  std::vector<std::vector<EntryRow>> each;
+  for (std::int32_t row = 0; row < rows; ++row) {
+    all.push_back({row, common - 1, common});
+    each.push_back({{row, own - 1, own}});
+  }
+  std::vector<Entry> entries{{.blocks = blocks, .num_tokens = common, .rows = all}};
+  for (const auto& row : each) {
+    entries.push_back({.blocks = blocks, .num_tokens = own, .rows = row});
+  }
+  return make_device_plan({.heads = 32, .kv_heads = 8, .head_dim = 128}, entries, rows,
+                          {.block_tokens = 32, .many_workers = 132, .one_kernel = true});
+}
+
+// Steps of kStepTokens tokens of each CTA for many columns.
+std::vector<std::int32_t> steps_of_ctas(const DevicePlan& plan, std::int32_t kv_heads) {
+  const std::int32_t width = 1 + plan.crew.pairs;
+  std::vector<std::int32_t> steps;
+  for (std::int32_t cta = 0; cta < plan.crew.many_workers; ++cta) {
+    const DevicePlan::Queue& queue = plan.queues[static_cast<std::size_t>(2 * cta)];
+    std::int32_t unit = queue.first, sum = 0;
+    for (std::int32_t round = 0; round < queue.count; ++round) {
+      const DevicePlan::Item& item =
+          plan.many[static_cast<std::size_t>(unit / kv_heads * width + cta % width)];
+      sum += (item.last_token - item.first_token + kStepTokens - 1) / kStepTokens;
+      unit += queue.steps[round % 2];
+    }
+    steps.push_back(sum);
+  }
+  return steps;
+}
+
+// Equal pieces leave a last round that is half empty; lists of pieces end together.
+TEST(DevicePlan, WhereEqualPiecesLeaveARoundHalfEmptyTilesAreCutIntoListsThatEndTogether) {
+  for (const auto& [rows, common, own] : {std::tuple{256, 8192, 128}, {128, 8192, 256}}) {
+    const DevicePlan plan = plan_of_two_levels(rows, common, own);
+    for (const auto& units : taken_units(plan, 8)) {
+      EXPECT_TRUE(std::ranges::all_of(units, [](int times) { return times == 1; }));
+    }
+    const std::vector<std::int32_t> steps = steps_of_ctas(plan, 8);
+    const double mean =
+        std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
+    EXPECT_LE(*std::ranges::max_element(steps), 1.1 * mean) << rows;
+  }
+}
+
+// Two CTAs bring what both read once; an odd number of tiles has one without a neighbour.
+TEST(DevicePlan, TilesThatSeeTheSameArePairsOverTheSameTokens) {
+  for (const std::int32_t rows : {64, 256}) {
+    const DevicePlan plan = plan_of_two_levels(rows, 8192, 128);
+    ASSERT_EQ(plan.crew.pairs, 1) << rows;
+    ASSERT_EQ(plan.crew.many_workers % 2, 0);
+    for (std::size_t i = 0; i < plan.many.size(); i += 2) {
+      EXPECT_EQ(plan.many[i].first_token, plan.many[i + 1].first_token);
+      EXPECT_EQ(plan.many[i].last_token, plan.many[i + 1].last_token);
+      EXPECT_EQ(plan.many[i].first_block, plan.many[i + 1].first_block);
+      EXPECT_NE(plan.many[i].first_row, plan.many[i + 1].first_row);
+    }
+  }
+  EXPECT_EQ(plan_of_two_levels(32, 8192, 128).crew.pairs, 0);
 }
 
 // Half as many items leave half as many parts; but not where some workers would have nothing to do.
@@ -135,11 +227,11 @@ DevicePlan plan_of_many_chunks(std::int32_t range_tokens) {
       {.block_tokens = 32, .many_workers = 132, .one_kernel = true, .range_tokens = range_tokens});
 }
 
-// 32 x 8 items of one length on 86 multiprocessors are three to each, and on 127 still.
+// Two tiles in four pieces are 64 units: one to each of 64 multiprocessors, and on 79 still.
 TEST(DevicePlan, NoMoreMultiprocessorsTakeItemsOfManyColumnsThanEndEarlier) {
-  const DevicePlan plan = plan_of_many_chunks(0);
-  ASSERT_EQ(plan.many.size(), 32u);
-  EXPECT_EQ(plan.crew.many_workers, 86);
+  const DevicePlan plan = plan_of_two_levels(64, 8192, 512);
+  ASSERT_EQ(plan.many.size(), 8u);
+  EXPECT_EQ(plan.crew.many_workers, 64);
 }
 
 TEST(DevicePlan, WithFixedRangesRowsThatAreFewHaveTheBitsThatTheyHaveAmongMany) {

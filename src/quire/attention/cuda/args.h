@@ -40,8 +40,9 @@ struct DeviceWork {
   const DevicePlan::Row* rows = nullptr;
   const DevicePlan::Parts* parts = nullptr;
   const std::int32_t* blocks = nullptr;
-  const DevicePlan::Crew* crew =
-      nullptr;  // what of the numbers below the kernel of Hopper believes
+  // What the kernel of Hopper believes, rather than the numbers below.
+  const DevicePlan::Crew* crew = nullptr;
+  const DevicePlan::Queue* queues = nullptr;
   std::int32_t num_few = 0, num_many = 0;  // what is beyond the plan's has no rows
   bool wide = false;                       // an item of few has more than 8 columns
   std::int32_t num_rows = 0;               // of the batch

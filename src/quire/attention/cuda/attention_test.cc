@@ -133,6 +133,7 @@ class Attention : public device::cuda::test::GpuTest {
     const auto few_items = padded(plan.few), many_items = padded(plan.many);
     const auto few = upload(few_items), many = upload(many_items);
     const auto crew = upload(std::vector{plan.crew});
+    const auto queues = upload(plan.queues);
     const auto plan_rows = upload(plan.rows);
     const auto parts = upload(plan.parts);
     const auto blocks = upload(plan.blocks);
@@ -161,6 +162,7 @@ class Attention : public device::cuda::test::GpuTest {
                  .parts = parts.data(),
                  .blocks = blocks.data(),
                  .crew = crew.data(),
+                 .queues = queues.data(),
                  .num_few = static_cast<std::int32_t>(few_items.size()),
                  .num_many = static_cast<std::int32_t>(many_items.size()),
                  .wide = plan.widest_few > 8,
@@ -381,6 +383,36 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
       const std::vector<std::uint16_t> own(q.begin() + i * q_size, q.begin() + (i + 1) * q_size);
       const Result got = run(scene, alone.entries(), 1, own, 512, 0);
       EXPECT_TRUE(std::equal(got.out.begin(), got.out.end(), together.out.begin() + i * row_size));
+    }
+  }
+}
+
+// 64 rows of four heads to a KV head are two tiles that see the same: pairs of multiprocessors read
+// it together, in lists or, with fixed ranges, in rounds. Blocks of one and of many boxes of the
+// copy engine.
+TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
+  for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{8, 2, 64, 128}, Shape{4, 1, 128, 128},
+                             Shape{8, 2, 64, 8}, Shape{8, 2, 128, 64, DType::kFloat16}}) {
+    Scene scene(shape, 17000 / shape.block_tokens + 100, 13);
+    Case made;
+    std::vector<Case::Use> shared;
+    for (const int tokens : {3000, 129}) {
+      shared.push_back({scene.run(tokens), tokens, {}});
+    }
+    for (int row = 0; row < 64; ++row) {
+      const int tokens = 40 + 3 * row;
+      for (Case::Use& use : shared) {
+        use.rows.push_back({row, use.tokens + tokens - 1, use.tokens});
+      }
+      made.uses.push_back({scene.run(tokens), tokens, {{row, tokens - 1, tokens}}});
+    }
+    made.rows = 64;
+    made.uses.insert(made.uses.begin(), shared.begin(), shared.end());
+    const auto q = random_queries(scene, made);
+    for (const std::int32_t range : {0, 512}) {
+      const Result first = run(scene, made.entries(), made.rows, q, range, 0);
+      expect_right(scene, made, q, first, 0);
+      EXPECT_EQ(run(scene, made.entries(), made.rows, q, range, 0).out, first.out);
     }
   }
 }

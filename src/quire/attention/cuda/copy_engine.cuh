@@ -24,6 +24,16 @@ class PhaseBarrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address()) : "memory");
   }
+  // At the one in the same place of the other CTA of a pair.
+  __device__ void arrive_at_other() {
+    asm volatile(
+        "{.reg .b32 other, rank;\n"
+        "mov.u32 rank, %%cluster_ctarank;\n"
+        "xor.b32 rank, rank, 1;\n"
+        "mapa.shared::cluster.u32 other, %0, rank;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [other];}\n" ::"r"(address())
+        : "memory");
+  }
   // Arrives; the phase also waits for `bytes` of the copy engine.
   __device__ void arrive_expecting(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(address()),
@@ -56,9 +66,22 @@ __device__ __forceinline__ void publish_barriers() {
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
-// Box of a map of five dimensions -> `to`.
+// Box of a map of five dimensions -> `to`; with `kToPair` in both CTAs of a pair, and for the
+// barriers of both.
+template <bool kToPair>
 __device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& map,
                                          const int (&at)[5], const PhaseBarrier& done) {
+  if constexpr (kToPair) {
+    constexpr std::uint16_t kBoth = 3;
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;\n" ::"r"(
+            shared_address(to)),
+        "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(done.address()),
+        "h"(kBoth)
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
       "{%2, %3, %4, %5, %6}], [%7];\n" ::"r"(shared_address(to)),
@@ -73,6 +96,18 @@ __device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* 
 }
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_all;\n" ::: "memory");
+}
+
+// A number that all lanes of a warp have, told to the compiler: what is made of it, descriptors of
+// products above all, stays in uniform registers.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// All threads of a cluster that have not left.
+__device__ __forceinline__ void meet_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;\n" ::
+          : "memory");
 }
 
 // Barrier `id` of 1..15 for `threads` threads of the CTA, whole warps.

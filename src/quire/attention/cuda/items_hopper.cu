@@ -3,7 +3,8 @@
 // computes items of few by itself (few_columns.cuh, or many_columns.cuh where they are to have the
 // bits that their rows have among many). Two warps bring tiles of keys and of values by the copy
 // engine, block by block, swizzled as the tensor core wants them, and two bring queries; they run
-// ahead into the next item (items_supply.cuh).
+// ahead into the next item (items_supply.cuh). CTAs of many columns may be pairs, clusters, that
+// bring each tile once for both: what copies take of the chip's power is clock of the products.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -45,6 +46,51 @@ __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   }
 }
 
+// By one thread; so many warpgroups read a slot.
+template <int D>
+__device__ void start_barriers(Shared<D>& shared, int readers) {
+  for (int slot = 0; slot < kSlots<D>; ++slot) {
+    shared.full[slot].start(1);
+    shared.free[slot].start(readers * kGroupWarps);
+  }
+  for (int i = 0; i < kGroups * kQueryBuffers; ++i) {
+    shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
+    shared.queries_free[i / kQueryBuffers][i % kQueryBuffers].start(kGroupThreads);
+  }
+  publish_barriers();
+}
+
+// What a CTA does.
+struct Kind {
+  bool many;    // its items are of many columns
+  bool paired;  // its tiles are those of the other CTA of its cluster
+  bool merges;  // its warpgroups merge the rows whose last part they bring
+};
+
+// The warpgroup that serves the others: a warp for the tiles of each, and one for its queries.
+template <DType T, int D>
+__device__ __forceinline__ void serve(const AttentionArgs& args, const DevicePlan::Crew& crew,
+                                      const TileMap& tiles, Kind kind, Shared<D>& shared) {
+  const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
+  const Queue queue(args, crew, kind.many, served);
+  if (task < kGroups) {
+    if (!kind.many) {
+      feed<D, false>(args, tiles, queue, ring_of_few<D>(queue, served), shared);
+    } else if (served == 0 && kind.paired) {
+      feed<D, true>(args, tiles, queue, ring_of_many<D>(), shared);
+    } else if (served == 0) {
+      feed<D, false>(args, tiles, queue, ring_of_many<D>(), shared);
+    }
+  } else if (kind.many) {
+    brief<D, true>(args, queue, served, shared);
+  } else {
+    brief<D, false>(args, queue, served, shared);
+    if (kind.merges && served == 1) {
+      clear_unseen<T, D>(args, crew.few_workers);
+    }
+  }
+}
+
 #endif  // QUIRE_WGMMA
 
 template <DType T, int D, bool kMany, Few F>
@@ -61,55 +107,41 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
   const bool many = kMany && (F == Few::kNone || cta < crew.many_workers);
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  constexpr bool kPairs = kMany && F != Few::kNone;
+  const bool paired = kPairs && many && crew.pairs != 0;
+  const int group = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (threadIdx.x == 0) {
-    for (int slot = 0; slot < kSlots<D>; ++slot) {
-      shared.full[slot].start(1);
-      shared.free[slot].start(many ? kGroups * kGroupWarps : kGroupWarps);
-    }
-    for (int i = 0; i < kGroups * kQueryBuffers; ++i) {
-      shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
-      shared.queries_free[i / kQueryBuffers][i % kQueryBuffers].start(kGroupThreads);
-    }
-    publish_barriers();
+    start_barriers(shared, (many ? kGroups : 1) * (paired ? 2 : 1));
   }
-  __syncthreads();
+  if constexpr (kPairs) {
+    meet_cluster();
+  } else {
+    __syncthreads();
+  }
   kernels::cuda::allow_next();
   const bool merges = !kMany && args.work.merges;
   if (group == kGroups) {
     keep_registers<56>();
-    const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
-    const Queue queue(args, crew, many, served);
-    if (task < kGroups) {
-      if (!many) {
-        feed(args, {map, box_tokens}, queue, ring_of_few<D>(queue, served), shared);
-      } else if (served == 0) {
-        feed(args, {map, box_tokens}, queue, ring_of_many<D>(), shared);
-      }
-    } else if (many) {
-      brief<D, true>(args, queue, served, shared);
-    } else {
-      brief<D, false>(args, queue, served, shared);
-      if (merges && served == 1) {
-        clear_unseen<T, D>(args, crew.few_workers);
-      }
-    }
+    serve<T, D>(args, crew, {map, box_tokens}, {many, paired, merges}, shared);
   } else {
     take_registers<224>();
     kernels::cuda::await_previous();
     // One after the other: as two branches they need more registers than there are.
     if constexpr (kMany) {
-      Columns<T, D, true>(args, shared, ring_of_many<D>(), group, false)
-          .attend_all(Queue(args, crew, true, group).rounds());
+      Columns<T, D, true>(args, shared, ring_of_many<D>(), group, paired)
+          .attend_all(uniform(Queue(args, crew, true, group).rounds()));
     }
     const Queue few(args, crew, false, group);
     if constexpr (F == Few::kAlone) {
       FewColumns<T, D>(args, shared, ring_of_few<D>(few, group), group, merges)
-          .attend_all(few.rounds());
+          .attend_all(uniform(few.rounds()));
     } else if constexpr (F == Few::kLikeMany) {
       Columns<T, D, false>(args, shared, ring_of_few<D>(few, group), group, merges)
-          .attend_all(few.rounds());
+          .attend_all(uniform(few.rounds()));
     }
+  }
+  if (paired) {
+    meet_cluster();  // the other CTA may still write here and arrive
   }
 #endif
 }
@@ -147,8 +179,10 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
       error != cudaSuccess) {
     return error;
   }
-  return kernels::cuda::launch_early(kernel, {ctas, kThreads, kSharedBytes<D>}, stream, args, map,
-                                     box_of(args.kv.block_tokens));
+  const unsigned cluster = kMany && F != Few::kNone ? 2 : 1;
+  return kernels::cuda::launch_early(
+      kernel, {(ctas + cluster - 1) / cluster * cluster, kThreads, kSharedBytes<D>, cluster},
+      stream, args, map, box_of(args.kv.block_tokens));
 }
 
 template <DType T, int D, bool kMany>

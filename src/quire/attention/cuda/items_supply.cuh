@@ -31,10 +31,11 @@ template <int D>
 constexpr int kSlots = D == 64 ? 12 : 6;
 
 // Of Shared<D>, which only device code knows.
+inline constexpr int kGroupBytes = kQueryBuffers * (2 * 8 + 20) + 16 * kGroupColumns +
+                                   4 * (kGroupThreads / 32) + 2 * 4 * kFewColumnsOfOneKernel;
 template <int D>
 constexpr int kSharedBytes =
-    2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> +
-    kGroups * (kQueryBuffers * (2 * 8 + 20) + 16 * kGroupColumns + 2 * 4 * kFewColumnsOfOneKernel);
+    2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> + kGroups * kGroupBytes;
 
 #if QUIRE_WGMMA
 
@@ -60,46 +61,48 @@ struct Shared {
   PhaseBarrier queries_full[kGroups][kQueryBuffers], queries_free[kGroups][kQueryBuffers];
   Brief brief[kGroups][kQueryBuffers];
   Brief::Column columns[kGroups][kGroupColumns];
+  float sums[kGroups][kGroupWarps];  // written, never read
   // Rows whose parts are all there, by column of an item of few, of this item and the one before.
   int merging[kGroups][2][kFewColumnsOfOneKernel];
 };
 
-// The items of a worker, a CTA of those for many columns or a warpgroup of those for few: one of
-// each round, from alternating ends of the round, since the items are sorted by length. Of the
+// The items of a worker, a CTA of those for many columns or a warpgroup of those for few. Of the
 // other kind a CTA has none.
 class Queue {
  public:
-  __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, bool many, int group) {
-    const int cta = static_cast<int>(blockIdx.x);
-    const int items = many ? crew.many_items : crew.few_items;
-    kv_heads_ = args.kv_heads;
-    items_ = many ? args.work.many : args.work.few;
-    units_ = many == (cta < crew.many_workers) ? items * kv_heads_ : 0;
-    worker_ = many ? cta : group * crew.few_workers + max(cta - crew.many_workers, 0);
-    workers_ = max(many ? crew.many_workers : kGroups * crew.few_workers, 1);
+  __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, bool many, int group)
+      : items_(many ? args.work.many : args.work.few), kv_heads_(args.kv_heads) {
+    if (many && crew.pairs) {
+      items_ += blockIdx.x % 2;
+      width_ = 2;
+    }
+    const DevicePlan::Queue* const both = args.work.queues + blockIdx.x * kGroups;
+    const DevicePlan::Queue mine = both[group];
+    unit_ = mine.first;
+    step_ = mine.steps[0];
+    next_step_ = mine.steps[1];
+    rounds_ = many == (static_cast<int>(blockIdx.x) < crew.many_workers) ? mine.count : 0;
+    alone_ = both[1 - group].count == 0;
   }
-  [[nodiscard]] __device__ bool empty() const { return unit() >= units_; }
-  __device__ void pop() { ++round_; }
+  [[nodiscard]] __device__ bool empty() const { return round_ >= rounds_; }
+  __device__ void pop() {
+    unit_ += round_ % 2 == 0 ? step_ : next_step_;
+    ++round_;
+  }
   [[nodiscard]] __device__ int round() const { return round_; }
-  [[nodiscard]] __device__ int rounds() const {
-    const int whole = units_ / workers_, left = units_ - whole * workers_;
-    return whole + ((whole % 2 == 0 ? worker_ : workers_ - 1 - worker_) < left ? 1 : 0);
-  }
+  [[nodiscard]] __device__ int rounds() const { return rounds_; }
   [[nodiscard]] __device__ const DevicePlan::Item& item() const {
-    return items_[unit() / kv_heads_];
+    return items_[unit_ / kv_heads_ * width_];
   }
-  [[nodiscard]] __device__ int kv_head() const { return unit() % kv_heads_; }
+  [[nodiscard]] __device__ int kv_head() const { return unit_ % kv_heads_; }
   // The CTA's other warpgroup has no items of its own.
-  [[nodiscard]] __device__ bool alone() const { return units_ <= (workers_ + 1) / 2; }
+  [[nodiscard]] __device__ bool alone() const { return alone_; }
 
  private:
-  [[nodiscard]] __device__ int unit() const {
-    return round_ * workers_ + (round_ % 2 == 0 ? worker_ : workers_ - 1 - worker_);
-  }
-
   const DevicePlan::Item* items_;
-  int units_, worker_, workers_, kv_heads_;
-  int round_ = 0;
+  int unit_, step_, next_step_, rounds_, kv_heads_;
+  int round_ = 0, width_ = 1;
+  bool alone_;
 };
 
 // A place in a ring of slots in which keys and values alternate.
@@ -202,13 +205,15 @@ struct TileMap {
   int box_tokens;
 };
 
-// One warp: keys and values of tile after tile.
-template <int D>
+// One warp: keys and values of tile after tile. With `kPaired` the other CTA of the pair wants the
+// same, and each brings every other box for both.
+template <int D, bool kPaired>
 __device__ void feed(const AttentionArgs& args, const TileMap& tiles, const Queue& queue,
                      Cursor<D> cursor, Shared<D>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / tiles.box_tokens;
   fetch_map(tiles.map);
   const int column = lane / boxes, row = lane % boxes * tiles.box_tokens;
+  const bool brings = column < D / 64 && (!kPaired || lane % 2 == static_cast<int>(blockIdx.x) % 2);
   Boxes next(args, queue, row, tiles.box_tokens);
   kernels::cuda::await_previous();
   while (!next.empty()) {
@@ -222,9 +227,9 @@ __device__ void feed(const AttentionArgs& args, const TileMap& tiles, const Queu
         full.arrive_expecting(kTokens * D * 2);
       }
       __syncwarp();
-      if (column < D / 64) {
-        copy_box(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, tiles.map,
-                 {column * 64, slot, what, block, kv_head}, full);
+      if (brings) {
+        copy_box<kPaired>(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, tiles.map,
+                          {column * 64, slot, what, block, kv_head}, full);
       }
       cursor.advance(1);
     }

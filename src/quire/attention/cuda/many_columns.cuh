@@ -1,10 +1,10 @@
 // 64 columns of an item by one warpgroup, for items_hopper.cu, with the products of wgmma.cuh: one
 // of the two warpgroups of an item of many columns; or an item of few to the bits that its rows
 // have among many, which takes one by itself. A warpgroup issues the scores of tile i before the
-// values of tile i - 1; those with the same tiles take turns at the tensor core, so that one
-// computes its softmax while the products of the other run (FlashAttention-3, Shah et al., arXiv
-// 2407.08608). The compiler waits for both products before a softmax; where it was made to start
-// that beside the second one, a step took 5 % longer.
+// values of tile i - 1 and computes its softmax beside the second one; those with the same tiles
+// take turns at issuing, so that the products of one run while the other computes
+// (FlashAttention-3, Shah et al., arXiv 2407.08608). What stands between a turn and its first
+// product idles the tensor core: slots, and with them descriptors, are known to be uniform.
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials.
@@ -40,13 +40,15 @@ struct Column {
 template <DType T, int D, bool kMany>
 class Columns {
  public:
+  // `both`: it merges, or, with kMany, its tiles are those of the other CTA of a pair.
   __device__ Columns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
-                     int group, bool merges)
+                     int group, bool both)
       : args_(args),
         shared_(shared),
         keys_(cursor),
         group_(group),
-        merges_(merges),
+        merges_(!kMany && both),
+        paired_(kMany && both),
         thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {
     if (kMany && group_ == 1) {
       pass(kTurn, kGroups * kGroupThreads);
@@ -84,13 +86,19 @@ class Columns {
       issue_scores(score);
       await_values(first - kTokens);
       issue_values(weight);
-      await_products<1>();
       if (kMany) {
         pass(kTurn + 1 - group_, kGroups * kGroupThreads);
       }
+      await_products<1>();
       end_scores(score);
       if (busy()) {
         soften(score, first, shrink);
+        if (kMany && thread_ % 32 == 0) {
+          // What the compiler may not move behind the wait, and with it what it is made of: else it
+          // waits for both products first.
+          *static_cast<volatile float*>(&shared_.sums[group_][thread_ / 32]) =
+              column_[0].sum + column_[1].sum;
+        }
       }
       await_products<0>();
       end_values();
@@ -142,9 +150,9 @@ class Columns {
     buffer_ = index % buffers;
     shared_.queries_full[group_][buffer_].await(index / buffers);
     const Brief& brief = shared_.brief[group_][buffer_];
-    first_token_ = brief.first_token;
-    first_seen_ = brief.first_seen;
-    last_token_ = brief.last_token;
+    first_token_ = uniform(brief.first_token);
+    first_seen_ = uniform(brief.first_seen);
+    last_token_ = uniform(brief.last_token);
     first_head_ = brief.first_head;
     int begin = 0, end = INT_MAX;
     bool there = false;
@@ -230,6 +238,9 @@ class Columns {
     __syncwarp();
     if (thread_ % 32 == 0) {
       free.arrive();
+      if (kMany && paired_) {
+        free.arrive_at_other();
+      }
     }
   }
 
@@ -426,7 +437,7 @@ class Columns {
   Shared<D>& shared_;
   Cursor<D> keys_;
   const int group_;
-  const bool merges_;
+  const bool merges_, paired_;
   const int thread_;
   int buffer_ = 0;
   int first_token_ = 0, first_seen_ = 0, last_token_ = 0, first_head_ = 0;

@@ -41,11 +41,23 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
   constexpr int kMine = D / 32;
   const std::int64_t to = std::int64_t{row} * args.heads + head;
   std::uint16_t* out = args.out + to * args.head_dim;
+  constexpr int kAligned = kMine % 8 == 0 ? 16 : kMine % 4 == 0 ? 8 : kMine % 2 == 0 ? 4 : 2;
+  struct alignas(kAligned) Mine {
+    std::uint16_t value[kMine];
+  } mine;
 #pragma unroll
   for (int d = 0; d < kMine; ++d) {
-    if (const int dim = lane * kMine + d; dim < args.head_dim) {
-      out[dim] =
-          kernels::cuda::Element<T>::round(merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
+    mine.value[d] =
+        kernels::cuda::Element<T>::round(merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
+  }
+  if (args.head_dim == D) {
+    *reinterpret_cast<Mine*>(out + lane * kMine) = mine;
+  } else {
+#pragma unroll
+    for (int d = 0; d < kMine; ++d) {
+      if (const int dim = lane * kMine + d; dim < args.head_dim) {
+        out[dim] = mine.value[d];
+      }
     }
   }
   if (args.lse != nullptr && lane == 0) {

@@ -35,6 +35,7 @@ struct LaunchSize {
   dim3 blocks;
   dim3 threads;
   std::size_t shared_bytes = 0;
+  unsigned cluster = 1;  // blocks, neighbours by x
 };
 
 // Whether the current device can.
@@ -50,18 +51,20 @@ cudaError_t launch_early(void (*kernel)(Params...), const LaunchSize& size, cuda
                          Args&&... args) {
   // Attention wants most of a multiprocessor's memory as shared memory. A kernel that wants another
   // division waits until the one before has left, so all take the same.
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
   attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  attributes[2].id = cudaLaunchAttributeClusterDimension;
+  attributes[2].val.clusterDim = {size.cluster, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = size.blocks;
   config.blockDim = size.threads;
   config.dynamicSmemBytes = size.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = starts_early() ? 2 : 1;
+  config.numAttrs = !starts_early() ? 1 : size.cluster > 1 ? 3 : 2;
   return cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
 }
 

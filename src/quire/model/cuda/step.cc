@@ -122,6 +122,7 @@ void Step::add_arrays(WindowStep& window) {
   };
   const DevicePlan& made = window.plan;
   window.crew = upload_.add(std::span(&made.crew, 1), 1, DevicePlan::Crew());
+  window.queues = add(made.queues, static_cast<std::int32_t>(made.queues.size()));
   window.few = add(made.few, window.shape.few);
   window.many = add(made.many, window.shape.many);
   window.rows = add(made.rows, window.shape.item_rows);

@@ -59,6 +59,7 @@ struct WindowStep {
   attention::DevicePlan plan;
   WindowShape shape;
   Uploaded<attention::DevicePlan::Crew> crew;
+  Uploaded<attention::DevicePlan::Queue> queues;
   Uploaded<attention::DevicePlan::Item> few, many;
   Uploaded<attention::DevicePlan::Row> rows;
   Uploaded<attention::DevicePlan::Parts> parts;
