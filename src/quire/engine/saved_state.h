@@ -28,8 +28,8 @@ struct SavedState {
   std::string kernels;  // that computed the KV
 };
 
-// Of this machine and version: the instruction set, and a number that grows when its arithmetic does
-// something else.
+// Of this machine and version: the instruction set, and a number that grows when its arithmetic
+// does something else.
 [[nodiscard]] std::string kernels_here();
 
 // Identity of everything that decides the bits of KV besides the tokens before it. `kernels` is
