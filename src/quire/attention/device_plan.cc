@@ -432,7 +432,7 @@ class Planner {
     }
     const std::int32_t halves = 2 * crew.few_workers;
     for (std::int32_t half = 0; half < halves; ++half) {
-      const std::int32_t cta = crew.many_workers + half % crew.few_workers;
+      const std::int64_t cta = crew.many_workers + half % crew.few_workers;
       plan_.queues[static_cast<std::size_t>(2 * cta + half / crew.few_workers)] =
           rounds_of(half, halves, static_cast<std::int32_t>(plan_.few.size()));
     }
@@ -440,7 +440,7 @@ class Planner {
 
   // Of a CTA, or of both of a pair.
   void queue_many(std::int32_t worker, const DevicePlan::Queue& queue) {
-    std::fill_n(plan_.queues.begin() + 2 * width_ * worker, 2 * width_, queue);
+    std::fill_n(plan_.queues.begin() + std::ptrdiff_t{2} * width_ * worker, 2 * width_, queue);
   }
 
   // A unit of each round, from alternating ends of it, since items are sorted by length.

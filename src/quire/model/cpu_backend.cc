@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/entry.h"
 #include "quire/attention/mass.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/run.h"
@@ -194,7 +195,7 @@ void CpuBackend::keep_rows_of_logits(const ForwardBatch& batch) {
   for (const attention::Entry& entry : batch.entries) {
     const std::size_t first = last_rows.size();
     for (const attention::EntryRow& row : entry.rows) {
-      if (std::ranges::binary_search(batch.logit_rows, row.row)) {
+      if (std::binary_search(batch.logit_rows.begin(), batch.logit_rows.end(), row.row)) {
         last_rows.push_back(row);
       }
     }
