@@ -87,15 +87,22 @@ class Planner {
   }
 
   void sort_by_lists() {
-    std::vector<std::pair<std::pair<std::int64_t, std::size_t>, DevicePlan::Item>> listed;
+    struct Listed {
+      std::pair<std::int64_t, std::size_t> list;
+      std::size_t index = 0;  // of equals the first comes first
+      DevicePlan::Item item;
+    };
+    std::vector<Listed> listed;
     listed.reserve(list_of_.size());
     for (std::size_t i = 0; i < list_of_.size(); ++i) {
-      listed.emplace_back(list_of_[i], plan_.many[i]);
+      listed.push_back({list_of_[i], i, plan_.many[i]});
     }
-    std::stable_sort(listed.begin(), listed.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
+      return std::tie(a.list, a.index) < std::tie(b.list, b.index);
+    });
     for (std::size_t i = 0; i < listed.size(); ++i) {
-      std::tie(list_of_[i], plan_.many[i]) = listed[i];
+      list_of_[i] = listed[i].list;
+      plan_.many[i] = listed[i].item;
     }
   }
 
