@@ -58,6 +58,8 @@ TEST(AlignedBuffer, AnImpossibleSizeIsEmptyNotACrash) {
   const AlignedBuffer<std::byte> bytes(std::numeric_limits<std::size_t>::max() / 4);
   EXPECT_EQ(bytes.size(), 0u);
   EXPECT_EQ(bytes.data(), nullptr);
+  // No room for the border of a huge page beside it.
+  EXPECT_EQ(AlignedBuffer<std::byte>(std::numeric_limits<std::size_t>::max()).size(), 0u);
   // The size in bytes does not even fit a size_t.
   const AlignedBuffer<double> overflow(std::numeric_limits<std::size_t>::max() / 4);
   EXPECT_EQ(overflow.size(), 0u);

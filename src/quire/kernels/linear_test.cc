@@ -388,13 +388,14 @@ TEST_P(LinearTest, UnusualScalesGiveTheSameBitsOnAllFusedSets) {
   constexpr std::int64_t kDepth = 1024;
   constexpr std::int64_t kRows = 21;
   ThreadPool one(1);
-  for (const float weight : {1.0f, 0.0f, 1e-7f, 1e8f}) {
-    for (const float input : {1.0f, 0.0f, 1e-35f, 1e-28f, 1e33f}) {
+  for (const float weight : {1.0f, 0.0f, 1e-7f, 1e6f, 1e8f}) {
+    for (const float input : {1.0f, 0.0f, 1e-35f, 1e-28f, 1e33f, 1e38f}) {
       std::vector<float> w = random_floats(kColumns * kDepth, 21);
       std::vector<float> x = random_floats(kRows * kDepth, 22);
-      for (std::int64_t k = 0; k < kStepDepth; ++k) {  // one group of one column, and of one row
+      for (std::int64_t k = 0; k < kStepDepth;
+           ++k) {  // one group of one column, which meets that of one row
         w[static_cast<std::size_t>(5 * kDepth + 64 + k)] *= weight;
-        x[static_cast<std::size_t>(9 * kDepth + 640 + k)] *= input;
+        x[static_cast<std::size_t>(9 * kDepth + 64 + k)] *= input;
       }
       for (const WeightFormat format :
            {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
