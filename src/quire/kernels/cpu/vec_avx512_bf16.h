@@ -27,8 +27,7 @@ struct VecAvx512Bf16 : VecAvx512 {
   }
 };
 
-// Intel's two pipes of 512 bits do everything, by the tables: not measured with what Zen 4 gains
-// by.
+// Intel's two pipes of 512 bits are said to do everything; what Zen 4 gains was not measured there.
 struct VecAvx512Bf16Intel : VecAvx512Bf16 {
   static constexpr bool kAddsExponents = false;
 };
