@@ -294,23 +294,23 @@ class Call {
   // The tile's query rows, rotated for this entry.
   void load_queries(const WorkItem& item, std::byte* tile) const {
     const bool fp32 = view_.dtype == tensor::DType::kFloat32;
-    const auto load_query = fp32 ? table_.load_query_fp32 : table_.load_query_bf16;
-    const int half = p_.rotary->half;
-    const std::int32_t first_query = first_query_of(item);
-    const int tile_rows = item.rows * item.heads;
-    for (int r = 0; r < tile_rows; ++r) {
+    const std::ptrdiff_t angles = std::ptrdiff_t{first_query_of(item)} * p_.rotary->half;
+    const float* heads[kTileRows];
+    for (int r = 0; r < item.rows * item.heads; ++r) {
       const int row = r / item.heads, head = item.first_head + r % item.heads;
-      const std::ptrdiff_t angle = std::ptrdiff_t{first_query + row} * half;
-      load_query({.head = p_.q.data() + entry_row(item, row).row * p_.q_stride +
-                          std::ptrdiff_t{head} * head_dim_,
-                  .cos = p_.rotary->cos.data() + angle,
-                  .sin = p_.rotary->sin.data() + angle,
-                  .half = half,
-                  .head_dim = head_dim_,
-                  .padded_dim = padded_dim_,
-                  .out = tile + r * kChunkBytes,
-                  .chunk_stride = tile_rows * kChunkBytes});
+      heads[r] = p_.q.data() + entry_row(item, row).row * p_.q_stride +
+                 std::ptrdiff_t{head} * head_dim_;
     }
+    (fp32 ? table_.load_queries_fp32 : table_.load_queries_bf16)(
+        {.heads = heads,
+         .cos = p_.rotary->cos.data() + angles,
+         .sin = p_.rotary->sin.data() + angles,
+         .rows = item.rows * item.heads,
+         .rows_per_angle = item.heads,
+         .half = p_.rotary->half,
+         .head_dim = head_dim_,
+         .padded_dim = padded_dim_,
+         .out = tile});
   }
 
   // Where the tile's row r lies among the [rows, heads] outputs.

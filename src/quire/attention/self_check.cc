@@ -91,30 +91,34 @@ Status load_queries(const KernelTable& table, DType dtype, Tile& tile) {
     cos[i] = std::cos(static_cast<float>(i));
     sin[i] = std::sin(static_cast<float>(i));
   }
+  std::vector<const float*> rows;
+  for (int row = 0; row < kRows; ++row) {
+    rows.push_back(heads.data() + std::ptrdiff_t{row} * kHeadDim);
+  }
   const bool fp32 = dtype == DType::kFloat32;
+  (fp32 ? table.load_queries_fp32 : table.load_queries_bf16)({.heads = rows.data(),
+                                                              .cos = cos.data(),
+                                                              .sin = sin.data(),
+                                                              .rows = kRows,
+                                                              .rows_per_angle = kRows,
+                                                              .half = kHalf,
+                                                              .head_dim = kHeadDim,
+                                                              .padded_dim = kPaddedDim,
+                                                              .out = tile.queries.data()});
   const int bytes = query_bytes(table, dtype);
   std::vector<float> loaded;
   std::vector<double> wanted;
   for (int row = 0; row < kRows; ++row) {
-    const auto head = std::span(heads).subspan(static_cast<std::size_t>(row) * kHeadDim, kHeadDim);
-    (fp32 ? table.load_query_fp32 : table.load_query_bf16)(
-        {.head = head.data(),
-         .cos = cos.data(),
-         .sin = sin.data(),
-         .half = kHalf,
-         .head_dim = kHeadDim,
-         .padded_dim = kPaddedDim,
-         .out = tile.queries.data() + std::ptrdiff_t{row} * kChunkWords * 4,
-         .chunk_stride = std::ptrdiff_t{kRows} * kChunkWords * 4});
     for (int d = 0; d < kPaddedDim; ++d) {
       loaded.push_back(query_at(tile, row, d, bytes));
     }
-    std::vector<double> padded = kernels::reference::rotate(head, cos, sin);
+    std::vector<double> padded = kernels::reference::rotate(
+        {rows[static_cast<std::size_t>(row)], std::size_t{kHeadDim}}, cos, sin);
     padded.resize(kPaddedDim);
     wanted.insert(wanted.end(), padded.begin(), padded.end());
   }
   using kernels::reference::Tolerance;
-  return within(fp32 ? "load_query_fp32" : "load_query_bf16", table.isa,
+  return within(fp32 ? "load_queries_fp32" : "load_queries_bf16", table.isa,
                 relative_l2(loaded, wanted),
                 bytes == 4 ? Tolerance::kRotate : Tolerance::kBf16Rows);
 }

@@ -31,10 +31,11 @@ TEST(AttentionSelfTest, PassesOnEveryInstructionSetOfTheMachine) {
 // token, and as if the old state kept its weight.
 void load_unrotated(const QueryTask& task) {
   QueryTask other = task;
-  const std::vector<float> cos(static_cast<std::size_t>(task.half), 1.0f), sin(cos.size());
+  const auto angles = static_cast<std::size_t>(task.rows / task.rows_per_angle * task.half);
+  const std::vector<float> cos(angles, 1.0f), sin(angles);
   other.cos = cos.data();
   other.sin = sin.data();
-  portable_kernels().load_query_fp32(other);
+  portable_kernels().load_queries_fp32(other);
 }
 template <auto kFunction>
 void attend_short(const AttentionTask& task) {
@@ -61,8 +62,8 @@ TEST(AttentionSelfTest, NamesTheOneKernelThatIsBroken) {
   const auto table = [&](const std::string& name) -> KernelTable& {
     return broken.emplace_back(name, portable_kernels()).second;
   };
-  table("load_query_fp32").load_query_fp32 = load_unrotated;
-  table("load_query_bf16").load_query_bf16 = load_unrotated;  // portable: fp32 queries
+  table("load_queries_fp32").load_queries_fp32 = load_unrotated;
+  table("load_queries_bf16").load_queries_bf16 = load_unrotated;  // portable: fp32 queries
   table("attend_fp32").attend_fp32 = attend_short<&KernelTable::attend_fp32>;
   table("attend_bf16").attend_bf16 = attend_short<&KernelTable::attend_bf16>;
   table("merge").merge = add_up;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "quire/base/check.h"
@@ -11,6 +12,7 @@
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/parallel.h"
+#include "quire/kernels/stretches.h"
 
 namespace quire::kernels {
 namespace {
@@ -22,6 +24,9 @@ constexpr std::int64_t kPanelQuantum = 4;
 constexpr std::int64_t kTasksPerThread = 6;
 constexpr std::int64_t kStreamTasksPerThread = 64;
 constexpr std::int64_t kStreamRows = 32;
+// Of these rows a tile may be several panels wide; with more of them a turn is long enough.
+constexpr std::int64_t kSingleTileRows = 8;
+constexpr std::int64_t kPanelsPerTurn = 2;
 // Weight bytes that one thread reads in about the time of a hand-off.
 constexpr std::int64_t kBytesPerTask = std::int64_t{64} << 10;
 constexpr std::int64_t kPackSteps = 8;  // of a block of rows that are packed together
@@ -264,10 +269,24 @@ void check_input(const Context& context, const PackedWeights& weights, const Pac
               "bias must have one value per column");
 }
 
-// Calls fn(piece, thread) for the tasks of a grid over `panels` panels.
+// Calls fn(piece, thread) for the tasks of a grid over `panels` panels. With few rows the weights'
+// stream is all the work: threads walk through stretches of it.
 template <class Fn>
 void for_each_piece(const Context& context, const Grid& grid, std::int64_t rows,
-                    std::int64_t panels, Fn fn) {
+                    std::int64_t panels, LinearScratch& scratch, Fn fn) {
+  if (rows <= kStreamRows && grid.panel_tasks > 1) {
+    const std::int64_t most =
+        rows <= kSingleTileRows ? grid.panels_per_task : kPanelsPerTurn;
+    for_each_range(*context.pool, scratch.stretches(context.pool->threads()), panels, most,
+                   [&](Stretch::Range range, std::int64_t next, int thread) {
+                     fn(Piece{.rows = rows,
+                              .first_panel = range.first,
+                              .panels = range.size(),
+                              .next_panel = next},
+                        thread);
+                   });
+    return;
+  }
   const auto tasks = static_cast<int>(grid.row_tasks * grid.panel_tasks);
   context.pool->run(tasks, [&](int task, int thread) {
     const std::int64_t row = task / grid.panel_tasks * grid.rows_per_task;
@@ -293,6 +312,14 @@ void LinearScratch::reserve(int threads, std::size_t bytes) {
     buffer.reserve(bytes);
     QUIRE_CHECK(buffer.data() != nullptr, "out of memory for the scratch of linear layers");
   }
+}
+
+std::span<Stretch> LinearScratch::stretches(int threads) {
+  if (num_stretches_ < threads) {
+    stretches_ = std::make_unique<Stretch[]>(static_cast<std::size_t>(threads));
+    num_stretches_ = threads;
+  }
+  return {stretches_.get(), static_cast<std::size_t>(threads)};
 }
 
 void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
@@ -339,7 +366,7 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
                   kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Call call = {*context.table, weights, packed, out.values, out.stride, epilogue};
-  for_each_piece(context, grid, rows, weights.panels(), [&](const Piece& piece, int thread) {
+  for_each_piece(context, grid, rows, weights.panels(), scratch, [&](const Piece& piece, int thread) {
     run_piece(call, piece, scratch.of_thread(thread));
   });
 }
@@ -364,7 +391,7 @@ void linear_gated(const Context& context, const PackedWeights& weights, const Pa
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Epilogue epilogue = {.bias = bias};
   const Call call = {*context.table, weights, packed, {}, 0, epilogue};
-  for_each_piece(context, grid, rows, pairs, [&](const Piece& piece, int thread) {
+  for_each_piece(context, grid, rows, pairs, scratch, [&](const Piece& piece, int thread) {
     run_gated(call, piece, gated.rows, scratch.of_thread(thread));
   });
 }

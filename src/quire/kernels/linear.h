@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/kernels/stretches.h"
 
 namespace quire::kernels {
 
@@ -25,9 +27,13 @@ class LinearScratch {
   [[nodiscard]] std::byte* of_thread(int thread) {
     return buffers_[static_cast<std::size_t>(thread)].data();
   }
+  // One for each of so many threads.
+  [[nodiscard]] std::span<Stretch> stretches(int threads);
 
  private:
   std::vector<device::AlignedBuffer<std::byte>> buffers_;  // [threads]
+  std::unique_ptr<Stretch[]> stretches_;
+  int num_stretches_ = 0;
 };
 
 // fp32 rows to multiply: row r begins at values[r * stride] and has `depth` values.

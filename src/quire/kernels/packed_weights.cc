@@ -261,25 +261,28 @@ std::optional<std::int64_t> packed_bytes(WeightFormat format, std::int64_t colum
   return panels * steps * step_bytes(format);  // at most 2^62
 }
 
-void PackedWeights::allocate(WeightFormat format, std::int64_t columns, std::int64_t depth) {
+void PackedWeights::allocate(WeightFormat format, std::int64_t columns, std::int64_t depth,
+                             device::Arena* arena) {
   QUIRE_CHECK(columns > 0 && depth > 0, "a weight matrix has at least one row and column");
   format_ = format;
   columns_ = columns;
   depth_ = depth;
-  owned_ = device::AlignedBuffer<std::byte>(size_bytes());
+  device::Arena own(size_bytes());
+  owned_ = (arena == nullptr ? own : *arena).allocate(size_bytes());
 }
 
 PackedWeights::PackedWeights(WeightFormat format, std::int64_t columns, std::int64_t depth) {
-  allocate(format, columns, depth);
-  if (owned_.data() != nullptr) {
-    std::memset(owned_.data(), 0, size_bytes());  // scale 0 makes every code a zero
+  allocate(format, columns, depth, nullptr);
+  if (owned_ != nullptr) {
+    std::memset(owned_.get(), 0, size_bytes());  // scale 0 makes every code a zero
   }
 }
 
 PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, std::int64_t columns,
-                                  std::int64_t depth, const RowSource& source) {
+                                  std::int64_t depth, const RowSource& source,
+                                  device::Arena* arena) {
   PackedWeights packed;
-  packed.allocate(format, columns, depth);
+  packed.allocate(format, columns, depth, arena);
   if (packed.data() == nullptr) {
     return packed;
   }
@@ -293,7 +296,7 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
     QUIRE_CHECK(buffer.data() != nullptr, "out of memory for 32 rows of a weight matrix");
     const std::span<float> values = buffer.span().first(static_cast<std::size_t>(rows * depth));
     source(first, rows, values);
-    std::byte* to = packed.owned_.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
+    std::byte* to = packed.owned_.get() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     pack_panel(*context.table, format, {values, rows, depth}, to);
   });
   return packed;
@@ -301,12 +304,12 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
 
 PackedWeights PackedWeights::pack_codes(const Context& context, WeightFormat format,
                                         std::int64_t columns, std::int64_t depth,
-                                        const CodeSource& source) {
+                                        const CodeSource& source, device::Arena* arena) {
   QUIRE_CHECK(
       format >= WeightFormat::kQ8g32 && format <= WeightFormat::kQ4m32 && depth % kStepDepth == 0,
       "no rows of codes");
   PackedWeights packed;
-  packed.allocate(format, columns, depth);
+  packed.allocate(format, columns, depth, arena);
   if (packed.data() == nullptr) {
     return packed;
   }
@@ -328,7 +331,7 @@ PackedWeights PackedWeights::pack_codes(const Context& context, WeightFormat for
                                    .scales = std::span(buffer.scales).first(used / kStepDepth),
                                    .minimums = std::span(buffer.minimums).first(used / kStepDepth)};
     source(first, rows, from);
-    std::byte* to = packed.owned_.data() + packed.panel_bytes() * static_cast<std::size_t>(panel);
+    std::byte* to = packed.owned_.get() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     if (rows < kPanelColumns) {
       std::memset(to, 0, packed.panel_bytes());  // scale 0 makes every code a zero
     }
@@ -354,9 +357,9 @@ PackedWeights PackedWeights::view(WeightFormat format, std::int64_t columns, std
 
 PackedWeights PackedWeights::clone() const {
   PackedWeights copy;
-  copy.allocate(format_, columns_, depth_);
+  copy.allocate(format_, columns_, depth_, nullptr);
   if (copy.data() != nullptr) {
-    std::memcpy(copy.owned_.data(), data(), size_bytes());
+    std::memcpy(copy.owned_.get(), data(), size_bytes());
   }
   return copy;
 }

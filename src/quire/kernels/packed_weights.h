@@ -21,10 +21,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 
-#include "quire/device/aligned_buffer.h"
+#include "quire/device/arena.h"
 #include "quire/kernels/context.h"
 #include "quire/tensor/code_rows.h"
 
@@ -69,22 +70,29 @@ using CodeSource =
 class PackedWeights {
  public:
   PackedWeights() = default;
+  PackedWeights(PackedWeights&&) noexcept = default;
+  PackedWeights& operator=(PackedWeights&&) noexcept = default;
+  PackedWeights(const PackedWeights&) = delete;
+  PackedWeights& operator=(const PackedWeights&) = delete;
+  ~PackedWeights() = default;
   // Zero weights of shape [columns, depth]. When the system has no memory for them, data() is null.
   PackedWeights(WeightFormat format, std::int64_t columns, std::int64_t depth);
 
   // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats
   // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
   // -8), so blocks of such files move over losslessly. Without memory `source` is not called and
-  // data() is null.
+  // data() is null. With an arena they lie there, beside others.
   [[nodiscard]] static PackedWeights pack(const Context& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
-                                          const RowSource& source);
+                                          const RowSource& source,
+                                          device::Arena* arena = nullptr);
 
   // Moves rows that are codes already, unchanged; for q8g32, q4g32 and q4m32. Precondition: depth
   // is a multiple of 32.
   [[nodiscard]] static PackedWeights pack_codes(const Context& context, WeightFormat format,
                                                 std::int64_t columns, std::int64_t depth,
-                                                const CodeSource& source);
+                                                const CodeSource& source,
+                                                device::Arena* arena = nullptr);
 
   // Weights that lie packed in `bytes`. Precondition: as many as packed_bytes says, 64-byte
   // aligned.
@@ -112,16 +120,18 @@ class PackedWeights {
     return panel_bytes() * static_cast<std::size_t>(panels());
   }
   [[nodiscard]] const std::byte* data() const {
-    return viewed_ == nullptr ? owned_.data() : viewed_;
+    return viewed_ == nullptr ? owned_.get() : viewed_;
   }
 
  private:
-  void allocate(WeightFormat format, std::int64_t columns, std::int64_t depth);
+  // Null: memory of its own.
+  void allocate(WeightFormat format, std::int64_t columns, std::int64_t depth,
+                device::Arena* arena);
 
   WeightFormat format_ = WeightFormat::kF32;
   std::int64_t columns_ = 0;
   std::int64_t depth_ = 0;
-  device::AlignedBuffer<std::byte> owned_;  // [panels][steps][step_bytes]
+  std::shared_ptr<std::byte> owned_;  // [panels][steps][step_bytes]
   const std::byte* viewed_ = nullptr;       // instead
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/base/str.h"
+#include "quire/device/arena.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
@@ -42,6 +43,12 @@ Status check_memory(const PackedWeights& weights) {
                    base::format_bytes(static_cast<std::int64_t>(weights.size_bytes())), " in ",
                    kernels::format_name(weights.format()), "; choose a smaller model or quantize"),
                .needed_bytes = static_cast<std::int64_t>(weights.size_bytes())};
+}
+
+// Where packed matrices lie: side by side, or one by one where a sink takes them and each is let go.
+device::Arena storage_for(const WeightSink* sink) {
+  constexpr std::size_t kChunkBytes = std::size_t{256} << 20;
+  return device::Arena(sink == nullptr ? kChunkBytes : 0);
 }
 
 // Counts what has been packed, and hands it on.
@@ -163,7 +170,8 @@ class Packer {
         options_(options),
         report_(report),
         tally_(report, options.sink),
-        map_(config, checkpoint) {}
+        map_(config, checkpoint),
+        storage_(storage_for(options.sink)) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
@@ -177,11 +185,12 @@ class Packer {
           context_, own.format, columns, depth,
           [&](std::int64_t first, std::int64_t count, const tensor::CodeRows& out) {
             read_part_codes(parts, first, count, out);
-          });
+          },
+          &storage_);
     } else {
       const WeightFormat asked = weight_format(config_, id.part, options_.format);
-      weights =
-          PackedWeights::pack(context_, own.quantised ? own.format : asked, columns, depth, rows);
+      weights = PackedWeights::pack(context_, own.quantised ? own.format : asked, columns, depth,
+                                    rows, &storage_);
     }
     QUIRE_TRY_STATUS(check_memory(weights));
     finish(parts);
@@ -216,6 +225,7 @@ class Packer {
   LoadReport& report_;
   Tally tally_;
   TensorMap map_;
+  device::Arena storage_;
 };
 
 // Visitor that fills weights from parts that are packed already.
@@ -303,7 +313,8 @@ class Randomizer {
         config_(config),
         format_(options.format),
         seed_(seed),
-        tally_(report, options.sink) {}
+        tally_(report, options.sink),
+        storage_(storage_for(options.sink)) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
@@ -317,7 +328,7 @@ class Randomizer {
       }
     };
     const WeightFormat format = weight_format(config_, id.part, format_);
-    weights = PackedWeights::pack(context_, format, columns, depth, rows);
+    weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
     QUIRE_TRY_STATUS(check_memory(weights));
     return tally_.matrix(id, weights);
   }
@@ -350,6 +361,7 @@ class Randomizer {
   WeightFormat format_;
   std::uint64_t seed_;
   Tally tally_;
+  device::Arena storage_;
 };
 
 }  // namespace

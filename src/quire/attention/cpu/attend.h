@@ -56,8 +56,8 @@ void attend(const AttentionTask& t) {
 template <class V>
 constexpr KernelTable vector_table(device::Isa isa) {
   return {.isa = isa,
-          .load_query_bf16 = load_query<V, WideBf16<V>>,
-          .load_query_fp32 = load_query<V, Fp32<V>>,
+          .load_queries_bf16 = load_queries<V, WideBf16<V>>,
+          .load_queries_fp32 = load_queries<V, Fp32<V>>,
           .attend_bf16 = attend<V, VectorProducts<V, WideBf16<V>>>,
           .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
           .merge = merge<V>};
@@ -67,7 +67,7 @@ constexpr KernelTable vector_table(device::Isa isa) {
 template <class V>
 constexpr KernelTable bf16_dot_table(device::Isa isa) {
   KernelTable table = vector_table<V>(isa);
-  table.load_query_bf16 = load_query<V, Bf16<V>>;
+  table.load_queries_bf16 = load_queries<V, Bf16<V>>;
   table.attend_bf16 = attend<V, VectorProducts<V, Bf16<V>>>;
   table.bf16_queries = true;
   return table;

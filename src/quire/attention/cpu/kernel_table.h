@@ -67,25 +67,26 @@ struct MergeTask {
   int padded_dim = 0;
 };
 
-// Writes one query row of a tile, rotated by the angles of `cos` and `sin` as kernels::rotate_head
-// does it, in the elements that attend wants, zeros behind head_dim.
+// Writes the query rows of a tile as AttentionTask::q wants them, each rotated by its angles as
+// kernels::rotate_head does it, zeros behind head_dim.
 struct QueryTask {
-  const float* head = nullptr;  // [head_dim]
-  const float* cos = nullptr;   // [half]
-  const float* sin = nullptr;   // [half]
+  const float* const* heads = nullptr;  // [rows] of [head_dim]
+  const float* cos = nullptr;           // [rows / rows_per_angle][half]
+  const float* sin = nullptr;           // the same
+  int rows = 0;
+  int rows_per_angle = 1;  // neighbours that have the same angles
   int half = 0;
   int head_dim = 0;
   int padded_dim = 0;
-  std::byte* out = nullptr;         // the row's first chunk, 64-byte aligned
-  std::ptrdiff_t chunk_stride = 0;  // bytes
+  std::byte* out = nullptr;  // 64-byte aligned
 };
 
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
   bool bf16_queries = false;  // what attend_bf16 takes; else fp32
-  void (*load_query_bf16)(const QueryTask&) = nullptr;
-  void (*load_query_fp32)(const QueryTask&) = nullptr;
+  void (*load_queries_bf16)(const QueryTask&) = nullptr;
+  void (*load_queries_fp32)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
   void (*merge)(const MergeTask&) = nullptr;

@@ -17,14 +17,12 @@ struct VectorProducts {
   static constexpr bool kWholeUnits = false;  // of V are multiplied
   static constexpr int kLineWords = 16;       // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
-  // Where words are widened and registers are many: few rows x 4, so that there are chains enough
-  // to hide the latency of an addition.
-  static constexpr bool kShapes = E::kParts > 1 && V::kLanes == 16;
-  static constexpr int kFewRows = 4;
+  // Values of few rows where registers are many: x 4, so that there are chains enough to hide the
+  // latency of an addition, and a row of V is read in a whole stretch of four lines.
+  static constexpr bool kManyRegisters = V::kLanes == 16;
+  static constexpr int kMostFewRows = 8;
+  static constexpr int kFewRows = 4;  // of a tile
   static constexpr int kFewRegisters = 4;
-  // Up to so many rows of values are taken as few: all, where words need no widening, because a row
-  // of V is then read in whole stretches of four lines.
-  static constexpr int kMostFewRows = kShapes ? kFewRows : V::kLanes == 16 ? kTileRows : 0;
   // Where registers are few and words are widened: the first tile of rows keeps the columns that it
   // has widened, in one stretch, and the others take them from there.
   static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
@@ -194,40 +192,29 @@ struct VectorProducts {
     store(sums, out, kPieceTokens);
   }
 
-  struct Rows {
-    int first, count;
-  };
-
   // out[row][dim] = sum over the view's tokens of probs * v. Words of tokens that no row sees are
   // left out: they would add zeros.
   static void values(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                      float* out) {
-    if constexpr (kKeepsColumns) {
-      for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
-        for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
-          value_tile<from.kValue, rows.kValue, kRegisters>(t, view, b, tile, dim, out);
-        });
-      }
-      return;
-    }
-    for (int row = 0, count = 0; row < t.rows; row += count) {
-      const int left = t.rows - row;
-      if (left <= kMostFewRows && t.padded_dim % (kFewRegisters * V::kLanes) == 0) {
-        count = kernels::even_rows<kFewRows>(left);
-        value_rows<kFewRows, kFewRegisters>(t, view, b, {row, count}, out);
-      } else {
-        count = kernels::even_rows<kRows>(left);
-        value_rows<kRows, kRegisters>(t, view, b, {row, count}, out);
+    if constexpr (kManyRegisters) {
+      constexpr int kWidth = kFewRegisters * V::kLanes;
+      if (t.rows <= kMostFewRows && t.padded_dim % kWidth == 0) {
+        for (int row = 0, count = 0; row < t.rows; row += count) {
+          count = kernels::even_rows<kFewRows>(t.rows - row);
+          for (int dim = 0; dim < t.padded_dim; dim += kWidth) {
+            kernels::with_row_count<kFewRows>(count, [&](auto rows) {
+              value_tile<Columns::kStored, rows.kValue, kFewRegisters>(t, view, b, {row, 0, 1},
+                                                                       dim, out);
+            });
+          }
+        }
+        return;
       }
     }
-  }
-
-  template <int MaxRows, int N>
-  static void value_rows(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b, Rows of,
-                         float* out) {
-    for (int dim = 0; dim < t.padded_dim; dim += N * V::kLanes) {
-      kernels::with_row_count<MaxRows>(of.count, [&](auto rows) {
-        value_tile<Columns::kStored, rows.kValue, N>(t, view, b, {of.first, 0, 1}, dim, out);
+    // Tile by tile, so that a stretch of V is read from memory once and then from the first cache.
+    for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
+      for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
+        value_tile<from.kValue, rows.kValue, kRegisters>(t, view, b, tile, dim, out);
       });
     }
   }

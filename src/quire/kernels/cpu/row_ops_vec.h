@@ -83,17 +83,28 @@ void silu_mul(const SiluMulTask& t) {
   }
 }
 
-// Products are rounded before they are added, also where a vector ends early.
+// Elements [i, i + kLanes) of a head and those half a head behind them, rotated. Products are
+// rounded before they are added.
+template <class V>
+[[gnu::always_inline]] inline void rotate_lanes(const float* head, const float* angle_cos,
+                                                const float* angle_sin, int half,
+                                                typename V::F& first, typename V::F& second) {
+  const typename V::F cos = V::load(angle_cos), sin = V::load(angle_sin);
+  const typename V::F x = V::load(head), y = V::load(head + half);
+  first = V::sub(V::mul(x, cos), V::mul(y, sin));
+  second = V::add(V::mul(y, cos), V::mul(x, sin));
+}
+
 template <class V>
 void rotate(const RotateTask& t) {
   const float* second_half = t.head + t.half;
   float* second_out = t.out + t.half;
   int i = 0;
   for (; i + V::kLanes <= t.half; i += V::kLanes) {
-    const typename V::F cos = V::load(t.cos + i), sin = V::load(t.sin + i);
-    const typename V::F first = V::load(t.head + i), second = V::load(second_half + i);
-    V::store(t.out + i, V::sub(V::mul(first, cos), V::mul(second, sin)));
-    V::store(second_out + i, V::add(V::mul(second, cos), V::mul(first, sin)));
+    typename V::F first, second;
+    rotate_lanes<V>(t.head + i, t.cos + i, t.sin + i, t.half, first, second);
+    V::store(t.out + i, first);
+    V::store(second_out + i, second);
   }
   for (; i < t.half; ++i) {
     const float first = t.head[i], second = second_half[i];

@@ -25,7 +25,8 @@ struct VecAvx512 {
   // How many bytes before it is needed a line of weights that come from memory is asked for.
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
-  static constexpr int dense_block_bytes(int) { return 128 << 10; }
+  // With one block of rows a panel stays whole: sums that wait in between cost 2 %.
+  static constexpr int dense_block_bytes(int rows) { return rows <= 16 ? 256 << 10 : 128 << 10; }
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
