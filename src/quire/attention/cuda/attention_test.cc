@@ -82,6 +82,17 @@ class Scene {
     return blocks;
   }
 
+  // Keys whose first dimension rises to `most` in the first three quarters of a run and falls back.
+  void slope_keys(std::span<const std::int32_t> blocks, int tokens, float most) {
+    for (int token = 0; token < tokens; ++token) {
+      const float up = static_cast<float>(token) / (0.75f * static_cast<float>(tokens));
+      const float first = most * (2 * std::min(up, 4 - 3 * up) - 1);
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        kv_[place(blocks, token, head)] = element(first);
+      }
+    }
+  }
+
   [[nodiscard]] std::size_t place(std::span<const std::int32_t> blocks, int token, int head) const {
     const auto block = static_cast<std::size_t>(blocks[token / shape_.block_tokens]);
     const std::size_t half = v_offset();
@@ -93,7 +104,9 @@ class Scene {
   }
   [[nodiscard]] float at(std::size_t index) const { return widen(shape_.dtype, kv_[index]); }
   std::uint16_t random_element() {
-    const float value = std::uniform_real_distribution<float>(-1, 1)(random_);
+    return element(std::uniform_real_distribution<float>(-1, 1)(random_));
+  }
+  [[nodiscard]] std::uint16_t element(float value) const {
     return shape_.dtype == DType::kFloat16 ? tensor::float_to_fp16(value)
                                            : tensor::float_to_bf16(value);
   }
@@ -413,6 +426,32 @@ TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
       const Result first = run(scene, made.entries(), made.rows, q, range, 0);
       expect_right(scene, made, q, first, 0);
       EXPECT_EQ(run(scene, made.entries(), made.rows, q, range, 0).out, first.out);
+    }
+  }
+}
+
+// Scores rise by much more than what probabilities may exceed 1 by, and fall by as much, where rows
+// are many and where they are few.
+TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
+  for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16, DType::kFloat16}}) {
+    Scene scene(shape, 400, 13);
+    Case made;
+    Case::Use shared{scene.run(1500), 1500, {}};
+    scene.slope_keys(shared.blocks, shared.tokens, 16);
+    for (; made.rows < 24; ++made.rows) {
+      const int tokens = 1 + 9 * made.rows;
+      Case::Use own{scene.run(tokens), tokens, {{made.rows, tokens - 1, tokens}}};
+      scene.slope_keys(own.blocks, tokens, static_cast<float>(made.rows));
+      shared.rows.push_back({made.rows, 1500 + tokens - 1, 1500});
+      made.uses.push_back(std::move(own));
+    }
+    made.uses.insert(made.uses.begin(), std::move(shared));
+    auto q = random_queries(scene, made);
+    for (std::size_t i = 0; i < q.size(); i += static_cast<std::size_t>(scene.stored_)) {
+      q[i] = scene.element(8);
+    }
+    for (const std::int32_t range : {0, 512}) {
+      expect_right(scene, made, q, run(scene, made.entries(), made.rows, q, range, 0), 0);
     }
   }
 }

@@ -5,7 +5,6 @@
 // rows have among many columns.
 #pragma once
 
-#include <climits>
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
@@ -66,27 +65,22 @@ class FewColumns {
   __device__ void attend(int index) {
     Sums<N> mine;
     int num_parts[N] = {};  // of the rows of columns that this thread asks about; not needed soon
-    int all_begin = 0, all_end = INT_MAX;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      if (const Brief::Column own = column(n * kTile + thread_ / 16); merges_ && own.part >= 0) {
-        num_parts[n] = args_.work.parts[own.row].count;
+      if (merges_) {
+        const Brief::Column own = column(n * kTile + thread_ / 16);
+        num_parts[n] = own.place >= 0 ? args_.work.parts[own.row].count : 0;
       }
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const Brief::Column seen = column(n * kTile + lane() % 4 * 2 + c);
         mine.largest[n][c] = kNothing;
         mine.sum[n][c] = 0;
-        all_begin = max(all_begin, seen.begin);
-        all_end = min(all_end, seen.end);
       }
 #pragma unroll
       for (auto& sixteen : mine.out[n]) {
         sixteen[0] = sixteen[1] = sixteen[2] = sixteen[3] = 0;
       }
     }
-    all_begin = __reduce_max_sync(0xffffffffu, all_begin);
-    all_end = __reduce_min_sync(0xffffffffu, all_end);
     int slot = 0;  // of the values of the last tile
     for (int tile = brief_.first_token; tile < brief_.last_token; tile += kTokens) {
       const int first = tile + warp() * kMine;
@@ -100,7 +94,7 @@ class FewColumns {
       release(cursor_.slot());
       cursor_.advance(1);
       if (seen) {
-        if (first < all_begin || first + kMine > all_end) {
+        if (first < brief_.all_begin || first + kMine > brief_.all_end) {
           hide(score, first);
         }
         soften(mine, score, weight);
@@ -315,8 +309,8 @@ class FewColumns {
   }
 
   __device__ void write(const float* sums, const float2* stats, int index) const {
-    const int part = column(index).part, within = index % kTile, dim = thread_ % 16 * 4;
-    if (part == kNoPart) {
+    const int place = column(index).place, within = index % kTile, dim = thread_ % 16 * 4;
+    if (place == kNoPart) {
       return;
     }
     float largest = kNothing, total = 0, scale[kGroupWarps];
@@ -329,7 +323,7 @@ class FewColumns {
       scale[i] = exp2_approx(stats[i * kTile + within].x - largest);
       total += stats[i * kTile + within].y * scale[i];
     }
-    const PartWriter<T> writer(args_, part, head_of(index), largest, total);
+    const PartWriter<T> writer(args_, place, largest, total);
     if (dim == 0) {
       writer.put_stats();
     }
@@ -364,7 +358,8 @@ class FewColumns {
     for (int n = 0; n < N; ++n) {
       if (const int i = n * kTile + thread_ / 16; thread_ % 16 == 0) {
         const Brief::Column mine = column(i);
-        const bool last = mine.part >= 0 && is_last_part(args_, mine.row, head_of(i), num_parts[n]);
+        const bool last =
+            mine.place >= 0 && is_last_part(args_, mine.row, head_of(i), num_parts[n]);
         merging[i] = last ? mine.row : kNoRow;
       }
     }

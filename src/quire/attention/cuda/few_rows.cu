@@ -233,8 +233,9 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
       if (column.part == kNoPart) {
         continue;
       }
-      const PartWriter<T> writer(args, column.part, kv_head * group + column.head, largest[n][c],
-                                 total);
+      const PartWriter<T> writer(
+          args, place_of_head(column.part, args.heads, kv_head * group + column.head),
+          largest[n][c], total);
       if (g == 0) {
         writer.put_stats();
       }

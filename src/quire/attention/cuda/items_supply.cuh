@@ -31,7 +31,7 @@ template <int D>
 constexpr int kSlots = D == 64 ? 12 : 6;
 
 // Of Shared<D>, which only device code knows.
-inline constexpr int kGroupBytes = kQueryBuffers * (2 * 8 + 20) + 16 * kGroupColumns +
+inline constexpr int kGroupBytes = kQueryBuffers * (2 * 8 + 28) + 16 * kGroupColumns +
                                    4 * (kGroupThreads / 32) + 2 * 4 * kFewColumnsOfOneKernel;
 template <int D>
 constexpr int kSharedBytes =
@@ -45,11 +45,13 @@ inline constexpr int kGroupWarps = kGroupThreads / 32;
 struct Brief {
   struct Column {
     int begin, end;  // tokens that it sees
-    int part, row;
+    int place;       // of its part, or kNoPart
+    int row;
   };
   int first_token, first_seen, last_token;
   int first_head;  // of the KV head
   int columns;
+  int all_begin, all_end;  // tokens that all columns see
 };
 
 // Rows of D elements in columns of 64 elements, each [rows][64], 16-byte pieces swapped by row % 8.
@@ -236,8 +238,9 @@ __device__ void feed(const AttentionArgs& args, const TileMap& tiles, const Queu
   }
 }
 
-// One warp: the queries of each item, and what there is to know. Items of many columns have one
-// buffer, filled while the item before ends; items of few use two in turn.
+// One warp: the queries of each item, and what there is to know. What takes divisions and what all
+// columns see is worked out here, where nobody waits for it. Items of many columns have one buffer,
+// filled while the item before ends; items of few use two in turn.
 template <int D, bool kMany>
 __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
@@ -265,20 +268,21 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
     const int round = queue.round(), buffer = round % kBuffers, first_place = buffer * kRoom;
     const int first_head = queue.kv_head() * heads;
     shared.queries_free[group][buffer].await(round / kBuffers + 1);
-    if (lane == 0) {
-      shared.brief[group][buffer] = {next.first_token, next.first_seen, next.last_token, first_head,
-                                     next.num_rows * heads};
-    }
+    int all_begin = 0, all_end = INT_MAX;
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {
       const DevicePlan::Row& row = next_rows[batch];
       const bool there = row.part != kNoPart;
-      shared.columns[group][first_place + batch * 32 + lane] = {
-          there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX, row.part, row.row};
+      const int head = first_head + (first_column + batch * 32 + lane) % heads;
+      const Brief::Column column = {
+          there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX,
+          there ? place_of_head(row.part, args.heads, head) : kNoPart, row.row};
+      shared.columns[group][first_place + batch * 32 + lane] = column;
+      all_begin = max(all_begin, column.begin);
+      all_end = min(all_end, column.end);
       // What lies beyond the columns of the item is never used.
       const int count = min(32, next.num_rows * heads - first_column - batch * 32);
-      const int query =
-          row.query * args.heads + first_head + (first_column + batch * 32 + lane) % heads;
+      const int query = row.query * args.heads + head;
 #pragma unroll 2
       for (int c = 0; c < count; c += kAtOnce) {
         const int mine = c + lane / kPieces, piece = lane % kPieces;
@@ -288,6 +292,13 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
                     (piece % 8 ^ place % 8) * 8,
                 args.q + from * D + piece * 8);
       }
+    }
+    all_begin = __reduce_max_sync(0xffffffffu, all_begin);
+    all_end = __reduce_min_sync(0xffffffffu, all_end);
+    if (lane == 0) {
+      shared.brief[group][buffer] = {next.first_token, next.first_seen,       next.last_token,
+                                     first_head,       next.num_rows * heads, all_begin,
+                                     all_end};
     }
     await_copies();
     publish_shared();

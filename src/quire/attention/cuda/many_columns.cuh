@@ -30,7 +30,7 @@ namespace quire::attention::cuda {
 
 // What one of a lane's two columns has seen so far.
 struct Column {
-  int part;
+  int place;  // of its part, or kNoPart
   float largest, sum;
 };
 
@@ -121,6 +121,10 @@ class Columns {
     }
   }
 
+  // Probabilities may reach 2^this before they are made relative to a larger score: 16-bit floats
+  // are as exact there as below 1.
+  static constexpr float kMostExponent = 8;
+
   // Barriers of a part of the CTA: 1 + group for one warpgroup, and whose turn it is.
   static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
 
@@ -154,24 +158,21 @@ class Columns {
     first_seen_ = uniform(brief.first_seen);
     last_token_ = uniform(brief.last_token);
     first_head_ = brief.first_head;
-    int begin = 0, end = INT_MAX;
+    all_begin_ = uniform(brief.all_begin);
+    all_end_ = uniform(brief.all_end);
     bool there = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Brief::Column told = column_of(half);
-      column_[half] = {told.part, kNothing, 0};
-      if (!kMany && told.part >= 0) {
+      column_[half] = {told.place, kNothing, 0};
+      if (!kMany && told.place >= 0) {
         rows_[half] = told.row;
         num_parts_[half] = args_.work.parts[told.row].count;  // not needed soon
       }
-      begin = max(begin, told.begin);
-      end = min(end, told.end);
-      there = there || told.part != kNoPart;
+      there = there || told.place != kNoPart;
     }
-    all_begin_ = __reduce_max_sync(0xffffffffu, begin);
-    all_end_ = __reduce_min_sync(0xffffffffu, end);
     busy_ = __any_sync(0xffffffffu, there);
-    both_ = __any_sync(0xffffffffu, column_[1].part != kNoPart);
+    both_ = __any_sync(0xffffffffu, column_[1].place != kNoPart);
 #pragma unroll
     for (auto& tile : out_) {
       tile[0] = tile[1] = tile[2] = tile[3] = 0;
@@ -244,8 +245,8 @@ class Columns {
     }
   }
 
-  // Scores become probabilities relative to the largest one so far; what was summed before is to
-  // shrink so much.
+  // Scores become probabilities relative to the largest one so far, or to one that it exceeds by
+  // kMostExponent at most: so few tiles make what was summed before shrink (FlashAttention-4).
   __device__ void soften(float (&score)[kTokens / 8][4], int first, float (&shrink)[2]) {
     if (first < all_begin_ || first + kTokens > all_end_) {
       hide(score, first);
@@ -265,7 +266,8 @@ class Columns {
       float largest = fmaxf(low, high);
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      largest = fmaxf(largest * args_.scale_log2, mine.largest);
+      largest *= args_.scale_log2;
+      largest = largest > mine.largest + kMostExponent ? largest : mine.largest;
       shrink[half] = exp2_approx(mine.largest - largest);
       mine.largest = largest;
       low = mine.sum * shrink[half];
@@ -318,6 +320,9 @@ class Columns {
   }
 
   __device__ void rescale(const float (&shrink)[2]) {
+    if (!__any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1)) {
+      return;
+    }
 #pragma unroll
     for (auto& tile : out_) {
       tile[0] *= shrink[0];
@@ -338,10 +343,8 @@ class Columns {
       float sum = mine.sum;
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const bool there = mine.part != kNoPart;
-      const int column = (kMany ? group_ * kGroupColumns : 0) + index_of(half);
-      const int head = first_head_ + column % (args_.heads / args_.kv_heads);
-      const PartWriter<T> writer(args_, there ? mine.part : 0, head, mine.largest, sum);
+      const bool there = mine.place != kNoPart;
+      const PartWriter<T> writer(args_, there ? mine.place : 0, mine.largest, sum);
       if (there && t == 0) {
         writer.put_stats();
       }
@@ -381,7 +384,7 @@ class Columns {
       if (thread_ % 4 == 0 && column >= 0 && column < kFewColumnsOfOneKernel) {
         const int head = first_head_ + column % (args_.heads / args_.kv_heads);
         const bool last =
-            column_[half].part >= 0 && is_last_part(args_, rows_[half], head, num_parts_[half]);
+            column_[half].place >= 0 && is_last_part(args_, rows_[half], head, num_parts_[half]);
         merging[column] = last ? rows_[half] : kNoRow;
       }
     }

@@ -225,7 +225,8 @@ struct WarpColumns {
       if (mine.part == kNoPart) {
         continue;
       }
-      const PartWriter<T> writer(args, mine.part, mine.head, mine.largest, sum);
+      const PartWriter<T> writer(args, place_of_head(mine.part, args.heads, mine.head),
+                                 mine.largest, sum);
       if (t == 0) {
         writer.put_stats();
       }

@@ -16,15 +16,21 @@ inline constexpr int kNoRow = -1;
 // The largest score of a column that has seen nothing yet: finite, so that it can be subtracted.
 inline constexpr float kNothing = -1e30f;
 
+// Where one head of a part lies, counted in heads; ~ of where it lies in the batch where the part,
+// as in DevicePlan::Row, is a whole row.
+__device__ __forceinline__ int place_of_head(int part, int heads, int head) {
+  return part < 0 ? ~(~part * heads + head) : part * heads + head;
+}
+
 template <DType T>
 class PartWriter {
  public:
-  // `part` as in DevicePlan::Row, not kNoPart; `sum` of 2^(score - largest).
-  __device__ PartWriter(const AttentionArgs& args, int part, int head, float largest, float sum)
+  // `place` of place_of_head(); `sum` of 2^(score - largest).
+  __device__ PartWriter(const AttentionArgs& args, int place, float largest, float sum)
       : args_(args),
-        whole_(part < 0),
-        at_(std::int64_t{part < 0 ? ~part : part} * args.heads + head),
-        scale_(part < 0 ? (sum == 0 ? 0.0f : 1 / sum) : 1.0f),
+        whole_(place < 0),
+        at_(place < 0 ? ~place : place),
+        scale_(place < 0 ? (sum == 0 ? 0.0f : 1 / sum) : 1.0f),
         largest_(largest),
         sum_(sum) {}
 
