@@ -298,19 +298,19 @@ class Call {
     const float* heads[kTileRows];
     for (int r = 0; r < item.rows * item.heads; ++r) {
       const int row = r / item.heads, head = item.first_head + r % item.heads;
-      heads[r] = p_.q.data() + entry_row(item, row).row * p_.q_stride +
-                 std::ptrdiff_t{head} * head_dim_;
+      heads[r] =
+          p_.q.data() + entry_row(item, row).row * p_.q_stride + std::ptrdiff_t{head} * head_dim_;
     }
-    (fp32 ? table_.load_queries_fp32 : table_.load_queries_bf16)(
-        {.heads = heads,
-         .cos = p_.rotary->cos.data() + angles,
-         .sin = p_.rotary->sin.data() + angles,
-         .rows = item.rows * item.heads,
-         .rows_per_angle = item.heads,
-         .half = p_.rotary->half,
-         .head_dim = head_dim_,
-         .padded_dim = padded_dim_,
-         .out = tile});
+    (fp32 ? table_.load_queries_fp32
+          : table_.load_queries_bf16)({.heads = heads,
+                                       .cos = p_.rotary->cos.data() + angles,
+                                       .sin = p_.rotary->sin.data() + angles,
+                                       .rows = item.rows * item.heads,
+                                       .rows_per_angle = item.heads,
+                                       .half = p_.rotary->half,
+                                       .head_dim = head_dim_,
+                                       .padded_dim = padded_dim_,
+                                       .out = tile});
   }
 
   // Where the tile's row r lies among the [rows, heads] outputs.

@@ -84,16 +84,23 @@ float query_at(const Tile& tile, int row, int d, int bytes) {
   return tensor::bf16_to_float(bits);
 }
 
-Status load_queries(const KernelTable& table, DType dtype, Tile& tile) {
-  const std::vector<float> heads = numbers(std::size_t{kRows} * kHeadDim, 1);
-  std::vector<float> cos(kHalf), sin(kHalf);
-  for (std::size_t i = 0; i < kHalf; ++i) {
+struct QueryShape {
+  int half, head_dim, padded_dim;
+};
+constexpr QueryShape kOddQueries = {kHalf, kHeadDim, kPaddedDim};
+constexpr QueryShape kWholeQueries = {32, 64, 64};  // whole vectors on every instruction set
+
+Status load_queries(const KernelTable& table, DType dtype, const QueryShape& shape, Tile& tile) {
+  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  const std::vector<float> heads = numbers(kRows * head_dim, 1);
+  std::vector<float> cos(static_cast<std::size_t>(shape.half)), sin(cos.size());
+  for (std::size_t i = 0; i < cos.size(); ++i) {
     cos[i] = std::cos(static_cast<float>(i));
     sin[i] = std::sin(static_cast<float>(i));
   }
   std::vector<const float*> rows;
-  for (int row = 0; row < kRows; ++row) {
-    rows.push_back(heads.data() + std::ptrdiff_t{row} * kHeadDim);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    rows.push_back(heads.data() + row * head_dim);
   }
   const bool fp32 = dtype == DType::kFloat32;
   (fp32 ? table.load_queries_fp32 : table.load_queries_bf16)({.heads = rows.data(),
@@ -101,20 +108,20 @@ Status load_queries(const KernelTable& table, DType dtype, Tile& tile) {
                                                               .sin = sin.data(),
                                                               .rows = kRows,
                                                               .rows_per_angle = kRows,
-                                                              .half = kHalf,
-                                                              .head_dim = kHeadDim,
-                                                              .padded_dim = kPaddedDim,
+                                                              .half = shape.half,
+                                                              .head_dim = shape.head_dim,
+                                                              .padded_dim = shape.padded_dim,
                                                               .out = tile.queries.data()});
   const int bytes = query_bytes(table, dtype);
   std::vector<float> loaded;
   std::vector<double> wanted;
   for (int row = 0; row < kRows; ++row) {
-    for (int d = 0; d < kPaddedDim; ++d) {
+    for (int d = 0; d < shape.padded_dim; ++d) {
       loaded.push_back(query_at(tile, row, d, bytes));
     }
-    std::vector<double> padded = kernels::reference::rotate(
-        {rows[static_cast<std::size_t>(row)], std::size_t{kHeadDim}}, cos, sin);
-    padded.resize(kPaddedDim);
+    std::vector<double> padded =
+        kernels::reference::rotate({rows[static_cast<std::size_t>(row)], head_dim}, cos, sin);
+    padded.resize(static_cast<std::size_t>(shape.padded_dim));
     wanted.insert(wanted.end(), padded.begin(), padded.end());
   }
   using kernels::reference::Tolerance;
@@ -219,7 +226,8 @@ Status test_attend(const KernelTable& table, DType dtype) {
   const bool fp32 = dtype == DType::kFloat32;
   const StoredRun run(kernels::kernels_for(table.isa), dtype);
   Tile tile;
-  QUIRE_TRY_STATUS(load_queries(table, dtype, tile));
+  QUIRE_TRY_STATUS(load_queries(table, dtype, kWholeQueries, tile));
+  QUIRE_TRY_STATUS(load_queries(table, dtype, kOddQueries, tile));  // what is attended with
   device::AlignedBuffer<std::byte> scratch(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
   (fp32 ? table.attend_fp32
         : table.attend_bf16)({.q = tile.queries.data(),

@@ -19,8 +19,11 @@ Status check_supported(const DeviceProperties& properties) {
 }
 
 std::string kernels_name(const DeviceProperties& properties, bool deterministic) {
-  return base::str_cat("cuda-", properties.compute_major, ".", properties.compute_minor,
-                       deterministic ? "" : "-fast");
+  // Counts changes of the kernels that change bits. 2: attention makes sums relative to a larger
+  // score later.
+  constexpr int kArithmetic = 2;
+  return base::str_cat("cuda-", properties.compute_major, ".", properties.compute_minor, "-",
+                       kArithmetic, deterministic ? "" : "-fast");
 }
 
 }  // namespace quire::device

@@ -275,8 +275,7 @@ template <class Fn>
 void for_each_piece(const Context& context, const Grid& grid, std::int64_t rows,
                     std::int64_t panels, LinearScratch& scratch, Fn fn) {
   if (rows <= kStreamRows && grid.panel_tasks > 1) {
-    const std::int64_t most =
-        rows <= kSingleTileRows ? grid.panels_per_task : kPanelsPerTurn;
+    const std::int64_t most = rows <= kSingleTileRows ? grid.panels_per_task : kPanelsPerTurn;
     for_each_range(*context.pool, scratch.stretches(context.pool->threads()), panels, most,
                    [&](Stretch::Range range, std::int64_t next, int thread) {
                      fn(Piece{.rows = rows,
@@ -366,9 +365,9 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
                   kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Call call = {*context.table, weights, packed, out.values, out.stride, epilogue};
-  for_each_piece(context, grid, rows, weights.panels(), scratch, [&](const Piece& piece, int thread) {
-    run_piece(call, piece, scratch.of_thread(thread));
-  });
+  for_each_piece(
+      context, grid, rows, weights.panels(), scratch,
+      [&](const Piece& piece, int thread) { run_piece(call, piece, scratch.of_thread(thread)); });
 }
 
 bool can_gate(const PackedWeights& weights) {

@@ -84,8 +84,7 @@ class PackedWeights {
   // data() is null. With an arena they lie there, beside others.
   [[nodiscard]] static PackedWeights pack(const Context& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
-                                          const RowSource& source,
-                                          device::Arena* arena = nullptr);
+                                          const RowSource& source, device::Arena* arena = nullptr);
 
   // Moves rows that are codes already, unchanged; for q8g32, q4g32 and q4m32. Precondition: depth
   // is a multiple of 32.
@@ -131,8 +130,8 @@ class PackedWeights {
   WeightFormat format_ = WeightFormat::kF32;
   std::int64_t columns_ = 0;
   std::int64_t depth_ = 0;
-  std::shared_ptr<std::byte> owned_;  // [panels][steps][step_bytes]
-  const std::byte* viewed_ = nullptr;       // instead
+  std::shared_ptr<std::byte> owned_;   // [panels][steps][step_bytes]
+  const std::byte* viewed_ = nullptr;  // instead
 };
 
 }  // namespace quire::kernels

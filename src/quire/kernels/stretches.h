@@ -1,7 +1,7 @@
 // How threads share panels of weights that few rows are multiplied with: each walks through a
-// stretch of its own, so that memory is read in long runs and what a thread reads next is known; who
-// is done takes from the far end of another's. (Blumofe & Leiserson 1999, "Scheduling multithreaded
-// computations by work stealing", with ranges for queues.)
+// stretch of its own, so that memory is read in long runs and what a thread reads next is known;
+// who is done takes from the far end of another's. (Blumofe & Leiserson 1999, "Scheduling
+// multithreaded computations by work stealing", with ranges for queues.)
 #pragma once
 
 #include <algorithm>
@@ -69,8 +69,8 @@ class alignas(64) Stretch {
 };
 
 // Calls fn(range, next, thread) so that the ranges, of up to `most` items, cover [0, items) once.
-// `next`: the item that the thread probably begins with afterwards, or -1. `stretches`: one for each
-// thread of the pool, for this call.
+// `next`: the item that the thread probably begins with afterwards, or -1. `stretches`: one for
+// each thread of the pool, for this call.
 template <class Fn>
 void for_each_range(device::ThreadPool& pool, std::span<Stretch> stretches, std::int64_t items,
                     std::int64_t most, Fn fn) {

@@ -45,7 +45,8 @@ Status check_memory(const PackedWeights& weights) {
                .needed_bytes = static_cast<std::int64_t>(weights.size_bytes())};
 }
 
-// Where packed matrices lie: side by side, or one by one where a sink takes them and each is let go.
+// Where packed matrices lie: side by side, or one by one where a sink takes them and each is let
+// go.
 device::Arena storage_for(const WeightSink* sink) {
   constexpr std::size_t kChunkBytes = std::size_t{256} << 20;
   return device::Arena(sink == nullptr ? kChunkBytes : 0);

@@ -23,6 +23,7 @@ struct VectorProducts {
   static constexpr int kMostFewRows = 8;
   static constexpr int kFewRows = 4;  // of a tile
   static constexpr int kFewRegisters = 4;
+  static constexpr int kFewColumns = kFewRegisters * V::kLanes;
   // Where registers are few and words are widened: the first tile of rows keeps the columns that it
   // has widened, in one stretch, and the others take them from there.
   static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
@@ -197,25 +198,29 @@ struct VectorProducts {
   static void values(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                      float* out) {
     if constexpr (kManyRegisters) {
-      constexpr int kWidth = kFewRegisters * V::kLanes;
-      if (t.rows <= kMostFewRows && t.padded_dim % kWidth == 0) {
-        for (int row = 0, count = 0; row < t.rows; row += count) {
-          count = kernels::even_rows<kFewRows>(t.rows - row);
-          for (int dim = 0; dim < t.padded_dim; dim += kWidth) {
-            kernels::with_row_count<kFewRows>(count, [&](auto rows) {
-              value_tile<Columns::kStored, rows.kValue, kFewRegisters>(t, view, b, {row, 0, 1},
-                                                                       dim, out);
-            });
-          }
-        }
+      if (t.rows <= kMostFewRows && t.padded_dim % kFewColumns == 0) {
+        few_values(t, view, b, out);
         return;
       }
     }
-    // Tile by tile, so that a stretch of V is read from memory once and then from the first cache.
+    // Columns outside: a stretch of V comes from memory once, for later tiles from the first cache.
     for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
       for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
         value_tile<from.kValue, rows.kValue, kRegisters>(t, view, b, tile, dim, out);
       });
+    }
+  }
+
+  static void few_values(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
+                         float* out) {
+    for (int row = 0, count = 0; row < t.rows; row += count) {
+      count = kernels::even_rows<kFewRows>(t.rows - row);
+      for (int dim = 0; dim < t.padded_dim; dim += kFewColumns) {
+        kernels::with_row_count<kFewRows>(count, [&](auto rows) {
+          constexpr int R = rows.kValue;
+          value_tile<Columns::kStored, R, kFewRegisters>(t, view, b, {row, 0, 1}, dim, out);
+        });
+      }
     }
   }
 

@@ -22,12 +22,8 @@ typename E::Element* element_at(const QueryTask& t, int row, int i) {
 template <class V, class E>
 void load_padded_query(const QueryTask& t, int row, const float* cos, const float* sin) {
   alignas(64) float x[kMaxHeadDim];
-  kernels::rotate<V>({.head = t.heads[row],
-                      .cos = cos,
-                      .sin = sin,
-                      .half = t.half,
-                      .size = t.head_dim,
-                      .out = x});
+  kernels::rotate<V>(
+      {.head = t.heads[row], .cos = cos, .sin = sin, .half = t.half, .size = t.head_dim, .out = x});
   for (int i = t.head_dim; i < t.padded_dim; ++i) {
     x[i] = 0;
   }
