@@ -1,7 +1,5 @@
 #include "quire/kv_store/weights_file.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -294,9 +292,6 @@ Result<std::int64_t> write_weights_file(const Folder& folder, const WeightsConte
         write_at(file.descriptor(), content.parts[i].bytes, header.parts[i].offset, file.path()));
   }
   QUIRE_TRY_STATUS(file.commit(true));
-  // What was written lies in small pages of the page cache; who maps the file next has it read into
-  // huge ones, where the file system can: products of few rows are a sixth faster then.
-  ::posix_fadvise(file.descriptor().get(), 0, 0, POSIX_FADV_DONTNEED);
   return header.file_bytes;
 }
 
