@@ -99,6 +99,7 @@ Status load_queries(const KernelTable& table, DType dtype, const QueryShape& sha
     sin[i] = std::sin(static_cast<float>(i));
   }
   std::vector<const float*> rows;
+  rows.reserve(kRows);
   for (std::size_t row = 0; row < kRows; ++row) {
     rows.push_back(heads.data() + row * head_dim);
   }

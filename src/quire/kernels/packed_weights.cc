@@ -13,6 +13,7 @@
 
 #include "quire/base/check.h"
 #include "quire/device/aligned_buffer.h"
+#include "quire/device/arena.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/tensor/code_rows.h"
