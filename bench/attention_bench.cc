@@ -36,11 +36,10 @@ struct Case {
   const char* name;
   int requests, context, new_rows;
 };
-constexpr Case kCases[] = {{"decode at 2k", 1, 2048, 1},
-                           {"decode at 8k", 1, 8192, 1},
-                           {"decode 16 x 2k", 16, 2048, 1},
-                           {"prefill 512 at 2k", 1, 2048, 512},
-                           {"prefill 512 at 8k", 1, 8192, 512}};
+constexpr Case kCases[] = {
+    {"decode at 2k", 1, 2048, 1},        {"decode at 8k", 1, 8192, 1},
+    {"decode 16 x 2k", 16, 2048, 1},     {"32 more at 4k", 1, 4096, 32},
+    {"prefill 512 at 2k", 1, 2048, 512}, {"prefill 512 at 8k", 1, 8192, 512}};
 
 // Request i owns blocks [i * n, (i + 1) * n); its new rows are its last tokens.
 struct Batch {

@@ -17,6 +17,7 @@
 namespace quire::attention {
 namespace {
 
+constexpr int kTilesPerThread = 8;  // tiles of several strips, where there are more strips than so
 constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart,
 constexpr int kSplitTokens = 64;    // if they hold so many tokens on average,
 constexpr int kWalkTokens = 1024;   // or more than so many in all
@@ -78,8 +79,8 @@ class Planner {
         window_tokens_(settings.window_tokens),
         threads_(settings.threads),
         group_(shape.heads / shape.kv_heads),
-        tile_heads_(std::min(group_, kTileRows)),
-        tile_rows_(kTileRows / tile_heads_),
+        tile_heads_(std::min(group_, kStripRows)),
+        strip_rows_(kStripRows / tile_heads_),
         memory_(memory),
         plan_(plan) {}
 
@@ -165,7 +166,8 @@ class Planner {
     if (num_rows == 0) {
       return;
     }
-    const std::int32_t rows = divide_up(num_rows, divide_up(num_rows, tile_rows_));  // evenly
+    const std::int32_t rows =
+        divide_up(num_rows, divide_up(num_rows, tile_rows(num_rows)));  // evenly
     for (std::int32_t first = 0; first < num_rows; first += rows) {
       RowGroup group{.first_row = first,
                      .rows = std::min(rows, num_rows - first),
@@ -181,6 +183,15 @@ class Planner {
       append_cells(block_tokens_, memory_.cells);
       visit_blocks(entry);
     }
+  }
+
+  // Query rows of a tile of an entry that has so many. A tile of several strips brings its KV to
+  // the near caches once for all of them, as long as there are tiles enough for the threads to
+  // share.
+  [[nodiscard]] std::int32_t tile_rows(std::int32_t num_rows) const {
+    const std::int32_t strips =
+        divide_up(num_rows, strip_rows_) * shape_.kv_heads * divide_up(group_, tile_heads_);
+    return strip_rows_ * std::clamp(strips / (kTilesPerThread * threads_), 1, kMaxStrips);
   }
 
   // What each row of the group sees, without empty ranges, by first token.
@@ -459,7 +470,7 @@ class Planner {
   int threads_;
   std::int32_t group_;       // query heads per KV head
   std::int32_t tile_heads_;  // of a tile
-  std::int32_t tile_rows_;   // query rows of a tile
+  std::int32_t strip_rows_;  // query rows of a strip
   PlanMaker::Memory& memory_;
   Plan& plan_;
 };

@@ -18,7 +18,7 @@ struct AttentionShape {
   double softmax_scale = 0;  // usually 1 / sqrt(head_dim)
 };
 
-// Up to kTileRows stacked (row, head) pairs of one entry and one KV head.
+// Up to kItemRows stacked (row, head) pairs of one entry and one KV head, in strips of kStripRows.
 struct WorkItem {
   std::int32_t entry = 0;
   std::int32_t kv_head = 0;

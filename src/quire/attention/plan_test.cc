@@ -270,7 +270,7 @@ TEST(Plan, CountsBlocksOncePerTileThatVisitsThem) {
   EXPECT_EQ(make_plan(kGqa, entries, 100, 0, 1).counters.blocks_read, 16);
 }
 
-// Not once per step: 64 requests over the same 32 blocks, 4 rows of 8 heads to a tile.
+// Not once per step: 64 requests over the same 32 blocks, 4 rows of 8 heads to a strip.
 TEST(Plan, SharedBlocksAreVisitedOncePerTileOfStackedColumns) {
   const auto blocks = ids(32);
   std::vector<EntryRow> rows;
@@ -279,7 +279,9 @@ TEST(Plan, SharedBlocksAreVisitedOncePerTileOfStackedColumns) {
   }
   const Entry shared{blocks, 1024, rows};
   EXPECT_EQ(make_plan(kGqa, {&shared, 1}, 32, 0, 2).counters,
-            (PlanCounters{.entries = 1, .rows = 64, .blocks_read = 4 * (64 / 4) * 32}));
+            (PlanCounters{.entries = 1, .rows = 64, .blocks_read = 4 * (64 / 16) * 32}));
+  // Too many threads for tiles of several strips.
+  EXPECT_EQ(make_plan(kGqa, {&shared, 1}, 32, 0, 8).counters.blocks_read, 4 * (64 / 4) * 32);
   std::vector<Entry> alone;
   for (const EntryRow& row : rows) {
     alone.push_back({blocks, 1024, {&row, 1}});

@@ -43,13 +43,15 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr int kRowsPerFinish = 8;
+
+int divide_up(int a, int b) { return (a + b - 1) / b; }
 constexpr std::ptrdiff_t kChunkBytes = std::ptrdiff_t{kChunkWords} * 4;
 
 // Softmax state of one tile, on the stack of the thread that works on it.
 struct TileState {
-  alignas(64) float acc[kTileRows * kMaxHeadDim];
-  float max[kTileRows];
-  float sum[kTileRows];
+  alignas(64) float acc[kItemRows * kMaxHeadDim];
+  float max[kItemRows];
+  float sum[kItemRows];
   [[nodiscard]] SoftmaxState view() { return {max, sum, acc}; }
 };
 
@@ -227,47 +229,85 @@ class Call {
   }
 
   [[nodiscard]] NextPiece first_piece_of(const WorkItem* item) const {
-    if (item == nullptr) {
-      return {};
-    }
-    const Entry& entry = p_.entries[static_cast<std::size_t>(item->entry)];
-    return {.kv = view_.data + item->kv_head * view_.head_stride,
-            .blocks = entry.blocks.data(),
-            .num_blocks = static_cast<int>(entry.blocks.size()),
-            .piece = item->first_piece};
+    return item == nullptr ? NextPiece{} : piece_of(*item, item->first_piece);
   }
 
-  // `next` is what the thread will probably do after it.
+  [[nodiscard]] NextPiece piece_of(const WorkItem& item, int piece) const {
+    const Entry& entry = p_.entries[static_cast<std::size_t>(item.entry)];
+    return {.kv = view_.data + item.kv_head * view_.head_stride,
+            .blocks = entry.blocks.data(),
+            .num_blocks = static_cast<int>(entry.blocks.size()),
+            .piece = piece};
+  }
+
+  // Where an item's queries are put, strip after strip, and what they see.
+  struct Rows {
+    alignas(64) std::byte queries[sizeof(float) * kItemRows * kMaxHeadDim];
+    TokenRange visible[kItemRows];
+  };
+
+  // `next` is what the thread will probably do after it. Several strips take each piece in turn,
+  // while it is in the near caches; the first one asks for what comes after it.
   void attend(const WorkItem& item, const SoftmaxState& state, const WorkItem* next,
               int thread) const {
-    const Entry& entry = p_.entries[static_cast<std::size_t>(item.entry)];
-    alignas(64) std::byte queries[sizeof(float) * kTileRows * kMaxHeadDim];
-    TokenRange visible[kTileRows];
-    load_queries(item, queries);
+    const int strips = divide_up(item.rows, kStripRows / item.heads);
+    const int strip_rows = divide_up(item.rows, strips);
+    Rows rows;
+    AttentionTask tasks[kMaxStrips];
+    for (int i = 0; i < strips; ++i) {
+      WorkItem strip = item;
+      strip.first_row += i * strip_rows;
+      strip.rows = std::min(strip_rows, item.rows - i * strip_rows);
+      tasks[i] = strip_task(strip, i * strip_rows * item.heads, rows, state);
+      tasks[i].scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes();
+    }
     if (next != nullptr) {
       look_ahead(*next);
     }
-    for (int r = 0; r < item.rows * item.heads; ++r) {
-      visible[r] = visible_tokens(entry, entry_row(item, r / item.heads), p_.window_tokens);
-    }
     const bool fp32 = view_.dtype == tensor::DType::kFloat32;
-    (fp32 ? table_.attend_fp32 : table_.attend_bf16)(
-        {.q = queries,
-         .kv = view_.data + item.kv_head * view_.head_stride,
-         .block_stride = view_.block_stride,
-         .v_offset = view_.v_offset,
-         .block_tokens = view_.block_tokens,
-         .blocks = entry.blocks.data(),
-         .num_blocks = static_cast<int>(entry.blocks.size()),
-         .visible = visible,
-         .rows = item.rows * item.heads,
-         .padded_dim = padded_dim_,
-         .first_piece = item.first_piece,
-         .last_piece = item.last_piece,
-         .scale = static_cast<float>(p_.shape.softmax_scale * std::numbers::log2e),
-         .scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes(),
-         .state = state,
-         .next = first_piece_of(next)});
+    const auto attend_strip = fp32 ? table_.attend_fp32 : table_.attend_bf16;
+    tasks[0].next = first_piece_of(next);
+    if (strips == 1) {
+      attend_strip(tasks[0]);
+      return;
+    }
+    for (int piece = item.first_piece; piece < item.last_piece; ++piece) {
+      tasks[0].next =
+          piece + 1 < item.last_piece ? piece_of(item, piece + 1) : first_piece_of(next);
+      for (int i = 0; i < strips; ++i) {
+        tasks[i].first_piece = piece;
+        tasks[i].last_piece = piece + 1;
+        attend_strip(tasks[i]);
+      }
+    }
+  }
+
+  // All pieces for a strip whose first row is the `first`th of what `to` and the state hold; loads
+  // its queries.
+  [[nodiscard]] AttentionTask strip_task(const WorkItem& strip, int first, Rows& to,
+                                         const SoftmaxState& state) const {
+    const Entry& entry = p_.entries[static_cast<std::size_t>(strip.entry)];
+    const std::ptrdiff_t at = std::ptrdiff_t{first} * padded_dim_;
+    std::byte* const queries = to.queries + at * std::ptrdiff_t{sizeof(float)};
+    TokenRange* const visible = to.visible + first;
+    load_queries(strip, queries);
+    for (int r = 0; r < strip.rows * strip.heads; ++r) {
+      visible[r] = visible_tokens(entry, entry_row(strip, r / strip.heads), p_.window_tokens);
+    }
+    return {.q = queries,
+            .kv = view_.data + strip.kv_head * view_.head_stride,
+            .block_stride = view_.block_stride,
+            .v_offset = view_.v_offset,
+            .block_tokens = view_.block_tokens,
+            .blocks = entry.blocks.data(),
+            .num_blocks = static_cast<int>(entry.blocks.size()),
+            .visible = visible,
+            .rows = strip.rows * strip.heads,
+            .padded_dim = padded_dim_,
+            .first_piece = strip.first_piece,
+            .last_piece = strip.last_piece,
+            .scale = static_cast<float>(p_.shape.softmax_scale * std::numbers::log2e),
+            .state = {state.max + first, state.sum + first, state.acc + at}};
   }
 
   [[nodiscard]] const EntryRow& entry_row(const WorkItem& item, int row) const {
@@ -295,7 +335,7 @@ class Call {
   void load_queries(const WorkItem& item, std::byte* tile) const {
     const bool fp32 = view_.dtype == tensor::DType::kFloat32;
     const std::ptrdiff_t angles = std::ptrdiff_t{first_query_of(item)} * p_.rotary->half;
-    const float* heads[kTileRows];
+    const float* heads[kStripRows];
     for (int r = 0; r < item.rows * item.heads; ++r) {
       const int row = r / item.heads, head = item.first_head + r % item.heads;
       heads[r] =

@@ -7,7 +7,9 @@ namespace quire::attention {
 
 inline constexpr int kPieceTokens = 256;  // canonical piece: changing it changes bits
 inline constexpr int kUnitTokens = 32;    // tokens that kernels take at once; changing it too
-inline constexpr int kTileRows = 32;      // stacked (row, head) pairs of one work item
+inline constexpr int kStripRows = 32;     // stacked (row, head) pairs that kernels take at once
+inline constexpr int kMaxStrips = 4;      // of one work item
+inline constexpr int kItemRows = kStripRows * kMaxStrips;
 inline constexpr int kMaxHeadDim = 256;
 
 // Tokens [begin, end) of a run.

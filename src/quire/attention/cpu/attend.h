@@ -1,8 +1,8 @@
 // The attention kernel over canonical pieces, as a template over a vector trait V and an engine of
 // products P (which fixes the element format).
 //
-// For one tile of up to 32 stacked rows and one piece: scores, softmax numerators, values, one
-// merge into the running state. A row's piece never depends on the other rows of the tile: tokens
+// For one strip of up to 32 stacked rows and one piece: scores, softmax numerators, values, one
+// merge into the running state. A row's piece never depends on the other rows of the strip: tokens
 // that it does not see contribute exact zeros, and a piece that it does not see is not merged.
 #pragma once
 
@@ -47,7 +47,7 @@ void attend(const AttentionTask& t) {
     PieceView view = view_piece<E>(t, piece, rows, P::kWholeUnits ? kPieceTokens : rows.end);
     look_ahead(t, piece, view);
     P::scores(t, view, b);
-    softmax_tile<V, E>(t, rows, view, b);
+    softmax_strip<V, E>(t, rows, view, b);
     piece_values<V, P>(t, piece, rows, view, b);
     merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});
   }

@@ -31,7 +31,7 @@ struct NextPiece {
   int piece = 0;
 };
 
-// Reduces canonical pieces [first_piece, last_piece) of one entry for up to kTileRows stacked rows
+// Reduces canonical pieces [first_piece, last_piece) of one entry for up to kStripRows stacked rows
 // over one KV head, and merges each into the state, in order. Blocks without a token that some row
 // sees are not touched.
 struct AttentionTask {

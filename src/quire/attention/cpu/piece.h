@@ -15,12 +15,12 @@ namespace {
 using kernels::max_int;
 using kernels::min_int;
 
-// What the rows of the tile see of one piece, in tokens of the piece.
+// What the rows of the strip see of one piece, in tokens of the piece.
 struct PieceRows {
-  TokenRange seen[kTileRows];  // empty: {0, 0}
-  TokenRange common;           // seen by all rows
-  int end = 0;                 // no row sees a token from here on
-  unsigned units = 0;          // bit u: some row sees some token of unit u
+  TokenRange seen[kStripRows];  // empty: {0, 0}
+  TokenRange common;            // seen by all rows
+  int end = 0;                  // no row sees a token from here on
+  unsigned units = 0;           // bit u: some row sees some token of unit u
 };
 
 // The units that some row sees, side by side.

@@ -12,13 +12,13 @@ constexpr int kKeptColumns = 16;  // of K or V, side by side
 
 template <class E>
 struct PieceBuffers {
-  alignas(64) float scores[kTileRows][kPieceTokens];
-  alignas(64) typename E::Element probs[kPieceUnits][kTileRows][kUnitTokens];
-  alignas(64) float values[kTileRows * kMaxHeadDim];  // [rows][padded_dim]
-  alignas(64) float spare[kTileRows * kMaxHeadDim];
+  alignas(64) float scores[kStripRows][kPieceTokens];
+  alignas(64) typename E::Element probs[kPieceUnits][kStripRows][kUnitTokens];
+  alignas(64) float values[kStripRows * kMaxHeadDim];  // [rows][padded_dim]
+  alignas(64) float spare[kStripRows * kMaxHeadDim];
   alignas(64) float kept[kPieceTokens * kKeptColumns];  // columns, widened
-  float max[kTileRows];
-  float sum[kTileRows];
+  float max[kStripRows];
+  float sum[kStripRows];
 };
 
 // Lanes of columns [i, i + kLanes) outside `seen` are taken from `other`.
@@ -133,10 +133,10 @@ inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
 
 inline bool same_range(TokenRange a, TokenRange b) { return a.begin == b.begin && a.end == b.end; }
 
-// Every row of the tile; rows that see the same as their neighbours go four by four.
+// Every row of the strip; rows that see the same as their neighbours go four by four.
 template <class V, class E>
-void softmax_tile(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
-                  PieceBuffers<E>& b) {
+void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
+                   PieceBuffers<E>& b) {
   for (int row = 0; row < t.rows;) {
     const TokenRange seen = columns_of(view, rows.seen[row]);
     if (seen.begin == seen.end) {
