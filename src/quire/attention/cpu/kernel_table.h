@@ -39,9 +39,9 @@ struct AttentionTask {
   const std::byte* kv = nullptr;    // the KV head of block 0
   std::ptrdiff_t block_stride = 0;  // bytes
   std::ptrdiff_t v_offset = 0;      // bytes
-  int block_tokens = 0;
   const std::int32_t* blocks = nullptr;  // ids of the entry's blocks
   int num_blocks = 0;
+  int block_tokens = 0;
   const TokenRange* visible = nullptr;  // [rows]
   int rows = 0;
   int padded_dim = 0;
