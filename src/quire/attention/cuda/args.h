@@ -41,7 +41,6 @@ struct DeviceWork {
   const DevicePlan::Parts* parts = nullptr;
   const std::int32_t* blocks = nullptr;
   // What the kernel of Hopper believes, rather than the numbers below.
-  const DevicePlan::Crew* crew = nullptr;
   const DevicePlan::Queue* queues = nullptr;
   std::int32_t num_few = 0, num_many = 0;  // what is beyond the plan's has no rows
   bool wide = false;                       // an item of few has more than 8 columns

@@ -145,7 +145,6 @@ class Attention : public device::cuda::test::GpuTest {
     };
     const auto few_items = padded(plan.few), many_items = padded(plan.many);
     const auto few = upload(few_items), many = upload(many_items);
-    const auto crew = upload(std::vector{plan.crew});
     const auto queues = upload(plan.queues);
     const auto plan_rows = upload(plan.rows);
     const auto parts = upload(plan.parts);
@@ -174,7 +173,6 @@ class Attention : public device::cuda::test::GpuTest {
                  .rows = plan_rows.data(),
                  .parts = parts.data(),
                  .blocks = blocks.data(),
-                 .crew = crew.data(),
                  .queues = queues.data(),
                  .num_few = static_cast<std::int32_t>(few_items.size()),
                  .num_many = static_cast<std::int32_t>(many_items.size()),
