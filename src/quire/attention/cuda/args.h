@@ -47,7 +47,8 @@ struct DeviceWork {
   std::int32_t num_rows = 0;               // of the batch
   bool merges = true;                      // of a row; else all are written by their item
   bool like_many = false;                  // items of few have the bits of items of many
-  float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
+  // [parts, heads, stored head_dim]; not divided by the sum. Of Hopper's kernel fp16 numbers.
+  float* part_values = nullptr;
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
   // [rows, heads] parts that are there, for who merges in the same kernel; zero between kernels
   std::uint32_t* parts_there = nullptr;

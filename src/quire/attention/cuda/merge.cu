@@ -19,7 +19,7 @@ constexpr int kHeads = 4;  // of one row, in a block: a warp each
 template <int D>
 constexpr int kBlocks = D <= 128 ? 6 : 4;
 
-template <tensor::DType T, int D>
+template <tensor::DType T, int D, bool kHalves>
 __global__ void __launch_bounds__(kHeads * 32, kBlocks<D>) merge(const AttentionArgs args) {
   const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
@@ -27,20 +27,26 @@ __global__ void __launch_bounds__(kHeads * 32, kBlocks<D>) merge(const Attention
   kernels::cuda::begin_kernel();
   if (parts.first >= 0 && head < args.heads) {
     float room[D / 16][4];
-    merge_parts<T, D>(args, parts, row, head, room);
+    merge_parts<T, D, kHalves>(args, parts, row, head, room);
   }
 }
 
 }  // namespace
 
-cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper, cudaStream_t stream) {
   if (!args.work.merges) {
     return cudaSuccess;
   }
   const dim3 blocks(static_cast<unsigned>(args.work.num_rows),
                     static_cast<unsigned>((args.heads + kHeads - 1) / kHeads));
   return launch_for(args.kv, [&]<tensor::DType T, int D>() {
-    return kernels::cuda::launch_early(merge<T, D>, {blocks, kHeads * 32}, stream, args);
+    const kernels::cuda::LaunchSize size = {blocks, kHeads * 32};
+    if constexpr (D == 64 || D == 128) {
+      if (of_hopper) {
+        return kernels::cuda::launch_early(merge<T, D, true>, size, stream, args);
+      }
+    }
+    return kernels::cuda::launch_early(merge<T, D, false>, size, stream, args);
   });
 }
 
