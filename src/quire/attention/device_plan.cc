@@ -444,6 +444,25 @@ class Planner {
           rounds_of(half, halves, static_cast<std::int32_t>(plan_.few.size()));
     }
     introduce_items();
+    if (width_ == 2 && crew.many_workers <= 2 * crew.few_workers) {
+      spread_kinds();
+    }
+  }
+
+  // CTAs that are neighbours start on neighbouring multiprocessors, which share a road to the
+  // second-level cache: where CTAs of few columns are many, some roads would be full and others
+  // empty.
+  void spread_kinds() {
+    const DevicePlan::Crew& crew = plan_.crew;
+    const std::int32_t of_many = crew.many_workers / 2;
+    const std::int32_t pairs = of_many + crew.few_workers / 2;
+    const std::vector<DevicePlan::Queue> from = plan_.queues;
+    for (std::int32_t pair = 0; pair < pairs; ++pair) {
+      const std::int32_t before = pair * of_many / pairs, with = (pair + 1) * of_many / pairs;
+      const std::int32_t taken = with > before ? before : of_many + pair - before;
+      std::copy_n(from.begin() + std::ptrdiff_t{4} * taken, 4,
+                  plan_.queues.begin() + std::ptrdiff_t{4} * pair);
+    }
   }
 
   // What a queue says beside its units.

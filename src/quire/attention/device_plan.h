@@ -49,8 +49,7 @@ struct DevicePlan {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
-  // Where one kernel computes both families: the CTAs that share the items, first those of many
-  // columns.
+  // Where one kernel computes both families: the CTAs that share the items.
   struct Crew {
     std::int32_t few_workers = 0, many_workers = 0;
     // CTAs of many columns are pairs with one queue, whose items are pairs too, neighbours over the
