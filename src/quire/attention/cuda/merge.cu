@@ -15,13 +15,13 @@ namespace {
 
 constexpr int kHeads = 4;  // of one row, in a block: a warp each
 
-// Blocks on a multiprocessor, and with it registers. They are given to the multiprocessors that
-// items leave first, as many as fit, so that where all fit in one round fewer on each are faster.
-// Where they do not, another round costs as much as the first.
+// Blocks on a multiprocessor, by few enough registers. Each round costs as much as the first; but
+// blocks fill the multiprocessors that items leave first, so that more on each are slower where
+// there are no more than one round of them.
 template <int D>
 constexpr int kBlocks = D <= 128 ? 6 : 4;
 constexpr int kBlocksOfMany = 16;
-constexpr unsigned kManyBlocks = 1536;  // two rounds and more of kBlocks
+constexpr unsigned kManyBlocks = 1536;  // nearly two rounds of kBlocks on 132 multiprocessors
 
 template <tensor::DType T, int D, bool kHalves, bool kMany>
 __global__ void __launch_bounds__(kHeads * 32, kMany ? kBlocksOfMany : kBlocks<D>)
