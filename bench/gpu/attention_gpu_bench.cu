@@ -242,7 +242,6 @@ class Runner {
                      .rows = send(plan.rows),
                      .parts = send(plan.parts),
                      .blocks = send(plan.blocks),
-                     .crew = send(std::vector{plan.crew}),
                      .queues = send(plan.queues),
                      .num_few = static_cast<std::int32_t>(plan.few.size()),
                      .num_many = static_cast<std::int32_t>(plan.many.size()),

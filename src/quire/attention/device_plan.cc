@@ -424,7 +424,7 @@ class Planner {
   }
 
   void fill_queues() {
-    plan_.queues.assign(static_cast<std::size_t>(options_.many_workers) * 2, {});
+    plan_.queues.assign(static_cast<std::size_t>(options_.many_workers + 1) / 2 * 4, {});
     DevicePlan::Crew& crew = plan_.crew;
     if (list_capacity_ > 0) {
       crew.many_workers = static_cast<std::int32_t>(width_ * lists_.workers());
@@ -442,6 +442,45 @@ class Planner {
       const std::int64_t cta = crew.many_workers + half % crew.few_workers;
       plan_.queues[static_cast<std::size_t>(2 * cta + half / crew.few_workers)] =
           rounds_of(half, halves, static_cast<std::int32_t>(plan_.few.size()));
+    }
+    introduce_items();
+    if (width_ == 2 && crew.many_workers <= 2 * crew.few_workers) {
+      spread_kinds();
+    }
+  }
+
+  // CTAs that are neighbours start on neighbouring multiprocessors, which share a road to the
+  // second-level cache: where CTAs of few columns are many, some roads would be full and others
+  // empty.
+  void spread_kinds() {
+    const DevicePlan::Crew& crew = plan_.crew;
+    const std::int32_t of_many = crew.many_workers / 2;
+    const std::int32_t pairs = of_many + crew.few_workers / 2;
+    const std::vector<DevicePlan::Queue> from = plan_.queues;
+    for (std::int32_t pair = 0; pair < pairs; ++pair) {
+      const std::int32_t before = pair * of_many / pairs, with = (pair + 1) * of_many / pairs;
+      const std::int32_t taken = with > before ? before : of_many + pair - before;
+      std::copy_n(from.begin() + std::ptrdiff_t{4} * taken, 4,
+                  plan_.queues.begin() + std::ptrdiff_t{4} * pair);
+    }
+  }
+
+  // What a queue says beside its units.
+  void introduce_items() {
+    using Kind = DevicePlan::Queue::Kind;
+    const DevicePlan::Crew& crew = plan_.crew;
+    const std::int32_t ctas = crew.many_workers + crew.few_workers;
+    for (std::int32_t half = 0; half < 2 * ctas; ++half) {
+      const std::int32_t cta = half / 2;
+      const bool many = cta < crew.many_workers;
+      DevicePlan::Queue& queue = plan_.queues[static_cast<std::size_t>(half)];
+      queue.kind = !many ? Kind::kFew : width_ == 2 ? Kind::kPair : Kind::kMany;
+      queue.workers = many ? crew.many_workers : crew.few_workers;
+      if (queue.count > 0) {
+        const std::int32_t number = queue.first / kv_heads_;
+        queue.item = many ? plan_.many[static_cast<std::size_t>(number * width_ + cta % width_)]
+                          : plan_.few[static_cast<std::size_t>(number)];
+      }
     }
   }
 
@@ -471,9 +510,12 @@ class Planner {
       const auto heads =
           static_cast<std::int32_t>(end == list_of_.size() ? lists_.heads_of_last() : 1);
       for (std::int32_t head = 0; head < kv_heads_; head += heads) {
-        queue_many(worker++, heads == 1
-                                 ? DevicePlan::Queue{unit + head, {kv_heads_, kv_heads_}, count}
-                                 : DevicePlan::Queue{unit + head, {1, 1}, heads});
+        queue_many(worker++,
+                   heads == 1
+                       ? DevicePlan::Queue{.first = unit + head,
+                                           .steps = {kv_heads_, kv_heads_},
+                                           .count = count}
+                       : DevicePlan::Queue{.first = unit + head, .steps = {1, 1}, .count = heads});
       }
     }
   }

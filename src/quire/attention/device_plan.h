@@ -49,8 +49,7 @@ struct DevicePlan {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
-  // Where one kernel computes both families: the CTAs that share the items, first those of many
-  // columns. Uploaded as it is.
+  // Where one kernel computes both families: the CTAs that share the items.
   struct Crew {
     std::int32_t few_workers = 0, many_workers = 0;
     // CTAs of many columns are pairs with one queue, whose items are pairs too, neighbours over the
@@ -58,12 +57,18 @@ struct DevicePlan {
     std::int32_t pairs = 0;
   };
   // What one of them takes. A unit is an item for one KV head, number item * KV heads + head: the
-  // first is `first`, each other lies steps[0] and steps[1] in turn behind the one before.
-  // Uploaded as it is.
-  struct Queue {
+  // first is `first`, each other lies steps[0] and steps[1] in turn behind the one before. All that
+  // a CTA needs to begin is in one place: where a kernel begins, each load that waits for another
+  // takes a microsecond. Uploaded as it is.
+  struct alignas(16) Queue {
+    enum class Kind : std::int32_t { kNone, kFew, kMany, kPair };  // the same of both halves
     std::int32_t first = 0;
     std::int32_t steps[2] = {};
     std::int32_t count = 0;
+    Kind kind = Kind::kNone;      // kPair: of many columns, crew.pairs
+    std::int32_t workers = 0;     // CTAs of the family
+    Item item;                    // of the first unit
+    std::int32_t unused[4] = {};  // a CTA's two are a line of the cache
   };
   std::vector<Item> few, many;
   std::vector<Row> rows;
@@ -76,8 +81,8 @@ struct DevicePlan {
   std::int32_t widest_few = 0;                // columns of an item of few
   bool like_many = false;                     // items of few give the bits of items of many
   Crew crew;
-  // [many_workers of the options][2]: of each CTA; its halves have one each of few columns, and of
-  // many both the same.
+  // [many_workers of the options, to an even number][2]: of each CTA; its halves have one each of
+  // few columns, and of many both the same.
   std::vector<Queue> queues;
   PlanCounters counters;
   void clear();  // keeps its memory

@@ -88,14 +88,17 @@ std::array<std::vector<int>, 2> taken_units(const DevicePlan& plan, std::int32_t
                                         std::vector<int>(units(plan.few))};
   for (std::size_t i = 0; i < plan.queues.size(); ++i) {
     const auto cta = static_cast<std::int32_t>(i / 2);
-    const bool many = cta < plan.crew.many_workers;
+    const DevicePlan::Queue& queue = plan.queues[i];
+    const bool many = queue.kind >= DevicePlan::Queue::Kind::kMany;
     if (many && i % 2 == 1) {
       continue;  // the same again
     }
-    const DevicePlan::Queue& queue = plan.queues[i];
     std::int32_t unit = queue.first;
     for (std::int32_t round = 0; round < queue.count; ++round) {
       const std::int32_t item = many ? unit / kv_heads * width + cta % width : unit / kv_heads;
+      const auto& items = many ? plan.many : plan.few;
+      EXPECT_TRUE(round > 0 ||
+                  queue.item.first_row == items.at(static_cast<std::size_t>(item)).first_row);
       ++taken[many ? 0 : 1].at(static_cast<std::size_t>(item * kv_heads + unit % kv_heads));
       unit += queue.steps[round % 2];
     }
@@ -143,8 +146,11 @@ DevicePlan plan_of_two_levels(std::int32_t rows, std::int32_t common, std::int32
 std::vector<std::int32_t> steps_of_ctas(const DevicePlan& plan, std::int32_t kv_heads) {
   const std::int32_t width = 1 + plan.crew.pairs;
   std::vector<std::int32_t> steps;
-  for (std::int32_t cta = 0; cta < plan.crew.many_workers; ++cta) {
+  for (std::int32_t cta = 0; cta < std::ssize(plan.queues) / 2; ++cta) {
     const DevicePlan::Queue& queue = plan.queues[static_cast<std::size_t>(2 * cta)];
+    if (queue.kind < DevicePlan::Queue::Kind::kMany) {
+      continue;
+    }
     std::int32_t unit = queue.first, sum = 0;
     for (std::int32_t round = 0; round < queue.count; ++round) {
       const DevicePlan::Item& item =
@@ -185,6 +191,23 @@ TEST(DevicePlan, TilesThatSeeTheSameArePairsOverTheSameTokens) {
     }
   }
   EXPECT_EQ(plan_of_two_levels(32, 8192, 128).crew.pairs, 0);
+}
+
+// Neighbours share a road to the second-level cache.
+TEST(DevicePlan, WhereCtasOfFewColumnsAreManyTheyAreSpreadOverTheOthers) {
+  const DevicePlan plan = plan_of_two_levels(64, 8192, 512);
+  ASSERT_LE(plan.crew.many_workers, 2 * plan.crew.few_workers);
+  for (const auto& units : taken_units(plan, 8)) {
+    EXPECT_TRUE(std::ranges::all_of(units, [](int times) { return times == 1; }));
+  }
+  const auto few_of = [&](std::size_t first, std::size_t last) {
+    return std::count_if(
+        plan.queues.begin() + 2 * first, plan.queues.begin() + 2 * last,
+        [](const DevicePlan::Queue& queue) { return queue.kind == DevicePlan::Queue::Kind::kFew; });
+  };
+  EXPECT_NEAR(few_of(0, 66), few_of(66, 132), 4);
+  EXPECT_NEAR(few_of(0, 16), few_of(16, 32), 4);
+  EXPECT_EQ(few_of(0, 132), 2 * plan.crew.few_workers);
 }
 
 // Half as many items leave half as many parts; but not where some workers would have nothing to do.

@@ -41,14 +41,14 @@ struct DeviceWork {
   const DevicePlan::Parts* parts = nullptr;
   const std::int32_t* blocks = nullptr;
   // What the kernel of Hopper believes, rather than the numbers below.
-  const DevicePlan::Crew* crew = nullptr;
   const DevicePlan::Queue* queues = nullptr;
   std::int32_t num_few = 0, num_many = 0;  // what is beyond the plan's has no rows
   bool wide = false;                       // an item of few has more than 8 columns
   std::int32_t num_rows = 0;               // of the batch
   bool merges = true;                      // of a row; else all are written by their item
   bool like_many = false;                  // items of few have the bits of items of many
-  float* part_values = nullptr;  // [parts, heads, stored head_dim]; not divided by the sum
+  // [parts, heads, stored head_dim]; not divided by the sum. Of Hopper's kernel fp16 numbers.
+  float* part_values = nullptr;
   float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
   // [rows, heads] parts that are there, for who merges in the same kernel; zero between kernels
   std::uint32_t* parts_there = nullptr;

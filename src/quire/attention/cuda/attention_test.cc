@@ -93,6 +93,18 @@ class Scene {
     }
   }
 
+  // Values `factor` times as large.
+  void scale_values(std::span<const std::int32_t> blocks, int tokens, float factor) {
+    for (int token = 0; token < tokens; ++token) {
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        for (int dim = 0; dim < shape_.head_dim; ++dim) {
+          std::uint16_t& value = kv_[place(blocks, token, head) + v_offset() + dim];
+          value = element(factor * widen(shape_.dtype, value));
+        }
+      }
+    }
+  }
+
   [[nodiscard]] std::size_t place(std::span<const std::int32_t> blocks, int token, int head) const {
     const auto block = static_cast<std::size_t>(blocks[token / shape_.block_tokens]);
     const std::size_t half = v_offset();
@@ -145,7 +157,6 @@ class Attention : public device::cuda::test::GpuTest {
     };
     const auto few_items = padded(plan.few), many_items = padded(plan.many);
     const auto few = upload(few_items), many = upload(many_items);
-    const auto crew = upload(std::vector{plan.crew});
     const auto queues = upload(plan.queues);
     const auto plan_rows = upload(plan.rows);
     const auto parts = upload(plan.parts);
@@ -174,7 +185,6 @@ class Attention : public device::cuda::test::GpuTest {
                  .rows = plan_rows.data(),
                  .parts = parts.data(),
                  .blocks = blocks.data(),
-                 .crew = crew.data(),
                  .queues = queues.data(),
                  .num_few = static_cast<std::int32_t>(few_items.size()),
                  .num_many = static_cast<std::int32_t>(many_items.size()),
@@ -453,6 +463,28 @@ TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
     for (const std::int32_t range : {0, 512}) {
       expect_right(scene, made, q, run(scene, made.entries(), made.rows, q, range, 0), 0);
     }
+  }
+}
+
+// Parts are 16-bit numbers of their own scale on Hopper. Rows of columns that are many and few, and
+// so many that the merging kernel takes more of them at once.
+TEST_F(Attention, PartsOfManyRowsHoldValuesThatFp16DoesNot) {
+  const Shape shape{32, 8, 64, 32};
+  for (const float factor : {0x1p+40f, 1.0f, 0x1p-9f}) {
+    Scene scene(shape, 450, 17);
+    Case made{.rows = 200};
+    Case::Use shared{scene.run(520), 520, {}};
+    scene.scale_values(shared.blocks, shared.tokens, factor);
+    for (int row = 0; row < made.rows; ++row) {
+      const int tokens = 1 + row % 60;
+      Case::Use own{scene.run(tokens), tokens, {{row, tokens - 1, tokens}}};
+      scene.scale_values(own.blocks, tokens, factor);
+      shared.rows.push_back({row, 520 + tokens - 1, 520});
+      made.uses.push_back(std::move(own));
+    }
+    made.uses.insert(made.uses.begin(), std::move(shared));
+    const auto q = random_queries(scene, made);
+    expect_right(scene, made, q, run(scene, made.entries(), made.rows, q, 0, 0), 0);
   }
 }
 

@@ -323,13 +323,11 @@ class FewColumns {
       scale[i] = exp2_approx(stats[i * kTile + within].x - largest);
       total += stats[i * kTile + within].y * scale[i];
     }
-    const PartWriter<T> writer(args_, place, largest, total);
-    if (dim == 0) {
-      writer.put_stats();
-    }
+    float all[D / 64][4];
 #pragma unroll
     for (int d = 0; d < D; d += 64) {
-      float out[4] = {};
+      float(&out)[4] = all[d / 64];
+      out[0] = out[1] = out[2] = out[3] = 0;
 #pragma unroll
       for (int i = 0; i < kGroupWarps; ++i) {
         const float4 from =
@@ -339,7 +337,47 @@ class FewColumns {
         out[2] = __fmaf_rn(from.z, scale[i], out[2]);
         out[3] = __fmaf_rn(from.w, scale[i], out[3]);
       }
-      writer.template put<4>(d + dim, out);
+    }
+    if (place < 0) {
+      const PartWriter<T> writer(args_, place, largest, total);
+      if (dim == 0) {
+        writer.put_stats();
+      }
+#pragma unroll
+      for (int d = 0; d < D; d += 64) {
+        writer.template put_whole<4>(d + dim, all[d / 64]);
+      }
+      return;
+    }
+    write_part(place, {largest, total}, all);
+  }
+
+  // What 16 threads have of a column, in fp16.
+  __device__ void write_part(int place, float2 stats, const float (&out)[D / 64][4]) const {
+    const unsigned together = 0xffffu << lane() / 16 * 16;
+    const int dim = thread_ % 16 * 4;
+    float most = 0;
+#pragma unroll
+    for (const auto& four : out) {
+      most = fmaxf(fmaxf(most, fmaxf(fabsf(four[0]), fabsf(four[1]))),
+                   fmaxf(fabsf(four[2]), fabsf(four[3])));
+    }
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(together, most, step));
+    }
+    const PartScale scale = scale_of_part(most);
+    const PartWriter<T> writer(args_, place, stats.x + scale.exponent, stats.y * scale.factor);
+    if (dim == 0) {
+      writer.put_stats();
+    }
+#pragma unroll
+    for (int d = 0; d < D; d += 64) {
+      const float(&x)[4] = out[d / 64];
+      const std::uint32_t words[2] = {
+          Element<DType::kFloat16>::round_pair(x[0] * scale.factor, x[1] * scale.factor),
+          Element<DType::kFloat16>::round_pair(x[2] * scale.factor, x[3] * scale.factor)};
+      writer.put_halves(d + dim, words);
     }
   }
 
@@ -368,7 +406,7 @@ class FewColumns {
     for (int i = warp(); i < N * kTile; i += kGroupWarps) {
       if (const int row = merging[i]; row != kNoRow) {
         float room[D / 8][4];
-        merge_parts<T, D>(args_, args_.work.parts[row], row, head_of(i), room);
+        merge_parts<T, D, true>(args_, args_.work.parts[row], row, head_of(i), room);
       }
     }
   }

@@ -60,33 +60,27 @@ __device__ void start_barriers(Shared<D>& shared, int readers) {
   publish_barriers();
 }
 
-// What a CTA does.
-struct Kind {
-  bool many;    // its items are of many columns
-  bool paired;  // its tiles are those of the other CTA of its cluster
-  bool merges;  // its warpgroups merge the rows whose last part they bring
-};
-
 // The warpgroup that serves the others: a warp for the tiles of each, and one for its queries.
+// `merges`: the others merge the rows whose last part they bring.
 template <DType T, int D>
-__device__ __forceinline__ void serve(const AttentionArgs& args, const DevicePlan::Crew& crew,
-                                      const TileMap& tiles, Kind kind, Shared<D>& shared) {
+__device__ __forceinline__ void serve(const AttentionArgs& args, const TileMap& tiles, bool merges,
+                                      Shared<D>& shared) {
   const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
-  const Queue queue(args, crew, kind.many, served);
+  const Queue queue(args, served);
   if (task < kGroups) {
-    if (!kind.many) {
+    if (!queue.many()) {
       feed<D, false>(args, tiles, queue, ring_of_few<D>(queue, served), shared);
-    } else if (served == 0 && kind.paired) {
+    } else if (served == 0 && queue.paired()) {
       feed<D, true>(args, tiles, queue, ring_of_many<D>(), shared);
     } else if (served == 0) {
       feed<D, false>(args, tiles, queue, ring_of_many<D>(), shared);
     }
-  } else if (kind.many) {
+  } else if (queue.many()) {
     brief<D, true>(args, queue, served, shared);
   } else {
     brief<D, false>(args, queue, served, shared);
-    if (kind.merges && served == 1) {
-      clear_unseen<T, D>(args, crew.few_workers);
+    if (merges && served == 1) {
+      clear_unseen<T, D>(args, queue.workers());
     }
   }
 }
@@ -101,14 +95,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char bytes[];
   static_assert(sizeof(Shared<D>) <= kSharedBytes<D>);
   auto& shared = *reinterpret_cast<Shared<D>*>(bytes);
-  const DevicePlan::Crew crew = *args.work.crew;
-  const int cta = static_cast<int>(blockIdx.x);
-  if (cta >= crew.many_workers + crew.few_workers) {
+  using Kind = DevicePlan::Queue::Kind;
+  const Kind kind = kind_of_cta(args);
+  if (kind == Kind::kNone) {
     return;
   }
-  const bool many = kMany && (F == Few::kNone || cta < crew.many_workers);
+  const bool many = kMany && (F == Few::kNone || kind != Kind::kFew);
   constexpr bool kPairs = kMany && F != Few::kNone;
-  const bool paired = kPairs && many && crew.pairs != 0;
+  const bool paired = kPairs && kind == Kind::kPair;
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (threadIdx.x == 0) {
     start_barriers(shared, (many ? kGroups : 1) * (paired ? 2 : 1));
@@ -122,22 +116,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool merges = !kMany && args.work.merges;
   if (group == kGroups) {
     keep_registers<56>();
-    serve<T, D>(args, crew, {map, box_tokens}, {many, paired, merges}, shared);
+    serve<T, D>(args, {map, box_tokens}, merges, shared);
   } else {
     take_registers<224>();
     kernels::cuda::await_previous();
     // One after the other: as two branches they need more registers than there are.
     if constexpr (kMany) {
       Columns<T, D, true>(args, shared, ring_of_many<D>(), group, paired)
-          .attend_all(uniform(Queue(args, crew, true, group).rounds()));
+          .attend_all(uniform(Queue(args, group).rounds(true)));
     }
-    const Queue few(args, crew, false, group);
+    const Queue few(args, group);
     if constexpr (F == Few::kAlone) {
       FewColumns<T, D>(args, shared, ring_of_few<D>(few, group), group, merges)
-          .attend_all(uniform(few.rounds()));
+          .attend_all(uniform(few.rounds(false)));
     } else if constexpr (F == Few::kLikeMany) {
       Columns<T, D, false>(args, shared, ring_of_few<D>(few, group), group, merges)
-          .attend_all(uniform(few.rounds()));
+          .attend_all(uniform(few.rounds(false)));
     }
   }
   if (paired) {

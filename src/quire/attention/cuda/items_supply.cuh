@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstddef>
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
@@ -68,42 +69,60 @@ struct Shared {
   int merging[kGroups][2][kFewColumnsOfOneKernel];
 };
 
-// The items of a worker, a CTA of those for many columns or a warpgroup of those for few. Of the
-// other kind a CTA has none.
+// What a CTA does, whole warps at once. Brings all that there is about its queues, which is read
+// next, by the same load.
+__device__ __forceinline__ DevicePlan::Queue::Kind kind_of_cta(const AttentionArgs& args) {
+  constexpr int kWords = sizeof(DevicePlan::Queue) / 4;
+  static_assert(kWords * kGroups == 32);
+  const auto* const words = reinterpret_cast<const int*>(args.work.queues + blockIdx.x * kGroups);
+  const int word = words[threadIdx.x % 32];
+  return static_cast<DevicePlan::Queue::Kind>(
+      __shfl_sync(0xffffffffu, word, offsetof(DevicePlan::Queue, kind) / 4));
+}
+
+// The items of a worker, a CTA of those for many columns or a warpgroup of those for few.
 class Queue {
  public:
-  __device__ Queue(const AttentionArgs& args, const DevicePlan::Crew& crew, bool many, int group)
-      : items_(many ? args.work.many : args.work.few), kv_heads_(args.kv_heads) {
-    if (many && crew.pairs) {
-      items_ += blockIdx.x % 2;
-      width_ = 2;
+  using Kind = DevicePlan::Queue::Kind;
+
+  __device__ Queue(const AttentionArgs& args, int group)
+      : told_(args.work.queues[blockIdx.x * kGroups + group]), kv_heads_(args.kv_heads) {
+    alone_ = args.work.queues[blockIdx.x * kGroups + 1 - group].count == 0;
+    items_ = args.work.few;
+    if (many()) {
+      items_ = args.work.many + (paired() ? blockIdx.x % 2 : 0);
     }
-    const DevicePlan::Queue* const both = args.work.queues + blockIdx.x * kGroups;
-    const DevicePlan::Queue mine = both[group];
-    unit_ = mine.first;
-    step_ = mine.steps[0];
-    next_step_ = mine.steps[1];
-    rounds_ = many == (static_cast<int>(blockIdx.x) < crew.many_workers) ? mine.count : 0;
-    alone_ = both[1 - group].count == 0;
+    unit_ = told_.first;
   }
-  [[nodiscard]] __device__ bool empty() const { return round_ >= rounds_; }
+  // Its items are of many columns.
+  [[nodiscard]] __device__ bool many() const { return told_.kind >= Kind::kMany; }
+  // Its tiles are those of the other CTA of its cluster.
+  [[nodiscard]] __device__ bool paired() const { return told_.kind == Kind::kPair; }
+  [[nodiscard]] __device__ int workers() const { return told_.workers; }
+  [[nodiscard]] __device__ bool empty() const { return round_ >= told_.count; }
   __device__ void pop() {
-    unit_ += round_ % 2 == 0 ? step_ : next_step_;
+    unit_ += round_ % 2 == 0 ? told_.steps[0] : told_.steps[1];
     ++round_;
   }
   [[nodiscard]] __device__ int round() const { return round_; }
-  [[nodiscard]] __device__ int rounds() const { return rounds_; }
+  // Of the family of many columns, or of few.
+  [[nodiscard]] __device__ int rounds(bool of_many) const {
+    return many() == of_many ? told_.count : 0;
+  }
+  // Of the first round, without a load.
+  [[nodiscard]] __device__ const DevicePlan::Item& first_item() const { return told_.item; }
   [[nodiscard]] __device__ const DevicePlan::Item& item() const {
-    return items_[unit_ / kv_heads_ * width_];
+    return items_[unit_ / kv_heads_ * (paired() ? 2 : 1)];
   }
   [[nodiscard]] __device__ int kv_head() const { return unit_ % kv_heads_; }
   // The CTA's other warpgroup has no items of its own.
   [[nodiscard]] __device__ bool alone() const { return alone_; }
 
  private:
+  const DevicePlan::Queue told_;
   const DevicePlan::Item* items_;
-  int unit_, step_, next_step_, rounds_, kv_heads_;
-  int round_ = 0, width_ = 1;
+  int unit_, kv_heads_;
+  int round_ = 0;
   bool alone_;
 };
 
@@ -151,7 +170,7 @@ class Boxes {
   __device__ Boxes(const AttentionArgs& args, const Queue& queue, int row, int box_tokens)
       : args_(args), queue_(queue), row_(row), box_tokens_(box_tokens) {
     if (!queue_.empty()) {
-      next_ = queue_.item();
+      next_ = queue_.first_item();
       begin_item();
     }
   }
@@ -251,8 +270,8 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
   // Of the item to come, fetched ahead: item and rows.
   DevicePlan::Item next = {};
   DevicePlan::Row next_rows[kBatches] = {};
-  const auto fetch = [&] {
-    next = queue.item();
+  const auto fetch = [&](const DevicePlan::Item& item) {
+    next = item;
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {
       const int row = (first_column + batch * 32 + lane) / heads;
@@ -261,7 +280,7 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
     }
   };
   if (!queue.empty()) {
-    fetch();
+    fetch(queue.first_item());
   }
   kernels::cuda::await_previous();
   while (!queue.empty()) {
@@ -305,7 +324,7 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
     shared.queries_full[group][buffer].arrive();
     queue.pop();
     if (!queue.empty()) {
-      fetch();
+      fetch(queue.item());
     }
   }
 }

@@ -57,6 +57,8 @@ template <class Launch>
 [[nodiscard]] bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens);
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
 [[nodiscard]] bool hopper_merges(const AttentionArgs& args);
-[[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream);
+// `of_hopper`: values of parts are fp16, as launch_items_hopper() writes them.
+[[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper,
+                                       cudaStream_t stream);
 
 }  // namespace quire::attention::cuda

@@ -26,7 +26,7 @@ DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim
 cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
   if (hopper_takes(args.kv.head_dim, args.kv.block_tokens)) {
     const cudaError_t error = launch_items_hopper(args, stream);
-    return error != cudaSuccess || hopper_merges(args) ? error : launch_merge(args, stream);
+    return error != cudaSuccess || hopper_merges(args) ? error : launch_merge(args, true, stream);
   }
   if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
     return error;
@@ -34,7 +34,7 @@ cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
   if (const cudaError_t error = launch_many_rows(args, stream); error != cudaSuccess) {
     return error;
   }
-  return launch_merge(args, stream);
+  return launch_merge(args, false, stream);
 }
 
 }  // namespace quire::attention::cuda

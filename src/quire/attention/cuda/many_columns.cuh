@@ -333,40 +333,73 @@ class Columns {
   }
 
   __device__ void finish() const {
-    const int t = thread_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (empty(half)) {
         break;
       }
-      const Column& mine = column_[half];
-      float sum = mine.sum;
+      float sum = column_[half].sum;
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const bool there = mine.place != kNoPart;
-      const PartWriter<T> writer(args_, there ? mine.place : 0, mine.largest, sum);
-      if (there && t == 0) {
-        writer.put_stats();
+      const int place = column_[half].place;
+      if (__any_sync(0xffffffffu, place < 0 && place != kNoPart)) {
+        write_whole(half, sum);
       }
-      if (__any_sync(0xffffffffu, there && writer.whole())) {
-#pragma unroll
-        for (int d = 0; d < D / 8; d += 4) {
-          float row[8];
-          gather(row, half, d, t);
-          if (there && writer.whole()) {
-            writer.template put_whole<8>((d + t) * 8, row);
-          }
-        }
+      if (__any_sync(0xffffffffu, place >= 0)) {
+        write_part(half, sum);
       }
-      if (__any_sync(0xffffffffu, there && !writer.whole())) {
+    }
+  }
+
+  // Of those of the warp's columns that nothing is merged with.
+  __device__ void write_whole(int half, float sum) const {
+    const int t = thread_ % 4;
+    const Column& mine = column_[half];
+    const bool whole = mine.place < 0 && mine.place != kNoPart;
+    const PartWriter<T> writer(args_, whole ? mine.place : ~0, mine.largest, sum);
+    if (whole && t == 0) {
+      writer.put_stats();
+    }
 #pragma unroll
-        for (int d = 0; d < D / 8; d += 2) {
-          float piece[4];
-          pair_up(piece, half, d, t);
-          if (there && !writer.whole()) {
-            writer.put_part((d + t % 2) * 8 + t / 2 * 4, piece);
-          }
-        }
+    for (int d = 0; d < D / 8; d += 4) {
+      float row[8];
+      gather(row, half, d, t);
+      if (whole) {
+        writer.template put_whole<8>((d + t) * 8, row);
+      }
+    }
+  }
+
+  // Of the others, in fp16: how long parts take to leave a multiprocessor is how many bytes they
+  // are.
+  __device__ void write_part(int half, float sum) const {
+    const int t = thread_ % 4;
+    const Column& mine = column_[half];
+    float most = 0;
+#pragma unroll
+    for (const auto& tile : out_) {
+      most = fmaxf(most, fmaxf(fabsf(tile[2 * half]), fabsf(tile[2 * half + 1])));
+    }
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const PartScale scale = scale_of_part(most);
+    const bool there = mine.place >= 0;
+    const PartWriter<T> writer(args_, there ? mine.place : 0, mine.largest + scale.exponent,
+                               sum * scale.factor);
+    if (there && t == 0) {
+      writer.put_stats();
+    }
+#pragma unroll
+    for (int d = 0; d < D / 8; d += 4) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = Element<DType::kFloat16>::round_pair(out_[d + i][2 * half] * scale.factor,
+                                                        out_[d + i][2 * half + 1] * scale.factor);
+      }
+      transpose(words, t);
+      if (there) {
+        writer.put_halves((d + t) * 8, words);
       }
     }
   }
@@ -392,8 +425,8 @@ class Columns {
 #pragma unroll 1
     for (int column = thread_ / 32; column < kFewColumnsOfOneKernel; column += kGroupWarps) {
       if (const int row = merging[column]; row != kNoRow) {
-        merge_parts<T, D>(args_, args_.work.parts[row], row,
-                          first_head_ + column % (args_.heads / args_.kv_heads), out_);
+        merge_parts<T, D, true>(args_, args_.work.parts[row], row,
+                                first_head_ + column % (args_.heads / args_.kv_heads), out_);
       }
     }
   }
@@ -422,17 +455,20 @@ class Columns {
     }
   }
 
-  // Of two tiles of eight dimensions an even lane gets four of the first and an odd one of the
-  // second: what four lanes write fills whole sectors of 32 bytes. Half sectors take three times
-  // as long.
-  __device__ void pair_up(float (&piece)[4], int half, int first, int t) const {
-    const bool odd = t % 2 == 1;
+  // Word i of lane t of four becomes word t of lane i.
+  __device__ static void transpose(std::uint32_t (&words)[4], int t) {
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const float low = out_[first][2 * half + c], high = out_[first + 1][2 * half + c];
-      const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
-      piece[c] = odd ? other : low;
-      piece[2 + c] = odd ? high : other;
+    for (int step = 1; step < 4; step *= 2) {
+      const bool up = (t & step) != 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((i & step) == 0) {
+          const std::uint32_t low = words[i], high = words[i + step];
+          const std::uint32_t other = __shfl_xor_sync(0xffffffffu, up ? low : high, step);
+          words[i] = up ? other : low;
+          words[i + step] = up ? high : other;
+        }
+      }
     }
   }
 

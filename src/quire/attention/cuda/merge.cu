@@ -14,33 +14,46 @@ namespace quire::attention::cuda {
 namespace {
 
 constexpr int kHeads = 4;  // of one row, in a block: a warp each
-// Few enough registers that blocks for 64 rows and more run at once: a second round costs as much
-// as the first.
+
+// Blocks on a multiprocessor, by few enough registers. Each round costs as much as the first; but
+// blocks fill the multiprocessors that items leave first, so that more on each are slower where
+// there are no more than one round of them.
 template <int D>
 constexpr int kBlocks = D <= 128 ? 6 : 4;
+constexpr int kBlocksOfMany = 16;
+constexpr unsigned kManyBlocks = 1536;  // nearly two rounds of kBlocks on 132 multiprocessors
 
-template <tensor::DType T, int D>
-__global__ void __launch_bounds__(kHeads * 32, kBlocks<D>) merge(const AttentionArgs args) {
+template <tensor::DType T, int D, bool kHalves, bool kMany>
+__global__ void __launch_bounds__(kHeads * 32, kMany ? kBlocksOfMany : kBlocks<D>)
+    merge(const AttentionArgs args) {
   const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const DevicePlan::Parts parts = args.work.parts[row];
   kernels::cuda::begin_kernel();
   if (parts.first >= 0 && head < args.heads) {
-    float room[D / 16][4];
-    merge_parts<T, D>(args, parts, row, head, room);
+    float room[kMany ? D / 32 : D / 16][4];
+    merge_parts<T, D, kHalves>(args, parts, row, head, room);
   }
 }
 
 }  // namespace
 
-cudaError_t launch_merge(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper, cudaStream_t stream) {
   if (!args.work.merges) {
     return cudaSuccess;
   }
   const dim3 blocks(static_cast<unsigned>(args.work.num_rows),
                     static_cast<unsigned>((args.heads + kHeads - 1) / kHeads));
   return launch_for(args.kv, [&]<tensor::DType T, int D>() {
-    return kernels::cuda::launch_early(merge<T, D>, {blocks, kHeads * 32}, stream, args);
+    const kernels::cuda::LaunchSize size = {blocks, kHeads * 32};
+    if constexpr (D == 64 || D == 128) {
+      if (of_hopper) {
+        return kernels::cuda::launch_early(
+            blocks.x * blocks.y > kManyBlocks ? merge<T, D, true, true> : merge<T, D, true, false>,
+            size, stream, args);
+      }
+    }
+    return kernels::cuda::launch_early(merge<T, D, false, false>, size, stream, args);
   });
 }
 

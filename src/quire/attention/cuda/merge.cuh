@@ -79,7 +79,7 @@ __device__ __forceinline__ bool is_last_part(const AttentionArgs& args, int row,
   return all;
 }
 
-// N floats -> elements [i * N, (i + 1) * N) of `room`.
+// N words -> elements [i * N, (i + 1) * N) of `room`.
 template <int N, int R>
 __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* from) {
   if constexpr (N % 4 == 0) {
@@ -96,13 +96,28 @@ __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* f
     }
   }
 }
+// Value d of what was fetched for i, N words: an fp32 number each, or two in fp16.
+template <bool kHalves, int N, int R>
+__device__ __forceinline__ float fetched(const float (&room)[R][4], int i, int d) {
+  const int word = i * N + (kHalves ? d / 2 : d);
+  const float found = room[word / 4][word % 4];
+  if constexpr (kHalves) {
+    using Half = kernels::cuda::Element<tensor::DType::kFloat16>;
+    const std::uint32_t pair = __float_as_uint(found);
+    return d % 2 == 0 ? Half::widen_low(pair) : Half::widen_high(pair);
+  } else {
+    return found;
+  }
+}
 
 // One head of one row, by a warp: its parts are scaled to the largest of 32, 32 after 32, and added
 // in order. `room` is overwritten: registers for kAtOnce parts, which a kernel may have anyway.
-template <tensor::DType T, int D, int R>
+// kHalves: values are fp16, of the kernel of Hopper.
+template <tensor::DType T, int D, bool kHalves, int R>
 __device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, int row, int head,
                             float (&room)[R][4]) {
   constexpr int kAll = 32, kMine = D / kAll, kAtOnce = 4 * R / kMine;
+  constexpr int kWords = kHalves ? kMine / 2 : kMine;
   const int lane = static_cast<int>(threadIdx.x) % kAll;
   const auto over_lanes = [](float x, const auto& combine) {
 #pragma unroll
@@ -128,7 +143,8 @@ __device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, 
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (begin + i < left) {
-          fetch<kMine>(room, i, args.work.part_values + at(first + begin + i) * D + lane * kMine);
+          fetch<kWords>(room, i,
+                        args.work.part_values + (at(first + begin + i) * kAll + lane) * kWords);
         }
       }
       if (begin == 0) {
@@ -150,8 +166,7 @@ __device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, 
         if (begin + i < left) {
 #pragma unroll
           for (int d = 0; d < kMine; ++d) {
-            merged.sum[d] =
-                __fmaf_rn(room[(i * kMine + d) / 4][(i * kMine + d) % 4], take, merged.sum[d]);
+            merged.sum[d] = __fmaf_rn(fetched<kHalves, kWords>(room, i, d), take, merged.sum[d]);
           }
         }
       }

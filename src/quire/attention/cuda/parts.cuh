@@ -22,6 +22,19 @@ __device__ __forceinline__ int place_of_head(int part, int heads, int head) {
   return part < 0 ? ~(~part * heads + head) : part * heads + head;
 }
 
+// fp16 for the values of a part: a multiple of 2^exponent each, so that the largest has most of
+// fp16's range below it. What is relative to 2^largest is then relative to 2^(largest + exponent).
+struct PartScale {
+  float exponent;
+  float factor;  // 2^-exponent
+};
+// Of values that `most` is the largest absolute of.
+__device__ __forceinline__ PartScale scale_of_part(float most) {
+  constexpr int kBias = 127, kTop = 14;  // the largest becomes 2^kTop to 2^(kTop + 1)
+  const int exponent = min(max((__float_as_int(most) >> 23) - kBias - kTop, -60), 100);
+  return {static_cast<float>(exponent), __int_as_float((kBias - exponent) << 23)};
+}
+
 template <DType T>
 class PartWriter {
  public:
@@ -69,6 +82,19 @@ class PartWriter {
         *reinterpret_cast<float4*>(to + i) = {value[i], value[i + 1], value[i + 2], value[i + 3]};
       }
     }
+  }
+  // N words of two values in fp16, of one that is not whole().
+  template <int N>
+  __device__ void put_halves(int dim, const std::uint32_t (&words)[N]) const {
+    struct alignas(4 * N) Words {
+      std::uint32_t word[N];
+    } all;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      all.word[i] = words[i];
+    }
+    auto* const values = reinterpret_cast<std::uint16_t*>(args_.work.part_values);
+    *reinterpret_cast<Words*>(values + at_ * args_.kv.head_dim + dim) = all;
   }
   template <int N>
   __device__ void put_whole(int dim, const float (&value)[N]) const {

@@ -321,7 +321,6 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .rows = step_.get(window.rows),
                    .parts = step_.get(window.parts),
                    .blocks = step_.blocks(),
-                   .crew = step_.get(window.crew),
                    .queues = step_.get(window.queues),
                    .num_few = window.shape.few,
                    .num_many = window.shape.many,

@@ -53,7 +53,7 @@ std::size_t rounded_up(std::size_t count) {
 }  // namespace
 
 std::size_t Upload::make_room(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 16;
+  constexpr std::size_t kAlignment = 128;  // a line of the cache
   const std::size_t offset = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
   bytes_.resize(offset + bytes);
   return offset;
@@ -121,7 +121,6 @@ void Step::add_arrays(WindowStep& window) {
     return upload_.add(std::span<const T>(values), static_cast<std::size_t>(room), T());
   };
   const DevicePlan& made = window.plan;
-  window.crew = upload_.add(std::span(&made.crew, 1), 1, DevicePlan::Crew());
   window.queues = add(made.queues, static_cast<std::int32_t>(made.queues.size()));
   window.few = add(made.few, window.shape.few);
   window.many = add(made.many, window.shape.many);

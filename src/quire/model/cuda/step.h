@@ -58,7 +58,6 @@ struct WindowStep {
   std::int32_t window_tokens = 0;
   attention::DevicePlan plan;
   WindowShape shape;
-  Uploaded<attention::DevicePlan::Crew> crew;
   Uploaded<attention::DevicePlan::Queue> queues;
   Uploaded<attention::DevicePlan::Item> few, many;
   Uploaded<attention::DevicePlan::Row> rows;
