@@ -1,10 +1,12 @@
 // Attention kernels on Llama-3-8B's shape (32 query heads, 8 KV heads of 128, bf16) against the
 // floor of the same run: max(bytes / read bandwidth, FLOP / peak of a product of 8192^3). Graphs
 // hold several layers, each on its own memory, so that the L2 cache does not answer. The queries
-// are rotated already; planning and upload are not timed.
+// are rotated already; planning and upload are not timed. The chip rests before each case, as it
+// has before its ceilings are measured, so that no case depends on the one before.
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,6 +41,8 @@ using quire::bench::must;
 constexpr int kHeads = 32, kKvHeads = 8, kDim = 128, kBlock = 32;
 constexpr std::int64_t kHeadBlock = std::int64_t{2} * kBlock * kDim;  // elements
 constexpr std::int64_t kPoolBytes = std::int64_t{16} << 30;
+// Before each case: a chip at its limit of power is slower for a while, whatever comes next.
+constexpr std::chrono::milliseconds kRest{200};
 
 // A step to time, with the storage that its entries borrow.
 struct Case {
@@ -328,6 +333,7 @@ int main(int argc, char** argv) {
       if (argc > 1 && each.name.find(argv[1]) == std::string::npos) {
         continue;
       }
+      std::this_thread::sleep_for(kRest);
       missed += runner.run(each, range) ? 0 : range == 0 ? 1 : 0;
     }
   }

@@ -8,6 +8,7 @@ found in the second-level cache.
 """
 
 import statistics
+import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 HEADS, KV_HEADS, DIM = 32, 8, 128
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 ROUNDS = 15
+REST_SECONDS = 0.2  # before each case, as in attention_gpu_bench
 
 
 def microseconds(call, flush):
@@ -51,6 +53,7 @@ def measure(name, batch, queries, tokens):
     pairs = queries * (queries + 1) / 2 if queries > 1 else tokens
     flops = 4 * batch * HEADS * DIM * pairs
     for backend, kind in BACKENDS.items():
+        time.sleep(REST_SECONDS)
         try:
             with sdpa_kernel(kind):
                 us = microseconds(lambda: attend(q, k, v, is_causal=queries > 1, enable_gqa=True), flush)
