@@ -240,36 +240,50 @@ class Call {
             .piece = piece};
   }
 
-  // Where an item's queries are put, strip after strip, and what they see.
+  // Where the queries of so many strips are put, one after the other, and what they see.
+  template <int kStrips>
   struct Rows {
-    alignas(64) std::byte queries[sizeof(float) * kItemRows * kMaxHeadDim];
-    TokenRange visible[kItemRows];
+    alignas(64) std::byte queries[sizeof(float) * kStrips * kStripRows * kMaxHeadDim];
+    TokenRange visible[kStrips * kStripRows];
   };
 
-  // `next` is what the thread will probably do after it. Several strips take each piece in turn,
-  // while it is in the near caches; the first one asks for what comes after it.
+  [[nodiscard]] auto kernel() const {
+    return view_.dtype == tensor::DType::kFloat32 ? table_.attend_fp32 : table_.attend_bf16;
+  }
+
+  // `next` is what the thread will probably do after it.
   void attend(const WorkItem& item, const SoftmaxState& state, const WorkItem* next,
               int thread) const {
+    if (item.rows * item.heads > kStripRows) {
+      attend_strips(item, state, next, thread);
+      return;
+    }
+    Rows<1> rows;
+    AttentionTask task = strip_task(item, 0, {rows.queries, rows.visible, state}, thread);
+    if (next != nullptr) {
+      look_ahead(*next);
+    }
+    task.next = first_piece_of(next);
+    kernel()(task);
+  }
+
+  // Strips take each piece in turn, while it is in the near caches; the first one asks for what
+  // comes after it.
+  void attend_strips(const WorkItem& item, const SoftmaxState& state, const WorkItem* next,
+                     int thread) const {
+    Rows<kMaxStrips> rows;
+    AttentionTask tasks[kMaxStrips];
     const int strips = divide_up(item.rows, kStripRows / item.heads);
     const int strip_rows = divide_up(item.rows, strips);
-    Rows rows;
-    AttentionTask tasks[kMaxStrips];
     for (int i = 0; i < strips; ++i) {
       WorkItem strip = item;
       strip.first_row += i * strip_rows;
       strip.rows = std::min(strip_rows, item.rows - i * strip_rows);
-      tasks[i] = strip_task(strip, i * strip_rows * item.heads, rows, state);
-      tasks[i].scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes();
+      tasks[i] = strip_task(strip, i * strip_rows * item.heads, {rows.queries, rows.visible, state},
+                            thread);
     }
     if (next != nullptr) {
       look_ahead(*next);
-    }
-    const bool fp32 = view_.dtype == tensor::DType::kFloat32;
-    const auto attend_strip = fp32 ? table_.attend_fp32 : table_.attend_bf16;
-    tasks[0].next = first_piece_of(next);
-    if (strips == 1) {
-      attend_strip(tasks[0]);
-      return;
     }
     for (int piece = item.first_piece; piece < item.last_piece; ++piece) {
       tasks[0].next =
@@ -277,15 +291,21 @@ class Call {
       for (int i = 0; i < strips; ++i) {
         tasks[i].first_piece = piece;
         tasks[i].last_piece = piece + 1;
-        attend_strip(tasks[i]);
+        kernel()(tasks[i]);
       }
     }
   }
 
-  // All pieces for a strip whose first row is the `first`th of what `to` and the state hold; loads
-  // its queries.
-  [[nodiscard]] AttentionTask strip_task(const WorkItem& strip, int first, Rows& to,
-                                         const SoftmaxState& state) const {
+  // Of an item's rows.
+  struct ItemRows {
+    std::byte* queries;
+    TokenRange* visible;
+    SoftmaxState state;
+  };
+
+  // All pieces for a strip whose first row is the `first`th of `to`; loads its queries.
+  [[nodiscard]] AttentionTask strip_task(const WorkItem& strip, int first, const ItemRows& to,
+                                         int thread) const {
     const Entry& entry = p_.entries[static_cast<std::size_t>(strip.entry)];
     const std::ptrdiff_t at = std::ptrdiff_t{first} * padded_dim_;
     std::byte* const queries = to.queries + at * std::ptrdiff_t{sizeof(float)};
@@ -307,7 +327,8 @@ class Call {
             .first_piece = strip.first_piece,
             .last_piece = strip.last_piece,
             .scale = static_cast<float>(p_.shape.softmax_scale * std::numbers::log2e),
-            .state = {state.max + first, state.sum + first, state.acc + at}};
+            .scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes(),
+            .state = {to.state.max + first, to.state.sum + first, to.state.acc + at}};
   }
 
   [[nodiscard]] const EntryRow& entry_row(const WorkItem& item, int row) const {
