@@ -478,8 +478,8 @@ class Planner {
       queue.workers = many ? crew.many_workers : crew.few_workers;
       if (queue.count > 0) {
         const std::int32_t number = queue.first / kv_heads_;
-        queue.item = many ? plan_.many[static_cast<std::size_t>(number * width_ + cta % width_)]
-                          : plan_.few[static_cast<std::size_t>(number)];
+        const std::int32_t at = many ? number * width_ + cta % width_ : number;
+        queue.item = (many ? plan_.many : plan_.few)[static_cast<std::size_t>(at)];
       }
     }
   }

@@ -61,7 +61,8 @@ struct DevicePlan {
   // a CTA needs to begin is in one place: where a kernel begins, each load that waits for another
   // takes a microsecond. Uploaded as it is.
   struct alignas(16) Queue {
-    enum class Kind : std::int32_t { kNone, kFew, kMany, kPair };  // the same of both halves
+    // The same of both halves. A word, as kernels read it.
+    enum class Kind : std::int32_t { kNone, kFew, kMany, kPair };  // NOLINT(performance-enum-size)
     std::int32_t first = 0;
     std::int32_t steps[2] = {};
     std::int32_t count = 0;
