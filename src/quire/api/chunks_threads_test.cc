@@ -1,5 +1,6 @@
 // Many threads on one registry of chunks; run under ThreadSanitizer in CI.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -276,6 +277,64 @@ TEST(ChunksThreads, APrefillThatNobodyWaitsForEnds) {
   EXPECT_EQ(stat(llm, "requests_running"), 0);
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
   EXPECT_TRUE(llm.list_chunks().value().empty());
+}
+
+// Waking the engine's thread takes longer than composing: who composes while it has nothing to do
+// does so without it (docs/adr/0026).
+TEST(ChunksThreads, WhoComposesWhileTheEngineHasNothingToDoDoesNotSleep) {
+  ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 1})).value();
+  const CompositionSpec spec = register_some(llm, 0).value();
+  const auto sleeps = [&](int times) {
+    rusage before{};
+    rusage after{};
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &before), 0);
+    for (int i = 0; i < times; ++i) {
+      EXPECT_TRUE(llm.compose(spec).ok());
+    }
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &after), 0);
+    return after.ru_nvcsw - before.ru_nvcsw;
+  };
+  for (int i = 0; i < 1000 && sleeps(1) > 0; ++i) {  // until it has fallen asleep
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_LE(sleeps(100), 5);  // 100 before; the C library may sleep now and then
+}
+
+// Callers who do their letters themselves, others whose requests keep the engine busy, and one who
+// closes it: every call is answered.
+TEST(ChunksThreads, CallersTakeTurnsWithTheEngineUntilItIsClosed) {
+  for (int turn = 0; turn < 5; ++turn) {
+    ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 1})).value();
+    const CompositionSpec spec = register_some(llm, 0).value();
+    std::atomic<int> composed = 0;
+    std::atomic<int> generated = 0;
+    const auto until_closed = [&](const std::function<Status()>& call, std::atomic<int>& served) {
+      Status status = call();
+      for (; status.ok(); status = call()) {
+        ++served;
+      }
+      EXPECT_EQ(status.error().code, ErrorCode::kClosed) << status.error().message;
+    };
+    const auto status_of = [](const auto& result) {
+      return result.ok() ? Status() : Status(result.error());
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back(
+          [&] { until_closed([&] { return status_of(llm.compose(spec)); }, composed); });
+    }
+    threads.emplace_back([&] {
+      until_closed([&] { return status_of(llm.generate_from_chunks(spec, {.max_tokens = 2})); },
+                   generated);
+    });
+    while (composed < 200 || generated < 3) {
+      std::this_thread::yield();
+    }
+    llm.llm().close();
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
 }
 
 }  // namespace

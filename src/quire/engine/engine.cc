@@ -187,18 +187,45 @@ Status Engine::set_up(const std::string& model) {
   return {};
 }
 
-Status Engine::call(const std::function<void()>& work) {
-  std::promise<void> done;
+bool Engine::has_work() const {
+  return closing_ || !mailbox_.empty() || !active_.empty() || !now_.runs.empty();
+}
+
+void Engine::give_up_ownership() {
+  bool wanted = false;
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) {
-      return closed_error();
-    }
-    mailbox_.emplace_back([&work, &done] {
-      work();
-      done.set_value();
-    });
+    owned_ = false;
+    wanted = has_work();
   }
+  if (wanted) {
+    work_arrived_.notify_one();
+  }
+}
+
+Status Engine::call(const std::function<void()>& work) {
+  std::unique_lock lock(mutex_);
+  if (closing_) {
+    return closed_error();
+  }
+  if (!owned_ && !has_work()) {
+    struct Turn {
+      Engine& engine;
+      ~Turn() { engine.give_up_ownership(); }
+    };
+    owned_ = true;
+    lock.unlock();
+    const Turn turn{*this};
+    ledger_->set_time(Clock::now());
+    work();
+    return {};
+  }
+  std::promise<void> done;
+  mailbox_.emplace_back([&work, &done] {
+    work();
+    done.set_value();
+  });
+  lock.unlock();
   work_arrived_.notify_one();
   done.get_future().wait();
   return {};
@@ -232,9 +259,9 @@ void Engine::run() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      work_arrived_.wait(lock, [this] {
-        return closing_ || !mailbox_.empty() || !active_.empty() || !now_.runs.empty();
-      });
+      owned_ = false;
+      work_arrived_.wait(lock, [this] { return !owned_ && has_work(); });
+      owned_ = true;
       if (closing_ && mailbox_.empty()) {
         break;
       }

@@ -2,8 +2,10 @@
 // callers of any thread have asked for.
 //
 // Invariants
-//   1. Only the engine thread touches ledger, scheduler, shelves and decoder. Others send closures
-//      through `call` and read results through channels.
+//   1. Ledger, scheduler, shelves and decoder are touched by one thread at a time: the engine's,
+//      or, while that has nothing to do, a caller who runs a letter of its own (docs/adr/0026).
+//      Callers hand closures to `call` and read results through channels. "Engine thread" below
+//      is whichever of them it is.
 //   2. A caller that sees the end of its request sees its blocks free in stats().
 //   3. After close() every call returns kClosed and every open request has ended with kClosed.
 #pragma once
@@ -165,7 +167,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Result<kv_store::PagedStore> make_store(const tensor::KVGeometry& geometry,
                                                         std::int32_t num_blocks) const;
 
-  // Runs `work` on the engine thread between two steps and waits for it; kClosed when closed.
+  // Runs `work` between two steps, on the engine thread or, while that sleeps, here, and returns
+  // when it is done; kClosed when closed.
   [[nodiscard]] Status call(const std::function<void()>& work);
   // The answer of `question` on the engine thread, shown in stats() before it comes back.
   template <class T>
@@ -193,6 +196,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // As `call`, without waiting. False when closed: then it is never run.
   bool post(std::function<void()> work);
   void run();
+  // What the engine's thread wakes for. Under mutex_, while `owned_` is false.
+  [[nodiscard]] bool has_work() const;
+  void give_up_ownership();
   // Runs what callers have sent. Engine thread.
   void drain_mailbox();
 
@@ -277,6 +283,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable work_arrived_;
   std::vector<std::function<void()>> mailbox_;
   bool closing_ = false;
+  bool owned_ = true;         // a thread touches what invariant 1 names
   std::uint64_t posted_ = 0;  // letters without a caller who waits
   std::uint64_t shown_ = 0;   // of them, those that stats_ shows
   EngineStats stats_;

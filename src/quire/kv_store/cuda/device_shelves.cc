@@ -17,6 +17,7 @@
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/cuda/device_guard.h"
 #include "quire/device/cuda/stream.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kernels/cuda/blocks.h"
@@ -31,6 +32,7 @@ namespace {
 using device::cuda::copy_async;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
+using device::cuda::DeviceGuard;
 using device::cuda::Event;
 using device::cuda::Stream;
 
@@ -66,7 +68,8 @@ class CudaShelves final : public DeviceShelves {
     for (std::int32_t i = 0; i < copy.count; ++i) {
       slots.push_back(slot(copy.to, i));
     }
-    QUIRE_TRY_STATUS(device_.make_current());
+    // In a caller's thread too, whose own device stays what it was.
+    QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
     const Stream& stream = device_.compute_stream();
     QUIRE_TRY(const auto on_device,
               DeviceBuffer<kernels::cuda::Slot>::make(device_.device_pool(), slots.size()));
@@ -171,7 +174,7 @@ class CudaShelves final : public DeviceShelves {
       return {};
     }
     const std::lock_guard lock(moving_);
-    QUIRE_TRY_STATUS(device_.make_current());
+    QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
     QUIRE_TRY(const Staging staging, make_staging(heads, blocks));
     const Status queued = queue_parts(heads, blocks, staging, move_part);
     // Also after an error: the staging may not go while something moves.
