@@ -11,10 +11,12 @@ namespace quire::attention {
 namespace {
 
 struct AmxProducts {
+  using V = kernels::VecAvx512;  // around the tiles
   using Format = Bf16<kernels::VecAvx512Bf16>;
   using Buffers = PieceBuffers<Format>;
   static constexpr int kTileColumns = 16;
   static constexpr bool kWholeUnits = true;
+  static constexpr bool kInterleaves = true;
 
   // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
   // right operands.
@@ -45,6 +47,92 @@ struct AmxProducts {
     for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
       t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
                   : value_columns<false>(t, view, b, dim, out);
+    }
+  }
+
+  // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
+  // by one: tiles multiply a unit while vectors work on its neighbour. One by one, each would wait
+  // for what the one before has just stored: a fifth of the time.
+  static void interleaved(const AttentionTask& t, const PieceView& view, Buffers& b) {
+    t.rows > 16 ? interleave<true>(t, view, b) : interleave<false>(t, view, b);
+  }
+
+  // Of each row and lane the largest score, later the sum of probabilities.
+  struct RowLanes {
+    alignas(64) float lanes[kStripRows][V::kLanes];
+  };
+
+  template <bool kTwo>
+  static void interleave(const AttentionTask& t, const PieceView& view, Buffers& b) {
+    RowLanes rows;
+    for (int r = 0; r < t.rows; ++r) {
+      V::store(rows.lanes[r], V::set(kLowest));
+    }
+    for (int i = 0; i <= view.units; ++i) {
+      if (i < view.units) {
+        score_unit<kTwo>(t, view, i, &b.scores[0][i * kUnitTokens]);
+        kernels::finish_stores();
+      }
+      if (i > 0) {
+        add_maxima(t, i - 1, b, rows);
+      }
+    }
+    for (int r = 0; r < t.rows; ++r) {
+      set_maximum<V>(b, r, V::load(rows.lanes[r]), t.scale);
+      V::store(rows.lanes[r], V::zero());
+    }
+    clear<kTwo>();
+    for (int i = 0; i <= view.units; ++i) {
+      if (i < view.units) {
+        add_probabilities(t, i, b, rows);
+        kernels::finish_stores();
+      }
+      if (i > 0) {
+        multiply<kTwo>(b.probs[i - 1][0], view.v[i - 1], t.padded_dim);
+      }
+    }
+    store<kTwo>(b.values, t.padded_dim);
+    for (int dim = 2 * kTileColumns; dim < t.padded_dim; dim += 2 * kTileColumns) {
+      value_columns<kTwo>(t, view, b, dim, b.values);
+    }
+    for (int r = 0; r < t.rows; ++r) {
+      b.sum[r] = V::reduce_add(V::load(rows.lanes[r]));
+    }
+  }
+
+  static void add_maxima(const AttentionTask& t, int i, const Buffers& b, RowLanes& rows) {
+    for (int r = 0; r < t.rows; ++r) {
+      V::F peak = V::load(rows.lanes[r]);
+      const float* scores = &b.scores[r][i * kUnitTokens];
+      for (int lane = 0; lane < kUnitTokens; lane += V::kLanes) {
+        peak = V::max(peak, V::load(scores + lane));
+      }
+      V::store(rows.lanes[r], peak);
+    }
+  }
+
+  static void add_probabilities(const AttentionTask& t, int i, Buffers& b, RowLanes& rows) {
+    int row = 0;
+    for (; row + 4 <= t.rows; row += 4) {
+      add_probabilities<4>(i, row, t.scale, b, rows);
+    }
+    for (; row < t.rows; ++row) {
+      add_probabilities<1>(i, row, t.scale, b, rows);
+    }
+  }
+
+  template <int R>
+  static void add_probabilities(int i, int row, float scale, Buffers& b, RowLanes& rows) {
+    RowSums<V, R> sums;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      sums.minus_max[r] = V::set(-b.max[row + r]);
+      sums.sums[r] = V::load(rows.lanes[row + r]);
+    }
+    exponentials<V, Format, R>(b, row, i * kUnitTokens, scale, sums);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      V::store(rows.lanes[row + r], sums.sums[r]);
     }
   }
 
@@ -110,7 +198,7 @@ struct AmxProducts {
 void amx_attend(const AttentionTask& t) {
   const kernels::TileShapes shapes = AmxProducts::shapes(t.rows);
   const kernels::TileGuard guard(shapes);
-  attend<kernels::VecAvx512, AmxProducts>(t);
+  attend<AmxProducts::V, AmxProducts>(t);
 }
 
 }  // namespace

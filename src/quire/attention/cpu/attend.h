@@ -35,6 +35,21 @@ void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   }
 }
 
+// Maxima, sums and values of a piece, against its own maxima.
+template <class V, class P>
+void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
+                  PieceBuffers<typename P::Format>& b) {
+  if constexpr (P::kInterleaves) {
+    if (sees_all(rows, view)) {
+      P::interleaved(t, view, b);
+      return;
+    }
+  }
+  P::scores(t, view, b);
+  softmax_strip<V, typename P::Format>(t, rows, view, b);
+  piece_values<V, P>(t, piece, rows, view, b);
+}
+
 template <class V, class P>
 void attend(const AttentionTask& t) {
   using E = typename P::Format;
@@ -46,9 +61,7 @@ void attend(const AttentionTask& t) {
     }
     PieceView view = view_piece<E>(t, piece, rows, P::kWholeUnits ? kPieceTokens : rows.end);
     look_ahead(t, piece, view);
-    P::scores(t, view, b);
-    softmax_strip<V, E>(t, rows, view, b);
-    piece_values<V, P>(t, piece, rows, view, b);
+    reduce_piece<V, P>(t, piece, rows, view, b);
     merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});
   }
 }

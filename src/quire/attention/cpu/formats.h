@@ -21,18 +21,23 @@ constexpr float kExp2Floor = -1000.0f;  // 2^x is 0 from here on
 // KV memory seen as words, whatever it holds.
 typedef std::uint32_t Word __attribute__((may_alias));
 
-// p(r) of 2^r = 1 + r * p(r) on [-1/2, 1/2], least maximum of the relative error; exactly 1 at 0.
-// x <= 0; below -126 the result is 0 or subnormal.
+// 2^r = 1 + r * p(r), the terms of p for least maximum of the relative error; exactly 1 at 0.
 template <class V, int kTerms>
-typename V::F exp2_series(typename V::F x, const float (&terms)[kTerms]) {
-  const typename V::F clamped = V::max(V::set(kExp2Floor), x);  // this order keeps NaN
-  const typename V::F n = V::round(clamped), r = V::sub(clamped, n);
+typename V::F exp2_near_zero(typename V::F r, const float (&terms)[kTerms]) {
   typename V::F p = V::set(terms[0]);
 #pragma GCC unroll 8
   for (int i = 1; i < kTerms; ++i) {
     p = V::fma(p, r, V::set(terms[i]));
   }
-  return V::scale_exponent(V::fma(p, r, V::set(1.0f)), n);
+  return V::fma(p, r, V::set(1.0f));
+}
+
+// By a series for [-1/2, 1/2]. x <= 0; below -126 the result is 0 or subnormal.
+template <class V, int kTerms>
+typename V::F exp2_series(typename V::F x, const float (&terms)[kTerms]) {
+  const typename V::F clamped = V::max(V::set(kExp2Floor), x);  // this order keeps NaN
+  const typename V::F n = V::round(clamped);
+  return V::scale_exponent(exp2_near_zero<V>(V::sub(clamped, n), terms), n);
 }
 
 // Relative error below 1.1e-7 (fp32 rounding included).
@@ -43,11 +48,17 @@ typename V::F exp2_exact(typename V::F x) {
   return exp2_series<V>(x, kTerms);
 }
 
-// Relative error below 3e-6, for products with bf16.
+// Relative error below 3e-6, for products with bf16. Where one instruction takes x - floor(x) and
+// another multiplies by 2^floor(x), with a series for [0, 1): nothing is clamped then.
 template <class V>
 typename V::F exp2_rough(typename V::F x) {
-  constexpr float kTerms[] = {9.58285294e-3f, 5.59064262e-2f, 2.40240991e-1f, 6.93124175e-1f};
-  return exp2_series<V>(x, kTerms);
+  if constexpr (requires { V::above_floor(x); }) {
+    constexpr float kTerms[] = {1.34266886e-2f, 5.22424672e-2f, 2.41280208e-1f, 6.93044844e-1f};
+    return V::scale_exponent(exp2_near_zero<V>(V::above_floor(x), kTerms), x);
+  } else {
+    constexpr float kTerms[] = {9.58285294e-3f, 5.59064262e-2f, 2.40240991e-1f, 6.93124175e-1f};
+    return exp2_series<V>(x, kTerms);
+  }
 }
 
 // bf16 pairs times bf16 pairs, by an instruction for it.
@@ -64,7 +75,9 @@ struct Bf16 {
   static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
     return V::dot_bf16(acc, columns, x);
   }
+  static constexpr bool kStoresTwo = true;
   static void store(Element* p, typename V::F x) { V::store_bf16(p, x); }
+  static void store(Element* p, typename V::F x, typename V::F y) { V::store_bf16(p, x, y); }
   static typename V::F exp2(typename V::F x) { return exp2_rough<V>(x); }
 };
 
@@ -87,6 +100,7 @@ struct Fp32 {
   static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
     return V::add_product(acc, columns, x);
   }
+  static constexpr bool kStoresTwo = false;  // numbers of two vectors at once
   static void store(Element* p, typename V::F x) { V::store(p, x); }
   static typename V::F exp2(typename V::F x) { return exp2_exact<V>(x); }
 };

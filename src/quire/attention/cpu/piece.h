@@ -214,6 +214,12 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows, i
   return view;
 }
 
+// Every row sees every token of the view's units.
+inline bool sees_all(const PieceRows& rows, const PieceView& view) {
+  const int first = view.unit[0], last = view.unit[view.units - 1];
+  return rows.common.begin <= first * kUnitTokens && (last + 1) * kUnitTokens <= rows.common.end;
+}
+
 template <class E>
 bool holds_non_finite(const Word* words, int count) {
   unsigned found = 0;

@@ -15,7 +15,8 @@ struct VectorProducts {
   static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
   static constexpr int kRows = V::kDenseRows;
   static constexpr bool kWholeUnits = false;  // of V are multiplied
-  static constexpr int kLineWords = 16;       // of a cache line
+  static constexpr bool kInterleaves = false;
+  static constexpr int kLineWords = 16;  // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
   // Values of few rows where registers are many: x 4, so that there are chains enough to hide the
   // latency of an addition, and a row of V is read in a whole stretch of four lines.

@@ -27,6 +27,13 @@ typename V::F keep_seen(typename V::F x, int i, TokenRange seen, typename V::F o
   return V::keep_first(other, seen.begin - i, V::keep_first(x, seen.end - i, other));
 }
 
+// From the largest scores of a row in each lane.
+template <class V, class E>
+void set_maximum(PieceBuffers<E>& b, int row, typename V::F peak, float scale) {
+  const float max = V::reduce_max(peak) * scale;
+  b.max[row] = max > kLowest ? max : kNan;  // -inf is kept for rows that see nothing
+}
+
 // Maxima of R rows at once: one row alone would wait for each operation.
 template <class V, class E, int R>
 void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
@@ -48,8 +55,7 @@ void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    const float max = V::reduce_max(peak[r]) * scale;
-    b.max[row + r] = max > kLowest ? max : kNan;  // -inf is kept for rows that see nothing
+    set_maximum<V>(b, row + r, peak[r], scale);
   }
 }
 
@@ -60,30 +66,55 @@ struct RowSums {
   typename V::F sums[R];
 };
 
-// Lanes of columns [i, i + kLanes) as probabilities of R rows, added to their sums. `kWhole`: all
-// of them are seen.
-template <class V, class E, bool kWhole, int R>
-void exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, float scale,
-                  RowSums<V, R>& rows) {
+template <class V, class E>
+constexpr int kStoredLanes = E::kStoresTwo ? 2 * V::kLanes : V::kLanes;
+
+// Columns [i, i + kStoredLanes) as probabilities of R rows that see them all, added to their sums.
+template <class V, class E, int R>
+void exponentials(PieceBuffers<E>& b, int row, int i, float scale, RowSums<V, R>& rows) {
   const float* from = &b.scores[row][i];
   typename E::Element* to = b.probs[i / kUnitTokens][row] + i % kUnitTokens;
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    const typename V::F score = V::load(from + r * kPieceTokens);
-    typename V::F p = E::exp2(V::fma(score, V::set(scale), rows.minus_max[r]));
-    if constexpr (!kWhole) {
-      p = keep_seen<V>(p, i, seen, V::zero());
+  for (int r = 0; r < R; ++r, from += kPieceTokens, to += kUnitTokens) {
+    const auto exponential = [&](int lane) {
+      const typename V::F score = V::load(from + lane);
+      const typename V::F p = E::exp2(V::fma(score, V::set(scale), rows.minus_max[r]));
+      rows.sums[r] = V::add(rows.sums[r], p);
+      return p;
+    };
+    const typename V::F first = exponential(0);
+    if constexpr (E::kStoresTwo) {
+      E::store(to, first, exponential(V::kLanes));
+    } else {
+      E::store(to, first);
     }
-    rows.sums[r] = V::add(rows.sums[r], p);
-    E::store(to + r * kUnitTokens, p);
   }
 }
 
-// Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`;
-// the other columns become exact zeros, and a lane sums its tokens in ascending order, so the bits
-// do not depend on how many columns there are.
+// The same of kLanes columns that they do not all see. Those that are hidden become exact zeros.
+template <class V, class E, int R>
+void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, float scale,
+                       RowSums<V, R>& rows) {
+  const bool some = seen.begin < i + V::kLanes && i < seen.end;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    typename V::F p = V::zero();
+    if (some) {
+      const typename V::F score = V::load(&b.scores[row + r][i]);
+      p = E::exp2(V::fma(score, V::set(scale), rows.minus_max[r]));
+      p = keep_seen<V>(p, i, seen, V::zero());
+      rows.sums[r] = V::add(rows.sums[r], p);
+    }
+    E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, p);
+  }
+}
+
+// Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`. A
+// lane sums its tokens in ascending order, so the bits do not depend on how many columns there are.
 template <class V, class E, int R>
 void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, float scale) {
+  constexpr int kStep = kStoredLanes<V, E>;
+  static_assert(kUnitTokens % kStep == 0);
   row_maxima<V, E, R>(b, row, seen, scale);
   RowSums<V, R> rows;
 #pragma GCC unroll 4
@@ -91,16 +122,13 @@ void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, flo
     rows.minus_max[r] = V::set(-b.max[row + r]);
     rows.sums[r] = V::zero();
   }
-  for (int i = 0; i < columns; i += V::kLanes) {
-    if (seen.begin <= i && i + V::kLanes <= seen.end) {
-      exponentials<V, E, true, R>(b, row, i, seen, scale, rows);
-    } else if (seen.begin < i + V::kLanes && i < seen.end) {
-      exponentials<V, E, false, R>(b, row, i, seen, scale, rows);
-    } else {
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, V::zero());
-      }
+  for (int i = 0; i < columns; i += kStep) {
+    if (seen.begin <= i && i + kStep <= seen.end) {
+      exponentials<V, E, R>(b, row, i, scale, rows);
+      continue;
+    }
+    for (int part = i; part < i + kStep; part += V::kLanes) {
+      seen_exponentials<V, E, R>(b, row, part, seen, scale, rows);
     }
   }
 #pragma GCC unroll 4

@@ -44,7 +44,8 @@ struct VecAvx512 {
   static float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
   // To an integer, nearest even; |a| < 2^22.
   static F round(F a) { return _mm512_roundscale_ps(a, 8); }
-  static F scale_exponent(F a, F n) { return _mm512_scalef_ps(a, n); }  // a * 2^n for integral n
+  static F scale_exponent(F a, F n) { return _mm512_scalef_ps(a, n); }  // a * 2^floor(n)
+  static F above_floor(F a) { return _mm512_reduce_ps(a, 1); }  // a - floor(a); 0 for an infinity
   // Lanes at or after `count` are taken from `other`.
   static F keep_first(F a, int count, F other) {
     return _mm512_mask_blend_ps(
