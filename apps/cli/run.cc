@@ -172,7 +172,7 @@ int run_chunks(const RunOptions& options, Interrupts& interrupts) {
     if (const Status read = read_query(); !read.ok()) {
       return fail(read.error());
     }
-    if (composing.query->empty()) {
+    if (composing.query == std::string()) {
       composing.query.reset();
     }
   }
