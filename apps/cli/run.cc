@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -145,18 +146,35 @@ int finish(const RunOptions& options, const Generation& generation) {
   return generation.interrupted ? kExitInterrupted : kExitOk;
 }
 
+// Whether the chunks, which are all there, have no query among them.
+bool lack_query(const ChunkedLLM& llm, const std::vector<std::string>& chunks) {
+  return std::ranges::all_of(chunks, [&](const std::string& reference) {
+    const auto chunk = find_chunk(llm, reference);
+    return chunk.ok() && chunk->type != ChunkType::kQuery;
+  });
+}
+
 int run_chunks(const RunOptions& options, Interrupts& interrupts) {
   ComposeOptions composing = options.composing;
-  if (options.prompt.has_value() || options.prompt_file.has_value()) {
-    auto text = prompt_text(options);
-    if (!text.ok()) {
-      return fail(text.error());
-    }
-    composing.query = std::move(text).value();
+  const auto read_query = [&]() -> Status {
+    QUIRE_TRY(composing.query, prompt_text(options));
+    return {};
+  };
+  const bool given = options.prompt.has_value() || options.prompt_file.has_value();
+  if (const Status read = given ? read_query() : Status(); !read.ok()) {
+    return fail(read.error());
   }
   auto llm = load_chunked(options.model, options.engine, options.chunks, options.verbose);
   if (!llm.ok()) {
     return fail(llm.error());
+  }
+  if (!given && isatty(STDIN_FILENO) == 0 && lack_query(*llm, composing.chunks)) {
+    if (const Status read = read_query(); !read.ok()) {
+      return fail(read.error());
+    }
+    if (composing.query == std::string()) {
+      composing.query.reset();
+    }
   }
   // As of the other commands on chunks, a name that means several is wrong usage.
   const auto generation = generate_from_chunks(*llm, composing, options, interrupts);

@@ -244,8 +244,9 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] LLM& llm();
 
   // Computes the chunk's KV, unless an equal chunk is there: then no prefill happens, its metadata
-  // is merged (the new keys win) and its id comes back. kOverflow when it can never fit,
-  // kOutOfBlocks when it does not fit now. Cost of a known chunk: O(text).
+  // is merged (the new keys win), a pin, a TTL and a priority other than 0 hold from then on, and
+  // its id comes back. kOverflow when it can never fit, kOutOfBlocks when it does not fit now. Cost
+  // of a known chunk: O(text).
   [[nodiscard]] Result<std::string> register_chunk(const ChunkContent& chunk,
                                                    const Interrupt& interrupted = {});
   // The same for many, in one batch; ids in order. All or none.

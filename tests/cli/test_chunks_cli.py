@@ -214,11 +214,11 @@ class StoreTest(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def quire(self, *arguments, code=0):
+    def quire(self, *arguments, code=0, input=""):
         command = [PROGRAM, *arguments]
         if "--store" not in arguments:
             command += ["--store", self.folder.name + "/store"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr if code else done.stdout
 
@@ -276,6 +276,16 @@ class StoreTest(unittest.TestCase):
             output = json.loads(self.quire("run", MODEL, *query, *chunks, "--format", "json"))
             self.assertEqual((output["text"], output["usage"]["cached_tokens"]), (" a goose.", 25))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 3)
+
+    def test_run_reads_the_question_behind_chunks_from_a_pipe_as_that_of_a_plain_run(self):
+        self.add_cards()
+        before = self.quire("chunk", "list", MODEL)
+        asked = ("run", MODEL, "--chunk", "keeper", "--chunk", "ada", "--temperature", "0")
+        self.assertEqual(self.quire(*asked, input="Which animal does Ada keep?\n"), " a goose.\n")
+        self.assertIn("exactly one query", self.quire(*asked, input="\n", code=1))
+        self.assertEqual(self.quire("chunk", "list", MODEL), before)
+        self.quire("chunk", "add", MODEL, "Which animal does Ada keep?", "--type", "query", "--name", "animal")
+        self.assertEqual(self.quire(*asked, "--chunk", "animal", input="What is this?"), " a goose.\n")
 
     def test_chunks_of_earlier_processes_are_anchors_and_stand_where_they_are_told(self):
         self.add_cards()

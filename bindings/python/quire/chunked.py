@@ -321,7 +321,8 @@ class ChunkedLLM(LLM):
     ) -> str:
         """Computes the chunk's KV, unless an equal chunk is there, and returns its id: 64 hexadecimal digits.
 
-        Text goes through the chunk format, token ids are taken as they are. Metadata of a known chunk is merged.
+        Text goes through the chunk format, token ids are taken as they are. Metadata of a known chunk is merged, and
+        a TTL, a pin and a priority other than 0 hold from then on.
 
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first

@@ -54,10 +54,11 @@ Result<Service> service_of(const LLM& llm) {
   return Service{std::move(engine)};
 }
 
-// What contexts are computed behind, in this mode: else the composition would compute them again.
-std::string anchor_of(const CompositionSpec& spec) {
+// Whether contexts are computed behind nothing in this mode: behind the system chunk, the
+// composition would compute them again.
+bool is_independent(const CompositionSpec& spec) {
   const ReuseMode mode = spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
-  return mode == ReuseMode::kIndependent ? "" : spec.system_chunk_id;
+  return mode == ReuseMode::kIndependent;
 }
 
 // ChunkedLLM::generate; `registered` gets what was registered, also when it fails later.
@@ -78,6 +79,9 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   }
   for (const Prompt& context : prompt.contexts) {
     chunks.push_back({.content = well_formed(context)});
+    if (!prompt.system || is_independent(how)) {
+      chunks.back().options.anchor = "";
+    }
   }
   chunks.push_back({.content = well_formed(prompt.query), .type = ChunkType::kQuery});
   run.spec = &how;
@@ -100,7 +104,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
     rest = rest.subspan(1);
   }
   for (ChunkContent& context : rest.first(prompt.contexts.size())) {
-    context.options.anchor = anchor_of(spec);
+    context.options.anchor = is_independent(spec) ? "" : spec.system_chunk_id;
   }
   QUIRE_TRY(spec.context_chunk_ids, add(rest));
   spec.query_chunk_id = std::move(spec.context_chunk_ids.back());
@@ -319,8 +323,8 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
   }
   if (!generation.ok() && generation.error().code == ErrorCode::kNotFound) {
     return {ErrorCode::kOutOfBlocks,
-            "the request's chunks do not fit beside each other: one was evicted as soon as the "
-            "next was registered; raise chunk_memory_ratio, max_chunks or the KV budget"};
+            "the request's chunks did not stay until it began: other calls took their room, or "
+            "deleted them; ask again, or raise chunk_memory_ratio, max_chunks or kv_budget"};
   }
   return generation;
 }

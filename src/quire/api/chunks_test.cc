@@ -550,7 +550,7 @@ Held held(ChunkedLLM& llm) {
             .bytes = stats.memory_used_bytes};
   for (const ChunkInfo& chunk : must(llm.list_chunks())) {
     held.chunks.push_back(chunk.chunk_id + " " + std::to_string(chunk.access_count) + " " +
-                          std::to_string(chunk.num_variants));
+                          std::to_string(chunk.num_variants) + chunk.metadata_json);
   }
   return held;
 }
@@ -700,15 +700,79 @@ TEST(Chunks, ACompositionOfWhichAPartCannotBeComputedLeavesNothingOfTheOthers) {
   }
 }
 
-TEST(Chunks, AGenerationWhoseChunksDoNotFitBesideEachOtherIsToldSo) {
-  ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.max_chunks = 2}).value();
-  ChunkedPrompt prompt{.system = Prompt(some_ids(20, 1)), .query = Prompt(some_ids(7, 2))};
-  EXPECT_TRUE(llm.generate(prompt, {}, {.max_tokens = 2}).ok());
-  prompt.contexts = {Prompt(some_ids(30, 3)), Prompt(some_ids(31, 4))};
-  const auto refused = llm.generate(prompt, {}, {.max_tokens = 2});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
-  EXPECT_EQ(stat(llm.llm(), "requests_running"), 0);
+TEST(Chunks, ARegistrationOfSeveralOfWhichOneIsRefusedChangesNothingOfTheOthers) {
+  // Chunks may hold 12 blocks; five are pinned, and up to five may go.
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  const ChunkContent known{.content = "Card 7.", .options = {.metadata_json = R"({"card": 7})"}};
+  ChunkContent again = known;
+  again.options.metadata_json = R"({"card": 8})";
+  ASSERT_TRUE(llm.register_chunk(known).ok());
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(40, 1), .options = {.pinned = true}}).ok());
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(32, 2)}).ok());
+  const Held before = held(llm);
+  const double computed = stat(llm, "tokens_computed");
+  const auto refused = [&](const std::vector<ChunkContent>& chunks, ErrorCode code) {
+    const auto ids = llm.register_chunks(chunks);
+    ASSERT_FALSE(ids.ok());
+    EXPECT_EQ(ids.error().code, code) << ids.error().message;
+    EXPECT_EQ(held(llm), before);
+    EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+  };
+  const ChunkContent system{.content = some_ids(16, 3), .type = ChunkType::kSystemPrompt};
+  const ChunkContent card{.content = some_ids(24, 4)};
+  refused({again, {.content = some_ids(64, 5)}}, ErrorCode::kOutOfBlocks);
+  refused({again, system, {.content = some_ids(56, 6)}}, ErrorCode::kOutOfBlocks);
+  refused({again, card, system, {.content = std::string(5000, 'x')}}, ErrorCode::kOverflow);
+  refused({card, system, {.content = "Card 9.", .options = {.anchor = std::string(64, 'a')}}},
+          ErrorCode::kNotFound);
+  EXPECT_TRUE(llm.register_chunks(std::vector{again, system, card}).ok());
+}
+
+TEST(Chunks, AGenerationThatFindsNoRoomNowUsesComputesAndEvictsNothing) {
+  ChunkedLLM llm =
+      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  const Prompt system(some_ids(16, 1));
+  const ChunkContent pinned{.content = some_ids(48, 2), .options = {.pinned = true}};
+  ASSERT_TRUE(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}).ok());
+  ASSERT_TRUE(llm.register_chunks(std::vector{pinned, {.content = some_ids(24, 3)}}).ok());
+  const Held before = held(llm);
+  ChunkedPrompt prompt{.contexts = {Prompt(some_ids(40, 4))}, .query = Prompt(some_ids(7, 5))};
+  for (const Prompt& other : {system, Prompt(some_ids(17, 6))}) {
+    prompt.system = other;
+    const auto refused = llm.generate(prompt, {}, greedy(1));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+    EXPECT_EQ(held(llm), before);
+  }
+  prompt.contexts.front() = Prompt(some_ids(24, 7));
+  EXPECT_TRUE(llm.generate(prompt, {}, greedy(1)).ok());
+}
+
+TEST(Chunks, MoreThanMaxChunksNeverFitAndThoseThatArePinnedAreInTheWay) {
+  ChunkedLLM llm = open_demo({.max_chunks = 3});
+  const auto some = [](std::uint32_t seed, bool pinned = false) {
+    return ChunkContent{.content = some_ids(9, seed), .options = {.pinned = pinned}};
+  };
+  ASSERT_TRUE(llm.register_chunks(std::vector{some(1, true), some(2), some(3)}).ok());
+  const Held before = held(llm);
+  const auto refused = [&](const Error& error, ErrorCode code, const char* says) {
+    EXPECT_EQ(error.code, code);
+    EXPECT_THAT(error.message, HasSubstr(says));
+    EXPECT_EQ(held(llm), before);
+  };
+  ChunkedPrompt prompt{.system = Prompt(some_ids(20, 4)),
+                       .contexts = {Prompt(some_ids(30, 5)), Prompt(some_ids(31, 6))},
+                       .query = Prompt(some_ids(7, 7))};
+  const char* never = "4 chunks at a time, there may be 3";
+  refused(llm.generate(prompt, {}, greedy(1)).error(), ErrorCode::kOverflow, never);
+  const std::vector four{some(11), some(12), some(13), some(14)};
+  refused(llm.register_chunks(four).error(), ErrorCode::kOverflow, never);
+  const char* now = "there are 3 of 3; the others are pinned or in use";
+  prompt.contexts.pop_back();
+  refused(llm.generate(prompt, {}, greedy(1)).error(), ErrorCode::kOutOfBlocks, now);
+  refused(llm.register_chunks(std::span(four).first(3)).error(), ErrorCode::kOutOfBlocks, now);
+  EXPECT_TRUE(llm.register_chunks(std::span(four).first(2)).ok());
 }
 
 }  // namespace

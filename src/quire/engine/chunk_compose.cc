@@ -499,69 +499,6 @@ Status ChunkService::check_user(const RequestOptions& options) const {
       "chunks have the salt that the LLM was opened with; give that one, or none");
 }
 
-// Of texts that are there.
-void ChunkService::take_known_tokens(std::span<Draft> drafts) {
-  const std::vector<const kv::Chunk*> listed = registry_.list();
-  for (Draft& draft : drafts) {
-    const std::string* text = draft.text();
-    const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
-      return text != nullptr && !other->text_id.empty() && other->type == draft.chunk.type &&
-             other->content == *text;
-    });
-    if (known != listed.end()) {
-      draft.chunk.tokens = (*known)->tokens;
-    }
-  }
-}
-
-// As they would be registered. A text that is there is not encoded again.
-Result<std::vector<ChunkService::Draft>> ChunkService::drafts_of(
-    std::span<const ChunkContent> chunks) {
-  std::vector<Draft> drafts;
-  for (const ChunkContent& content : chunks) {
-    QUIRE_TRY(drafts.emplace_back(), draft(content));
-  }
-  QUIRE_TRY_STATUS(engine_.call([&] { take_known_tokens(drafts); }));
-  for (Draft& draft : drafts) {
-    QUIRE_TRY_STATUS(tokenize(draft));
-  }
-  return drafts;
-}
-
-Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) {
-  QUIRE_TRY_STATUS(check_user(run.options));
-  QUIRE_TRY_STATUS(engine_.check(*run.params));
-  QUIRE_TRY(const std::vector<Draft> drafts, drafts_of(chunks));
-  CompositionSpec spec = *run.spec;
-  spec.system_chunk_id.clear();
-  spec.context_chunk_ids.clear();
-  std::map<std::string, kv::Chunk> found;
-  for (const Draft& draft : drafts) {
-    const std::string& id = draft.chunk.id;
-    found.emplace(id, kv::Chunk{draft.chunk});
-    if (draft.chunk.type == ChunkType::kContext) {
-      spec.context_chunk_ids.push_back(id);
-    } else {
-      (draft.chunk.type == ChunkType::kQuery ? spec.query_chunk_id : spec.system_chunk_id) = id;
-    }
-  }
-  const auto find = [&](const std::string& id) -> Result<const kv::Chunk*> {
-    return &found.at(id);
-  };
-  QUIRE_TRY(const auto composition, kv::resolve(find, spec, windowed()));
-  QUIRE_TRY_STATUS(check_positions(composition));
-  Status fits;
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    std::int64_t blocks = 0;
-    for (const auto& [id, chunk] : found) {
-      blocks += needs_kv(chunk) ? ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
-    }
-    fits = registry_.check_size(blocks);
-    fits = fits.ok() ? check_fits(run, composition) : fits;
-  }));
-  return fits;
-}
-
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
                                                                    const Interrupt& interrupted) {
   for (const Run& run : runs) {

@@ -208,13 +208,7 @@ Status ChunkService::place_anchor(Draft& draft) {
     return {};
   }
   QUIRE_TRY(const kv::Chunk* anchor, registry_.get(draft.chunk.anchor));
-  if (anchor->type != ChunkType::kSystemPrompt) {
-    return Error{.code = ErrorCode::kInvalidComposition,
-                 .message = base::str_cat("the anchor is a ", chunk_type_name(anchor->type),
-                                          " chunk; give a system chunk"),
-                 .chunk_id = anchor->id};
-  }
-  return {};
+  return check_is_system(*anchor);
 }
 
 // True when an equal chunk is there: the draft has become a use of it.
@@ -321,27 +315,12 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   return std::optional(pending);
 }
 
-// Room for those that are neither there nor on their way, before one of them is begun.
-Status ChunkService::make_room(std::span<const Draft> drafts) {
-  std::set<std::string_view> wanted;
-  std::vector<std::string_view> spared;
-  std::int64_t blocks = 0;
-  for (const Draft& draft : drafts) {
-    const kv::NewChunk& chunk = draft.chunk;
-    spared.insert(spared.end(), {chunk.id, chunk.anchor});
-    if (draft.result.id.empty() && registry_.find(chunk.id) == nullptr &&
-        !pending_.contains({chunk.id, kv::registered_key(chunk)}) &&
-        wanted.insert(chunk.id).second && needs_kv(chunk)) {
-      blocks += ledger().min_blocks(std::ssize(*chunk.tokens));
-    }
-  }
-  return registry_.make_room(static_cast<std::int32_t>(std::ssize(wanted)),
-                             static_cast<std::int32_t>(blocks), spared);
-}
-
 // Drafts that have no id yet become uses of what is there, or are begun or waited for.
 Status ChunkService::begin_all(std::span<Draft> drafts, std::vector<Pending>& pending) {
-  QUIRE_TRY_STATUS(make_room(drafts));
+  const Room room = room_for(drafts, [this](const Draft& draft) {  // before one of them is begun
+    return !draft.result.id.empty() || registry_.find(draft.chunk.id) != nullptr;
+  });
+  QUIRE_TRY_STATUS(registry_.make_room(room.chunks, room.blocks, room.spared));
   for (Draft& draft : drafts) {
     if (!draft.result.id.empty() ||
         (options_.enable_deduplication && merge(draft, registry_.find(draft.chunk.id)))) {
@@ -422,14 +401,14 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     return place_anchor(draft);
   }));
   for (Draft& draft : drafts) {
-    if (draft.chunk.tokens == nullptr) {
+    if (draft.text() != nullptr) {
       const text::Affixes& around = affixes_of(draft.chunk.type);
       draft.chunk.text_id = kv::chunk_text_id(
           identity_of(draft), {.prefix = around.prefix, .suffix = around.suffix}, *draft.text());
     }
   }
   QUIRE_TRY_STATUS(visit(drafts, [&](Draft& draft) {
-    if (share && draft.chunk.tokens == nullptr) {
+    if (share && draft.text() != nullptr) {
       merge(draft, registry_.find_text(draft.chunk.text_id, *draft.text()));
     }
     return Status();
@@ -467,6 +446,10 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     QUIRE_TRY(Draft next, draft(chunk));
     next.counted = counted;
     drafts.push_back(std::move(next));
+  }
+  if (drafts.size() > 1) {  // one alone is refused before it has changed anything
+    QUIRE_TRY_STATUS(name_drafts(drafts));
+    QUIRE_TRY_STATUS(check_room(drafts));
   }
   // A context stands under the system chunk before it, so every system chunk begins a new batch.
   Status status;

@@ -103,7 +103,7 @@ class ChunkService {
   // kInvalidArgument for another salt than ChunkCacheOptions::salt.
   [[nodiscard]] Status check_user(const RequestOptions& options) const;
   // What register_chunks() of `chunks`, system and query included, and then submit() of `run` would
-  // refuse whatever is registered. The spec's ids are not read.
+  // refuse now. The spec's ids are not read.
   [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run);
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
@@ -156,7 +156,6 @@ class ChunkService {
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
-  [[nodiscard]] Result<std::vector<Draft>> drafts_of(std::span<const ChunkContent> chunks);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
@@ -168,7 +167,6 @@ class ChunkService {
 
   // Engine thread: registering.
   [[nodiscard]] Status place_anchor(Draft& draft);
-  void take_known_tokens(std::span<Draft> drafts);
   bool merge(Draft& draft, const kv::Chunk* known);
   // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);
@@ -176,7 +174,14 @@ class ChunkService {
   void leave(std::span<const Pending> pending);
   [[nodiscard]] Result<std::optional<Pending>> begin(Draft& draft);
   [[nodiscard]] Status begin_all(std::span<Draft> drafts, std::vector<Pending>& pending);
-  [[nodiscard]] Status make_room(std::span<const Draft> drafts);
+  // What those take that are neither there nor on their way; none of `spared` may make room for it.
+  struct Room {
+    std::int32_t chunks = 0;
+    std::int32_t blocks = 0;
+    std::vector<std::string_view> spared;
+  };
+  [[nodiscard]] Room room_for(std::span<const Draft> drafts,
+                              const std::function<bool(const Draft&)>& is_there);
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;  // else ids alone
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
                                       std::function<bool(std::optional<kv::SegmentId>)> store);
@@ -188,6 +193,17 @@ class ChunkService {
                                              std::span<const TokenId> tokens);
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
   [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const ChunkUpdate& update);
+
+  // Before anything changes: chunk_check.cc. Callers' threads. Drafts get their tokens, and the
+  // anchors and ids that they will have; then whether they can be registered, all of them.
+  [[nodiscard]] Status name_drafts(std::span<Draft> drafts);
+  [[nodiscard]] Status name_anchor(Draft& draft, std::optional<std::string>& system);
+  [[nodiscard]] Status check_room(std::span<const Draft> drafts);
+  // Engine thread.
+  void take_known_tokens(std::span<Draft> drafts);
+  [[nodiscard]] Status check_anchor(std::span<const Draft> drafts);
+  [[nodiscard]] Status check_room_now(std::span<const Draft> drafts);
+  [[nodiscard]] static Status check_is_system(const kv::NewChunk& anchor);
 
   // On disk: chunk_durable.cc. Engine thread but for those that save.
   using Compositions = std::vector<kv::ResolvedComposition>;

@@ -174,7 +174,7 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   Chunk* known = lookup(chunk.id);
   QUIRE_CHECK(known != nullptr && known->listed, "merged with a chunk that is not there");
   const auto said = [known] {
-    return std::tuple(known->metadata, known->pinned, known->ttl_seconds);
+    return std::tuple(known->metadata, known->pinned, known->ttl_seconds, known->priority);
   };
   const auto before = said();
   for (const auto& [key, value] : chunk.metadata) {
@@ -183,6 +183,9 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   known->pinned = known->pinned || chunk.pinned;
   if (chunk.ttl_seconds) {
     known->ttl_seconds = chunk.ttl_seconds;
+  }
+  if (chunk.priority != 0) {
+    known->priority = chunk.priority;
   }
   touch(*known);
   counts_.hits += known->variants.empty() ? 0 : 1;
@@ -210,7 +213,12 @@ std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
   return order;
 }
 
-Status ChunkRegistry::check_size(std::int64_t blocks) const {
+Status ChunkRegistry::check_size(std::int64_t chunks, std::int64_t blocks) const {
+  if (chunks > config_.max_chunks) {
+    return {ErrorCode::kOverflow,
+            base::str_cat("there would be ", chunks, " chunks at a time, there may be ",
+                          config_.max_chunks, "; raise max_chunks")};
+  }
   if (blocks <= config_.max_blocks) {
     return {};
   }
@@ -225,12 +233,30 @@ Status ChunkRegistry::check_size(std::int64_t blocks) const {
       .free_bytes = config_.max_blocks * config_.block_bytes};
 }
 
-Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
-  QUIRE_TRY_STATUS(check_size(blocks));
+Error ChunkRegistry::no_room(std::int32_t chunks, std::int32_t blocks, bool for_chunks) const {
+  const std::int64_t bytes = config_.block_bytes;
+  const char* others = "; the others are pinned or in use: unpin or delete some";
+  return Error{
+      .code = ErrorCode::kOutOfBlocks,
+      .message =
+          for_chunks
+              ? base::str_cat("no room for ", chunks, " more chunks: there are ", chunks_.size(),
+                              " of ", config_.max_chunks, others, ", or raise max_chunks")
+              : base::str_cat("no room: chunks would need ", blocks, " more blocks (",
+                              base::format_bytes(blocks * bytes), "), they hold ", counts_.blocks,
+                              " of ", config_.max_blocks, " (",
+                              base::format_bytes(config_.max_blocks * bytes), ")", others),
+      .needed_bytes = blocks * bytes,
+      .free_bytes = std::max(0, config_.max_blocks - counts_.blocks) * bytes};
+}
+
+Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(std::int32_t chunks, std::int32_t blocks,
+                                                          Spared spared) {
+  QUIRE_TRY_STATUS(check_size(chunks, blocks));
   expire(spared);
   std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
   std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
-  std::vector<std::pair<std::string, Removal>> victims;
+  Victims victims;
   for (const Chunk* chunk : eviction_order(spared)) {
     const std::int32_t freed = blocks_of(*chunk);
     if (excess_chunks > 0 || (excess_blocks > 0 && freed > 0)) {
@@ -241,17 +267,18 @@ Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared
     }
   }
   if (excess_blocks > 0 || excess_chunks > 0) {
-    const std::int64_t free_bytes =
-        std::max(0, config_.max_blocks - counts_.blocks) * config_.block_bytes;
-    return Error{
-        .code = ErrorCode::kOutOfBlocks,
-        .message = base::str_cat("no room: chunks would need ", blocks, " more blocks, they hold ",
-                                 counts_.blocks, " of ", config_.max_blocks, " and there are ",
-                                 chunks_.size(), " of ", config_.max_chunks,
-                                 " chunks; the others are pinned or in use: unpin or delete some"),
-        .needed_bytes = blocks * config_.block_bytes,
-        .free_bytes = free_bytes};
+    return no_room(chunks, blocks, excess_blocks <= 0);
   }
+  return victims;
+}
+
+Status ChunkRegistry::check_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
+  const Result<Victims> victims = victims_for(chunks, blocks, spared);
+  return victims.ok() ? Status() : victims.error();
+}
+
+Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
+  QUIRE_TRY(const Victims victims, victims_for(chunks, blocks, spared));
   for (const auto& [id, reason] : victims) {
     remove(id, reason);
     ++counts_.evictions;

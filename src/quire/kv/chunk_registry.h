@@ -123,18 +123,21 @@ class ChunkRegistry {
   // The system chunk registered last that is still there; "" without one.
   [[nodiscard]] std::string last_system();
 
-  // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`. Whether
-  // that changed what is said of it. Precondition: find(chunk.id).
+  // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`, and a pin,
+  // a TTL or a priority other than 0 holds from then on. Whether that changed what is said of it.
+  // Precondition: find(chunk.id).
   bool merge(const NewChunk& chunk);
   // The chunk that this text was last registered as; `text_id` (chunk_id.h) names text, type and
   // all else but the token ids. nullptr when unknown.
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
-  // kOverflow when all chunks together may not hold so many blocks.
-  [[nodiscard]] Status check_size(std::int64_t blocks) const;
+  // kOverflow when there may never be so many chunks, or all together not hold so many blocks.
+  [[nodiscard]] Status check_size(std::int64_t chunks, std::int64_t blocks) const;
   // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`. kOverflow and
   // kOutOfBlocks as begin().
   using Spared = std::span<const std::string_view>;  // ids
   [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
+  // Whether that would succeed; evicts nothing.
+  [[nodiscard]] Status check_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
   // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
   // evicting nothing, when those that may go do not suffice; what `key` stands behind is none of
@@ -201,6 +204,11 @@ class ChunkRegistry {
   void touch(Chunk& chunk);
   void forget(const Chunk& chunk);
   [[nodiscard]] std::vector<const Chunk*> eviction_order(Spared spared) const;
+  using Victims = std::vector<std::pair<std::string, Removal>>;
+  [[nodiscard]] Result<Victims> victims_for(std::int32_t chunks, std::int32_t blocks,
+                                            Spared spared);
+  // `for_chunks`: it is their number that is too large, not that of their blocks.
+  [[nodiscard]] Error no_room(std::int32_t chunks, std::int32_t blocks, bool for_chunks) const;
   [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
 
   RegistryConfig config_;

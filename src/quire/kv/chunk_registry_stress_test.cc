@@ -240,6 +240,7 @@ class Stress {
     if (there != nullptr) {
       there->pinned = there->pinned || chunk.pinned;
       there->ttl = chunk.ttl_seconds ? chunk.ttl_seconds : there->ttl;
+      there->priority = chunk.priority != 0 ? chunk.priority : there->priority;
       merge_metadata(*there, chunk.metadata);
       touch(*there);
       hits_ += there->variants.empty() ? 0 : 1;

@@ -133,19 +133,24 @@ TEST_F(ChunkRegistryTest, RegisteringAgainIsAUseAndMergesWhatWasSaid) {
   NewChunk first = chunk('a');
   first.metadata = {{"a", 1}, {"b", 2}};
   first.ttl_seconds = 50;
+  first.priority = 2;
   add(std::move(first));
   pass(40);
   NewChunk again = chunk('a');
   again.metadata = {{"b", 3}};
   again.pinned = true;
-  registry.merge(again);
+  EXPECT_TRUE(registry.merge(again));
   const Chunk* known = registry.get(id_of('a')).value();
   EXPECT_EQ(base::json::serialize(known->metadata), R"({"a":1,"b":3})");
   EXPECT_TRUE(known->pinned);
   EXPECT_EQ(known->ttl_seconds, 50) << "kept when the new one says nothing";
+  EXPECT_EQ(known->priority, 2);
   EXPECT_EQ(known->accesses, 1);
   EXPECT_EQ(known->accessed, now);
   EXPECT_EQ(registry.counts().hits, 1);
+  again.priority = -1;
+  EXPECT_TRUE(registry.merge(again)) << "a priority is said of it too";
+  EXPECT_EQ(known->priority, -1);
 }
 
 TEST_F(ChunkRegistryTest, TextIsFoundByItsNameUntilTheChunkGoes) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -160,24 +161,49 @@ Status set_gaps(ResolvedComposition& composition) {
   return {};
 }
 
+// Whether every part begins where the one before it ends, as in a plain prompt.
+bool in_line(const ResolvedComposition& composition) {
+  std::int64_t next =
+      composition.parts.empty() ? composition.query.position : composition.parts.front().position;
+  for (const Part& part : composition.parts) {
+    if (part.position != next) {
+      return false;
+    }
+    next += std::ssize(*part.chunk->tokens);
+  }
+  return composition.query.position == next;
+}
+
+// Whether every token of a context is computed again. A list may name others too, and some twice.
+bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& composition) {
+  if (spec.mode != ReuseMode::kBlend || spec.blend.selector == Selector::kNone) {
+    return false;
+  }
+  if (spec.blend.selector != Selector::kExplicit) {
+    return spec.blend.selector == Selector::kAll || spec.blend.share >= 1;
+  }
+  const bool has_system = !spec.system_chunk_id.empty();
+  const std::int64_t first = has_system ? std::ssize(*composition.parts.front().chunk->tokens) : 0;
+  const std::int64_t end = composition.num_tokens() - std::ssize(*composition.query.chunk->tokens);
+  const std::set<std::int32_t> tokens(spec.blend.tokens.begin(), spec.blend.tokens.end());
+  return std::ranges::count_if(tokens, [&](std::int32_t token) {
+           return token >= first && token < end;
+         }) == end - first;
+}
+
 // What the result equals: nothing was left out of anybody's sight when at most one context follows
-// the system chunk, at the positions of a plain prompt.
-ReuseGrade grade_of(const CompositionSpec& spec, std::size_t num_systems) {
+// the system chunk, at the distances of a plain prompt.
+ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition) {
   if (spec.mode == ReuseMode::kExact) {
     return ReuseGrade::kExact;
   }
   const std::size_t contexts = spec.context_chunk_ids.size();
-  const bool in_line = spec.positions == Positions::kConcat ||
-                       (spec.positions == Positions::kParallel && contexts <= 1);
-  const Selector selector = spec.blend.selector;
-  const bool by_share = selector != Selector::kNone && selector != Selector::kExplicit;
-  const bool all = spec.mode == ReuseMode::kBlend &&
-                   (selector == Selector::kAll || (by_share && spec.blend.share >= 1));
   const bool sees_all =
       contexts == 0 ||
-      (contexts == 1 && (num_systems == 0 || base_mode(spec) == ReuseMode::kAnchored));
-  return in_line && !spec.bos_sink && (sees_all || all) ? ReuseGrade::kEqualMath
-                                                        : ReuseGrade::kApproximate;
+      (contexts == 1 && (spec.system_chunk_id.empty() || base_mode(spec) == ReuseMode::kAnchored));
+  const bool same =
+      in_line(composition) && !spec.bos_sink && (sees_all || recomputes_all(spec, composition));
+  return same ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
 }
 
 }  // namespace
@@ -271,7 +297,7 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
       part.segment = variant->second;
     }
   }
-  composition.grade = grade_of(spec, num_systems);
+  composition.grade = grade_of(spec, composition);
   return composition;
 }
 

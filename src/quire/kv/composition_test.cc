@@ -161,6 +161,10 @@ TEST_F(CompositionTest, TheGradeIsNoBetterThanTheResult) {
   one.positions = Positions::kFixed;
   one.fixed = {0, 9, 12};
   EXPECT_EQ(grade(one), ReuseGrade::kApproximate);
+  for (const std::int32_t start : {0, 100}) {
+    one.fixed = {start, start + 5, start + 8};
+    EXPECT_EQ(grade(one), ReuseGrade::kEqualMath) << "distances are those of a plain prompt";
+  }
   one = spec("b");
   one.mode = ReuseMode::kIndependent;
   EXPECT_EQ(grade(one), ReuseGrade::kApproximate) << "it has not seen the system chunk";
@@ -182,6 +186,10 @@ TEST_F(CompositionTest, TheGradeIsNoBetterThanTheResult) {
   EXPECT_EQ(grade(one), ReuseGrade::kApproximate) << "the share of none is none";
   one.blend.selector = Selector::kExplicit;
   EXPECT_EQ(grade(one), ReuseGrade::kApproximate) << "nor does it count beside a list";
+  one.blend.tokens = {17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 7, 6};
+  EXPECT_EQ(grade(one), ReuseGrade::kApproximate) << "token 5 is the first of the contexts";
+  one.blend.tokens.push_back(5);
+  EXPECT_EQ(grade(one), ReuseGrade::kEqualMath) << "all of them, in any order";
 }
 
 TEST_F(CompositionTest, TheJoinedIdsAreThoseOfAllPartsInOrder) {

@@ -1,0 +1,177 @@
+// What registering and generating would refuse, found out before anything has changed.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/engine.h"
+#include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+Status ChunkService::check_is_system(const kv::NewChunk& anchor) {
+  if (anchor.type == ChunkType::kSystemPrompt) {
+    return {};
+  }
+  return Error{.code = ErrorCode::kInvalidComposition,
+               .message = base::str_cat("the anchor is a ", chunk_type_name(anchor.type),
+                                        " chunk; give a system chunk"),
+               .chunk_id = anchor.id};
+}
+
+// An anchor that the last of `drafts` asks for is there, or is registered before.
+Status ChunkService::check_anchor(std::span<const Draft> drafts) {
+  const std::optional<std::string>& asked = drafts.back().content->options.anchor;
+  if (!asked || asked->empty() || windowed()) {
+    return {};
+  }
+  const auto before = drafts.first(drafts.size() - 1);
+  const auto own =
+      std::ranges::find(before, *asked, [](const Draft& draft) { return draft.chunk.id; });
+  if (own != before.end()) {
+    return check_is_system(own->chunk);
+  }
+  if (const auto saved = saved_chunk(*asked)) {
+    return check_is_system(*saved);
+  }
+  QUIRE_TRY(const kv::Chunk* anchor, registry_.get(*asked));
+  return check_is_system(*anchor);
+}
+
+// Of texts that are there.
+void ChunkService::take_known_tokens(std::span<Draft> drafts) {
+  const std::vector<const kv::Chunk*> listed = registry_.list();
+  for (Draft& draft : drafts) {
+    const std::string* text = draft.text();
+    const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
+      return text != nullptr && !other->text_id.empty() && other->type == draft.chunk.type &&
+             other->content == *text;
+    });
+    if (known != listed.end()) {
+      draft.chunk.tokens = (*known)->tokens;
+    }
+  }
+}
+
+// The anchor that it will have: `system` unless it names one.
+Status ChunkService::name_anchor(Draft& draft, std::optional<std::string>& system) {
+  if (draft.chunk.type != ChunkType::kContext || windowed()) {
+    return {};
+  }
+  const std::optional<std::string>& asked = draft.content->options.anchor;
+  if (!asked && !system) {
+    QUIRE_TRY(system, engine_.ask_for_blocks<std::string>([this] { return last_system(); }));
+  }
+  draft.chunk.anchor = asked ? *asked : system.value_or("");
+  return {};
+}
+
+// A text that is there is not encoded again.
+Status ChunkService::name_drafts(std::span<Draft> drafts) {
+  QUIRE_TRY_STATUS(engine_.call([&] { take_known_tokens(drafts); }));
+  std::optional<std::string> system;  // the last one before
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    Draft& draft = drafts[i];
+    draft.serial = options_.enable_deduplication ? "" : base::str_cat(i);  // like no other
+    QUIRE_TRY_STATUS(name_anchor(draft, system));
+    QUIRE_TRY_STATUS(draft.chunk.tokens == nullptr ? tokenize(draft) : Status());
+    draft.chunk.id = kv::chunk_id(identity_of(draft), *draft.chunk.tokens);
+    if (draft.chunk.type == ChunkType::kSystemPrompt) {
+      system = draft.chunk.id;
+    }
+  }
+  return {};
+}
+
+ChunkService::Room ChunkService::room_for(std::span<const Draft> drafts,
+                                          const std::function<bool(const Draft&)>& is_there) {
+  Room room;
+  std::set<std::string_view> wanted;
+  std::int64_t blocks = 0;
+  for (const Draft& draft : drafts) {
+    const kv::NewChunk& chunk = draft.chunk;
+    room.spared.insert(room.spared.end(), {chunk.id, chunk.anchor});
+    if (!is_there(draft) && !pending_.contains({chunk.id, kv::registered_key(chunk)}) &&
+        wanted.insert(chunk.id).second && needs_kv(chunk)) {
+      blocks += ledger().min_blocks(std::ssize(*chunk.tokens));
+    }
+  }
+  room.chunks = static_cast<std::int32_t>(std::ssize(wanted));
+  room.blocks = static_cast<std::int32_t>(blocks);
+  return room;
+}
+
+// What is saved is read into the room that there is.
+Status ChunkService::check_room_now(std::span<const Draft> drafts) {
+  for (std::size_t count = 1; count <= drafts.size(); ++count) {
+    QUIRE_TRY_STATUS(check_anchor(drafts.first(count)));
+  }
+  const Room room = room_for(drafts, [this](const Draft& draft) {
+    return registry_.find(draft.chunk.id) != nullptr || saved_chunk(draft.chunk.id);
+  });
+  return registry_.check_room(room.chunks, room.blocks, room.spared);
+}
+
+Status ChunkService::check_room(std::span<const Draft> drafts) {
+  const auto fits = engine_.ask_for_blocks<bool>([&]() -> Result<bool> {
+    const Status status = check_room_now(drafts);
+    return status.ok() ? Result<bool>(true) : status.error();
+  });
+  return fits.ok() ? Status() : fits.error();
+}
+
+Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) {
+  QUIRE_TRY_STATUS(check_user(run.options));
+  QUIRE_TRY_STATUS(engine_.check(*run.params));
+  std::vector<Draft> drafts;
+  for (const ChunkContent& content : chunks) {
+    QUIRE_TRY(drafts.emplace_back(), draft(content));
+  }
+  QUIRE_TRY_STATUS(name_drafts(drafts));
+  CompositionSpec spec = *run.spec;
+  spec.system_chunk_id.clear();
+  spec.context_chunk_ids.clear();
+  std::map<std::string, kv::Chunk> found;
+  for (const Draft& draft : drafts) {
+    const std::string& id = draft.chunk.id;
+    found.emplace(id, kv::Chunk{draft.chunk});
+    if (draft.chunk.type == ChunkType::kContext) {
+      spec.context_chunk_ids.push_back(id);
+    } else {
+      (draft.chunk.type == ChunkType::kQuery ? spec.query_chunk_id : spec.system_chunk_id) = id;
+    }
+  }
+  const auto find = [&](const std::string& id) -> Result<const kv::Chunk*> {
+    return &found.at(id);
+  };
+  QUIRE_TRY(const auto composition, kv::resolve(find, spec, windowed()));
+  QUIRE_TRY_STATUS(check_positions(composition));
+  Status fits;
+  QUIRE_TRY_STATUS(engine_.call([&] {
+    std::int64_t blocks = 0;
+    for (const auto& [id, chunk] : found) {
+      blocks += needs_kv(chunk) ? ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+    }
+    fits = registry_.check_size(std::ssize(found), blocks);
+    fits = fits.ok() ? check_fits(run, composition) : fits;
+  }));
+  return fits.ok() ? check_room(drafts) : fits;
+}
+
+}  // namespace quire::engine
