@@ -27,8 +27,9 @@ namespace quire {
 
 // JSON object on a model folder or .gguf file without loading weights: family, shape, parameters,
 // dtype, tensors, encodings (of the quantised ones how many tensors are computed in which format,
-// and how near), weight_bytes per quantize choice, kv_bytes_per_token, tokenizer, chat_template,
-// unsupported (list of reasons why it would not load; empty when it would).
+// and how near), weight_bytes per dtype and quantize choice ("auto": of a file with neither given),
+// kv_bytes_per_token, tokenizer, chat_template, unsupported (list of reasons why it would not load;
+// empty when it would).
 [[nodiscard]] QUIRE_API Result<std::string> inspect_json(const std::string& model);
 
 struct BenchOptions {

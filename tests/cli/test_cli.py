@@ -475,6 +475,7 @@ class ToolsTest(CommandLineTest):
         self.assertEqual(result["unsupported"], [])
         self.assertEqual(result["parameters"], 6426880)
         self.assertIn("kv_bytes_per_token", result)
+        self.assertEqual(result["weight_bytes"]["auto"], result["weight_bytes"][result["dtype"]])
         self.assertIn("unsupported: none", quire("inspect", MODEL).stdout)
 
     def test_doctor_tells_processor_and_self_test(self):

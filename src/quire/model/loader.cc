@@ -196,6 +196,27 @@ class Describer {
   std::map<std::string, std::string>& computed_;
 };
 
+// Visitor that adds up the bytes of what Packer makes of it.
+struct Sizer {
+  const ModelConfig& config;
+  const TensorMap& map;
+  WeightFormat format;  // of what is not quantised
+  std::int64_t total = 0;
+
+  Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
+                std::int64_t depth) {
+    QUIRE_TRY(const auto parts, map.find(id, columns, depth));
+    const OwnFormat own = own_format(parts);
+    const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.part, format);
+    total += kernels::packed_bytes(packed, columns, depth).value_or(0);
+    return {};
+  }
+  Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
+    total += size * static_cast<std::int64_t>(sizeof(float));
+    return {};
+  }
+};
+
 // Visitor that fills weights from the tensors of a checkpoint.
 class Packer {
  public:
@@ -430,6 +451,16 @@ Result<std::map<std::string, std::string>> computed_as(const ModelConfig& config
   Describer describer(map, computed);
   QUIRE_TRY_STATUS(visit_weights(config, none, describer));
   return computed;
+}
+
+Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
+                                      const weights::Checkpoint& checkpoint, WeightFormat format) {
+  DecoderWeights none;
+  none.layers.resize(static_cast<std::size_t>(config.layers));
+  const TensorMap map(config, checkpoint);
+  Sizer sizer{config, map, format};
+  QUIRE_TRY_STATUS(visit_weights(config, none, sizer));
+  return sizer.total;
 }
 
 Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,
