@@ -37,11 +37,11 @@ struct BenchOptions {
   std::vector<std::int32_t> depth = {0};     // tokens already in the cache; > 0: restore, fork,
                                              // compose too
   std::int32_t generate = 64;                // decode steps
-  std::vector<std::int32_t> batch;           // requests at a time of `batched_decode`: behind
+  std::vector<std::int32_t> batch = {};      // requests at a time of `batched_decode`: behind
   std::int32_t shared_prefix = 0;            // so many tokens that they share or, if 0, behind
                                              // `depth` tokens of their own
   std::int32_t repeat = 1;
-  LLMOptions llm;  // device, dtype, quantize, kv_dtype, threads, ...
+  LLMOptions llm = {};  // device, dtype, quantize, kv_dtype, threads, ...
 
   [[nodiscard]] QUIRE_API Status validate() const;
 };
