@@ -117,11 +117,12 @@ void add_bench(CLI::App& app, Action& action) {
   BenchOptions& bench_options = options->bench;
   add_model(*command, options->model);
   add_list(*command, "--prompt", bench_options.prompt, "prompt lengths, as 32,128,512");
-  add_list(*command, "--depth", bench_options.depth, "tokens already in the cache");
+  add_list(*command, "--depth", bench_options.depth,
+           "tokens already in the cache, in whole blocks");
   command->add_option("--generate", bench_options.generate, "tokens to decode");
   add_list(*command, "--batch", bench_options.batch, "requests that decode at a time");
   command->add_option("--shared-prefix", bench_options.shared_prefix,
-                      "tokens that they share; 0: each has --depth tokens of its own");
+                      "tokens that they share, in whole blocks; 0: each has --depth of its own");
   command->add_option("--repeat", bench_options.repeat, "runs of each measurement");
   command->add_flag("--verbose", options->verbose, "name each measurement on stderr");
   add_format(*command, options->format);

@@ -18,10 +18,10 @@ namespace quire {
 
 struct CheckpointOptions {
   std::string series = "default";  // checkpoints of different series know nothing of each other
-  std::string tenant;  // nor do those of different tenants; nor do they share KV: a sequence with
-                       // a salt is saved under the tenant of that name, and a loaded one has it.
-                       // Empty: ChunkCacheOptions::salt, usually none
-  std::int64_t keep = 3;          // newest ones, pinned ones beside; 0: all
+  std::string tenant = {};  // nor do those of different tenants; nor do they share KV: a sequence
+                            // with a salt is saved under the tenant of that name, and a loaded one
+                            // has it. Empty: ChunkCacheOptions::salt, usually none
+  std::int64_t keep = 3;    // newest ones, pinned ones beside; 0: all
   std::int64_t every_tokens = 0;  // for maybe_save: new ones since the last save; 0: never
   double every_seconds = 0;       // ... or any new ones, and so much time went by; 0: never
   std::int64_t max_bytes =

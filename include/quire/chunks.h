@@ -59,46 +59,47 @@ enum class Selector : std::uint8_t {
 
 // What stands before and behind a chunk's text. Special tokens written in it count.
 struct ChunkAffixes {
-  std::string prefix, suffix;
+  std::string prefix = {}, suffix = {};
 };
 struct ChunkFormat {
-  ChunkAffixes system, context, query;
+  ChunkAffixes system = {}, context = {}, query = {};
 };
 
 struct ChunkCacheOptions {
   std::int32_t max_chunks = 1000;
   double chunk_memory_ratio = 0.5;   // of the KV blocks that chunks may hold, in (0, 1]
   bool enable_deduplication = true;  // equal chunks are one chunk
-  std::string salt;                  // tenant: equal chunks of two salts are two chunks; also of
+  std::string salt = {};             // tenant: equal chunks of two salts are two chunks; also of
                                      // requests that bring none (RequestOptions::salt)
-  std::string store;  // a directory: registered chunks are written there, and those of earlier
-                      // processes are found there, without a prefill (docs/store-format.md). Where
-                      // it may not be written to, new chunks stay in memory: see LLM::remarks
+  std::string store = {};  // a directory: registered chunks are written there, and those of
+                           // earlier processes are found there, without a prefill
+                           // (docs/store-format.md). Where it may not be written to, new chunks
+                           // stay in memory: see LLM::remarks
   std::int64_t max_store_bytes = 0;  // of the store; 0: no limit. Registering then evicts what was
                                      // used least recently
   bool compress_store = false;       // smaller, slower (docs/store-format.md)
   bool write_through = true;  // a call that registers returns when what it registered is on the
                               // disk; false: before that, see ChunkedLLM::flush_store. The machine
                               // has the same work: the call is shorter, a whole run is not
-  std::optional<ChunkFormat> chunk_format;  // instead of the model's chat template
+  std::optional<ChunkFormat> chunk_format = {};  // instead of the model's chat template
 
   [[nodiscard]] QUIRE_API Status validate() const;
 };
 
 struct ChunkOptions {
-  std::string metadata_json = "{}";   // an object
-  std::optional<double> ttl_seconds;  // since its last use; a pinned chunk does not expire
-  bool pinned = false;                // never evicted
-  std::int32_t priority = 0;          // lower ones are evicted first, then the least recently used
-  std::optional<std::string> anchor;  // the system chunk under which a context is computed; "":
-                                      // none; not given: the system chunk registered last
+  std::string metadata_json = "{}";        // an object
+  std::optional<double> ttl_seconds = {};  // since its last use; a pinned chunk does not expire
+  bool pinned = false;                     // never evicted
+  std::int32_t priority = 0;  // lower ones are evicted first, then the least recently used
+  std::optional<std::string> anchor = {};  // the system chunk under which a context is computed;
+                                           // "": none; not given: the system chunk registered last
 };
 
 // Text goes through the chunk format; ids are taken as they are.
 struct ChunkContent {
-  Prompt content;
+  Prompt content = {};
   ChunkType type = ChunkType::kContext;
-  ChunkOptions options;
+  ChunkOptions options = {};
 };
 
 struct ChunkInfo {
@@ -119,10 +120,10 @@ struct ChunkInfo {
 };
 
 struct ChunkUpdate {
-  std::optional<std::string> metadata_json;          // replaces the keys that it names
-  std::optional<std::optional<double>> ttl_seconds;  // nullopt inside: none
-  std::optional<bool> pinned;
-  std::optional<std::int32_t> priority;
+  std::optional<std::string> metadata_json = {};          // replaces the keys that it names
+  std::optional<std::optional<double>> ttl_seconds = {};  // nullopt inside: none
+  std::optional<bool> pinned = {};
+  std::optional<std::int32_t> priority = {};
 };
 
 struct ChunkStats {
@@ -135,7 +136,7 @@ struct ChunkStats {
 struct Blend {
   Selector selector = Selector::kQueryAttention;
   double share = 0;                       // of the context tokens, [0, 1]
-  std::vector<std::int32_t> tokens;       // kExplicit: indices into the composition's token_ids
+  std::vector<std::int32_t> tokens = {};  // kExplicit: indices into the composition's token_ids
   ReuseMode base = ReuseMode::kAnchored;  // or kIndependent
   std::uint64_t seed = 0;                 // of kRandom: the tokens with the largest numbers when
                                           // splitmix64 gives each one its upper 53 bits in turn
@@ -148,20 +149,20 @@ enum class Positions : std::uint8_t {
 };
 
 struct CompositionSpec {
-  std::string system_chunk_id;
+  std::string system_chunk_id = {};
   bool without_system = false;  // allows an empty system_chunk_id
-  std::vector<std::string> context_chunk_ids;
-  std::string query_chunk_id;
+  std::vector<std::string> context_chunk_ids = {};
+  std::string query_chunk_id = {};
   ReuseMode mode = ReuseMode::kAnchored;
   Positions positions = Positions::kConcat;
-  std::vector<std::int32_t> fixed;  // kFixed: start of each segment, system and query included
+  std::vector<std::int32_t> fixed = {};  // kFixed: start of each segment, system and query included
   // kAnchored, or blend on that: contexts are computed as far behind the system chunk as they are
   // used, so that the result equals one forward pass with the mode's mask and these positions.
   // Otherwise they are computed right behind it, once, and serve at every place without another
   // prefill; only their distance to the system chunk differs (docs/adr/0008).
   bool computed_in_place = false;
   bool bos_sink = false;  // kIndependent: contexts have seen a BOS token too
-  Blend blend;            // kBlend
+  Blend blend = {};       // kBlend
 };
 
 // What a composition consists of and what running it would cost now.
@@ -219,9 +220,9 @@ class QUIRE_API Composition {
 
 // What `ChunkedLLM::generate` registers and composes.
 struct ChunkedPrompt {
-  std::optional<Prompt> system;  // none needs CompositionSpec::without_system
-  std::vector<Prompt> contexts;
-  Prompt query;
+  std::optional<Prompt> system = {};  // none needs CompositionSpec::without_system
+  std::vector<Prompt> contexts = {};
+  Prompt query = {};
 };
 
 struct RegisteredGeneration {

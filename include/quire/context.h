@@ -41,10 +41,10 @@ struct ContextOptions {
   // nothing; turns keep the KV with which they were generated. kExact: every answer equals that of
   // a plain prompt of the active items; what stands behind a switched item is computed again.
   ReuseMode mode = ReuseMode::kAnchored;
-  std::string store;  // a directory (docs/store-format.md); empty: nothing can be saved
-  std::string salt;   // tenant: contexts of two salts share no item, in the store neither, and no
-                      // cached prefix. Empty: ChunkCacheOptions::salt, usually none
-  bool fetch = true;  // using an item that was unloaded brings it back; false: kNotFound
+  std::string store = {};  // a directory (docs/store-format.md); empty: nothing can be saved
+  std::string salt = {};   // tenant: contexts of two salts share no item, in the store neither, and
+                           // no cached prefix. Empty: ChunkCacheOptions::salt, usually none
+  bool fetch = true;       // using an item that was unloaded brings it back; false: kNotFound
   // Of KV in host memory; 0: no limit. What is beyond it goes on to the store, or without one
   // nowhere: then it is computed when it is used again.
   std::int64_t max_host_bytes = 0;
@@ -61,25 +61,25 @@ struct ContextOptions {
 struct ItemRetention {
   bool pinned = false;  // never, not from the store either
   std::int32_t priority = 0;
-  std::optional<double> ttl_seconds;  // since its last use. An inactive item then gives up its KV
-                                      // in memory with the next use of the context, and the store
-                                      // may forget it
+  std::optional<double> ttl_seconds = {};  // since its last use. An inactive item then gives up its
+                                           // KV in memory with the next use of the context, and the
+                                           // store may forget it
   friend bool operator==(const ItemRetention&, const ItemRetention&) = default;
 };
 
 // What is said of it when an item is added. The rest stays as it is: as above of a new one.
 struct ItemRetentionUpdate {
-  std::optional<bool> pinned;
-  std::optional<std::int32_t> priority;
-  std::optional<double> ttl_seconds;
+  std::optional<bool> pinned = {};
+  std::optional<std::int32_t> priority = {};
+  std::optional<double> ttl_seconds = {};
 };
 
 struct ItemOptions {
-  std::string name;  // another handle; must be new
-  std::vector<std::string> tags;
+  std::string name = {};  // another handle; must be new
+  std::vector<std::string> tags = {};
   ItemKind kind = ItemKind::kContext;  // or kSystem
   bool active = true;
-  ItemRetentionUpdate retention;
+  ItemRetentionUpdate retention = {};
 };
 
 struct ContextItem {

@@ -32,7 +32,7 @@ struct LLMOptions {
   std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
                                // GGUF tensors from their own codes; on a GPU always "bfloat16")
                                // | "float32" | "bfloat16" | "float16" (only on a GPU)
-  std::string quantize;        // weights: "" (none) | "q8g32" | "q4g32", done while loading
+  std::string quantize = {};   // weights: "" (none) | "q8g32" | "q4g32", done while loading
   std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16" |
                                    // "float16"; on a GPU as dtype
   std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast
@@ -44,11 +44,11 @@ struct LLMOptions {
   bool prefix_cache = true;              // reuse the KV of shared prefixes
   bool share_reads = true;  // what requests share is read for many at a time (performance.md,
                             // Counters); false: for each, same results (to measure the gain)
-  std::string store;        // a directory (docs/store-format.md) for what opening keeps; chunks and
+  std::string store = {};   // a directory (docs/store-format.md) for what opening keeps; chunks and
                             // contexts name theirs
   bool cache_weights = false;  // keep packed weights in `store`: a second start maps them, without
                                // reading and packing the model (docs/store-format.md). CPU only
-  std::function<void(double share)> progress;  // of loading, 0..1, on the calling thread
+  std::function<void(double share)> progress = {};  // of loading, 0..1, on the calling thread
 
   [[nodiscard]] QUIRE_API Status validate() const;
 };
@@ -68,16 +68,17 @@ using Interrupt = std::function<bool()>;
 
 // How a request is served; what is computed does not depend on it.
 struct RequestOptions {
-  std::string session;  // a name of up to 256 bytes: whose request it is (see LLM::pause_session)
-  std::string salt;     // tenant, up to 1024 bytes: cached prefixes are shared by requests of one
-                        // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
-                        // keeps the one that it was made with: for what follows, that or empty
+  std::string session = {};  // a name of up to 256 bytes: whose request it is (see
+                             // LLM::pause_session)
+  std::string salt = {};  // tenant, up to 1024 bytes: cached prefixes are shared by requests of one
+                          // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
+                          // keeps the one that it was made with: for what follows, that or empty
 };
 
 // What becomes of the cached tokens of a session between its requests.
 struct SessionRetention {
-  std::int32_t priority = 0;          // lower is evicted first
-  std::optional<double> ttl_seconds;  // nobody wants them so long after its last request
+  std::int32_t priority = 0;               // lower is evicted first
+  std::optional<double> ttl_seconds = {};  // nobody wants them so long after its last request
 };
 
 // A number for dashboards: name, value. Names are those of INTERFACE's stats().
@@ -119,7 +120,7 @@ struct LoadSequenceOptions {
   bool wait = true;
   // As RequestOptions::salt: whose the sequence is, which the file does not say. Of a checkpoint it
   // is the tenant.
-  std::string salt;
+  std::string salt = {};
 };
 
 // Move only. All calls may come from any thread; they wait in the calling thread while one engine

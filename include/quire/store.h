@@ -17,7 +17,7 @@ struct StoreOptions {
   bool read_only = false;
   bool create = true;          // a store where there is no folder or an empty one; false: kIo
   std::int64_t max_bytes = 0;  // that gc leaves; 0: no limit
-  std::optional<std::string> tenant;  // only its entries are seen; not given: those of all
+  std::optional<std::string> tenant = {};  // only its entries are seen; not given: those of all
 };
 
 // What somebody has saved.

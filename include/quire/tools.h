@@ -27,8 +27,9 @@ namespace quire {
 
 // JSON object on a model folder or .gguf file without loading weights: family, shape, parameters,
 // dtype, tensors, encodings (of the quantised ones how many tensors are computed in which format,
-// and how near), weight_bytes per quantize choice, kv_bytes_per_token, tokenizer, chat_template,
-// unsupported (list of reasons why it would not load; empty when it would).
+// and how near), weight_bytes per dtype and quantize choice ("auto": of a file with neither given),
+// kv_bytes_per_token, tokenizer, chat_template, unsupported (list of reasons why it would not load;
+// empty when it would).
 [[nodiscard]] QUIRE_API Result<std::string> inspect_json(const std::string& model);
 
 struct BenchOptions {
@@ -36,11 +37,11 @@ struct BenchOptions {
   std::vector<std::int32_t> depth = {0};     // tokens already in the cache; > 0: restore, fork,
                                              // compose too
   std::int32_t generate = 64;                // decode steps
-  std::vector<std::int32_t> batch;           // requests at a time of `batched_decode`: behind
+  std::vector<std::int32_t> batch = {};      // requests at a time of `batched_decode`: behind
   std::int32_t shared_prefix = 0;            // so many tokens that they share or, if 0, behind
                                              // `depth` tokens of their own
   std::int32_t repeat = 1;
-  LLMOptions llm;  // device, dtype, quantize, kv_dtype, threads, ...
+  LLMOptions llm = {};  // device, dtype, quantize, kv_dtype, threads, ...
 
   [[nodiscard]] QUIRE_API Status validate() const;
 };

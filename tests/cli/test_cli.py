@@ -475,6 +475,7 @@ class ToolsTest(CommandLineTest):
         self.assertEqual(result["unsupported"], [])
         self.assertEqual(result["parameters"], 6426880)
         self.assertIn("kv_bytes_per_token", result)
+        self.assertEqual(result["weight_bytes"]["auto"], result["weight_bytes"][result["dtype"]])
         self.assertIn("unsupported: none", quire("inspect", MODEL).stdout)
 
     def test_doctor_tells_processor_and_self_test(self):
@@ -517,6 +518,19 @@ class ToolsTest(CommandLineTest):
             self.assertEqual(record["depth_tokens"], 64)
         for record in records[-2:]:  # they move no KV
             self.assertEqual(record["floor_seconds"], 0)
+
+    def test_bench_of_a_model_with_a_sliding_window_leaves_out_what_the_window_forgets(self):
+        model = pathlib.Path(MODEL).parents[2] / "tests" / "golden" / "model" / "mistral_window"  # of 16 tokens
+        records = self.assert_json(quire("bench", model, "--prompt", "32", "--depth", "64", "--generate", "2", "--format", "json"))
+        self.assertEqual([record["metric"] for record in records], ["prefill", "ttft", "decode", "fork"])
+
+    def test_bench_measures_nothing_that_would_end_at_the_context(self):
+        # Depth 64, a token to start from and 1,984 others are 2,049 positions; the model has 2,048.
+        for arguments in (["--depth", "64", "--generate", "1984"], ["--prompt", "2049"],
+                          ["--shared-prefix", "64", "--batch", "2", "--generate", "1984"]):
+            result = quire("bench", MODEL, *arguments)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertIn("2049 positions, the model's context has 2048", result.stderr)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ class ConsumerTest(unittest.TestCase):
             with self.subTest(header.name):
                 run("c++", "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", "-I", include, "-x", "c++", header)
 
+    def test_options_with_some_fields_named_compile_without_a_warning(self):
+        source = SOURCE / "tests" / "consumer" / "options.cc"
+        run("c++", "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I", self.prefix / "include", source)
+
 
 if __name__ == "__main__":
     CMAKE, BUILD, SOURCE = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1)), pathlib.Path(sys.argv.pop(1))

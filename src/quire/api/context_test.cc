@@ -52,6 +52,20 @@ Ids active_ids(const ContextManager& context) {
   return ids;
 }
 
+TEST(Context, AnItemThatAWindowForgetsIsRefusedWithTheModeThatKeepsNone) {
+  LLM llm =
+      LLM::open(source_path("tests/golden/model/mistral_window"), here({.threads = 1})).value();
+  const Ids ids(60, 20);
+  ContextManager anchored = ContextManager::open(llm).value();
+  const auto refused = anchored.add(ids);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("the window of 16 tokens"));
+  EXPECT_THAT(refused.error().message, HasSubstr("use mode exact"));
+  EXPECT_THAT(anchored.items(), IsEmpty());
+  ContextManager exact = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+  EXPECT_TRUE(exact.add(ids).ok());
+}
+
 TEST(Context, WhatIsSwitchedOffHasNoInfluenceAndComputesNothing) {
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm).value();

@@ -192,6 +192,20 @@ TEST(Sequence, RolledBackBehindItsWindowItGoesOnAsBefore) {
   }
 }
 
+// Lengths around those at which the window, of 16, lets go of a block.
+TEST(Sequence, GeneratingNothingChangesNothingWhateverItsWindowHasFreed) {
+  LLM llm = LLM::open(source_path("tests/golden/model/mistral_window"),
+                      here({.block_tokens = 8, .threads = 1}))
+                .value();
+  for (std::size_t length = 14; length <= 50; ++length) {
+    const Ids ids(length, 20);
+    Sequence sequence = llm.sequence(ids).value();
+    EXPECT_THAT(sequence.generate(greedy(0)).value().token_ids, IsEmpty()) << length;
+    EXPECT_EQ(sequence.tokens(), ids);
+    EXPECT_EQ(sequence.logits().value(), cold_logits(llm, ids)) << length;
+  }
+}
+
 TEST(Sequence, BlocksThatTheWindowHasFreedAreSharedWithNobody) {
   LLM llm = LLM::open(source_path("tests/golden/model/mistral_window"),
                       here({.block_tokens = 8, .threads = 1, .prefix_cache = false}))

@@ -20,6 +20,7 @@
 #include "quire/engine/llm_options.h"
 #include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -66,6 +67,10 @@ const model::Decoder& decoder_of(const Engine& engine) {
   return *engine.bundle().decoder;  // NOLINT(bugprone-unchecked-optional-access): is set up
 }
 
+bool has_window(const model::ModelConfig& config) {
+  return std::ranges::any_of(config.window_tokens, [](std::int32_t window) { return window > 0; });
+}
+
 class Bench {
  public:
   Bench(Engine& engine, const BenchOptions& options,
@@ -83,7 +88,8 @@ class Bench {
   [[nodiscard]] Status decode(std::int32_t depth);
   // Of `batch` requests behind `own` cached tokens each, or behind the shared ones.
   [[nodiscard]] Status batched_decode(std::int32_t batch, std::int32_t own);
-  // restore, fork, compose of `depth` cached tokens; nothing for less than a block.
+  // restore, fork, compose of `depth` cached tokens; nothing for less than a block. A sliding
+  // window forgets what a file or a chunk would hold: of such a model fork alone.
   [[nodiscard]] Status state(std::int32_t depth);
 
   std::vector<BenchRecord> records;
@@ -249,17 +255,23 @@ Status Bench::state(std::int32_t depth) {
   if (prefix.empty()) {
     return {};
   }
-  const auto tokens = static_cast<double>(prefix.size());
-  QUIRE_TRY(const double restore, engine::time_restore(engine_, prefix));
-  const double floor = floors_.kv_seconds(tokens);
-  add_plain({.metric = "restore",
-             .depth_tokens = std::ssize(prefix),
-             .seconds = restore,
-             .bytes_per_second = floors_.kv_bytes(tokens) / restore,
-             .floor_seconds = floor,
-             .of_floor = floor / restore});
+  const bool windowed = has_window(engine_.model_config());
+  if (!windowed) {
+    const auto tokens = static_cast<double>(prefix.size());
+    QUIRE_TRY(const double restore, engine::time_restore(engine_, prefix));
+    const double floor = floors_.kv_seconds(tokens);
+    add_plain({.metric = "restore",
+               .depth_tokens = std::ssize(prefix),
+               .seconds = restore,
+               .bytes_per_second = floors_.kv_bytes(tokens) / restore,
+               .floor_seconds = floor,
+               .of_floor = floor / restore});
+  }
   QUIRE_TRY(const double fork, engine::time_fork(engine_, prefix));
   add_plain({.metric = "fork", .depth_tokens = std::ssize(prefix), .seconds = fork});
+  if (windowed) {
+    return {};
+  }
   const auto take = [this](std::int32_t count) { return prompts_.take(count); };
   QUIRE_TRY(const double compose, engine::time_compose(engine_, depth, take));
   add_plain({.metric = "compose", .depth_tokens = std::ssize(prefix), .seconds = compose});
@@ -275,6 +287,35 @@ Status check_range(const std::vector<std::int32_t>& values, std::int32_t lowest,
     }
   }
   return {};
+}
+
+// All must fit before anything is measured: a run that ends where the context does is a fast one.
+Status check_context(const BenchOptions& options, const model::ModelConfig& config) {
+  const std::int64_t block = options.llm.block_tokens;
+  const std::int64_t decoded = std::int64_t{options.generate} + 1;
+  std::int64_t longest = 0;
+  const auto add = [&](std::int64_t cached, std::int64_t more) {
+    longest = std::max(longest, cached / block * block + more);
+  };
+  for (const std::int64_t depth : options.depth) {
+    add(depth, decoded);
+    for (const std::int32_t prompt : options.prompt) {
+      add(depth, prompt);
+    }
+    if (depth >= block && !has_window(config)) {
+      longest = std::max(longest, depth + engine::kComposedQueryTokens);
+    }
+  }
+  if (!options.batch.empty()) {
+    add(options.shared_prefix, decoded);
+  }
+  if (longest <= config.max_positions) {
+    return {};
+  }
+  return {
+      ErrorCode::kOverflow,
+      base::str_cat("the longest measurement needs ", longest, " positions, the model's context ",
+                    "has ", config.max_positions, "; lower depth, prompt or generate")};
 }
 
 using Say = std::function<void(const std::string&)>;
@@ -325,6 +366,7 @@ Result<std::vector<BenchRecord>> run_bench(
   };
   say(base::str_cat("loading ", model));
   QUIRE_TRY(const auto engine, Engine::start(model, engine::to_engine_options(options.llm)));
+  QUIRE_TRY_STATUS(check_context(options, engine->model_config()));
   say("measuring the machine's ceilings");
   std::optional<kernels::DeviceCeilings> ceilings;
   if (engine->accelerator() != nullptr) {

@@ -23,7 +23,6 @@ namespace {
 
 constexpr int kRounds = 9;
 constexpr std::int32_t kChunks = 8;
-constexpr std::int32_t kQueryTokens = 32;
 
 template <class T>
 Status outcome(const Result<T>& result) {
@@ -85,7 +84,7 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
   for (std::int32_t i = 0; i < kChunks; ++i) {
     contents.push_back({.content = take(std::max(tokens / kChunks, 1))});
   }
-  contents.push_back({.content = take(kQueryTokens), .type = ChunkType::kQuery});
+  contents.push_back({.content = take(kComposedQueryTokens), .type = ChunkType::kQuery});
   QUIRE_TRY(const auto registered, engine.chunks().register_chunks(contents, {}));
   CompositionSpec spec{.without_system = true};
   for (const ChunkService::Registered& chunk : registered) {

@@ -14,6 +14,8 @@ namespace quire::engine {
 
 using TakeIds = std::function<std::vector<TokenId>(std::int32_t count)>;  // new ones each time
 
+inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's query
+
 // A second state over the KV of a sequence, and dropping it.
 [[nodiscard]] Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids);
 // Reading and verifying a saved sequence whose file is in the page cache. The file is in the

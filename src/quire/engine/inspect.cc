@@ -34,8 +34,15 @@ json::object shape_of(const model::ModelConfig& config) {
           {"tied_embeddings", config.tied_embeddings}};
 }
 
+// What is computed in where nothing is asked for, on the CPU.
+WeightFormat computed_format(const model::ModelConfig& config) {
+  const bool is_f32 = config.checkpoint_dtype == tensor::DType::kFloat32;
+  return is_f32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+}
+
 json::object weight_bytes_of(const model::ModelConfig& config) {
   json::object bytes;
+  bytes["auto"] = model::packed_weight_bytes(config, computed_format(config));
   for (const auto format :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
     bytes[kernels::format_name(format)] = model::packed_weight_bytes(config, format);
@@ -120,6 +127,10 @@ void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::M
     unsupported.emplace_back("tensor " + tensor.name + " of type " + tensor.type);
   }
   if (config.ok() && checkpoint.unsupported().empty()) {
+    const auto bytes = model::own_weight_bytes(*config, checkpoint, computed_format(*config));
+    if (bytes.ok()) {
+      report["weight_bytes"].as_object()["auto"] = *bytes;  // codes stay codes
+    }
     const Status fits = model::TensorMap(*config, checkpoint).check_all();
     if (!fits.ok()) {
       unsupported.emplace_back(fits.error().message);

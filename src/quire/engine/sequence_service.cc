@@ -528,7 +528,9 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
     prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
     const auto keep_fork = [this, state, known, before](SeqId computed) {
       const auto sampled = std::ssize(ledger().tokens(computed)) - known;
-      return keep({.sequence = ledger().fork(computed),
+      // Where no token was added the run has computed the last one, whose window may be gone by
+      // now.
+      return keep({.sequence = ledger().fork(sampled == 0 ? state->sequence : computed),
                    .sampled = before + static_cast<std::int32_t>(sampled),
                    .grade = state->grade,
                    .salt = state->salt});

@@ -172,8 +172,13 @@ Result<HeldRef> TierService::hold(const StateRef& state, const Interrupt& interr
   QUIRE_TRY(const StateRef followed,
             engine_.sequences().append(state, std::array<TokenId, 1>{}, interrupted));
   return engine_.ask<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, ledger().seal(followed->sequence));
-    return keep(id);
+    auto id = ledger().seal(followed->sequence);
+    if (!id.ok()) {  // a window has passed over the first tokens
+      Error error = std::move(id).error();
+      error.message += "; use mode exact, which keeps no KV of items";
+      return error;
+    }
+    return keep(*id);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -121,6 +123,40 @@ OwnFormat own_format(std::span<const TensorPart> parts) {
   return own;
 }
 
+// Whether a format of groups holds these: its scales are fp16, and what is not a number would be
+// lost beside the largest value of its group. Other formats hold everything.
+bool fits(WeightFormat format, std::span<const float> values) {
+  constexpr float kLargestScale = 65504.0f;
+  const bool is_q8 = format == WeightFormat::kQ8g32;
+  if (!is_q8 && format != WeightFormat::kQ4g32) {
+    return true;
+  }
+  std::uint32_t highest = 0;  // as bits: below infinity and NaN
+  for (const float value : values) {
+    highest = std::max(highest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
+  }
+  return highest <= std::bit_cast<std::uint32_t>((is_q8 ? 127.0f : 8.0f) * kLargestScale);
+}
+
+// Names the first value of the parts that does not fit.
+Error misfit(std::span<const TensorPart> parts, WeightFormat format) {
+  for (const TensorPart& part : parts) {
+    std::vector<float> row(static_cast<std::size_t>(part.tensor->columns()));
+    for (std::int64_t i = 0; i < part.tensor->rows(); ++i) {
+      weights::read_rows(*part.tensor, i, 1, row);
+      const auto found =
+          std::ranges::find_if(row, [=](const float& x) { return !fits(format, {&x, 1}); });
+      if (found != row.end()) {
+        return {.code = ErrorCode::kCorrupt,
+                .message = base::str_cat("tensor ", base::quoted(part.tensor->name), " holds ",
+                                         *found, " in row ", i, ", which ",
+                                         kernels::format_name(format), " cannot express")};
+      }
+    }
+  }
+  return {.code = ErrorCode::kInternal, .message = "a weight that did not fit fits now"};
+}
+
 // What becomes of one tensor of a matrix in that format.
 std::string described(const OwnFormat& own, weights::Encoding encoding) {
   if (!own.quantised) {
@@ -160,6 +196,27 @@ class Describer {
   std::map<std::string, std::string>& computed_;
 };
 
+// Visitor that adds up the bytes of what Packer makes of it.
+struct Sizer {
+  const ModelConfig& config;
+  const TensorMap& map;
+  WeightFormat format;  // of what is not quantised
+  std::int64_t total = 0;
+
+  Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
+                std::int64_t depth) {
+    QUIRE_TRY(const auto parts, map.find(id, columns, depth));
+    const OwnFormat own = own_format(parts);
+    const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.part, format);
+    total += kernels::packed_bytes(packed, columns, depth).value_or(0);
+    return {};
+  }
+  Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
+    total += size * static_cast<std::int64_t>(sizeof(float));
+    return {};
+  }
+};
+
 // Visitor that fills weights from the tensors of a checkpoint.
 class Packer {
  public:
@@ -177,23 +234,30 @@ class Packer {
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
+    const OwnFormat own = options_.keep_codes ? own_format(parts) : OwnFormat{};
+    const WeightFormat format =
+        own.quantised ? own.format : weight_format(config_, id.part, options_.format);
+    std::atomic<bool> all_fit = true;
     const auto rows = [&](std::int64_t first, std::int64_t count, std::span<float> out) {
       read_parts(parts, first, count, out);
+      if (!fits(format, out)) {
+        all_fit = false;
+      }
     };
-    const OwnFormat own = options_.keep_codes ? own_format(parts) : OwnFormat{};
     if (own.has_codes) {
       weights = PackedWeights::pack_codes(
-          context_, own.format, columns, depth,
+          context_, format, columns, depth,
           [&](std::int64_t first, std::int64_t count, const tensor::CodeRows& out) {
             read_part_codes(parts, first, count, out);
           },
           &storage_);
     } else {
-      const WeightFormat asked = weight_format(config_, id.part, options_.format);
-      weights = PackedWeights::pack(context_, own.quantised ? own.format : asked, columns, depth,
-                                    rows, &storage_);
+      weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
     }
     QUIRE_TRY_STATUS(check_memory(weights));
+    if (!all_fit) {
+      return misfit(parts, format);
+    }
     finish(parts);
     return tally_.matrix(id, weights);
   }
@@ -387,6 +451,16 @@ Result<std::map<std::string, std::string>> computed_as(const ModelConfig& config
   Describer describer(map, computed);
   QUIRE_TRY_STATUS(visit_weights(config, none, describer));
   return computed;
+}
+
+Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
+                                      const weights::Checkpoint& checkpoint, WeightFormat format) {
+  DecoderWeights none;
+  none.layers.resize(static_cast<std::size_t>(config.layers));
+  const TensorMap map(config, checkpoint);
+  Sizer sizer{config, map, format};
+  QUIRE_TRY_STATUS(visit_weights(config, none, sizer));
+  return sizer.total;
 }
 
 Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,

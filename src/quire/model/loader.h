@@ -37,6 +37,12 @@ namespace quire::model {
 [[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
     const ModelConfig& config, const weights::Checkpoint& checkpoint);
 
+// Bytes that all weights take packed with LoadOptions::keep_codes; `format` is of what is not
+// quantised. Errors of TensorMap::find.
+[[nodiscard]] Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
+                                                    const weights::Checkpoint& checkpoint,
+                                                    kernels::WeightFormat format);
+
 // Weights that view what is packed elsewhere and outlives them, but for vectors, which are small
 // and copied. kCorrupt when `parts` are not what the config wants, in its order.
 [[nodiscard]] Result<DecoderWeights> view_weights(const ModelConfig& config,

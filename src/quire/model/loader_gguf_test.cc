@@ -223,6 +223,19 @@ TEST_F(LoaderGgufTest, WhatIsDoneWithEachTensorIsSaid) {
                            Pair("blk.0.ffn_down.weight", "q8g32, unchanged")));
 }
 
+TEST_F(LoaderGgufTest, BytesThatAreForetoldAreThoseThatLoadingTakes) {
+  auto beside_floats = llama();
+  beside_floats["blk.0.attn_v.weight"].type = kF16;
+  for (const auto& tensors : {llama(), beside_floats}) {
+    const auto checkpoint = write(tensors);
+    for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+      const LoadOptions options{.format = format, .keep_codes = true};
+      ASSERT_TRUE(load_weights(context_, config(), checkpoint, options, report_).ok());
+      EXPECT_EQ(own_weight_bytes(config(), checkpoint, format).value(), report_.packed_bytes);
+    }
+  }
+}
+
 TEST_F(LoaderGgufTest, ATensorBesideFloatsIsSaidToBeExpanded) {
   auto tensors = llama();
   tensors["blk.0.attn_v.weight"].type = kF16;

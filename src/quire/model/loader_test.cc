@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -202,6 +203,27 @@ TEST_F(LoaderTest, QuantisingSparesTheEmbedding) {
   EXPECT_EQ(weight_format(config, Part::kHead, q4), kernels::WeightFormat::kQ8g32);
   EXPECT_EQ(weight_format(config, Part::kHead, kernels::WeightFormat::kF32),
             kernels::WeightFormat::kF32);
+}
+
+// Scales are fp16: a group of q8g32 holds values up to 127 x 65504, one of q4g32 up to 8 x 65504.
+TEST_F(LoaderTest, AValueThatAFormatCannotHoldIsNamedInsteadOfLost) {
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  Tensors tensors = llama_tensors();
+  const auto refusal_of = [&](float value, kernels::WeightFormat format) {
+    tensors[name].first = value;
+    options_.format = format;
+    return refusal(llama_config(), tensors, ErrorCode::kCorrupt);
+  };
+  using enum kernels::WeightFormat;
+  const std::string where = "tensor \"" + name + "\" holds ";
+  EXPECT_EQ(refusal_of(NAN, kQ8g32), where + "nan in row 0, which q8g32 cannot express");
+  EXPECT_EQ(refusal_of(NAN, kQ4g32), where + "nan in row 0, which q4g32 cannot express");
+  EXPECT_THAT(refusal_of(-INFINITY, kQ4g32), HasSubstr("holds -inf in row 0"));
+  EXPECT_EQ(refusal_of(524020.0f, kQ4g32), "accepted");  // and 11 more, the last one 524,031
+  EXPECT_THAT(refusal_of(524024.0f, kQ4g32), HasSubstr("holds 524033 in row 3"));
+  EXPECT_EQ(refusal_of(524024.0f, kQ8g32), "accepted");
+  EXPECT_THAT(refusal_of(9e6f, kQ8g32), HasSubstr("holds 9e+06 in row 0"));
+  EXPECT_EQ(refusal_of(NAN, kF32), "accepted");  // computing says that there is none
 }
 
 TEST_F(LoaderTest, AConfigOutOfBoundsIsRefusedBeforeAnythingIsAllocated) {
