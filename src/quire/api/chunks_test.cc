@@ -775,5 +775,16 @@ TEST(Chunks, MoreThanMaxChunksNeverFitAndThoseThatArePinnedAreInTheWay) {
   EXPECT_TRUE(llm.register_chunks(std::span(four).first(2)).ok());
 }
 
+TEST(Chunks, APromptThatFindsNoRoomBesideThemLearnsHowMuchItNeeds) {
+  ChunkedLLM llm = open_demo({.chunk_memory_ratio = 1},
+                             {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  ASSERT_TRUE(llm.register_chunk({.content = some_ids(160, 1)}).ok());
+  const auto refused = llm.llm().generate(some_ids(48, 2), greedy(1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(refused.error().needed_bytes, 6 * stats_of(llm)["block_bytes"]);
+  EXPECT_LT(refused.error().free_bytes, refused.error().needed_bytes);
+}
+
 }  // namespace
 }  // namespace quire

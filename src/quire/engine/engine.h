@@ -220,6 +220,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void step();
   [[nodiscard]] bool may_get_blocks();
   [[nodiscard]] bool plan_step();
+  [[nodiscard]] Error no_room_for(const ActiveRequest& stuck) const;
   [[nodiscard]] Status compute(base::Stopwatch& watch);
   [[nodiscard]] Status begin(base::Stopwatch& watch);
   [[nodiscard]] Status launch(RunningStep& step, base::Stopwatch& watch);

@@ -112,6 +112,20 @@ void Engine::step() {
   watch.lap(counters_.deliver_seconds);
 }
 
+// For a request that nothing can run beside. It needs more than there is, and a prompt its blocks.
+Error Engine::no_room_for(const ActiveRequest& stuck) const {
+  const std::int64_t free_blocks = ledger_->blocks_available();
+  const std::int64_t needed =
+      std::max(ledger_->min_blocks(std::ssize(stuck.request().prompt)), free_blocks + 1);
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message =
+              base::str_cat("the request does not fit now: it needs ", needed, " blocks or more, ",
+                            free_blocks, " of ", ledger_->counts().blocks_total,
+                            " can be had; unpin or delete something, or raise kv_budget"),
+          .needed_bytes = needed * counters_.block_bytes,
+          .free_bytes = free_blocks * counters_.block_bytes};
+}
+
 // Fills now_. False when there is nothing to compute.
 bool Engine::plan_step() {
   plan_ = scheduler_->plan(std::move(plan_));
@@ -119,14 +133,7 @@ bool Engine::plan_step() {
     return false;  // plans again
   }
   if (plan_.stuck) {
-    const std::int64_t free_blocks = ledger_->blocks_available();
-    fail_request(*plan_.stuck,
-                 {.code = ErrorCode::kOutOfBlocks,
-                  .message = base::str_cat("the request does not fit now: ", free_blocks, " of ",
-                                           ledger_->counts().blocks_total,
-                                           " blocks can be had; unpin or delete something, or "
-                                           "raise kv_budget"),
-                  .free_bytes = free_blocks * counters_.block_bytes});
+    fail_request(*plan_.stuck, no_room_for(active_.at(plan_.stuck->value)));
     return false;
   }
   const auto runs = scheduler_->commit(plan_);
