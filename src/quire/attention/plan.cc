@@ -20,7 +20,7 @@ namespace {
 constexpr int kTilesPerThread = 8;  // tiles of several strips, where there are more strips than so
 constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart,
 constexpr int kSplitTokens = 64;    // if they hold so many tokens on average,
-constexpr int kWalkTokens = 1024;   // or more than so many in all
+constexpr int kWalkTokens = 2048;   // or more than so many in all
 
 std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 

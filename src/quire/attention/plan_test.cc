@@ -225,10 +225,10 @@ TEST(Plan, ShortEntriesAreWalkedInTurnEvenByFewTiles) {
 TEST(Plan, ManyShortEntriesAreSharedAmongTheThreads) {
   const auto blocks = ids(8);
   const EntryRow row{0, 300, 256};
-  const std::vector<Entry> entries(100, Entry{blocks, 16, {&row, 1}});
+  const std::vector<Entry> entries(150, Entry{blocks, 16, {&row, 1}});
   const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
   ASSERT_EQ(plan.waves.size(), 1u);
-  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 400, true}));
+  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 600, true}));
 }
 
 // Whatever the order in which the requests are listed.
