@@ -354,6 +354,26 @@ void declare_all(CLI::App& app, Format format, ScriptAction& action) {
   declare_run(app, format, action);
 }
 
+// CLI11 takes all that follows a quote which nothing closes for one word: 0, or that quote.
+char open_quote(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r\n\v\f";
+  for (std::size_t at = 0; (at = line.find_first_not_of(kSpace, at)) != line.npos;) {
+    const char quote = line[at];
+    if (quote != '"' && quote != '\'' && quote != '`') {
+      at = std::min(line.find_first_of(kSpace, at), line.size());
+      continue;
+    }
+    do {
+      at = line.find(quote, at + 1);
+      if (at == line.npos) {
+        return quote;
+      }
+    } while (line[at - 1] == '\\');
+    ++at;
+  }
+  return 0;
+}
+
 // `said` is a line, or its words; `first` names it in messages.
 template <class Said>
 Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
@@ -390,6 +410,9 @@ std::string script_help(const std::string& name) {
 }
 
 Result<ScriptAction> parse_command(std::string line, Format format) {
+  if (const char quote = open_quote(line); quote != 0) {
+    return {ErrorCode::kInvalidArgument, std::string("the quote ") + quote + " is not closed"};
+  }
   const std::string first = line;
   return parse(std::move(line), first, format);
 }

@@ -194,6 +194,14 @@ class ScriptTest(unittest.TestCase):
                 self.assert_refused(f"compose keeper ada trade {option}{mode}", 2, "belongs to --mode blend")
         self.assert_refused("run --chunk keeper --chunk ada --chunk trade --recompute 0.3", 2, "belongs to --mode blend")
 
+    def test_a_quote_that_nothing_closes_takes_no_words_after_it(self):
+        for quote in "\"'`":
+            self.assert_refused(f"run --chunk ada {quote}Where does Ada live? --mode exact", 2, f"the quote {quote} is not closed")
+            self.assert_refused(f"run {quote}no \\{quote}", 2, f"the quote {quote} is not closed")
+        done = script("chunk add --type query --name it's \"Where does Ada's cousin \\\"live\\\"?\"\nchunk show it's\n", "--format", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Ada's cousin", done.stdout)
+
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
         self.assert_refused("compose keeper ada", 1, "name a query chunk, or give run its text")

@@ -18,9 +18,8 @@ namespace quire::attention {
 namespace {
 
 constexpr int kTilesPerThread = 8;  // tiles of several strips, where there are more strips than so
-constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces are computed apart,
-constexpr int kSplitTokens = 64;    // if they hold so many tokens on average,
-constexpr int kWalkTokens = 2048;   // or more than so many in all
+constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces may be computed apart
+constexpr int kSlotTokens = 64;     // that a thread reads while it fills a slot and merges it
 
 std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 
@@ -268,13 +267,16 @@ class Planner {
     }
   }
 
-  [[nodiscard]] bool has_few_tiles(Level level) const {
+  [[nodiscard]] std::int64_t tiles_of(Level level) const {
     std::int64_t groups = 0;
     for (const Place& place : level) {
       groups += std::ssize(groups_of(place.entry));
     }
-    const std::int64_t tiles = groups * shape_.kv_heads * divide_up(group_, tile_heads_);
-    return threads_ > 1 && tiles < std::int64_t{kItemsPerThread} * threads_;
+    return groups * shape_.kv_heads * divide_up(group_, tile_heads_);
+  }
+
+  [[nodiscard]] bool has_few_tiles(Level level) const {
+    return threads_ > 1 && tiles_of(level) < std::int64_t{kItemsPerThread} * threads_;
   }
 
   [[nodiscard]] std::span<const EntryRow> rows_of(std::int32_t entry) const {
@@ -408,9 +410,9 @@ class Planner {
     });
   }
 
-  // A piece that runs apart costs a slot and a merge: too much for a few tokens, as long as there
-  // are not many such pieces for the threads to share.
-  [[nodiscard]] bool has_short_pieces(std::span<const Level> levels) const {
+  // Of levels that continue each other: what the busiest thread has to do with a chain for each
+  // tile is less than its share of all pieces with what each costs apart, a slot and a merge.
+  [[nodiscard]] bool chains_are_faster(std::span<const Level> levels) const {
     std::int64_t tokens = 0;
     std::int64_t pieces = 0;
     for (const Level level : levels) {
@@ -420,7 +422,9 @@ class Planner {
         pieces += divide_up(of_entry, kPieceTokens);
       }
     }
-    return tokens < kSplitTokens * pieces && tokens <= kWalkTokens;
+    const std::int64_t tiles = tiles_of(levels.front());
+    const std::int64_t chains_of_busiest = (tiles + threads_ - 1) / threads_;
+    return chains_of_busiest * threads_ * tokens <= tiles * (tokens + kSlotTokens * pieces);
   }
 
   // Levels with few tiles each: all their pieces run side by side, unless there is nothing to cut
@@ -429,7 +433,7 @@ class Planner {
     const bool one_chain = std::ranges::adjacent_find(levels, [&](Level a, Level b) {
                              return !continues(a, b);
                            }) == levels.end();
-    if (one_chain && (has_short_pieces(levels) ||
+    if (one_chain && (chains_are_faster(levels) ||
                       (levels.size() == 1 && has_one_piece_per_tile(levels.front())))) {
       add_chains(levels);
       return;

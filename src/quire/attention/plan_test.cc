@@ -172,7 +172,7 @@ TEST(Plan, FewTilesAreCutIntoPiecesOfTheirOwn) {
   const auto blocks = ids(32);
   const EntryRow row{0, 1023, 1000};
   const Entry entry{blocks, 1000, {&row, 1}};
-  const Plan plan = make_plan(kGqa, {&entry, 1}, 32, 0, 2);
+  const Plan plan = make_plan(kGqa, {&entry, 1}, 32, 0, 3);
   ASSERT_EQ(plan.items.size(), 16u);  // 4 KV heads x 4 pieces
   ASSERT_EQ(plan.waves.size(), 1u);
   EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 16, true}));
@@ -183,7 +183,9 @@ TEST(Plan, FewTilesAreCutIntoPiecesOfTheirOwn) {
     EXPECT_EQ(item.first_piece, i % 4);
     EXPECT_EQ(item.last_piece, i % 4 + 1);
   }
-  EXPECT_FALSE(make_plan(kGqa, {&entry, 1}, 32, 0, 1).waves[0].split);
+  for (const int threads : {1, 2, 4}) {  // that chains keep equally busy
+    EXPECT_FALSE(make_plan(kGqa, {&entry, 1}, 32, 0, threads).waves[0].split) << threads;
+  }
 }
 
 TEST(Plan, OnePiecePerTileIsNotCut) {
@@ -200,7 +202,7 @@ TEST(Plan, ConsecutiveSmallLevelsShareOneWave) {
   const auto blocks = ids(8);
   const EntryRow row{0, 300, 256};
   const std::vector<Entry> entries(20, Entry{blocks, 100, {&row, 1}});
-  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 8);
   ASSERT_EQ(plan.waves.size(), 1u);
   EXPECT_TRUE(plan.waves[0].split);
   ASSERT_EQ(plan.items.size(), 80u);
@@ -214,21 +216,20 @@ TEST(Plan, ShortEntriesAreWalkedInTurnEvenByFewTiles) {
   const auto blocks = ids(8);
   const EntryRow row{0, 300, 256};
   const std::vector<Entry> entries(20, Entry{blocks, 16, {&row, 1}});
-  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
+  const Plan plan = make_plan(kGqa, entries, 32, 0, 3);
   ASSERT_EQ(plan.waves.size(), 1u);
   EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 4, false}));
   EXPECT_EQ(plan.chains[3], (Plan::Chain{60, 20}));
   EXPECT_EQ(plan.num_slots, 0);
 }
 
-// Many short chunks are work enough for all threads.
-TEST(Plan, ManyShortEntriesAreSharedAmongTheThreads) {
+// One chain leaves all threads but one idle.
+TEST(Plan, ShortEntriesAreSharedAmongThreadsThatWouldWait) {
   const auto blocks = ids(8);
   const EntryRow row{0, 300, 256};
   const std::vector<Entry> entries(150, Entry{blocks, 16, {&row, 1}});
-  const Plan plan = make_plan(kGqa, entries, 32, 0, 2);
-  ASSERT_EQ(plan.waves.size(), 1u);
-  EXPECT_EQ(plan.waves[0], (Plan::Wave{0, 600, true}));
+  EXPECT_EQ(make_plan(kOneHead, entries, 32, 0, 4).waves[0], (Plan::Wave{0, 1, false}));
+  EXPECT_EQ(make_plan(kOneHead, entries, 32, 0, 8).waves[0], (Plan::Wave{0, 150, true}));
 }
 
 // Whatever the order in which the requests are listed.

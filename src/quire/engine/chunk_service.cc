@@ -271,7 +271,8 @@ Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk
 }
 
 std::optional<TokenId> ChunkService::bos_token() const {
-  return engine_.text() == nullptr ? std::nullopt : engine_.text()->tokenizer.bos_token_id();
+  return engine_.text() == nullptr ? engine_.model_config().bos_token_id
+                                   : engine_.text()->tokenizer.bos_token_id();
 }
 
 // A sequence of `tokens` behind what the variant stands behind.

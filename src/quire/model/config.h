@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,8 @@ struct ModelConfig {
   bool qk_norm = false;                     // per head, before rotation
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
-  std::vector<TokenId> eos_token_ids;  // from config and generation_config
+  std::vector<TokenId> eos_token_ids;    // from config and generation_config
+  std::optional<TokenId> bos_token_id;   // where the config has one of the vocabulary
   std::vector<std::string> remarks;    // what parsing decided and a user should know
 
   // kUnsupported or kInvalidArgument naming the first field out of bounds. What passes can neither

@@ -214,6 +214,16 @@ Status read_rope_and_finish(const object& json, const Family& family, ModelConfi
   return finish_config(spec, config);
 }
 
+// Only what composes behind a BOS token without a tokenizer uses it: what is no id is none.
+std::optional<TokenId> bos_id(const object& json, std::int32_t vocab_size) {
+  const value* given = base::find(json, "bos_token_id");
+  if (given == nullptr || !given->is_int64() || given->get_int64() < 0 ||
+      given->get_int64() >= vocab_size) {
+    return std::nullopt;
+  }
+  return static_cast<TokenId>(given->get_int64());
+}
+
 Status add_eos_ids(const object& json, std::vector<TokenId>& ids) {
   const value* given = base::find(json, "eos_token_id");
   if (given == nullptr) {
@@ -248,6 +258,7 @@ Result<ModelConfig> config_from_hf(std::string_view config_json,
   QUIRE_TRY_STATUS(read_switches(json, family->defaults, config));
   config.window_tokens.assign(static_cast<std::size_t>(config.layers), 0);
   QUIRE_TRY_STATUS(family->configure(json, config));
+  config.bos_token_id = bos_id(json, config.vocab_size);
   QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
   if (!generation_config_json.empty()) {
     QUIRE_TRY(const object generation,

@@ -113,6 +113,15 @@ TEST(ConfigFromHf, EndOfSequenceIdsComeFromBothFiles) {
   EXPECT_THAT(parse("llama", R"("eos_token_id": [199, 200])").eos_token_ids, ElementsAre(199));
 }
 
+TEST(ConfigFromHf, TheBeginningOfTextIsAnIdOfTheVocabularyOrNone) {
+  EXPECT_EQ(parse("llama", R"("bos_token_id": 0)").bos_token_id, 0);
+  EXPECT_EQ(parse("llama", R"("bos_token_id": 199)").bos_token_id, 199);
+  for (const char* none : {"200", "-1", "null", "[1]", "\"1\"", "1.5"}) {
+    const std::string field = std::string("\"bos_token_id\": ") + none;
+    EXPECT_EQ(parse("llama", field).bos_token_id, std::nullopt) << none;
+  }
+}
+
 TEST(ConfigFromHf, TellsTheDtypeUnderBothNames) {
   EXPECT_EQ(parse("llama", R"("torch_dtype": "bfloat16")").checkpoint_dtype,
             tensor::DType::kBFloat16);

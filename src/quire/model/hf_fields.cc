@@ -16,7 +16,8 @@ using base::json::object;
 using base::json::value;
 
 // Read for every family, by config_hf.cc.
-constexpr std::array<std::string_view, 20> kCommonFields = {"architectures",
+constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
+                                                            "bos_token_id",
                                                             "dtype",
                                                             "eos_token_id",
                                                             "head_dim",
@@ -39,7 +40,7 @@ constexpr std::array<std::string_view, 20> kCommonFields = {"architectures",
 
 // What transformers and the tools around it write into configs without any effect on the logits:
 // bookkeeping, training, other ids, defaults of sampling, shapes of outputs.
-constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementation",
+constexpr std::array<std::string_view, 60> kHarmlessFields = {"_attn_implementation",
                                                               "_attn_implementation_autoset",
                                                               "_commit_hash",
                                                               "_name_or_path",
@@ -48,7 +49,6 @@ constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementat
                                                               "auto_map",
                                                               "bad_words_ids",
                                                               "begin_suppress_tokens",
-                                                              "bos_token_id",
                                                               "decoder_start_token_id",
                                                               "diversity_penalty",
                                                               "do_sample",

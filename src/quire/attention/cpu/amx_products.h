@@ -16,7 +16,7 @@ struct AmxProducts {
   using Buffers = PieceBuffers<Format>;
   static constexpr int kTileColumns = 16;
   static constexpr bool kWholeUnits = true;
-  static constexpr bool kInterleaves = true;
+  static constexpr int kInterleavedRows = 1;
 
   // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
   // right operands.
@@ -57,14 +57,9 @@ struct AmxProducts {
     t.rows > 16 ? interleave<true>(t, view, b) : interleave<false>(t, view, b);
   }
 
-  // Of each row and lane the largest score, later the sum of probabilities.
-  struct RowLanes {
-    alignas(64) float lanes[kStripRows][V::kLanes];
-  };
-
   template <bool kTwo>
   static void interleave(const AttentionTask& t, const PieceView& view, Buffers& b) {
-    RowLanes rows;
+    RowLanes<V> rows;
     for (int r = 0; r < t.rows; ++r) {
       V::store(rows.lanes[r], V::set(kLowest));
     }
@@ -84,7 +79,7 @@ struct AmxProducts {
     clear<kTwo>();
     for (int i = 0; i <= view.units; ++i) {
       if (i < view.units) {
-        add_probabilities(t, i, b, rows);
+        add_probabilities<V, Format>(t, b, i, rows);
         kernels::finish_stores();
       }
       if (i > 0) {
@@ -100,7 +95,7 @@ struct AmxProducts {
     }
   }
 
-  static void add_maxima(const AttentionTask& t, int i, const Buffers& b, RowLanes& rows) {
+  static void add_maxima(const AttentionTask& t, int i, const Buffers& b, RowLanes<V>& rows) {
     for (int r = 0; r < t.rows; ++r) {
       V::F peak = V::load(rows.lanes[r]);
       const float* scores = &b.scores[r][i * kUnitTokens];
@@ -108,31 +103,6 @@ struct AmxProducts {
         peak = V::max(peak, V::load(scores + lane));
       }
       V::store(rows.lanes[r], peak);
-    }
-  }
-
-  static void add_probabilities(const AttentionTask& t, int i, Buffers& b, RowLanes& rows) {
-    int row = 0;
-    for (; row + 4 <= t.rows; row += 4) {
-      add_probabilities<4>(i, row, t.scale, b, rows);
-    }
-    for (; row < t.rows; ++row) {
-      add_probabilities<1>(i, row, t.scale, b, rows);
-    }
-  }
-
-  template <int R>
-  static void add_probabilities(int i, int row, float scale, Buffers& b, RowLanes& rows) {
-    RowSums<V, R> sums;
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      sums.minus_max[r] = V::set(-b.max[row + r]);
-      sums.sums[r] = V::load(rows.lanes[row + r]);
-    }
-    exponentials<V, Format, R>(b, row, i * kUnitTokens, scale, sums);
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      V::store(rows.lanes[row + r], sums.sums[r]);
     }
   }
 

@@ -39,8 +39,8 @@ void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, Piec
 template <class V, class P>
 void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {
-  if constexpr (P::kInterleaves) {
-    if (sees_all(rows, view)) {
+  if constexpr (P::kInterleavedRows <= kStripRows) {
+    if (t.rows >= P::kInterleavedRows && sees_all(rows, view)) {
       P::interleaved(t, view, b);
       return;
     }

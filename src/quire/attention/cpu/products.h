@@ -15,13 +15,15 @@ struct VectorProducts {
   static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
   static constexpr int kRows = V::kDenseRows;
   static constexpr bool kWholeUnits = false;  // of V are multiplied
-  static constexpr bool kInterleaves = false;
-  static constexpr int kLineWords = 16;  // of a cache line
+  static constexpr int kLineWords = 16;       // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
   // Values of few rows where registers are many: x 4, so that there are chains enough to hide the
   // latency of an addition, and a row of V is read in a whole stretch of four lines.
   static constexpr bool kManyRegisters = V::kLanes == 16;
   static constexpr int kMostFewRows = 8;
+  // From so many rows on softmax and values take turns.
+  static constexpr int kInterleavedRows =
+      kManyRegisters && E::kStoresTwo ? kMostFewRows + 1 : kStripRows + 1;
   static constexpr int kFewRows = 4;  // of a tile
   static constexpr int kFewRegisters = 4;
   static constexpr int kFewColumns = kFewRegisters * V::kLanes;
@@ -155,8 +157,15 @@ struct VectorProducts {
     return {unit + std::ptrdiff_t{words} * part / parts, (words + in_all - 1) / in_all};
   }
 
-  // b.scores[row][32 * i + token] for all units of the view.
-  static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
+  struct Nothing {
+    void operator()(auto...) const {}
+  };
+
+  // b.scores[row][32 * i + token] for all units of the view. Calls fn(first row, sums) for each
+  // tile.
+  template <class Fn = Nothing>
+  static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
+                     Fn fn = {}) {
     for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
       const int i = column / kUnitTokens, in_unit = column % kUnitTokens;
       const Stream k = {view.k[i] + in_unit, view.k_stride};
@@ -166,15 +175,15 @@ struct VectorProducts {
           ahead = part_of_unit(t, view.v[i], in_unit / kColumns * tile.count + tile.index,
                                kUnitTokens / kColumns * tile.count, t.padded_dim / E::kPack);
         }
-        score_tile<from.kValue, rows.kValue>(t, tile.first_row, k, ahead, b.kept,
-                                             &b.scores[tile.first_row][column]);
+        fn(tile.first_row, score_tile<from.kValue, rows.kValue>(t, tile.first_row, k, ahead, b.kept,
+                                                                &b.scores[tile.first_row][column]));
       });
     }
   }
 
   template <Columns kFrom, int R>
-  static void score_tile(const AttentionTask& t, int row, Stream k, Stream ahead, float* kept,
-                         float* out) {
+  static Sums<R, kRegisters> score_tile(const AttentionTask& t, int row, Stream k, Stream ahead,
+                                        float* kept, float* out) {
     constexpr int N = kRegisters;
     Sums<R, N> sums;
     clear(sums);
@@ -192,6 +201,7 @@ struct VectorProducts {
       }
     }
     store(sums, out, kPieceTokens);
+    return sums;
   }
 
   // out[row][dim] = sum over the view's tokens of probs * v. Words of tokens that no row sees are
@@ -204,11 +214,55 @@ struct VectorProducts {
         return;
       }
     }
-    // Columns outside: a stretch of V comes from memory once, for later tiles from the first cache.
-    for (int dim = 0; dim < t.padded_dim; dim += kColumns) {
+    values_from(t, view, b, 0, out);
+  }
+
+  // Columns outside: a stretch of V comes from memory once, for later tiles from the first cache.
+  static void values_from(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
+                          int first_dim, float* out) {
+    for (int dim = first_dim; dim < t.padded_dim; dim += kColumns) {
       for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
-        value_tile<from.kValue, rows.kValue, kRegisters>(t, view, b, tile, dim, out);
+        value_tile<from.kValue, rows.kValue, kRegisters>(t, view, b, {tile, dim, out});
       });
+    }
+  }
+
+  // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
+  // by one. While the first columns of a unit's values are multiplied, the probabilities of the
+  // next unit are taken: half of their work is on pipes that dots leave idle.
+  static void interleaved(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
+    RowLanes<V> lanes;
+    for (int r = 0; r < t.rows; ++r) {
+      V::store(lanes.lanes[r], V::set(kLowest));
+    }
+    scores(t, view, b, [&]<int R, int N>(int row, const Sums<R, N>& sums) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        typename V::F peak = V::load(lanes.lanes[row + r]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          peak = V::max(peak, sums.acc[r][n]);
+        }
+        V::store(lanes.lanes[row + r], peak);
+      }
+    });
+    for (int r = 0; r < t.rows; ++r) {
+      set_maximum<V>(b, r, V::load(lanes.lanes[r]), t.scale);
+      V::store(lanes.lanes[r], V::zero());
+    }
+    add_probabilities<V, E>(t, b, 0, lanes);
+    static_assert(2 * kRows <= kUnitTokens / E::kPack, "a row every other word");
+    for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
+      constexpr int R = rows.kValue;
+      value_tile<from.kValue, R, kRegisters>(t, view, b, {tile, 0, b.values}, [&](int i, int word) {
+        if (word % 2 == 0 && word / 2 < R && i + 1 < view.units) {
+          add_probabilities<V, E, 1>(b, tile.first_row + word / 2, i + 1, t.scale, lanes);
+        }
+      });
+    });
+    values_from(t, view, b, kColumns, b.values);
+    for (int r = 0; r < t.rows; ++r) {
+      b.sum[r] = V::reduce_add(V::load(lanes.lanes[r]));
     }
   }
 
@@ -219,15 +273,24 @@ struct VectorProducts {
       for (int dim = 0; dim < t.padded_dim; dim += kFewColumns) {
         kernels::with_row_count<kFewRows>(count, [&](auto rows) {
           constexpr int R = rows.kValue;
-          value_tile<Columns::kStored, R, kFewRegisters>(t, view, b, {row, 0, 1}, dim, out);
+          value_tile<Columns::kStored, R, kFewRegisters>(t, view, b, {{row, 0, 1}, dim, out});
         });
       }
     }
   }
 
-  template <Columns kFrom, int R, int N>
+  struct ValueTile {
+    RowTile rows;
+    int first_dim;
+    float* out;  // [rows of the strip][padded_dim]
+  };
+
+  // Calls beside(unit, word) before each word.
+  template <Columns kFrom, int R, int N, class Beside = Nothing>
   static void value_tile(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
-                         RowTile tile, int dim, float* out) {
+                         const ValueTile& tile, Beside beside = {}) {
+    const auto [first_row, index, count] = tile.rows;
+    const int dim = tile.first_dim;
     constexpr int kRowWords = kUnitTokens / E::kPack * E::kParts;
     Sums<R, N> sums;
     clear(sums);
@@ -236,14 +299,15 @@ struct VectorProducts {
       Stream v = {view.v[i] + dim, t.padded_dim};
       Stream ahead = {view.after_v[i] + dim, t.padded_dim};
       if constexpr (kKeepsColumns) {
-        ahead = part_of_unit(t, view.after_v[i], dim / kColumns * tile.count + tile.index,
-                             t.padded_dim / kColumns * tile.count, kUnitTokens / E::kPack);
+        ahead = part_of_unit(t, view.after_v[i], dim / kColumns * count + index,
+                             t.padded_dim / kColumns * count, kUnitTokens / E::kPack);
       }
-      const Word* probs = reinterpret_cast<const Word*>(b.probs[i][tile.first_row]);
+      const Word* probs = reinterpret_cast<const Word*>(b.probs[i][first_row]);
       const int words = view.value_words[i] * E::kParts;
 #pragma GCC unroll 2
       for (int word = 0; word < words; word += E::kParts) {
         ahead.template prefetch<N>();
+        beside(i, word);
         add_words<kFrom>(sums, v.words, kept, probs + word, kRowWords);
         v.advance();
         ahead.advance();
@@ -254,7 +318,7 @@ struct VectorProducts {
         ahead.advance();
       }
     }
-    store(sums, out + std::ptrdiff_t{tile.first_row} * t.padded_dim + dim, t.padded_dim);
+    store(sums, tile.out + std::ptrdiff_t{first_row} * t.padded_dim + dim, t.padded_dim);
   }
 };
 

@@ -71,7 +71,8 @@ constexpr int kStoredLanes = E::kStoresTwo ? 2 * V::kLanes : V::kLanes;
 
 // Columns [i, i + kStoredLanes) as probabilities of R rows that see them all, added to their sums.
 template <class V, class E, int R>
-void exponentials(PieceBuffers<E>& b, int row, int i, float scale, RowSums<V, R>& rows) {
+[[gnu::always_inline]] inline void exponentials(PieceBuffers<E>& b, int row, int i, float scale,
+                                                RowSums<V, R>& rows) {
   const float* from = &b.scores[row][i];
   typename E::Element* to = b.probs[i / kUnitTokens][row] + i % kUnitTokens;
 #pragma GCC unroll 4
@@ -135,6 +136,50 @@ void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, flo
   for (int r = 0; r < R; ++r) {
     b.sum[row + r] = V::reduce_add(rows.sums[r]);
   }
+}
+
+// Calls fn(number of rows, first row) for all rows, four at a time and then one by one.
+template <class Fn>
+void for_each_four(int rows, Fn fn) {
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) {
+    fn(kernels::RowCount<4>{}, row);
+  }
+  for (; row < rows; ++row) {
+    fn(kernels::RowCount<1>{}, row);
+  }
+}
+
+// Of each row and lane the largest score, later the sum of probabilities: what softmax holds while
+// a piece that all rows see whole is computed unit by unit, with the bits of softmax_rows.
+template <class V>
+struct RowLanes {
+  alignas(64) float lanes[kStripRows][V::kLanes];
+};
+
+// Unit i of R rows: scores -> probabilities, added to their sums.
+template <class V, class E, int R>
+[[gnu::always_inline]] inline void add_probabilities(PieceBuffers<E>& b, int row, int i,
+                                                     float scale, RowLanes<V>& lanes) {
+  RowSums<V, R> rows;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    rows.minus_max[r] = V::set(-b.max[row + r]);
+    rows.sums[r] = V::load(lanes.lanes[row + r]);
+  }
+  exponentials<V, E, R>(b, row, i * kUnitTokens, scale, rows);
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    V::store(lanes.lanes[row + r], rows.sums[r]);
+  }
+}
+
+// The same of all rows.
+template <class V, class E>
+void add_probabilities(const AttentionTask& t, PieceBuffers<E>& b, int i, RowLanes<V>& lanes) {
+  for_each_four(t.rows, [&](auto rows, int row) {
+    add_probabilities<V, E, rows.kValue>(b, row, i, t.scale, lanes);
+  });
 }
 
 template <class E>
