@@ -190,10 +190,11 @@ Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder)
 Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   std::error_code failure;
   if (fs::exists(folder / "adapter_config.json", failure)) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat((folder / "adapter_config.json").string(),
-                          " names an adapter, which would be left out: merge it into the weights "
-                          "(peft: merge_and_unload), or take the file away if it is merged already")};
+    return {
+        ErrorCode::kUnsupported,
+        base::str_cat((folder / "adapter_config.json").string(),
+                      " names an adapter, which would be left out: merge it into the weights "
+                      "(peft: merge_and_unload), or take the file away if it is merged already")};
   }
   QUIRE_TRY(const auto config, base::read_file(folder / "config.json"));
   QUIRE_TRY(const auto generation, read_optional(folder / "generation_config.json"));

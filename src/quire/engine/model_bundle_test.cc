@@ -148,5 +148,18 @@ TEST_F(FolderText, AChatTemplateIsAStringOrOneOfAListOrNone) {
   }
 }
 
+TEST(FolderConfig, AnAdapterThatWouldBeLeftOutIsRefusedWithTheWayOut) {
+  weights::testing::TempFolder folder;
+  std::filesystem::copy_file(QUIRE_SOURCE_DIR "/models/cardfile/model/config.json",
+                             folder.path() / "config.json");
+  EXPECT_TRUE(load_config(folder.path().string()).ok());
+  folder.write("adapter_config.json", R"({"peft_type": "LORA"})");
+  const auto config = load_config(folder.path().string());
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(config.error().message, HasSubstr("adapter_config.json"));
+  EXPECT_THAT(config.error().message, HasSubstr("merge_and_unload"));
+}
+
 }  // namespace
 }  // namespace quire::engine

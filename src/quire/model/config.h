@@ -39,9 +39,9 @@ struct ModelConfig {
   bool qk_norm = false;                     // per head, before rotation
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
-  std::vector<TokenId> eos_token_ids;    // from config and generation_config
-  std::optional<TokenId> bos_token_id;   // where the config has one of the vocabulary
-  std::vector<std::string> remarks;    // what parsing decided and a user should know
+  std::vector<TokenId> eos_token_ids;   // from config and generation_config
+  std::optional<TokenId> bos_token_id;  // where the config has one of the vocabulary
+  std::vector<std::string> remarks;     // what parsing decided and a user should know
 
   // kUnsupported or kInvalidArgument naming the first field out of bounds. What passes can neither
   // overflow an index nor, by itself, make the loader allocate: shapes are compared with the
