@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kTilesPerThread = 8;  // tiles of several strips, where there are more strips than so
 constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces may be computed apart
-constexpr int kSlotTokens = 64;     // that a thread reads while it fills a slot and merges it
+constexpr int kSlotTokens = 64;     // about as long as a slot and its merge take
 
 std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 

@@ -223,6 +223,17 @@ TEST(Plan, ShortEntriesAreWalkedInTurnEvenByFewTiles) {
   EXPECT_EQ(plan.num_slots, 0);
 }
 
+// Three chains on two threads: one thread has two of them to walk.
+TEST(Plan, ThreeTilesOnTwoThreadsAreCutWhereTheirPiecesAreLong) {
+  const AttentionShape shape = {.heads = 9, .kv_heads = 3, .head_dim = 64, .softmax_scale = 0.125};
+  const auto blocks = ids(8);
+  const EntryRow rows[] = {{0, 300, 256}, {1, 300, 256}, {2, 300, 256}, {3, 300, 256}};
+  const std::vector<Entry> chunks(17, Entry{blocks, 61, rows});
+  const std::vector<Entry> longer(17, Entry{blocks, 250, rows});
+  EXPECT_EQ(make_plan(shape, chunks, 32, 0, 2).waves[0], (Plan::Wave{0, 3, false}));
+  EXPECT_EQ(make_plan(shape, longer, 32, 0, 2).waves[0], (Plan::Wave{0, 51, true}));
+}
+
 // One chain leaves all threads but one idle.
 TEST(Plan, ShortEntriesAreSharedAmongThreadsThatWouldWait) {
   const auto blocks = ids(8);
