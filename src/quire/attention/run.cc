@@ -74,6 +74,7 @@ class Call {
         heads_(params.shape.heads),
         head_dim_(params.shape.head_dim),
         padded_dim_(view.head_dim),
+        scale_(static_cast<float>(params.shape.softmax_scale * std::numbers::log2e)),
         width_(std::ptrdiff_t{heads_} * head_dim_),
         num_rows_(params.out.size() / static_cast<std::size_t>(width_)) {}
 
@@ -326,7 +327,6 @@ class Call {
             .padded_dim = padded_dim_,
             .first_piece = strip.first_piece,
             .last_piece = strip.last_piece,
-            .scale = static_cast<float>(p_.shape.softmax_scale * std::numbers::log2e),
             .scratch = scratch_.pieces.data() + static_cast<std::size_t>(thread) * piece_bytes(),
             .state = {to.state.max + first, to.state.sum + first, to.state.acc + at}};
   }
@@ -371,6 +371,7 @@ class Call {
                                        .half = p_.rotary->half,
                                        .head_dim = head_dim_,
                                        .padded_dim = padded_dim_,
+                                       .scale = scale_,
                                        .out = tile});
   }
 
@@ -434,6 +435,7 @@ class Call {
   int heads_;
   int head_dim_;
   int padded_dim_;
+  float scale_;           // of scores that are exponents of 2
   std::ptrdiff_t width_;  // of a row of out
   std::size_t num_rows_;
 };

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <random>
 #include <span>
@@ -294,6 +295,7 @@ inline Expected expected(const Pool& pool, const Problem& problem, bool bf16_que
           rotated(std::span(problem.q).subspan((row * shape.heads + head) * dim, dim),
                   r.query_position, problem.half);
       for (double& x : q) {
+        x *= shape.softmax_scale * std::numbers::log2e;
         x = bf16_queries ? round_to(pool.dtype(), x) : x;
       }
       for (int j = 0; j < std::min(tokens, r.visible_end); ++j) {
@@ -301,7 +303,7 @@ inline Expected expected(const Pool& pool, const Problem& problem, bool bf16_que
           continue;
         }
         const float* k = &use.run->k[(j * shape.kv_heads + kv_head) * dim];
-        scores.push_back(std::inner_product(q.begin(), q.end(), k, 0.0) * shape.softmax_scale);
+        scores.push_back(std::inner_product(q.begin(), q.end(), k, 0.0) * std::numbers::ln2);
         values.push_back(&use.run->v[(j * shape.kv_heads + kv_head) * dim]);
       }
     }

@@ -73,7 +73,7 @@ struct AmxProducts {
       }
     }
     for (int r = 0; r < t.rows; ++r) {
-      set_maximum<V>(b, r, V::load(rows.lanes[r]), t.scale);
+      set_maximum<V>(b, r, V::load(rows.lanes[r]));
       V::store(rows.lanes[r], V::zero());
     }
     clear<kTwo>();

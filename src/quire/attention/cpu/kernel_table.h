@@ -35,10 +35,11 @@ struct NextPiece {
 // over one KV head, and merges each into the state, in order. Blocks without a token that some row
 // sees are not touched.
 struct AttentionTask {
-  const std::byte* q = nullptr;     // [words of a row / kChunkWords][rows][kChunkWords], rotated
-  const std::byte* kv = nullptr;    // the KV head of block 0
-  std::ptrdiff_t block_stride = 0;  // bytes
-  std::ptrdiff_t v_offset = 0;      // bytes
+  const std::byte* q =
+      nullptr;  // [words of a row / kChunkWords][rows][kChunkWords], rotated, scaled
+  const std::byte* kv = nullptr;         // the KV head of block 0
+  std::ptrdiff_t block_stride = 0;       // bytes
+  std::ptrdiff_t v_offset = 0;           // bytes
   const std::int32_t* blocks = nullptr;  // ids of the entry's blocks
   int num_blocks = 0;
   int block_tokens = 0;
@@ -47,7 +48,6 @@ struct AttentionTask {
   int padded_dim = 0;
   int first_piece = 0;
   int last_piece = 0;
-  float scale = 0;               // log2(e) * softmax scale
   std::byte* scratch = nullptr;  // of the calling thread: scratch_bytes, 64-byte aligned
   SoftmaxState state;
   NextPiece next = {};  // a hint
@@ -68,7 +68,8 @@ struct MergeTask {
 };
 
 // Writes the query rows of a tile as AttentionTask::q wants them, each rotated by its angles as
-// kernels::rotate_head does it, zeros behind head_dim.
+// kernels::rotate_head does it and scaled, so that scores are exponents of 2; zeros behind
+// head_dim.
 struct QueryTask {
   const float* const* heads = nullptr;  // [rows] of [head_dim]
   const float* cos = nullptr;           // [rows / rows_per_angle][half]
@@ -78,6 +79,7 @@ struct QueryTask {
   int half = 0;
   int head_dim = 0;
   int padded_dim = 0;
+  float scale = 0;           // log2(e) * softmax scale
   std::byte* out = nullptr;  // 64-byte aligned
 };
 

@@ -247,7 +247,7 @@ struct VectorProducts {
       }
     });
     for (int r = 0; r < t.rows; ++r) {
-      set_maximum<V>(b, r, V::load(lanes.lanes[r]), t.scale);
+      set_maximum<V>(b, r, V::load(lanes.lanes[r]));
       V::store(lanes.lanes[r], V::zero());
     }
     add_probabilities<V, E>(t, b, 0, lanes);
@@ -256,7 +256,7 @@ struct VectorProducts {
       constexpr int R = rows.kValue;
       value_tile<from.kValue, R, kRegisters>(t, view, b, {tile, 0, b.values}, [&](int i, int word) {
         if (word % 2 == 0 && word / 2 < R && i + 1 < view.units) {
-          add_probabilities<V, E, 1>(b, tile.first_row + word / 2, i + 1, t.scale, lanes);
+          add_probabilities<V, E, 1>(b, tile.first_row + word / 2, i + 1, lanes);
         }
       });
     });

@@ -1,4 +1,4 @@
-// Query rows to their places in a tile: rotated and, where the format says so, rounded.
+// Query rows to their places in a tile: rotated, scaled and, where the format says so, rounded.
 #pragma once
 
 #include <cstdint>
@@ -28,29 +28,47 @@ void load_padded_query(const QueryTask& t, int row, const float* cos, const floa
     x[i] = 0;
   }
   for (int i = 0; i < t.padded_dim; i += V::kLanes) {
-    E::store(element_at<E>(t, row, i), V::load(x + i));
+    E::store(element_at<E>(t, row, i), V::mul(V::load(x + i), V::set(t.scale)));
   }
 }
 
-// With Elements of the format E. What is rotated goes from the registers to its place where whole
-// vectors are: a quarter of the time.
+// Lanes [i, i + kLanes) of both halves of all rows, from the registers to their places: a quarter
+// of the time.
+template <class V, class E>
+void load_query_lanes(const QueryTask& t, int i) {
+  constexpr int kRowStep = kChunkWords * kWordBytes / int{sizeof(typename E::Element)};
+  typename E::Element* to = element_at<E>(t, 0, i);
+  typename E::Element* second_to = element_at<E>(t, 0, t.half + i);
+  const typename V::F scale = V::set(t.scale);
+  const float* cos = t.cos + i;
+  const float* sin = t.sin + i;
+  for (int row = 0, next_angle = t.rows_per_angle; row < t.rows; ++row) {
+    if (row == next_angle) {
+      next_angle += t.rows_per_angle;
+      cos += t.half;
+      sin += t.half;
+    }
+    typename V::F first, second;
+    kernels::rotate_lanes<V>(t.heads[row] + i, cos, sin, t.half, first, second);
+    E::store(to, V::mul(first, scale));
+    E::store(second_to, V::mul(second, scale));
+    to += kRowStep;
+    second_to += kRowStep;
+  }
+}
+
+// With Elements of the format E.
 template <class V, class E>
 void load_queries(const QueryTask& t) {
-  const bool whole = t.half % V::kLanes == 0 && 2 * t.half == t.padded_dim;
+  if (t.half % V::kLanes == 0 && 2 * t.half == t.padded_dim) {
+    for (int i = 0; i < t.half; i += V::kLanes) {
+      load_query_lanes<V, E>(t, i);
+    }
+    return;
+  }
   for (int row = 0; row < t.rows; ++row) {
     const std::ptrdiff_t angles = std::ptrdiff_t{row / t.rows_per_angle} * t.half;
-    const float* const cos = t.cos + angles;
-    const float* const sin = t.sin + angles;
-    if (!whole) {
-      load_padded_query<V, E>(t, row, cos, sin);
-      continue;
-    }
-    for (int i = 0; i < t.half; i += V::kLanes) {
-      typename V::F first, second;
-      kernels::rotate_lanes<V>(t.heads[row] + i, cos + i, sin + i, t.half, first, second);
-      E::store(element_at<E>(t, row, i), first);
-      E::store(element_at<E>(t, row, t.half + i), second);
-    }
+    load_padded_query<V, E>(t, row, t.cos + angles, t.sin + angles);
   }
 }
 

@@ -29,14 +29,14 @@ typename V::F keep_seen(typename V::F x, int i, TokenRange seen, typename V::F o
 
 // From the largest scores of a row in each lane.
 template <class V, class E>
-void set_maximum(PieceBuffers<E>& b, int row, typename V::F peak, float scale) {
-  const float max = V::reduce_max(peak) * scale;
+void set_maximum(PieceBuffers<E>& b, int row, typename V::F peak) {
+  const float max = V::reduce_max(peak);
   b.max[row] = max > kLowest ? max : kNan;  // -inf is kept for rows that see nothing
 }
 
 // Maxima of R rows at once: one row alone would wait for each operation.
 template <class V, class E, int R>
-void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
+void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen) {
   typename V::F peak[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -55,14 +55,14 @@ void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen, float scale) {
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    set_maximum<V>(b, row + r, peak[r], scale);
+    set_maximum<V>(b, row + r, peak[r]);
   }
 }
 
 // Rows that see the same, on their way from scores to probabilities.
 template <class V, int R>
 struct RowSums {
-  typename V::F minus_max[R];
+  typename V::F max[R];
   typename V::F sums[R];
 };
 
@@ -71,15 +71,14 @@ constexpr int kStoredLanes = E::kStoresTwo ? 2 * V::kLanes : V::kLanes;
 
 // Columns [i, i + kStoredLanes) as probabilities of R rows that see them all, added to their sums.
 template <class V, class E, int R>
-[[gnu::always_inline]] inline void exponentials(PieceBuffers<E>& b, int row, int i, float scale,
+[[gnu::always_inline]] inline void exponentials(PieceBuffers<E>& b, int row, int i,
                                                 RowSums<V, R>& rows) {
   const float* from = &b.scores[row][i];
   typename E::Element* to = b.probs[i / kUnitTokens][row] + i % kUnitTokens;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r, from += kPieceTokens, to += kUnitTokens) {
     const auto exponential = [&](int lane) {
-      const typename V::F score = V::load(from + lane);
-      const typename V::F p = E::exp2(V::fma(score, V::set(scale), rows.minus_max[r]));
+      const typename V::F p = E::exp2(V::sub(V::load(from + lane), rows.max[r]));
       rows.sums[r] = V::add(rows.sums[r], p);
       return p;
     };
@@ -94,15 +93,13 @@ template <class V, class E, int R>
 
 // The same of kLanes columns that they do not all see. Those that are hidden become exact zeros.
 template <class V, class E, int R>
-void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, float scale,
-                       RowSums<V, R>& rows) {
+void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, RowSums<V, R>& rows) {
   const bool some = seen.begin < i + V::kLanes && i < seen.end;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     typename V::F p = V::zero();
     if (some) {
-      const typename V::F score = V::load(&b.scores[row + r][i]);
-      p = E::exp2(V::fma(score, V::set(scale), rows.minus_max[r]));
+      p = E::exp2(V::sub(V::load(&b.scores[row + r][i]), rows.max[r]));
       p = keep_seen<V>(p, i, seen, V::zero());
       rows.sums[r] = V::add(rows.sums[r], p);
     }
@@ -113,23 +110,23 @@ void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, floa
 // Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`. A
 // lane sums its tokens in ascending order, so the bits do not depend on how many columns there are.
 template <class V, class E, int R>
-void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns, float scale) {
+void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns) {
   constexpr int kStep = kStoredLanes<V, E>;
   static_assert(kUnitTokens % kStep == 0);
-  row_maxima<V, E, R>(b, row, seen, scale);
+  row_maxima<V, E, R>(b, row, seen);
   RowSums<V, R> rows;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    rows.minus_max[r] = V::set(-b.max[row + r]);
+    rows.max[r] = V::set(b.max[row + r]);
     rows.sums[r] = V::zero();
   }
   for (int i = 0; i < columns; i += kStep) {
     if (seen.begin <= i && i + kStep <= seen.end) {
-      exponentials<V, E, R>(b, row, i, scale, rows);
+      exponentials<V, E, R>(b, row, i, rows);
       continue;
     }
     for (int part = i; part < i + kStep; part += V::kLanes) {
-      seen_exponentials<V, E, R>(b, row, part, seen, scale, rows);
+      seen_exponentials<V, E, R>(b, row, part, seen, rows);
     }
   }
 #pragma GCC unroll 4
@@ -160,14 +157,14 @@ struct RowLanes {
 // Unit i of R rows: scores -> probabilities, added to their sums.
 template <class V, class E, int R>
 [[gnu::always_inline]] inline void add_probabilities(PieceBuffers<E>& b, int row, int i,
-                                                     float scale, RowLanes<V>& lanes) {
+                                                     RowLanes<V>& lanes) {
   RowSums<V, R> rows;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    rows.minus_max[r] = V::set(-b.max[row + r]);
+    rows.max[r] = V::set(b.max[row + r]);
     rows.sums[r] = V::load(lanes.lanes[row + r]);
   }
-  exponentials<V, E, R>(b, row, i * kUnitTokens, scale, rows);
+  exponentials<V, E, R>(b, row, i * kUnitTokens, rows);
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     V::store(lanes.lanes[row + r], rows.sums[r]);
@@ -177,9 +174,8 @@ template <class V, class E, int R>
 // The same of all rows.
 template <class V, class E>
 void add_probabilities(const AttentionTask& t, PieceBuffers<E>& b, int i, RowLanes<V>& lanes) {
-  for_each_four(t.rows, [&](auto rows, int row) {
-    add_probabilities<V, E, rows.kValue>(b, row, i, t.scale, lanes);
-  });
+  for_each_four(
+      t.rows, [&](auto rows, int row) { add_probabilities<V, E, rows.kValue>(b, row, i, lanes); });
 }
 
 template <class E>
@@ -222,10 +218,10 @@ void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceVie
       ++same;
     }
     if (same == 4) {
-      softmax_rows<V, E, 4>(b, row, seen, view.units * kUnitTokens, t.scale);
+      softmax_rows<V, E, 4>(b, row, seen, view.units * kUnitTokens);
       row += 4;
     } else {
-      softmax_rows<V, E, 1>(b, row, seen, view.units * kUnitTokens, t.scale);
+      softmax_rows<V, E, 1>(b, row, seen, view.units * kUnitTokens);
       ++row;
     }
   }
