@@ -87,7 +87,8 @@ Result<Fields> parse_fields(std::string_view text, std::string_view what) {
 
 std::string kernels_here() {
   // Counts changes of the kernels that change bits. 2: row scales of quantised products have few
-  // bits. 3: AVX-512 takes 2^x of attention from another series.
+  // bits. 3: AVX-512 takes 2^x of attention from another series. 4: queries carry the scale of
+  // scores, and 2^x is of degree 3 there.
   constexpr int kArithmetic = 4;
   return base::str_cat(device::isa_name(device::best_isa()), "-", kArithmetic);
 }
