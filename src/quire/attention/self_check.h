@@ -11,13 +11,14 @@ namespace quire::attention {
 struct KernelTable;  // cpu/kernel_table.h
 
 // Largest ||kernel - double|| / ||double|| of a row's output, and error of its lse, over KV of this
-// type. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging out). fp32: sums
-// of up to some thousand products.
+// type. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging out), and
+// an lse shows what their sum is off by before that (9e-5). fp32: sums of up to some thousand
+// products.
 [[nodiscard]] constexpr double tolerance(tensor::DType dtype) {
   return dtype == tensor::DType::kFloat32 ? 2e-6 : 6e-3;
 }
 [[nodiscard]] constexpr double lse_tolerance(tensor::DType dtype) {
-  return dtype == tensor::DType::kFloat32 ? 4e-6 : 1e-3;
+  return dtype == tensor::DType::kFloat32 ? 4e-6 : 1.5e-4;
 }
 
 // Ok, or kDevice naming the kernel, the error and its bound. Precondition:

@@ -35,8 +35,8 @@ struct NextPiece {
 // over one KV head, and merges each into the state, in order. Blocks without a token that some row
 // sees are not touched.
 struct AttentionTask {
-  const std::byte* q =
-      nullptr;  // [words of a row / kChunkWords][rows][kChunkWords], rotated, scaled
+  // Rotated and scaled, [words of a row / kChunkWords][rows][kChunkWords].
+  const std::byte* q = nullptr;
   const std::byte* kv = nullptr;         // the KV head of block 0
   std::ptrdiff_t block_stride = 0;       // bytes
   std::ptrdiff_t v_offset = 0;           // bytes
