@@ -33,7 +33,7 @@ void load_padded_query(const QueryTask& t, int row, const float* cos, const floa
 }
 
 // Lanes [i, i + kLanes) of both halves of all rows, from the registers to their places: a quarter
-// of the time.
+// of the time that the way by memory takes.
 template <class V, class E>
 void load_query_lanes(const QueryTask& t, int i) {
   constexpr int kRowStep = kChunkWords * kWordBytes / int{sizeof(typename E::Element)};
