@@ -35,11 +35,14 @@ constexpr int kLayers = 22, kBlockTokens = 32;
 struct Case {
   const char* name;
   int requests, context, new_rows;
+  double scale = 1;  // of scores, which lie within 1 of each other by default
 };
 constexpr Case kCases[] = {
     {"decode at 2k", 1, 2048, 1},        {"decode at 8k", 1, 8192, 1},
     {"decode 16 x 2k", 16, 2048, 1},     {"32 more at 4k", 1, 4096, 32},
-    {"prefill 512 at 2k", 1, 2048, 512}, {"prefill 512 at 8k", 1, 8192, 512}};
+    {"prefill 512 at 2k", 1, 2048, 512}, {"prefill 512 at 8k", 1, 8192, 512},
+    // Many probabilities below the smallest normal number, as in heads with one large key.
+    {"32 more, far apart", 1, 4096, 32, 200}};
 
 // Request i owns blocks [i * n, (i + 1) * n); its new rows are its last tokens.
 struct Batch {
@@ -77,6 +80,8 @@ kv_store::PagedStore filled_store(const tensor::KVGeometry& geometry, int num_bl
 double seconds_per_step(const kernels::Context& context, const Case& c, tensor::DType dtype) {
   const tensor::KVGeometry geometry = {kLayers, kShape.kv_heads, kShape.head_dim,
                                        dtype,   kBlockTokens,    {}};
+  attention::AttentionShape shape = kShape;
+  shape.softmax_scale *= c.scale;
   const Batch batch(c);
   const kv_store::PagedStore store = filled_store(geometry, static_cast<int>(batch.blocks.size()));
   const auto plan =
@@ -93,7 +98,7 @@ double seconds_per_step(const kernels::Context& context, const Case& c, tensor::
     const auto start = std::chrono::steady_clock::now();
     for (int layer = 0; layer < kLayers; ++layer) {
       attention::run(context,
-                     {.shape = kShape,
+                     {.shape = shape,
                       .entries = batch.entries,
                       .plan = &plan,
                       .q = q,

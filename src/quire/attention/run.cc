@@ -17,6 +17,7 @@
 #include "quire/base/check.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/spin.h"
+#include "quire/device/cpu/subnormals.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -148,6 +149,7 @@ class Call {
 
   void run_wave(const Plan::Wave& wave) {
     pool_.run(wave.num_chains, [&](int i, int thread) {
+      const device::FlushSubnormals flush;
       // Threads take chains in turn.
       const int later = i + pool_.threads();
       const WorkItem* next =
@@ -160,7 +162,10 @@ class Call {
     });
     if (wave.split) {
       const auto items = items_of(wave.first_chain, wave.num_chains);
-      pool_.run(p_.shape.kv_heads, [&](int kv_head, int) { merge_slots(items, kv_head); });
+      pool_.run(p_.shape.kv_heads, [&](int kv_head, int) {
+        const device::FlushSubnormals flush;
+        merge_slots(items, kv_head);
+      });
     }
   }
 

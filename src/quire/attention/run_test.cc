@@ -94,6 +94,22 @@ TEST_P(Attention, UsesTheGivenSoftmaxScale) {
   }
 }
 
+// Scores some hundred apart: many probabilities are below the smallest normal number.
+TEST_P(Attention, ScoresFarApartLeaveTheCallersArithmeticAsItWas) {
+  AttentionShape shape = shape_of(4, 1, 64);
+  shape.softmax_scale = 8;
+  Pool pool(shape, dtype(), 32, 20);
+  const StoredRun kv = pool.fill(600, 27);
+  const Problem problem{.uses = {causal(kv, 0, 9)}, .q = random_queries(shape, 9, 28), .half = 32};
+  const Output output = attend({isa(), 1}, pool, problem);
+  if (dtype() == DType::kFloat32) {
+    EXPECT_LE(worst_error(pool, problem, output, 1e-2), 100 * tolerance(dtype()));
+  }
+  EXPECT_TRUE(std::ranges::all_of(output.out, [](float x) { return std::isfinite(x); }));
+  volatile float smallest = std::numeric_limits<float>::min();
+  EXPECT_GT(smallest * 0.5f, 0.0f);
+}
+
 TEST_P(Attention, MatchesDoublePrecisionInsideAWindow) {
   for (const int window : {1, 2, 31, 32, 33, 100, 256, 300, 5000}) {
     Pool pool(shape_of(4, 2, 64), dtype(), 32, 20);
