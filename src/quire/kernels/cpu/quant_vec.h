@@ -228,10 +228,57 @@ template <class V, int R, int N, class Q>
   }
 }
 
+// Makes the multiples of the scales of some steps, one step at a time, beside other work.
+template <class V, class Q>
+class MultiplesMaker {
+ public:
+  // `count` steps from `w` on, to `to`; nothing if `w` is null.
+  MultiplesMaker(const std::byte* w, int count, std::byte* to)
+      : w_(w), to_(to), left_(w == nullptr ? 0 : count) {}
+
+  void make_step() {
+    constexpr std::int32_t kOne = 127 << 23;  // bits of 1 and of a quarter added to it
+    constexpr std::int32_t kQuarter = 1 << 21;
+    if (left_ == 0) {
+      return;
+    }
+    for (int c = 0; c < 32; c += V::kLanes) {
+      const typename V::F scale = load_scales<V, Q>(w_, c);
+      smallest_ = V::max(smallest_, V::sub(V::zero(), V::abs(scale)));
+      broken_ = V::add(broken_, V::sub(scale, scale));
+#pragma GCC unroll 4
+      for (int j = 0; j < kScaleMultiples; ++j) {
+        const typename V::F multiple = V::mul(scale, V::set(1.0f + 0.25f * static_cast<float>(j)));
+        V::store_bits(to_ + j * kMultipleBytes + c * 4,
+                      V::add_bits(V::as_bits(multiple), V::set_bits(-kOne - j * kQuarter)));
+      }
+    }
+    w_ += Q::kStepBytes;
+    to_ += kMultiplesBytes;
+    --left_;
+  }
+
+  // Makes what is left. False if there are scales that no exponents can be added to: zero has none,
+  // nor has what is not finite.
+  bool finish() {
+    while (left_ > 0) {
+      make_step();
+    }
+    return V::reduce_max(smallest_) < 0 && V::reduce_add(broken_) == 0;
+  }
+
+ private:
+  const std::byte* w_;
+  std::byte* to_;
+  int left_;
+  typename V::F smallest_ = V::set(-1.0f);  // magnitude, negative
+  typename V::F broken_ = V::zero();        // x - x is zero only for finite x
+};
+
 // R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other.
 // `Shift`: products of scales are had by addition.
 template <class V, int R, int N, int Turns, class Q, bool Shift = false>
-void quant_tile(const QuantTile& t) {
+void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
   typename V::F acc[Turns][R][N];
 #pragma GCC unroll 2
   for (int turn = 0; turn < Turns; ++turn) {
@@ -252,6 +299,11 @@ void quant_tile(const QuantTile& t) {
   for (int s = 0; s < t.steps; ++s) {
     if (t.ahead != nullptr) {
       t.ahead->ask();
+    }
+    if constexpr (Shift) {
+      if (maker != nullptr) {
+        maker->make_step();
+      }
     }
     if constexpr (Turns > 1 && V::kStreamAhead > 0) {
       for (int i = 0; i < Q::kHeaderBytes; i += 64) {
@@ -363,100 +415,119 @@ inline bool shiftable_rows(const MatmulTask& t) {
   return largest < kMost;
 }
 
-// The multiples of the scales of `count` steps. False if there are scales that no exponents can be
-// added to: zero has none, nor has what is not finite.
-template <class V, class Q>
-bool make_multiples(const std::byte* w, int count, std::byte* to) {
-  constexpr std::int32_t kOne = 127 << 23;  // bits of 1 and of a quarter added to it
-  constexpr std::int32_t kQuarter = 1 << 21;
-  typename V::F smallest = V::set(-1.0f);  // magnitude, negative
-  typename V::F broken = V::zero();        // x * 0 is zero only for finite x
-  for (int s = 0; s < count; ++s, w += Q::kStepBytes, to += kMultiplesBytes) {
-    for (int c = 0; c < 32; c += V::kLanes) {
-      const typename V::F scale = load_scales<V, Q>(w, c);
-      smallest = V::max(smallest, V::sub(V::zero(), V::abs(scale)));
-      broken = V::fma(scale, V::zero(), broken);
-#pragma GCC unroll 4
-      for (int j = 0; j < kScaleMultiples; ++j) {
-        const typename V::F multiple = V::mul(scale, V::set(1.0f + 0.25f * static_cast<float>(j)));
-        V::store_bits(to + j * kMultipleBytes + c * 4,
-                      V::add_bits(V::as_bits(multiple), V::set_bits(-kOne - j * kQuarter)));
-      }
-    }
-  }
-  return V::reduce_max(smallest) < 0 && V::reduce_add(broken) == 0;
-}
-
-// The rows of one block x some steps.
+// The rows of one block x some steps. The last tile has the maker make its steps.
 template <class V, class Q, bool Shift>
-void quant_block(QuantTile block, float* out) {
+void quant_block(QuantTile block, float* out, MultiplesMaker<V, Q>* maker) {
   for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
     block.column = c;
     block.out = out + c;
     for (int r = 0, count = 0; r < block.block_rows; r += count) {
       count = even_rows<V::kQuantRows>(block.block_rows - r);
+      const bool last = c + V::kQuantRegisters * V::kLanes == 32 && r + count == block.block_rows;
       with_row_count<V::kQuantRows>(count, [&](auto rows) {
-        quant_tile<V, rows.kValue, V::kQuantRegisters, 1, Q, Shift>(from_row(block, r));
+        quant_tile<V, rows.kValue, V::kQuantRegisters, 1, Q, Shift>(from_row(block, r),
+                                                                    last ? maker : nullptr);
       });
     }
   }
 }
 
-// The rows of one block x `count` steps of a panel, whose scratch memory is ready.
-template <class V, class Q>
-void prepared_block(QuantTile block, const std::byte* w, const std::byte* scratch, bool shift,
-                    float* out) {
-  if constexpr (!V::kAddsExponents) {
-    block.w = scratch;
-    quant_block<V, Unpacked<Q>, false>(block, out);
-  } else if (shift) {
-    block.w = w;
-    block.multiples = scratch;
-    quant_block<V, Q, true>(block, out);
-  } else {
-    block.w = w;
-    quant_block<V, Q, false>(block, out);
+// What is multiplied at a time: some steps of a panel, and where those after them lie.
+struct PanelSteps {
+  const std::byte* w = nullptr;
+  const std::byte* next = nullptr;  // null after the last of a task
+  int first = 0, count = 0, next_count = 0;
+  float* out = nullptr;  // of the panel
+};
+
+// Calls fn(PanelSteps) for all steps of all panels, kPanelSteps at a time.
+template <class Q, class Fn>
+void for_each_steps(const MatmulTask& t, Fn fn) {
+  const int most = min_int(kPanelSteps, t.steps);
+  for (int panel = 0; panel < t.panels; ++panel) {
+    const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
+    PanelSteps p = {.w = w, .out = t.out + static_cast<std::ptrdiff_t>(panel) * 32};
+    for (; p.first < t.steps; p.first += p.count) {
+      p.count = min_int(kPanelSteps, t.steps - p.first);
+      p.w = w + static_cast<std::ptrdiff_t>(p.first) * Q::kStepBytes;
+      const int left = t.steps - p.first - p.count;
+      const bool ends = left == 0 && panel + 1 == t.panels;
+      p.next = ends ? nullptr : p.w + static_cast<std::ptrdiff_t>(p.count) * Q::kStepBytes;
+      p.next_count = ends ? 0 : left == 0 ? most : min_int(kPanelSteps, left);
+      fn(p);
+    }
   }
 }
 
-// One panel x all rows, kPanelSteps steps at a time. While they are multiplied, the next ones are
-// on their way.
+// What comes after some steps, on its way while they are multiplied.
 template <class V, class Q>
-void quant_panel(const MatmulTask& t, const std::byte* w, float* out, bool shiftable) {
-  const std::byte* end = t.weights + static_cast<std::size_t>(t.panels) * t.panel_bytes;
+Ahead ask_for_next(const MatmulTask& t, const PanelSteps& p) {
   const int passes = tiles_of_panel<V, V::kQuantRows, V::kQuantRegisters>(t.rows);
-  for (int s = 0; s < t.steps; s += kPanelSteps) {
-    const int count = min_int(kPanelSteps, t.steps - s);
-    const std::byte* steps = w + static_cast<std::ptrdiff_t>(s) * Q::kStepBytes;
-    const std::byte* next = steps + static_cast<std::ptrdiff_t>(count) * Q::kStepBytes;
-    Ahead ahead = Ahead::over(next == end ? t.next_weights : next, kPanelSteps * Q::kStepBytes,
-                              passes * count);
-    bool shift = false;
-    if constexpr (V::kAddsExponents) {
-      shift = make_multiples<V, Q>(steps, count, t.scratch) && shiftable;
-    } else {
-      unpack_steps<V, Q>(steps, count, t.scratch);
-    }
+  return Ahead::over(p.next == nullptr ? t.next_weights : p.next, kPanelSteps * Q::kStepBytes,
+                     passes * p.count);
+}
+
+// By multiples of the scales. The last tile makes those of the next steps: so they take little but
+// what the pipes that multiply have to do, where alone they would wait for their stores.
+template <class V, class Q>
+void multiply_by_multiples(const MatmulTask& t) {
+  const bool shiftable = shiftable_rows(t);
+  const int most = min_int(kPanelSteps, t.steps);
+  std::byte* multiples = t.scratch;
+  std::byte* next_multiples = t.scratch + std::ptrdiff_t{most} * kMultiplesBytes;
+  bool shift = MultiplesMaker<V, Q>(t.weights, most, multiples).finish() && shiftable;
+  for_each_steps<Q>(t, [&](const PanelSteps& p) {
+    Ahead ahead = ask_for_next<V, Q>(t, p);
+    MultiplesMaker<V, Q> maker(p.next, p.next_count, next_multiples);
     for (int row = 0; row < t.rows; row += kMaxBlockRows) {
-      QuantTile block = block_operands(t, row, s, count);
+      QuantTile block = block_operands(t, row, p.first, p.count);
       block.ahead = &ahead;
-      prepared_block<V, Q>(block, steps, t.scratch, shift, out + row * t.out_stride);
+      block.w = p.w;
+      block.multiples = multiples;
+      float* out = p.out + row * t.out_stride;
+      const bool last = row + kMaxBlockRows >= t.rows;
+      shift ? quant_block<V, Q, true>(block, out, last ? &maker : nullptr)
+            : quant_block<V, Q, false>(block, out, nullptr);
     }
+    shift = maker.finish() && shiftable;
+    std::byte* made = next_multiples;
+    next_multiples = multiples;
+    multiples = made;
+  });
+}
+
+// By bytes and fp32 scales.
+template <class V, class Q>
+void multiply_unpacked(const MatmulTask& t) {
+  for_each_steps<Q>(t, [&](const PanelSteps& p) {
+    Ahead ahead = ask_for_next<V, Q>(t, p);
+    unpack_steps<V, Q>(p.w, p.count, t.scratch);
+    for (int row = 0; row < t.rows; row += kMaxBlockRows) {
+      QuantTile block = block_operands(t, row, p.first, p.count);
+      block.ahead = &ahead;
+      block.w = t.scratch;
+      quant_block<V, Unpacked<Q>, false>(block, p.out + row * t.out_stride, nullptr);
+    }
+  });
+}
+
+// Few rows, as the panels lie.
+template <class V, class Q>
+void multiply_streams(const MatmulTask& t) {
+  for (int panel = 0; panel < t.panels; ++panel) {
+    quant_stream<V, Q>(t, t.weights + static_cast<std::size_t>(panel) * t.panel_bytes,
+                       t.out + static_cast<std::ptrdiff_t>(panel) * 32);
   }
 }
 
 template <class V, class Q>
 void matmul_quant(const MatmulTask& t) {
-  const bool few = t.rows <= V::kQuantStreamRows;
-  const bool shiftable = V::kAddsExponents && !few && shiftable_rows(t);
-  for (int panel = 0; panel < t.panels; ++panel) {
-    const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
-    float* out = t.out + static_cast<std::ptrdiff_t>(panel) * 32;
-    if (few) {
-      quant_stream<V, Q>(t, w, out);
-    } else {
-      quant_panel<V, Q>(t, w, out, shiftable);
-    }
+  if (t.rows <= V::kQuantStreamRows) {
+    multiply_streams<V, Q>(t);
+  } else if constexpr (V::kAddsExponents) {
+    multiply_by_multiples<V, Q>(t);
+  } else {
+    multiply_unpacked<V, Q>(t);
   }
 }
 
