@@ -38,9 +38,12 @@ struct Case {
   double scale = 1;  // of scores, which lie within 1 of each other by default
 };
 constexpr Case kCases[] = {
-    {"decode at 2k", 1, 2048, 1},        {"decode at 8k", 1, 8192, 1},
-    {"decode 16 x 2k", 16, 2048, 1},     {"32 more at 4k", 1, 4096, 32},
-    {"prefill 512 at 2k", 1, 2048, 512}, {"prefill 512 at 8k", 1, 8192, 512},
+    {"decode at 2k", 1, 2048, 1},
+    {"decode at 8k", 1, 8192, 1},
+    {"decode 16 x 2k", 16, 2048, 1},
+    {"32 more at 4k", 1, 4096, 32},
+    {"prefill 512 at 2k", 1, 2048, 512},
+    {"prefill 512 at 8k", 1, 8192, 512},
     // Many probabilities below the smallest normal number, as in heads with one large key.
     {"32 more, far apart", 1, 4096, 32, 200}};
 

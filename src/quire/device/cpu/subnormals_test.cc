@@ -19,7 +19,9 @@ TEST(FlushSubnormals, TheThreadsOwnSettingReturns) {
   ASSERT_GT(half_of(kSmallestNormal), 0.0f);
   {
     const FlushSubnormals outer;
-    { const FlushSubnormals inner; }
+    {
+      const FlushSubnormals inner;
+    }
 #if defined(__x86_64__)
     EXPECT_EQ(half_of(kSmallestNormal), 0.0f);
 #endif

@@ -275,11 +275,10 @@ class MultiplesMaker {
   typename V::F broken_ = V::zero();        // x - x is zero only for finite x
 };
 
-// R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other.
-// `Shift`: products of scales are had by addition.
-template <class V, int R, int N, int Turns, class Q, bool Shift = false>
-void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
-  typename V::F acc[Turns][R][N];
+// The sums that a tile goes on from.
+template <class V, int Turns, int R, int N>
+[[gnu::always_inline]] inline void start_sums(const QuantTile& t,
+                                              typename V::F (&acc)[Turns][R][N]) {
 #pragma GCC unroll 2
   for (int turn = 0; turn < Turns; ++turn) {
 #pragma GCC unroll 8
@@ -291,6 +290,29 @@ void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
       }
     }
   }
+}
+
+template <class V, int Turns, int R, int N>
+[[gnu::always_inline]] inline void store_sums(const QuantTile& t,
+                                              const typename V::F (&acc)[Turns][R][N]) {
+#pragma GCC unroll 2
+  for (int turn = 0; turn < Turns; ++turn) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        V::store(t.out + r * t.out_stride + turn * 16 + n * V::kLanes, acc[turn][r][n]);
+      }
+    }
+  }
+}
+
+// R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other.
+// `Shift`: products of scales are had by addition.
+template <class V, int R, int N, int Turns, class Q, bool Shift = false>
+void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
+  typename V::F acc[Turns][R][N];
+  start_sums<V>(t, acc);
   const std::byte* w = t.w;
   const std::int8_t* x = t.x;
   const float* scales = t.scales;
@@ -331,16 +353,7 @@ void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
     scales += t.block_rows;
     offsets += t.block_rows;
   }
-#pragma GCC unroll 2
-  for (int turn = 0; turn < Turns; ++turn) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        V::store(t.out + r * t.out_stride + turn * 16 + n * V::kLanes, acc[turn][r][n]);
-      }
-    }
-  }
+  store_sums<V>(t, acc);
 }
 
 // The rows of block `row` / 16, steps [first, first + count), as a tile's operands.
