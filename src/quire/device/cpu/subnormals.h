@@ -8,9 +8,9 @@
 namespace quire::device {
 
 // While it lives, the calling thread computes with zero in the place of a subnormal number, as
-// operand and as result: some processors leave their pipeline for each of them, for a hundred
-// cycles and more. The thread's own setting returns with its end. Costs some ten cycles; on x86
-// alone. A compiler may move arithmetic across its ends, but not calls through a pointer.
+// operand and as result: on Intel attention with many of them took seven times as long. The
+// thread's own setting returns with its end. On x86 alone. A compiler may move arithmetic across
+// its ends, but not calls through a pointer.
 class FlushSubnormals {
  public:
 #if defined(__x86_64__)

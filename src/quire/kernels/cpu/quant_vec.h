@@ -5,8 +5,8 @@
 // inputs, acc) after each. Sets with fused multiply-add agree bit for bit.
 //
 // Few rows read the panel as it lies, line by line: that is as fast as memory. Many rows pass some
-// steps at a time, which stay in the first-level cache, and what is made of them there first:
-// bytes and fp32 scales, or, where V adds exponents, multiples of the scales alone.
+// steps at a time, which stay in the first-level cache, and what is made of them: bytes and fp32
+// scales first, or, where V adds exponents, multiples of the scales alone, beside the steps before.
 //
 // Row scales have two bits behind their leading one (packed_rows.h). So weight scale * row scale is
 // one of four multiples of the weight scale times a power of two, and that is an addition of
