@@ -85,9 +85,7 @@ struct VectorProducts {
         } else {
           words[n] = E::load(columns + std::ptrdiff_t{n} * V::kLanes, part);
         }
-        if constexpr (V::kFewRegisters) {
-          words[n] = kernels::unknown(words[n]);
-        }
+        words[n] = kernels::in_order<V>(words[n]);
         if constexpr (kFrom == Columns::kStoredAndKept) {
           V::store(widened, words[n]);
         }

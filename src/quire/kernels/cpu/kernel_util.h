@@ -31,6 +31,17 @@ T unknown(T value) {
   return value;
 }
 
+// Where V has few registers, what is written before and after this stays so: left to itself the
+// compiler makes products of several rows ahead of their sums, more than registers hold.
+template <class V, class T>
+T in_order(T value) {
+  if constexpr (V::kFewRegisters) {
+    return unknown(value);
+  } else {
+    return value;
+  }
+}
+
 // Register tiles of R rows x N registers that cover `rows` x the 32 columns of a panel.
 template <class V, int R, int N>
 constexpr int tiles_of_panel(int rows) {

@@ -143,7 +143,7 @@ template <class V, int R, int N, bool Stream, class Q>
       if constexpr (Stream && V::kStreamAhead > 0) {
         __builtin_prefetch(row + V::kStreamAhead);
       }
-      first[n] = kLoadFirst ? loaded[i * N + n] : V::load_bits(row);
+      first[n] = kLoadFirst ? loaded[i * N + n] : in_order<V>(V::load_bits(row));
       if constexpr (Q::kNibbles) {
         second[n] = V::high_nibbles(first[n]);
         first[n] = V::low_nibbles(first[n]);
@@ -151,16 +151,16 @@ template <class V, int R, int N, bool Stream, class Q>
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const typename V::I value = V::set_bits(word_at(x + r * 32 + i * 4));
+      const typename V::I value = in_order<V>(V::set_bits(word_at(x + r * 32 + i * 4)));
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        sums[r][n] = group_dot<V, Q>(sums[r][n], first[n], value);
+        sums[r][n] = in_order<V>(group_dot<V, Q>(sums[r][n], first[n], value));
       }
       if constexpr (Q::kNibbles) {
-        const typename V::I later = V::set_bits(word_at(x + r * 32 + 16 + i * 4));
+        const typename V::I later = in_order<V>(V::set_bits(word_at(x + r * 32 + 16 + i * 4)));
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          sums[r][n] = group_dot<V, Q>(sums[r][n], second[n], later);
+          sums[r][n] = in_order<V>(group_dot<V, Q>(sums[r][n], second[n], later));
         }
       }
     }

@@ -19,10 +19,10 @@ struct VecAvx2 {
   static constexpr bool kAddsExponents = false;
   static constexpr int kDenseRows = 6;  // x 2 registers of columns: 16 in all leave no more
   static constexpr int kDenseRegisters = 2;
-  static constexpr int kQuantRows = 4;  // x 2 registers, twice: integer and float
+  static constexpr int kQuantRows = 6;  // x 2 registers of integers; sums in fp32 wait in memory
   static constexpr int kQuantRegisters = 2;
   static constexpr int kDenseStreamRows = 2;
-  static constexpr int kQuantStreamRows = 1;
+  static constexpr int kQuantStreamRows = 8;
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
   // Weights of a panel between two looks at the sums: with them 16 rows of activations pass the
