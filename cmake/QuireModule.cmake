@@ -97,7 +97,7 @@ function(quire_module name)
                                                GTest::gtest_main)
     target_compile_definitions(${name}_test
                                PRIVATE QUIRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    if(QUIRE_SANITIZE AND NOT name IN_LIST QUIRE_COMPUTING_TESTS)
+    if(NOT name IN_LIST QUIRE_COMPUTING_TESTS)
       target_compile_options(${name}_test PRIVATE -O0)  # compiles in half the time
     endif()
     add_test(NAME ${name} COMMAND ${name}_test)
