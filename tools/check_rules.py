@@ -3,7 +3,7 @@
     python3 tools/check_rules.py [ROOT]
 
 In src/quire and include/quire, tests apart: no printing, no ending of the process, no reading of the environment, no mutable
-globals or function statics. Everywhere: no TODO without an issue number.
+globals or function statics. Everywhere: no TODO without an issue number, and headers say `#pragma once` first.
 """
 
 import re
@@ -50,6 +50,8 @@ def check(root):
         if not source_text.is_test(place) and str(place) not in (CHECK_FAILED, HOME_PATH):
             errors += check_library_file(place, path.read_text())
     for path in source_text.files(root, *EVERYWHERE):
+        if path.suffix in (".h", ".cuh") and not source_text.code_only(path.read_text()).lstrip().startswith("#pragma once\n"):
+            errors.append(f"{path.relative_to(root)}:1: a header begins with #pragma once")
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))", line):
                 errors.append(f"{path.relative_to(root)}:{number}: name the issue: TODO(#123)")

@@ -60,8 +60,8 @@ class Mark final : public RequestObserver {
     if (refuses_ && !quire::testing::refuse_system_calls(quire::testing::Threads::kThisOne)) {
       std::_Exit(2);
     }
-    marks_.asked.push_back({quire::testing::num_allocations(), quire::testing::num_refused(),
-                            quire::testing::num_wakes()});
+    using namespace quire::testing;
+    marks_.asked.push_back({num_allocations(), num_refused() + num_waits(), num_wakes()});
     marks_.all = marks_.asked.size() == std::size(kEnds);
     if (marks_.all) {
       marks_.all.notify_one();

@@ -24,8 +24,7 @@ namespace {
 
 std::atomic<std::int64_t> allocations = 0;
 std::atomic<std::int64_t> refused = 0;
-std::atomic<std::int64_t> yields = 0;
-std::atomic<std::int64_t> sleeps = 0;
+std::atomic<std::int64_t> waits = 0;
 std::atomic<std::int64_t> wakes = 0;
 thread_local int uncounted = 0;  // objects
 
@@ -125,9 +124,9 @@ void count_system_call(int /*signal*/, siginfo_t* info, void* context) {
   const bool futex = info->si_syscall == SYS_futex;
   const auto command = static_cast<int>(arguments[1]) & FUTEX_CMD_MASK;
   if (!futex || command != FUTEX_WAKE) {
-    ++refused;
-    yields += info->si_syscall == SYS_sched_yield ? 1 : 0;
-    sleeps += futex && (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) ? 1 : 0;
+    const bool waiting = info->si_syscall == SYS_sched_yield ||
+                         (futex && (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET));
+    ++(waiting ? waits : refused);  // one of them: other threads read while this one counts
     set_result(registers, -EAGAIN);
     return;
   }
@@ -143,8 +142,7 @@ void count_system_call(int /*signal*/, siginfo_t* info, void* context) {
 
 std::int64_t num_allocations() { return allocations; }
 std::int64_t num_refused() { return refused; }
-std::int64_t num_yields() { return yields; }
-std::int64_t num_sleeps() { return sleeps; }
+std::int64_t num_waits() { return waits; }
 std::int64_t num_wakes() { return wakes; }
 
 Uncounted::Uncounted() { ++uncounted; }

@@ -22,10 +22,9 @@ enum class Threads : std::uint8_t { kAll, kThisOne };
 // From now on the kernel refuses these threads whatever they ask for, but the time, the end and
 // that other threads are woken: they should try again. False if that cannot be had.
 [[nodiscard]] bool refuse_system_calls(Threads threads);
+// Calls of threads that leave the core to others or wait to be woken, and all others.
+[[nodiscard]] std::int64_t num_waits();
 [[nodiscard]] std::int64_t num_refused();
-// Of those, of threads that leave the core to others, and that wait to be woken.
-[[nodiscard]] std::int64_t num_yields();
-[[nodiscard]] std::int64_t num_sleeps();
 // Calls that wake threads which sleep.
 [[nodiscard]] std::int64_t num_wakes();
 

@@ -113,6 +113,10 @@ class Rules(CheckTest):
             "Pool& Pool::operator=(Pool&&) noexcept = default;", "int next(int x) {", "using A = int;", "namespace json = boost::json;",
             "template <class T>", "  int member_ = 0;", "#define QUIRE_X 1", "static_assert(true);", ""])})
 
+    def test_header_that_may_be_included_twice_is_found(self):
+        self.assert_finds(check_rules.check, "src/quire/kv/a.h", "// Blocks.\n#include <vector>\n", "src/quire/kv/a.h:1: a header begins with")
+        self.assert_clean(check_rules.check, {"src/quire/kv/a.h": "// Blocks.\n#pragma once\n\n#include <vector>\n"})
+
     def test_todo_needs_an_issue(self):
         self.assert_finds(check_rules.check, "apps/cli/a.cc", "// TODO: later\n", "apps/cli/a.cc:1: name the issue")
         self.assert_clean(check_rules.check, {"apps/cli/a.cc": "// TODO(#12): later\n"})

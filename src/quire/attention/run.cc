@@ -46,7 +46,6 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr int kRowsPerFinish = 8;
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
-constexpr std::ptrdiff_t kChunkBytes = std::ptrdiff_t{kChunkWords} * 4;
 
 // Softmax state of one tile, on the stack of the thread that works on it.
 struct TileState {
