@@ -34,7 +34,7 @@ set(QUIRE_COMPUTING_TESTS kv sched engine kernels attention sampling model)
 set(QUIRE_FUZZED_MODULES base text weights kv_store model)
 set(QUIRE_FUZZ_FLAGS -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
 
-include(cmake/QuirePrecompiled.cmake)
+include(cmake/QuireParseOnce.cmake)
 
 # A test that computes little is compiled without optimisation, in 0.5 to 0.6 of the time.
 function(quire_plain_test name)
@@ -99,7 +99,7 @@ function(quire_module name)
   list(TRANSFORM arg_USES PREPEND quire_)
   add_library(quire_${name} STATIC ${sources})
   target_link_libraries(quire_${name} PUBLIC quire_flags ${arg_USES} ${arg_DEPENDS})
-  quire_precompiled(quire_${name} modules)
+  quire_parse_once(quire_${name})
   if(QUIRE_FUZZ AND name IN_LIST QUIRE_FUZZED_MODULES)
     target_compile_options(quire_${name} PRIVATE ${QUIRE_FUZZ_FLAGS})
   endif()

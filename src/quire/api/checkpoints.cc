@@ -15,7 +15,6 @@
 #include "quire/engine/checkpoints.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
-#include "quire/engine/session_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
@@ -52,27 +51,6 @@ Result<std::vector<CheckpointService::Named>> CheckpointManager::Impl::look_at(
     named.push_back({.name = given.name, .state = std::move(state)});
   }
   return named;
-}
-
-Status CheckpointOptions::validate() const {
-  const auto refuse = [](const char* option, const auto& value, const char* range) {
-    return Status(ErrorCode::kInvalidArgument,
-                  base::str_cat(option, " is ", value, ", must be ", range));
-  };
-  constexpr double kMaxSeconds = 1e10;
-  if (keep < 0) {
-    return refuse("keep", keep, "at least 0");
-  }
-  if (max_bytes < 0) {
-    return refuse("max_bytes", max_bytes, "at least 0");
-  }
-  if (every_tokens < 0) {
-    return refuse("every_tokens", every_tokens, "at least 0");
-  }
-  if (!(every_seconds >= 0 && every_seconds <= kMaxSeconds)) {
-    return refuse("every_seconds", every_seconds, "0 to 1e10");
-  }
-  return engine::SessionService::check_salt("tenant", tenant);
 }
 
 CheckpointManager::CheckpointManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -1,9 +1,13 @@
-// Where time goes: laps of one clock that begins when the object does.
+// Where time goes: seconds since a point, and laps of one clock that begins when the object does.
 #pragma once
 
 #include <chrono>
 
 namespace quire::base {
+
+[[nodiscard]] inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 class Stopwatch {
  public:

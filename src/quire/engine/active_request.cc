@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/stopwatch.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/reuse_grade.h"
 #include "quire/output.h"
@@ -24,10 +25,6 @@ namespace quire::engine {
 namespace {
 
 constexpr std::int32_t kRoomTokens = 8192;  // for so many memory is asked for at once
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 
@@ -77,7 +74,7 @@ sampling::SampleContext ActiveRequest::sample_context() const {
 
 std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {
   admitted_ = true;
-  output_.timing.queue_seconds = seconds_since(request_.submitted);
+  output_.timing.queue_seconds = base::seconds_since(request_.submitted);
   cached_tokens = request_.composed ? request_.composed->cached_tokens : cached_tokens;
   output_.usage.cached_tokens = cached_tokens;
   forward_.cached_tokens = cached_tokens;
@@ -90,7 +87,7 @@ std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {
 bool ActiveRequest::accept(sampling::SampledToken token) {
   const SamplingParams& params = request_.params;
   if (sampled_ids().empty()) {
-    output_.timing.first_token_seconds = seconds_since(request_.submitted);
+    output_.timing.first_token_seconds = base::seconds_since(request_.submitted);
   }
   sampled_.push_back(token.id);
   if (params.logprobs) {
@@ -210,7 +207,7 @@ void ActiveRequest::join_prompt() {
 GenerationOutput ActiveRequest::take_output() {
   output_.token_ids.assign(sampled_ids().begin(), sampled_ids().end());
   output_.usage.completion_tokens = std::ssize(output_.token_ids);
-  output_.timing.total_seconds = seconds_since(request_.submitted);
+  output_.timing.total_seconds = base::seconds_since(request_.submitted);
   join_prompt();
   output_.usage.prompt_tokens = std::ssize(request_.prompt);
   output_.prompt_token_ids = std::move(request_.prompt);

@@ -18,6 +18,7 @@
 #include "quire/base/ids.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
+#include "quire/engine/interrupt_poll.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -29,10 +30,6 @@
 
 namespace quire::engine {
 namespace {
-
-constexpr std::int64_t kSharedBytes = std::int64_t{1} << 20;  // from here on several threads read
-constexpr int kMostReaders = 4;
-constexpr std::chrono::milliseconds kInterruptPoll(50);
 
 // By way of host memory.
 Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::PagedStore& shelves,
@@ -61,7 +58,7 @@ class Arrivals::Readers {
  public:
   Readers(Load& load, kv_store::PagedStore& shelves)
       : load_(load), shelves_(shelves), read_(static_cast<std::size_t>(load.all_layers_)) {
-    if (!shelves.on_device() || load.bytes(shelves) < kSharedBytes) {
+    if (!shelves.on_device() || load.bytes(shelves) < kParallelReadBytes) {
       return;
     }
     try {

@@ -35,6 +35,11 @@
 
 namespace quire::engine {
 
+// From so many bytes on layers are read by several threads: one core copies and hashes more slowly
+// than memory and disk give.
+inline constexpr std::int64_t kParallelReadBytes = std::int64_t{1} << 20;
+inline constexpr int kMostReaders = 4;
+
 class Arrivals {
  public:
   // What is read together: of each layer all parts, then of the next. A part that fails ends alone.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "quire/base/stopwatch.h"
 #include "quire/base/temporary_folder.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
@@ -29,16 +30,12 @@ Status outcome(const Result<T>& result) {
   return result.ok() ? Status() : result.error();
 }
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // Seconds of `call` and of dropping the Result that it returns, or its error.
 template <class Call>
 Result<double> seconds_of(Call call) {
   const auto start = Clock::now();
   QUIRE_TRY_STATUS(outcome(call()));
-  return seconds_since(start);
+  return base::seconds_since(start);
 }
 
 // The median of what `round` returns, seconds; its first error.
@@ -97,7 +94,7 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
   const auto round = [&]() -> Result<double> {
     const auto start = Clock::now();
     QUIRE_TRY(const auto requests, engine.chunks().submit({&run, 1}, {}));
-    const double seconds = seconds_since(start);
+    const double seconds = base::seconds_since(start);
     QUIRE_TRY_STATUS(outcome(requests.front()->take_generation()));
     return seconds;
   };

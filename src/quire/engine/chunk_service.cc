@@ -29,6 +29,7 @@
 #include "quire/engine/chunk_setup.h"
 #include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/interrupt_poll.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
@@ -41,8 +42,6 @@
 
 namespace quire::engine {
 namespace {
-
-constexpr std::chrono::milliseconds kInterruptPoll{50};
 
 kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
                                    std::int64_t block_bytes,

@@ -19,6 +19,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/interrupt_poll.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
@@ -88,8 +89,6 @@ void note_output(ContextItem& info, const GenerationOutput& output, SamplingPara
   params.seed = params.temperature > 0 ? seed : params.seed;
   info.sampling_json = to_json(params);
 }
-
-constexpr int kInterruptPollMs = 50;
 
 Error interrupted_call() {
   return {.code = ErrorCode::kCancelled, .message = "the call was interrupted"};

@@ -22,6 +22,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/interrupt_poll.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/ledger.h"
@@ -34,8 +35,6 @@
 
 namespace quire::engine {
 namespace {
-
-constexpr int kInterruptPollMs = 50;
 
 // Of runs that no chunk names: behind all that have a chunk's.
 constexpr std::uint64_t kLastRank = ~std::uint64_t{0};

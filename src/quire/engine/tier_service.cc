@@ -43,11 +43,6 @@
 namespace quire::engine {
 namespace {
 
-// From so many bytes on layers are read by several threads: one core copies and hashes more slowly
-// than memory and disk give.
-constexpr std::int64_t kSharedBytes = std::int64_t{1} << 20;
-constexpr int kMostReaders = 4;
-
 std::vector<BlockId> first_blocks(std::int64_t count) {
   std::vector<BlockId> blocks;
   blocks.reserve(static_cast<std::size_t>(count));
@@ -302,7 +297,7 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
 Status TierService::read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
                               kv_store::PagedStore& shelves) {
   const auto start = std::chrono::steady_clock::now();
-  const bool large = std::ssize(part.to) * shelves.geometry().block_bytes() >= kSharedBytes;
+  const bool large = std::ssize(part.to) * shelves.geometry().block_bytes() >= kParallelReadBytes;
   const int readers = large ? std::min(engine_.pool_.threads(), kMostReaders) : 1;
   QUIRE_TRY_STATUS(read_layers(file, part, shelves, readers));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

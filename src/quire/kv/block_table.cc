@@ -16,7 +16,7 @@ namespace {
 
 // Of a block that never was here. Not the default handle: that one is the root of the prefix index,
 // and what stands behind this one must never be found as the beginning of a prompt.
-constexpr BlockRef kNever{.id = {}, .generation = 1};
+constexpr BlockRef kNoRef{.id = {}, .generation = 1};
 
 }  // namespace
 
@@ -86,7 +86,7 @@ void BlockTable::give_up_front(std::int32_t count) {
 void BlockTable::begin_behind(std::int32_t count) {
   QUIRE_CHECK(size() == 0, "blocks that were given up stand before all others");
   ids_.resize(static_cast<std::size_t>(count));
-  refs_.assign(static_cast<std::size_t>(count), kNever);
+  refs_.assign(static_cast<std::size_t>(count), kNoRef);
   num_given_up_ = count;
 }
 

@@ -25,9 +25,9 @@
 namespace quire::kv {
 namespace {
 
-constexpr std::size_t kRemembered = 4096;  // chunks that have gone
-constexpr std::size_t kShownDigits = 12;   // of an id in messages
-constexpr int kRankDigits = 16;            // of an id: 64 bits
+constexpr std::size_t kRememberedChunks = 4096;  // chunks that have gone
+constexpr std::size_t kShownDigits = 12;         // of an id in messages
+constexpr int kRankDigits = 16;                  // of an id: 64 bits
 
 double seconds_between(WallClock::time_point from, WallClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -448,7 +448,7 @@ bool ChunkRegistry::remove(std::string_view id, Removal reason) {
     ledger_.drop_segment(segment);
   }
   gone_.push_back({.id = chunk->id, .reason = reason, .when = config_.now()});
-  if (gone_.size() > kRemembered) {
+  if (gone_.size() > kRememberedChunks) {
     gone_.pop_front();
   }
   forget(*chunk);

@@ -24,7 +24,7 @@
 namespace quire::kv {
 namespace {
 
-constexpr std::size_t kRemembered = 16384;  // blocks that have gone
+constexpr std::size_t kRememberedBlocks = 16384;  // blocks that have gone
 constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
 
 // Multiply and rotate, a final mix; chosen for speed, as every hit is verified.
@@ -156,7 +156,7 @@ PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens, std::string_vie
 
 const PrefixIndex::Gone* PrefixIndex::last_gone(std::uint64_t hash) const {
   for (std::size_t i = 0; i < gone_.size(); ++i) {
-    const Gone& gone = gone_[(next_gone_ + kRemembered - 1 - i) % kRemembered];
+    const Gone& gone = gone_[(next_gone_ + kRememberedBlocks - 1 - i) % kRememberedBlocks];
     if (gone.hash == hash) {
       return &gone;
     }
@@ -265,12 +265,12 @@ PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
   const Eviction done{.blocks = evicted_, .why = why.value_or(chosen.why)};
   for (const BlockRef block : done.blocks) {
     const Gone gone{.hash = node(block.id.value).hash, .why = done.why, .when = order_.now()};
-    if (gone_.size() < kRemembered) {
+    if (gone_.size() < kRememberedBlocks) {
       gone_.push_back(gone);
     } else {
       gone_[next_gone_] = gone;
     }
-    next_gone_ = (next_gone_ + 1) % kRemembered;
+    next_gone_ = (next_gone_ + 1) % kRememberedBlocks;
     remove_leaf(block.id.value);
   }
   return done;

@@ -18,6 +18,7 @@
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -30,10 +31,6 @@ namespace quire::kv_store {
 namespace {
 
 namespace json = base::json;
-
-Error corrupt(std::string what) {
-  return {.code = ErrorCode::kCorrupt, .message = std::move(what)};
-}
 
 Result<std::string> describe(const Checkpoint& checkpoint, const std::string& series) {
   json::array sequences;

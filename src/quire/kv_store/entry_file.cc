@@ -27,7 +27,7 @@ namespace quire::kv_store {
 namespace {
 
 constexpr std::size_t kCopyPiece = std::size_t{1} << 20;
-constexpr std::size_t kPartBytes = 4 + 8 + 8;
+constexpr std::size_t kEntryPartBytes = 4 + 8 + 8;
 constexpr std::size_t kObjectBytes = kHashDigits + 8;
 
 struct PackedObject {
@@ -92,7 +92,7 @@ Result<Manifest> decode(std::span<const std::byte> bytes) {
     }
     manifest.objects.push_back(std::move(object));
   }
-  if (!in.holds(num_parts, kPartBytes)) {
+  if (!in.holds(num_parts, kEntryPartBytes)) {
     return damaged;
   }
   for (std::uint32_t i = 0; i < num_parts; ++i) {

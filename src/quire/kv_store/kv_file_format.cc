@@ -19,6 +19,7 @@
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/kv_store/byte_codec.h"
+#include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/result.h"
@@ -53,10 +54,6 @@ const KindTraits& traits_of(FileKind kind) {
       {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
       {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
   return kTraits[static_cast<std::uint8_t>(kind)];
-}
-
-Error corrupt(std::string message) {
-  return {.code = ErrorCode::kCorrupt, .message = std::move(message)};
 }
 
 Error too_short() { return corrupt("the header ends before its last field"); }

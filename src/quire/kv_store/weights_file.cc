@@ -18,6 +18,7 @@
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kv_store/byte_codec.h"
+#include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -35,11 +36,7 @@ constexpr std::uint32_t kVectorCode = 0xff;  // in place of a WeightFormat
 // disk can give.
 constexpr std::size_t kAheadBytes = std::size_t{32} << 20;
 constexpr std::size_t kSourceBytes = 4 + 8 + 8;
-constexpr std::size_t kPartBytes = 4 + 8 + 8 + 8;
-
-Error corrupt(std::string message) {
-  return {.code = ErrorCode::kCorrupt, .message = std::move(message)};
-}
+constexpr std::size_t kWeightBytes = 4 + 8 + 8 + 8;
 
 std::size_t pieces_of(std::int64_t bytes) {
   return (static_cast<std::size_t>(bytes) + kWeightPieceBytes - 1) / kWeightPieceBytes;
@@ -110,7 +107,7 @@ Status parse_sources(ByteReader& in, std::uint32_t count, std::vector<SourceFile
 // Shapes; the offsets as they are written, to be compared.
 Result<std::vector<std::int64_t>> parse_parts(ByteReader& in, std::uint32_t count,
                                               std::vector<StoredPart>& parts) {
-  if (!in.holds(count, kPartBytes)) {
+  if (!in.holds(count, kWeightBytes)) {
     return corrupt("the list of its weights is cut short");
   }
   std::vector<std::int64_t> offsets;

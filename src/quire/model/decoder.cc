@@ -15,6 +15,7 @@
 #include "quire/base/check.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
+#include "quire/base/stopwatch.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
@@ -94,10 +95,6 @@ class TwoSinks final : public WeightSink {
   WeightSink& second_;
 };
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
 struct Decoder::Impl {
@@ -154,7 +151,7 @@ Result<Decoder> Decoder::Impl::make(const kernels::Context& context, const Model
       impl->backend = placement.instead(std::move(impl->backend));
     }
   }
-  impl->report.seconds = seconds_since(start);
+  impl->report.seconds = base::seconds_since(start);
   return Decoder(std::move(impl));
 }
 

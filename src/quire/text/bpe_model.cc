@@ -24,7 +24,6 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kShortUnits = 48;  // up to here a scan beats a heap (measured)
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {

@@ -17,8 +17,6 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-
 // The end of the chain: whole characters go to the caller's string.
 class OutputStage final : public DecodeStage {
  public:

@@ -16,9 +16,9 @@
 namespace quire::text {
 namespace {
 
-using Made = Result<decode::Step>;
+using MadeStep = Result<decode::Step>;
 
-Made strip(const base::json::object& object) {
+MadeStep strip_step(const base::json::object& object) {
   decode::Strip step;
   QUIRE_TRY(const char32_t content, get_char(object, "content", U' '));
   append_code_point(step.content, content);
@@ -33,7 +33,7 @@ Made strip(const base::json::object& object) {
   return decode::Step(std::move(step));
 }
 
-Made replace(const base::json::object& object) {
+MadeStep replace_step(const base::json::object& object) {
   const base::json::value* pattern_json = base::find(object, "pattern");
   QUIRE_TRY(Pattern pattern,
             Pattern::from_json(pattern_json != nullptr ? *pattern_json : base::json::value(),
@@ -43,7 +43,7 @@ Made replace(const base::json::object& object) {
       decode::Replace{.pattern = std::move(pattern), .content = std::move(content)});
 }
 
-Made metaspace(const base::json::object& object) {
+MadeStep metaspace(const base::json::object& object) {
   QUIRE_TRY(const MetaspaceOptions options, metaspace_from_json(object));
   decode::Metaspace step;
   append_code_point(step.replacement, options.replacement);
@@ -51,14 +51,14 @@ Made metaspace(const base::json::object& object) {
   return decode::Step(std::move(step));
 }
 
-Made word_piece(const base::json::object& object) {
+MadeStep word_piece(const base::json::object& object) {
   decode::WordPiece step;
   QUIRE_TRY(step.prefix, base::get_string(object, "prefix", "##"));
   QUIRE_TRY(step.cleanup, base::get_bool(object, "cleanup", true));
   return decode::Step(std::move(step));
 }
 
-Made ctc(const base::json::object& object) {
+MadeStep ctc(const base::json::object& object) {
   decode::Ctc step;
   QUIRE_TRY(step.pad_token, base::get_string(object, "pad_token", "<pad>"));
   QUIRE_TRY(step.word_delimiter_token, base::get_string(object, "word_delimiter_token", "|"));
@@ -66,7 +66,7 @@ Made ctc(const base::json::object& object) {
   return decode::Step(std::move(step));
 }
 
-Made make(const TypedSection& section) {
+MadeStep make_step(const TypedSection& section) {
   const base::json::object& object = *section.object;
   if (section.type == "ByteLevel") {
     return decode::Step(decode::ByteLevel{});
@@ -81,10 +81,10 @@ Made make(const TypedSection& section) {
     return metaspace(object);
   }
   if (section.type == "Strip") {
-    return strip(object);
+    return strip_step(object);
   }
   if (section.type == "Replace") {
-    return replace(object);
+    return replace_step(object);
   }
   if (section.type == "WordPiece") {
     return word_piece(object);
@@ -105,7 +105,7 @@ Made make(const TypedSection& section) {
 Result<Decoder> decoder_from_json(const boost::json::value& section) {
   Decoder steps;
   QUIRE_TRY_STATUS(for_each_section(section, "decoder", "decoders", [&](const TypedSection& each) {
-    auto step = make(each);
+    auto step = make_step(each);
     if (!step.ok()) {
       return Status(std::move(step).error());
     }

@@ -26,7 +26,6 @@ namespace {
 // Ids may have gaps, but a small file must not make a large table.
 constexpr std::int64_t kFreeIds = 65536;
 constexpr std::int64_t kIdsPerToken = 4;
-constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
 
 // The vocabulary as an object of token to id.
 Status read_vocab(const base::json::object& model, Vocabulary& vocabulary) {
@@ -35,9 +34,9 @@ Status read_vocab(const base::json::object& model, Vocabulary& vocabulary) {
     return {ErrorCode::kInvalidArgument, "model: vocab must be an object"};
   }
   const base::json::object& tokens = section->get_object();
-  if (tokens.size() > kMaxTokens) {
+  if (tokens.size() > kMaxVocabulary) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("model: ", tokens.size(), " tokens; at most ", kMaxTokens)};
+            base::str_cat("model: ", tokens.size(), " tokens; at most ", kMaxVocabulary)};
   }
   const std::int64_t end = kFreeIds + kIdsPerToken * static_cast<std::int64_t>(tokens.size());
   for (const auto& [key, value] : tokens) {
@@ -108,9 +107,9 @@ Result<ModelSource> read_bpe(const base::json::object& model, Vocabulary& vocabu
 
 Result<ModelSource> read_unigram(const base::json::object& model, Vocabulary& vocabulary) {
   QUIRE_TRY(const base::json::array* pieces, require_array(model, "vocab"));
-  if (pieces->size() > kMaxTokens) {
+  if (pieces->size() > kMaxVocabulary) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("model: ", pieces->size(), " tokens; at most ", kMaxTokens)};
+            base::str_cat("model: ", pieces->size(), " tokens; at most ", kMaxVocabulary)};
   }
   ModelSource::Unigram unigram;
   for (const base::json::value& piece : *pieces) {

@@ -19,8 +19,6 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-
 // Rebuilds the text from `put(out, c)` for each character. When the first characters vanish, the
 // text no longer begins at the origin.
 template <class Put>
@@ -147,9 +145,9 @@ class Nmt final : public Normalizer {
   }
 };
 
-class Bert final : public Normalizer {
+class BertNormalizer final : public Normalizer {
  public:
-  explicit Bert(const BertNormalization& options) : options_(options) {}
+  explicit BertNormalizer(const BertNormalization& options) : options_(options) {}
   void apply(NormalText& text) const override {
     if (options_.clean_text) {
       rewrite(text, [&](std::string& out, char32_t c) {
@@ -304,7 +302,7 @@ std::unique_ptr<const Normalizer> make_replace(Pattern pattern, std::string cont
 }
 
 std::unique_ptr<const Normalizer> make_bert_normalizer(const BertNormalization& options) {
-  return std::make_unique<Bert>(options);
+  return std::make_unique<BertNormalizer>(options);
 }
 
 std::unique_ptr<const Normalizer> make_precompiled(Charsmap map) {

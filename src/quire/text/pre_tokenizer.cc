@@ -18,8 +18,6 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-
 // Replaces every piece by what `write(out, piece)` appends; the pieces stay the same in number.
 template <class Write>
 void rewrite(Pieces& pieces, Write&& write) {
@@ -227,7 +225,7 @@ class ByteSpelling final : public PreTokenizer {
   }
 };
 
-class Bert final : public PreTokenizer {
+class BertPreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
     CharSplit(is_whitespace, SplitBehavior::kRemoved).apply(pieces);
@@ -303,7 +301,9 @@ std::unique_ptr<const PreTokenizer> make_split(Pattern pattern, SplitBehavior be
   return std::make_unique<Split>(std::move(pattern), behavior, invert);
 }
 
-std::unique_ptr<const PreTokenizer> make_bert_pre_tokenizer() { return std::make_unique<Bert>(); }
+std::unique_ptr<const PreTokenizer> make_bert_pre_tokenizer() {
+  return std::make_unique<BertPreTokenizer>();
+}
 
 std::unique_ptr<const PreTokenizer> make_metaspace_cut() {
   return std::make_unique<MetaspaceCut>();

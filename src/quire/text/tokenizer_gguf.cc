@@ -40,9 +40,6 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
-
 // Values of tokenizer.ggml.token_type.
 enum TokenType : std::uint8_t {
   kNormal = 1,
@@ -86,8 +83,8 @@ Status check(const VocabSpec& spec) {
   const auto invalid = [](std::string message) {
     return Status(ErrorCode::kInvalidArgument, std::move(message));
   };
-  if (count == 0 || count > kMaxTokens) {
-    return invalid(base::str_cat("vocabulary of ", count, " tokens; 1 to ", kMaxTokens));
+  if (count == 0 || count > kMaxVocabulary) {
+    return invalid(base::str_cat("vocabulary of ", count, " tokens; 1 to ", kMaxVocabulary));
   }
   if (!spec.scores.empty() && spec.scores.size() != count) {
     return invalid(

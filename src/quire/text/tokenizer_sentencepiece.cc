@@ -33,7 +33,6 @@ namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 constexpr TokenId kMaxAddedId = 1 << 24;
 
 class SentencePieceModel final : public Model {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,6 +15,9 @@
 #include "quire/types.h"
 
 namespace quire::text {
+
+// Of a vocabulary that is read; a file that speaks of more is damaged.
+inline constexpr std::size_t kMaxVocabulary = std::size_t{1} << 24;  // tokens
 
 class Vocabulary {
  public:

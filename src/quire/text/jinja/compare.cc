@@ -18,8 +18,6 @@
 namespace quire::text::jinja {
 namespace {
 
-bool is_number(const Value& value) { return value.as_number().has_value(); }
-
 // Exact also between integers and doubles where long double holds 64 bits of mantissa.
 std::partial_ordering order_numbers(const Value& a, const Value& b) {
   const auto int_a = a.as_integer();

@@ -10,6 +10,8 @@
 
 namespace quire::text::jinja {
 
+[[nodiscard]] inline bool is_number(const Value& value) { return value.as_number().has_value(); }
+
 [[nodiscard]] bool truth(const Value& value);
 
 // Any two values can be asked. `meter` may be null.

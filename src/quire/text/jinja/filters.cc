@@ -306,7 +306,7 @@ Result<Value> filter_tojson(Runtime& runtime, const Value& input, const Argument
   return Value::string(std::move(text));
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kValueFilters[] = {
     {"abs", filter_abs},
     {"capitalize", filter_case<Case::kCapitalize>},
     {"d", filter_default},
@@ -333,7 +333,7 @@ constexpr NamedFilter kFilters[] = {
 
 }  // namespace
 
-std::span<const NamedFilter> value_filters() { return kFilters; }
+std::span<const NamedFilter> value_filters() { return kValueFilters; }
 
 Filter find_filter(std::string_view name) {
   for (const auto filters : {value_filters(), sequence_filters()}) {

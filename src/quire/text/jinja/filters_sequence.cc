@@ -448,7 +448,7 @@ Result<Value> filter_unique(Runtime& runtime, const Value& input, const Argument
   return std::move(out).build();
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kSequenceFilters[] = {
     {"batch", filter_batch},
     {"count", filter_length},
     {"dictsort", filter_dictsort},
@@ -473,6 +473,6 @@ constexpr NamedFilter kFilters[] = {
 
 }  // namespace
 
-std::span<const NamedFilter> sequence_filters() { return kFilters; }
+std::span<const NamedFilter> sequence_filters() { return kSequenceFilters; }
 
 }  // namespace quire::text::jinja

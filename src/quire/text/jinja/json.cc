@@ -19,8 +19,6 @@
 namespace quire::text::jinja {
 namespace {
 
-constexpr std::string_view kHexDigits = "0123456789abcdef";
-
 class JsonWriter {
  public:
   JsonWriter(Meter& meter, const JsonStyle& style) : meter_(meter), style_(style), out_(&meter) {}

@@ -19,7 +19,7 @@
 namespace quire::text::jinja {
 namespace {
 
-constexpr std::size_t kNone = std::string_view::npos;
+constexpr std::size_t kNowhere = std::string_view::npos;
 
 constexpr std::size_t kMaxNameBytes = 256;
 
@@ -111,8 +111,9 @@ class Lexer {
       end = drop_space_before(view_, tag, at_);
     } else if (sign != '+' && strips_line) {
       const std::size_t line_break = view_.substr(at_, tag - at_).rfind('\n');
-      const std::size_t line = line_break == kNone ? at_ : at_ + line_break + 1;
-      if ((line_break != kNone || line_starting_) && drop_space_before(view_, tag, line) == line) {
+      const std::size_t line = line_break == kNowhere ? at_ : at_ + line_break + 1;
+      if ((line_break != kNowhere || line_starting_) &&
+          drop_space_before(view_, tag, line) == line) {
         end = line;
       }
     }
@@ -123,19 +124,19 @@ class Lexer {
   }
 
   [[nodiscard]] std::size_t find_tag() const {
-    for (std::size_t brace = view_.find('{', at_); brace != kNone;
+    for (std::size_t brace = view_.find('{', at_); brace != kNowhere;
          brace = view_.find('{', brace + 1)) {
       if (starts(brace + 1, "%") || starts(brace + 1, "{") || starts(brace + 1, "#")) {
         return brace;
       }
     }
-    return kNone;
+    return kNowhere;
   }
 
   // One piece of literal text and the tag after it.
   Status next_tag() {
     const std::size_t tag = find_tag();
-    if (tag == kNone) {
+    if (tag == kNowhere) {
       emit(TokenKind::kData, view_.substr(at_));
       advance(view_.size());
       return {};
@@ -158,7 +159,7 @@ class Lexer {
 
   Status comment(std::size_t inside) {
     const std::size_t close = view_.find("#}", inside);
-    if (close == kNone) {
+    if (close == kNowhere) {
       return fail("missing end of comment tag");
     }
     const bool strips = close > inside && view_[close - 1] == '-';
@@ -190,7 +191,8 @@ class Lexer {
 
   Status raw_block(std::size_t begin) {
     advance(begin);
-    for (std::size_t tag = view_.find("{%", at_); tag != kNone; tag = view_.find("{%", tag + 2)) {
+    for (std::size_t tag = view_.find("{%", at_); tag != kNowhere;
+         tag = view_.find("{%", tag + 2)) {
       const char next = tag + 2 < view_.size() ? view_[tag + 2] : '\0';
       const char sign = next == '-' || next == '+' ? next : '\0';
       const std::size_t name = skip_space(view_, tag + 2 + (sign != '\0' ? 1 : 0));
@@ -381,7 +383,7 @@ class Lexer {
       return fail("string is not closed");
     }
     const char c = view_[at + 1];
-    if (const std::size_t plain = kPlain.find(c); plain != kNone) {
+    if (const std::size_t plain = kPlain.find(c); plain != kNowhere) {
       value.push_back(kMeaning[plain]);
       at += 2;
       return {};

@@ -22,8 +22,6 @@
 namespace quire::text::jinja {
 namespace {
 
-constexpr std::string_view kHexDigits = "0123456789abcdef";
-
 // Two, four or eight digits after \x, \u or \U.
 std::string hex_escape(char32_t code) {
   const int digits = code < 0x100 ? 2 : (code < 0x10000 ? 4 : 8);

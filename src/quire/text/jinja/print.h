@@ -12,6 +12,8 @@
 
 namespace quire::text::jinja {
 
+inline constexpr std::string_view kHexDigits = "0123456789abcdef";
+
 // repr of a float: the shortest digits that read back as the same number.
 [[nodiscard]] std::string float_repr(double value);
 

@@ -33,7 +33,6 @@ bool is_true(const Value& value) { return is_boolean(value) && truth(value); }
 bool is_false(const Value& value) { return is_boolean(value) && !truth(value); }
 bool is_integer(const Value& value) { return value.get<std::int64_t>() != nullptr; }
 bool is_float(const Value& value) { return value.get<double>() != nullptr; }
-bool is_number(const Value& value) { return value.as_number().has_value(); }
 bool is_string(const Value& value) { return value.text() != nullptr; }
 bool is_mapping(const Value& value) { return value.dict() != nullptr; }
 bool is_escaped(const Value& value) { return is_string(value) && value.get<String>()->markup; }

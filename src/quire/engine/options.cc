@@ -1,4 +1,4 @@
-// LLMOptions and sizes as people write them.
+// What people may set, checked, and sizes as they write them.
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,8 @@
 #include <system_error>
 
 #include "quire/base/str.h"
+#include "quire/checkpoints.h"
+#include "quire/engine/session_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 
@@ -113,6 +115,27 @@ Status LLMOptions::validate() const {
     return out_of_range("kv_budget", kv_budget_bytes, "a positive number of bytes");
   }
   return {};
+}
+
+Status CheckpointOptions::validate() const {
+  const auto refuse = [](const char* option, const auto& value, const char* range) {
+    return Status(ErrorCode::kInvalidArgument,
+                  base::str_cat(option, " is ", value, ", must be ", range));
+  };
+  constexpr double kMaxSeconds = 1e10;
+  if (keep < 0) {
+    return refuse("keep", keep, "at least 0");
+  }
+  if (max_bytes < 0) {
+    return refuse("max_bytes", max_bytes, "at least 0");
+  }
+  if (every_tokens < 0) {
+    return refuse("every_tokens", every_tokens, "at least 0");
+  }
+  if (!(every_seconds >= 0 && every_seconds <= kMaxSeconds)) {
+    return refuse("every_seconds", every_seconds, "0 to 1e10");
+  }
+  return engine::SessionService::check_salt("tenant", tenant);
 }
 
 }  // namespace quire
