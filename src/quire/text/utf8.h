@@ -10,7 +10,7 @@
 namespace quire::text {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
-inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581, for a blank
+inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";             // U+2581, for a blank
 
 // Bytes of the character that starts with `lead`. Precondition: `lead` starts a character of
 // well-formed text.
