@@ -34,7 +34,7 @@ constexpr std::size_t kMostPieces = 1024;  // that the system takes at a time
 constexpr std::int64_t kWritebackBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-Error refuse(std::string_view message) {
+Error refuse_file(std::string_view message) {
   return {.code = ErrorCode::kInvalidArgument,
           .message = base::str_cat("cannot write a kv file: ", message)};
 }
@@ -42,19 +42,19 @@ Error refuse(std::string_view message) {
 Status check_blocks(const KVFileContent& content, const PagedStore& shelves,
                     std::span<const std::vector<BlockId>> blocks) {
   if (blocks.size() != content.runs.size()) {
-    return refuse(base::str_cat(content.runs.size(), " runs, but blocks for ", blocks.size()));
+    return refuse_file(base::str_cat(content.runs.size(), " runs, but blocks for ", blocks.size()));
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const std::int32_t wanted = content.runs[i].num_blocks_with_kv(content.geometry.block_tokens);
     if (blocks[i].size() != static_cast<std::size_t>(wanted)) {
-      return refuse(base::str_cat("run ", i, " of ", content.runs[i].tokens.size(),
-                                  " tokens needs ", wanted, " blocks, given are ",
-                                  blocks[i].size()));
+      return refuse_file(base::str_cat("run ", i, " of ", content.runs[i].tokens.size(),
+                                       " tokens needs ", wanted, " blocks, given are ",
+                                       blocks[i].size()));
     }
     for (const BlockId id : blocks[i]) {
       if (id.value < 0 || id.value >= shelves.num_blocks()) {
-        return refuse(base::str_cat("run ", i, " names block ", id.value, ", the shelves have ",
-                                    shelves.num_blocks()));
+        return refuse_file(base::str_cat("run ", i, " names block ", id.value,
+                                         ", the shelves have ", shelves.num_blocks()));
       }
     }
   }
@@ -184,18 +184,18 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
                                    std::span<const std::vector<BlockId>> blocks,
                                    const WriteOptions& options) {
   if (const Status checked = check_content(content); !checked.ok()) {
-    return refuse(checked.error().message);
+    return refuse_file(checked.error().message);
   }
   const tensor::KVGeometry& geometry = content.geometry;
   if (const std::string differs = geometry_difference(geometry, shelves.geometry());
       !differs.empty()) {
-    return refuse(base::str_cat("the shelves differ from its geometry: ", differs));
+    return refuse_file(base::str_cat("the shelves differ from its geometry: ", differs));
   }
   QUIRE_TRY_STATUS(check_blocks(content, shelves, blocks));
   KVFileHeader header = make_header(content, options.compress ? Codec::kPlanes : Codec::kRaw);
   if (header_size(header) > kMaxHeaderBytes) {
-    return refuse(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
-                                kMaxHeaderBytes, "; save fewer tokens in a file"));
+    return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
+                                     kMaxHeaderBytes, "; save fewer tokens in a file"));
   }
   std::optional<PlaneCodec> codec;
   if (options.compress) {
