@@ -16,7 +16,7 @@
 
 namespace quire::text {
 
-// Of a vocabulary that is read; a file that speaks of more is damaged.
+// Of a vocabulary; files that speak of more are refused.
 inline constexpr std::size_t kMaxVocabulary = std::size_t{1} << 24;  // tokens
 
 class Vocabulary {
