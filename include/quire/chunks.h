@@ -262,7 +262,8 @@ class QUIRE_API ChunkedLLM {
   // kIo, and it stays as it was, where it is saved and the store cannot be written.
   [[nodiscard]] Result<ChunkInfo> update_chunk(const std::string& chunk_id,
                                                const ChunkUpdate& update);
-  // Unknown from now on; its blocks return with its last user. False when it was not there. `wipe`:
+  // Unknown from now on; its blocks return with its last user, those in the prefix cache too but
+  // for what prompts have put there. False when it was not there. `wipe`:
   // its bytes in the store become zeros first. kIo, and it stays, where the store cannot be
   // written.
   [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id, bool wipe = false);
@@ -300,8 +301,9 @@ class QUIRE_API ChunkedLLM {
                                                   const Interrupt& interrupted = {},
                                                   const RequestOptions& options = {});
   // Registers the chunks of `prompt` and runs their composition, made as `how` says, whose ids are
-  // not looked at. Without `persist_chunks` the call leaves nothing: chunks that it created are
-  // deleted, unless somebody else has used them meanwhile, and it counts as no use, hit or miss.
+  // not looked at. Without `persist_chunks` the call leaves nothing: what it created and computed
+  // is deleted, unless somebody else has registered, used or changed it meanwhile, and it counts as
+  // no use, hit or miss.
   [[nodiscard]] Result<RegisteredGeneration> generate(const ChunkedPrompt& prompt,
                                                       const CompositionSpec& how = {},
                                                       const SamplingParams& params = {},

@@ -61,11 +61,11 @@ bool is_independent(const CompositionSpec& spec) {
   return mode == ReuseMode::kIndependent;
 }
 
-// ChunkedLLM::generate; `registered` gets what was registered, also when it fails later.
+// ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
 Result<RegisteredGeneration> generate_registered(const Service& service,
                                                  const ChunkedPrompt& prompt,
                                                  const CompositionSpec& how, ChunkService::Run run,
-                                                 std::vector<ChunkService::Registered>& registered,
+                                                 ChunkService::Taken& taken,
                                                  const Interrupt& interrupted) {
   if (!prompt.system && !how.without_system) {
     return {ErrorCode::kInvalidComposition,
@@ -87,10 +87,11 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   run.spec = &how;
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
-    QUIRE_TRY(const auto added, service->register_chunks(next, interrupted, run.counted));
+    QUIRE_TRY(const auto added,
+              service->register_chunks(next, interrupted, {.counted = run.counted, .held = true}));
     std::vector<std::string> ids;
     for (const ChunkService::Registered& chunk : added) {
-      registered.push_back(chunk);
+      taken.registered.push_back(chunk);
       ids.push_back(chunk.id);
     }
     return ids;
@@ -110,7 +111,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   spec.query_chunk_id = std::move(spec.context_chunk_ids.back());
   spec.context_chunk_ids.pop_back();
   run.spec = &spec;
-  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
+  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted, &taken.computed));
   QUIRE_TRY(auto outputs, await_outputs(*service.engine, channels, interrupted));
   return RegisteredGeneration{.output = std::move(outputs.front()),
                               .system_id = spec.system_chunk_id,
@@ -205,7 +206,7 @@ Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const Chu
     }
     chunks = repaired;
   }
-  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted));
+  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted, {}));
   std::vector<std::string> ids;
   ids.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {
@@ -314,12 +315,14 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const Interrupt& interrupted,
                                                   const RequestOptions& options) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  std::vector<ChunkService::Registered> registered;
+  ChunkService::Taken taken;
   auto generation = generate_registered(
       service, prompt, how, {.params = &params, .counted = persist_chunks, .options = options},
-      registered, interrupted);
-  if (!generation.ok() || !persist_chunks) {
-    service->withdraw(registered);
+      taken, interrupted);
+  if (generation.ok() && persist_chunks) {
+    service->release(std::move(taken.registered));
+  } else {
+    service->withdraw(taken);
   }
   if (!generation.ok() && generation.error().code == ErrorCode::kNotFound) {
     return {ErrorCode::kOutOfBlocks,

@@ -82,7 +82,7 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
     contents.push_back({.content = take(std::max(tokens / kChunks, 1))});
   }
   contents.push_back({.content = take(kComposedQueryTokens), .type = ChunkType::kQuery});
-  QUIRE_TRY(const auto registered, engine.chunks().register_chunks(contents, {}));
+  QUIRE_TRY(const auto registered, engine.chunks().register_chunks(contents, {}, {}));
   CompositionSpec spec{.without_system = true};
   for (const ChunkService::Registered& chunk : registered) {
     spec.context_chunk_ids.push_back(chunk.id);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -44,20 +45,22 @@ constexpr std::size_t kShownDigits = 12;
 }  // namespace
 
 std::vector<std::string> ChunkService::chunk_ids(const CompositionSpec& spec) {
-  std::vector<std::string> ids = spec.context_chunk_ids;
-  ids.push_back(spec.query_chunk_id);
+  std::vector<std::string> ids;
   if (!spec.system_chunk_id.empty()) {
     ids.push_back(spec.system_chunk_id);
   }
+  ids.insert(ids.end(), spec.context_chunk_ids.begin(), spec.context_chunk_ids.end());
+  ids.push_back(spec.query_chunk_id);
   return ids;
 }
 
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
 class ChunkService::Use : public RequestObserver {
  public:
+  // `forgetful`: what a plain request computes does not stay in this one's prefix cache.
   Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
-      std::shared_ptr<RequestObserver> next = nullptr)
-      : registry_(registry), next_(std::move(next)) {
+      std::shared_ptr<RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
+      : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {
     for (const std::string& id : chunk_ids(spec)) {
       holds_.push_back(registry_.hold(id));
     }
@@ -66,21 +69,33 @@ class ChunkService::Use : public RequestObserver {
     for (const kv::ChunkRegistry::Hold& hold : holds_) {
       registry_.release(hold);
     }
+    if (own_) {
+      forgetful_->forget_segment(*own_);
+    }
   }
 
   void computed(SeqId sequence) override {
+    if (forgetful_ != nullptr) {
+      const auto own = forgetful_->seal(sequence);
+      own_ = own.ok() ? std::optional(*own) : std::nullopt;
+    }
     if (next_ != nullptr) {
       next_->computed(sequence);
     }
   }
 
   // Releases nothing any more: for a thread that may not touch the registry.
-  void forget() { holds_.clear(); }
+  void forget() {
+    holds_.clear();
+    own_.reset();
+  }
 
  private:
   kv::ChunkRegistry& registry_;
   std::shared_ptr<RequestObserver> next_;
+  kv::Ledger* forgetful_;
   std::vector<kv::ChunkRegistry::Hold> holds_;
+  std::optional<kv::SegmentId> own_;
 };
 
 Status ChunkService::check_positions(const kv::ResolvedComposition& composition) const {
@@ -247,16 +262,6 @@ Status ChunkService::start_bos(Attempt& attempt) {
   return {};
 }
 
-// KV that was computed for a call which fails.
-void ChunkService::take_back(const Name& name) {
-  if (!name.first.empty()) {
-    registry_.drop_variant(name);
-  } else if (bos_) {
-    ledger().drop_segment(*bos_);
-    bos_.reset();
-  }
-}
-
 // Of each part where its KV comes from. What this call has computed, `fresh`, counts as computed
 // where it is used first, and has been taken out of it then.
 ChunkService::Origins ChunkService::origins_of(const kv::ResolvedComposition& composition,
@@ -329,8 +334,10 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
     request.params = *run.params;
   }
   request.params.max_tokens = max_new_tokens(run, composition);
-  request.observer = std::make_shared<Use>(registry_, *run.spec, run.observer);
-  if (composition.mode == ReuseMode::kExact) {
+  const bool plain = composition.mode == ReuseMode::kExact;
+  request.observer = std::make_shared<Use>(registry_, *run.spec, run.observer,
+                                           plain && !run.counted ? &ledger() : nullptr);
+  if (plain) {
     request.prompt = composition.joined();
     request.reuse = run.kind == RequestKind::kGenerate;  // all rows of the query are wanted
     return request;
@@ -384,8 +391,8 @@ std::vector<Arrivals::LoadRef> ChunkService::loads_of(const Compositions& compos
   return loads;
 }
 
-void ChunkService::count_use(const Run& run, const kv::ResolvedComposition& composition,
-                             std::span<const PartOrigin> origins) {
+// Chunks that were deleted while the run waited for their KV are not used any more.
+void ChunkService::count_use(const Run& run, std::span<const PartOrigin> origins) {
   for (const PartOrigin& origin : origins) {  // the request reports them, and its prefill has
     engine_.counters_.tokens_reused -= origin.from_prefix_cache ? origin.reused : 0;
   }
@@ -393,18 +400,18 @@ void ChunkService::count_use(const Run& run, const kv::ResolvedComposition& comp
     return;
   }
   const kv::SessionRef session = engine_.sessions_->named(run.options.session);
-  for (const kv::Part& part : composition.parts) {
-    registry_.use(part.chunk->id, session);
-    note_use(part.chunk->id);
+  for (const std::string& id : chunk_ids(*run.spec)) {
+    if (registry_.find(id) != nullptr) {
+      registry_.use(id, session);
+      note_use(id);
+    }
   }
-  registry_.use(composition.query.chunk->id, session);
-  note_use(composition.query.chunk->id);
   registry_.count(std::ranges::count(origins, 0, &PartOrigin::computed), 0);
 }
 
 void ChunkService::count_uses(std::span<const Run> runs, Attempt& attempt) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    count_use(runs[i], attempt.compositions[i], attempt.origins[i]);
+    count_use(runs[i], attempt.origins[i]);
   }
   attempt.in_use.clear();
 }
@@ -482,9 +489,10 @@ void ChunkService::give_up(Attempt attempt) {
     leave(last->pending);
     for (const auto& [name, prefill] : last->started) {
       if (*prefill.waiters == 0) {
-        take_back(name);
+        registry_.drop_variant(name);  // no effect where it is the BOS token
       }
     }
+    drop_unused_bos();
     last->in_use.clear();
     engine_.publish_stats();
   });
@@ -499,8 +507,9 @@ Status ChunkService::check_user(const RequestOptions& options) const {
       "chunks have the salt that the LLM was opened with; give that one, or none");
 }
 
-Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<const Run> runs,
-                                                                   const Interrupt& interrupted) {
+Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
+    std::span<const Run> runs, const Interrupt& interrupted,
+    std::vector<kv::VariantName>* computed) {
   for (const Run& run : runs) {
     QUIRE_TRY_STATUS(check_user(run.options));
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
@@ -518,6 +527,9 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(std::span<con
     if (right.ok() && *right) {
       if (attempt.counted) {
         save_variants(attempt.started);
+      }
+      if (computed != nullptr) {
+        std::ranges::copy(attempt.started | std::views::keys, std::back_inserter(*computed));
       }
       return std::move(attempt.channels);
     }

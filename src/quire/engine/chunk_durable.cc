@@ -457,6 +457,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
       registered.insert(chunk->id);
     }
     std::int64_t cleared = registry_.clear(type);
+    drop_unused_bos();
     for (const kv::Chunk& saved : saved_chunks()) {
       if (!is_meant(saved) || registry_.find(saved.id) != nullptr) {
         continue;  // of another type, or in use

@@ -176,7 +176,10 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
   QUIRE_TRY_STATUS(engine_.check_prompt(ids));
   draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(ids);
   if (engine_.text() != nullptr) {
-    QUIRE_TRY(draft.chunk.content, engine_.text()->tokenizer.decode(ids, false));
+    const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
+    std::vector<TokenId> known = ids;  // a model may have ids that are no text
+    std::erase_if(known, [&](TokenId id) { return id >= tokenizer.vocab_size(); });
+    QUIRE_TRY(draft.chunk.content, tokenizer.decode(known, false));
   }
   return draft;
 }
@@ -216,7 +219,10 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
     return false;
   }
   draft.result.id = draft.chunk.id = known->id;
-  if (draft.counted) {
+  if (draft.how.held) {
+    draft.result.hold = registry_.hold(known->id);
+  }
+  if (draft.how.counted) {
     draft.result.changed = registry_.merge(draft.chunk);
     note_use(known->id);
     draft.result.used = true;
@@ -306,12 +312,15 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   draft.result.id = draft.chunk.id;
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(std::move(draft.chunk), has_kv ? std::optional(key) : std::nullopt));
-  draft.result.created = true;
+  draft.result.created = draft.how.counted;
+  if (draft.how.held) {
+    draft.result.hold = registry_.hold(chunk->id);
+  }
   if (!has_kv) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
   }
-  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.counted));
+  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
   return std::optional(pending);
 }
 
@@ -440,11 +449,12 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
 }
 
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
-    std::span<const ChunkContent> chunks, const Interrupt& interrupted, bool counted) {
+    std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how) {
   std::vector<Draft> drafts;
   for (const ChunkContent& chunk : chunks) {
     QUIRE_TRY(Draft next, draft(chunk));
-    next.counted = counted;
+    next.how = how;
+    next.chunk.temporary = !how.counted;
     drafts.push_back(std::move(next));
   }
   if (drafts.size() > 1) {  // one alone is refused before it has changed anything
@@ -462,8 +472,10 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     first = next;
   }
   for (const Draft& draft : drafts) {
-    if (status.ok() && draft.counted) {
+    if (status.ok() && how.counted) {
       status = save_registered(draft);
+      const bool gone = !status.ok() && status.error().code == ErrorCode::kNotFound;
+      status = gone ? Status() : status;  // somebody has deleted it since
     }
   }
   std::vector<Registered> registered;
@@ -474,26 +486,56 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   if (status.ok()) {
     return registered;
   }
-  withdraw(registered);  // all or none
+  withdraw({.registered = std::move(registered)});  // all or none
   return std::move(status).error();
 }
 
-void ChunkService::withdraw(std::span<const Registered> registered) {
+void ChunkService::release_now(std::span<const Registered> registered) {
+  for (const Registered& chunk : registered) {
+    if (chunk.hold) {
+      registry_.release(*chunk.hold);
+    }
+  }
+}
+
+void ChunkService::release(std::vector<Registered> registered) {
+  engine_.post([this, held = std::move(registered)] { release_now(held); });
+}
+
+// A temporary chunk goes with the last call that holds it, whoever created it.
+void ChunkService::withdraw(const Taken& taken) {
   writes_.wait();
   [[maybe_unused]] const Status closed = engine_.call([&] {
-    for (const Registered& created : registered) {
-      const kv::Chunk* chunk = created.created ? registry_.find(created.id) : nullptr;
-      const auto own = std::ranges::count_if(registered, [&](const Registered& equal) {
-        return equal.used && equal.id == created.id;
+    release_now(taken.registered);
+    for (const Registered& registered : taken.registered) {
+      const kv::Chunk* chunk = registry_.find(registered.id);
+      const auto own = std::ranges::count_if(taken.registered, [&](const Registered& equal) {
+        return equal.used && equal.id == registered.id;
       });
-      if (chunk != nullptr && chunk->accesses == own) {
-        registry_.remove(created.id, kv::Removal::kDeleted);
+      if (chunk != nullptr && chunk->holders == 0 &&
+          (chunk->temporary || (registered.created && chunk->accesses == own))) {
+        registry_.remove(registered.id, kv::Removal::kDeleted);
         [[maybe_unused]] const auto saved =
-            store_ == nullptr ? Result<bool>(false) : store_->remove(created.id);
+            store_ == nullptr ? Result<bool>(false) : store_->remove(registered.id);
       }
     }
+    for (const Name& name : taken.computed) {
+      const kv::Chunk* chunk = registry_.find(name.first);
+      if (chunk != nullptr && chunk->holders == 0) {
+        registry_.drop_variant(name);
+      }
+    }
+    drop_unused_bos();
     engine_.publish_stats();
   });
+}
+
+// KV of a BOS token that no chunk's KV stands behind.
+void ChunkService::drop_unused_bos() {
+  if (bos_ && !registry_.stands_behind(kv::kBosVariant)) {
+    ledger().drop_segment(*bos_);
+    bos_.reset();
+  }
 }
 
 ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
@@ -543,7 +585,9 @@ Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
     if (store_ != nullptr) {
       QUIRE_TRY(saved, store_->remove(id, wipe));
     }
-    return registry_.remove(id, kv::Removal::kDeleted) || saved;
+    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
+    drop_unused_bos();
+    return removed || saved;
   });
 }
 
@@ -552,8 +596,11 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
   }
-  return engine_.ask<std::int64_t>(
-      [&]() -> Result<std::int64_t> { return registry_.evict_unused(max_age_seconds); });
+  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+    const std::int64_t evicted = registry_.evict_unused(max_age_seconds);
+    drop_unused_bos();
+    return evicted;
+  });
 }
 
 Result<ChunkStats> ChunkService::stats() {

@@ -59,9 +59,19 @@ class ChunkService {
 
   struct Registered {
     std::string id;
-    bool created = false;  // by this call
+    bool created = false;  // by this call, to stay
     bool used = false;     // counted as a use of one that was there
     bool changed = false;  // what is said of that one
+    std::optional<kv::ChunkRegistry::Hold> hold;
+  };
+  struct Registration {
+    bool counted = true;  // uses, hits and misses; else what it creates is temporary
+    bool held = false;    // nothing is evicted until release() or withdraw()
+  };
+  // What a call has registered, and the KV that was computed for it.
+  struct Taken {
+    std::vector<Registered> registered;
+    std::vector<kv::VariantName> computed;
   };
   // Made at first use. A template that cannot be cut is no error yet: registering text is, with the
   // reason.
@@ -69,11 +79,13 @@ class ChunkService {
   // Ids of a text as a chunk. kUnsupported without a format.
   [[nodiscard]] Result<std::vector<TokenId>> encode(ChunkType type, std::string_view text) const;
 
-  // As ChunkedLLM::register_chunks. Uses, hits and misses are counted only when `counted`.
+  // As ChunkedLLM::register_chunks.
   [[nodiscard]] Result<std::vector<Registered>> register_chunks(
-      std::span<const ChunkContent> chunks, const Interrupt& interrupted, bool counted = true);
-  // Deletes what these registrations created, unless somebody has used it since.
-  void withdraw(std::span<const Registered> registered);
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how);
+  // Gives up what these registrations hold.
+  void release(std::vector<Registered> registered);
+  // The same, and deletes what the call created and computed, unless somebody else has use for it.
+  void withdraw(const Taken& taken);
 
   [[nodiscard]] Result<ChunkInfo> get(const std::string& id);
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
@@ -106,8 +118,10 @@ class ChunkService {
   // refuse now. The spec's ids are not read.
   [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run);
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
-  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(std::span<const Run> runs,
-                                                                     const Interrupt& interrupted);
+  // `computed`, where given: names of that KV.
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
+      std::span<const Run> runs, const Interrupt& interrupted,
+      std::vector<kv::VariantName>* computed = nullptr);
 
   // Before anything else; no effect without ChunkCacheOptions::store.
   [[nodiscard]] Status open_store();
@@ -139,7 +153,7 @@ class ChunkService {
     const ChunkContent* content = nullptr;
     kv::NewChunk chunk;
     std::string serial;  // kv::ChunkIdentity::serial
-    bool counted = true;
+    Registration how;
     bool waits = false;  // for a prefill that was begun for an equal one
     Registered result;   // its id once it is known to the registry
     [[nodiscard]] const std::string* text() const {  // null of what came as ids
@@ -168,6 +182,8 @@ class ChunkService {
   // Engine thread: registering.
   [[nodiscard]] Status place_anchor(Draft& draft);
   bool merge(Draft& draft, const kv::Chunk* known);
+  void release_now(std::span<const Registered> registered);
+  void drop_unused_bos();
   // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);
   // One call less waits for each; those that none waits for any more are aborted.
@@ -267,7 +283,6 @@ class ChunkService {
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
   [[nodiscard]] Status start_bos(Attempt& attempt);
   [[nodiscard]] Status start_variants(std::span<const Name> variants, Attempt& attempt);
-  void take_back(const Name& name);
   [[nodiscard]] Status start_runs(std::span<const Run> runs, Attempt& attempt);
   // Of KV that the compositions stand on.
   [[nodiscard]] std::vector<Arrivals::LoadRef> loads_of(const Compositions& compositions) const;
@@ -280,8 +295,7 @@ class ChunkService {
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
                                       const kv::ResolvedComposition& composition, Origins& origins,
                                       ReuseReport& reuse);
-  void count_use(const Run& run, const kv::ResolvedComposition& composition,
-                 std::span<const PartOrigin> origins);
+  void count_use(const Run& run, std::span<const PartOrigin> origins);
   void count_uses(std::span<const Run> runs, Attempt& attempt);
   [[nodiscard]] static std::vector<std::string> chunk_ids(const CompositionSpec& spec);
 

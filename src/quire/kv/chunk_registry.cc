@@ -187,6 +187,7 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   if (chunk.priority != 0) {
     known->priority = chunk.priority;
   }
+  known->temporary = false;
   touch(*known);
   counts_.hits += known->variants.empty() ? 0 : 1;
   if (known->type == ChunkType::kSystemPrompt) {
@@ -333,7 +334,7 @@ void ChunkRegistry::drop_variant(const VariantName& variant) {
   }
   const SegmentId segment = chunk->variants.extract(variant.second).mapped();
   counts_.blocks -= ledger_.num_blocks(segment);
-  ledger_.drop_segment(segment);
+  ledger_.forget_segment(segment);
 }
 
 bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
@@ -341,7 +342,7 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
   Chunk* chunk = lookup(id);
   if (chunk == nullptr || !chunk->pending.contains(key)) {
     if (segment) {
-      ledger_.drop_segment(*segment);
+      ledger_.forget_segment(*segment);
     }
     return false;
   }
@@ -371,6 +372,7 @@ std::string ChunkRegistry::last_system() {
 void ChunkRegistry::use(std::string_view id, SessionRef session) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "used a chunk that is not there");
+  chunk->temporary = false;
   touch(*chunk);
   if (session == SessionRef()) {
     chunk->others = true;
@@ -390,6 +392,15 @@ void ChunkRegistry::forget_session(SessionRef session) {
   for (auto& [id, chunk] : chunks_) {
     chunk.others = std::erase(chunk.users, session) > 0 || chunk.others;
   }
+}
+
+bool ChunkRegistry::stands_behind(std::string_view before) const {
+  const auto is_behind = [&](const auto& variant) { return variant.first.before == before; };
+  return std::ranges::any_of(chunks_, [&](const auto& entry) {
+    const Chunk& chunk = entry.second;
+    return std::ranges::any_of(chunk.variants, is_behind) ||
+           std::ranges::any_of(chunk.pending, is_behind);
+  });
 }
 
 ChunkRegistry::Hold ChunkRegistry::hold(std::string_view id) {
@@ -428,6 +439,7 @@ Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& 
   chunk.ttl_seconds = update.ttl_seconds.value_or(chunk.ttl_seconds);
   chunk.pinned = update.pinned.value_or(chunk.pinned);
   chunk.priority = update.priority.value_or(chunk.priority);
+  chunk.temporary = false;
   return chunk;
 }
 
@@ -444,8 +456,9 @@ bool ChunkRegistry::remove(std::string_view id, Removal reason) {
     return false;
   }
   counts_.blocks -= blocks_of(*chunk);
+  const bool evicted = reason == Removal::kEvictedForCount || reason == Removal::kEvictedForBlocks;
   for (const auto& [key, segment] : chunk->variants) {
-    ledger_.drop_segment(segment);
+    evicted ? ledger_.drop_segment(segment) : ledger_.forget_segment(segment);
   }
   gone_.push_back({.id = chunk->id, .reason = reason, .when = config_.now()});
   if (gone_.size() > kRememberedChunks) {
@@ -513,7 +526,7 @@ Status ChunkRegistry::check() const {
   std::int32_t blocks = 0;
   for (const auto& [id, chunk] : chunks_) {
     blocks += blocks_of(chunk);
-    if (id != chunk.id || (!chunk.listed && chunk.holders > 0)) {
+    if (id != chunk.id) {
       return {ErrorCode::kInternal, base::str_cat("chunk ", id, " is filed wrongly")};
     }
   }

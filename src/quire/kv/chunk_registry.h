@@ -67,6 +67,8 @@ struct NewChunk {
   bool pinned = false;
   std::int32_t priority = 0;
   std::string anchor;                     // id of a system chunk, or ""
+  bool temporary = false;                 // goes with the calls that hold it, unless it is
+                                          // registered to stay, composed or changed meanwhile
   std::string text_id;                    // of what was registered as text; "" otherwise
   std::optional<bool> retokenizes_alike;  // encoding its text gives its ids; nullopt: not known
   std::optional<WallClock::time_point> created_before;  // by another process; nothing: now
@@ -160,7 +162,9 @@ class ChunkRegistry {
   // as somebody without a session.
   void close_session(SessionRef session);
   void forget_session(SessionRef session);
-  // No eviction until the hold is given to release, once. Precondition: known.
+  // Whether KV of some chunk is, or is being, computed behind this, a VariantKey::before.
+  [[nodiscard]] bool stands_behind(std::string_view before) const;
+  // No eviction until the hold is given to release, once. Precondition: known, or begun.
   struct Hold {
     std::string id;
     std::uint64_t registration = 0;
@@ -173,7 +177,8 @@ class ChunkRegistry {
   // The chunk as update() would leave it. Changes nothing.
   [[nodiscard]] Result<NewChunk> updated(std::string_view id, const ChunkUpdate& update);
   [[nodiscard]] Result<const Chunk*> update(std::string_view id, const ChunkUpdate& update);
-  // Forgets the chunk; blocks return when no sequence uses them. False when unknown.
+  // Forgets the chunk; blocks return when no sequence uses them. What was evicted for others stays
+  // in the prefix cache as far as it was there. False when unknown.
   bool remove(std::string_view id, Removal reason);
   // Removes what nobody uses; returns how many.
   std::int64_t clear(std::optional<ChunkType> type);

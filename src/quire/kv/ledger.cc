@@ -393,6 +393,19 @@ Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
 
 bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value) > 0; }
 
+bool Ledger::forget_segment(SegmentId id) {
+  const auto found = impl_->segments.extract(id.value);
+  if (found.empty()) {
+    return false;
+  }
+  const auto own = static_cast<std::size_t>(found.mapped()->found_blocks());
+  const std::span<const BlockRef> live = found.mapped()->blocks().live();
+  const std::vector<BlockRef> blocks(live.begin() + static_cast<std::ptrdiff_t>(own), live.end());
+  found.mapped() = nullptr;
+  impl_->shared.forget(blocks);
+  return true;
+}
+
 Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tokens) {
   const auto found = impl_->segments.find(id.value);
   if (found == impl_->segments.end()) {

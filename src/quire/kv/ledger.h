@@ -138,6 +138,9 @@ class Ledger {
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
   // Forgets the name; blocks return when no sequence uses them. False when unknown.
   bool drop_segment(SegmentId id);
+  // The same, and what its sequence has computed is no longer cached either, from its end on: as
+  // far as nobody uses it and nothing else is cached behind it.
+  bool forget_segment(SegmentId id);
   // A segment with the same tokens in which `tokens` (ascending) may be written once more: blocks
   // that hold one of them are copies of its own, the others are shared. kNotFound,
   // kInvalidArgument for a token outside, kOutOfBlocks; all with state unchanged.

@@ -251,6 +251,26 @@ void PrefixIndex::move(BlockRef from, BlockRef to) {
   order_.move(id, place);
 }
 
+void PrefixIndex::remember_gone(BlockRef block, PrefixMiss::Why why) {
+  const Gone gone{.hash = node(block.id.value).hash, .why = why, .when = order_.now()};
+  if (gone_.size() < kRememberedBlocks) {
+    gone_.push_back(gone);
+  } else {
+    gone_[next_gone_] = gone;
+  }
+  next_gone_ = (next_gone_ + 1) % kRememberedBlocks;
+}
+
+bool PrefixIndex::forget(BlockRef block) {
+  const Node& known = node(block.id.value);
+  if (!known.unused || known.first_child >= 0) {
+    return false;
+  }
+  remember_gone(block, PrefixMiss::Why::kCleared);
+  remove_leaf(block.id.value);
+  return true;
+}
+
 PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
   QUIRE_CHECK(num_unused_ > 0, "nothing to evict");
   const EvictionOrder::Choice chosen = order_.next();
@@ -264,13 +284,7 @@ PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
   std::ranges::reverse(evicted_);
   const Eviction done{.blocks = evicted_, .why = why.value_or(chosen.why)};
   for (const BlockRef block : done.blocks) {
-    const Gone gone{.hash = node(block.id.value).hash, .why = done.why, .when = order_.now()};
-    if (gone_.size() < kRememberedBlocks) {
-      gone_.push_back(gone);
-    } else {
-      gone_[next_gone_] = gone;
-    }
-    next_gone_ = (next_gone_ + 1) % kRememberedBlocks;
+    remember_gone(block, done.why);
     remove_leaf(block.id.value);
   }
   return done;

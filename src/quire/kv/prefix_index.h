@@ -91,6 +91,9 @@ class PrefixIndex {
   // Removes the block whose turn it is with everything below it. `why`, for explain: the rule that
   // chose it if not given. Precondition: num_unused() > 0.
   [[nodiscard]] Eviction evict(std::optional<PrefixMiss::Why> why = {});
+  // Removes an unused block behind which nothing is known; else does nothing and says so.
+  // Precondition: contains(block), which is not the root.
+  [[nodiscard]] bool forget(BlockRef block);
 
   [[nodiscard]] std::int32_t num_unused() const { return num_unused_; }
   [[nodiscard]] std::vector<BlockRef> blocks() const;                      // ascending ids
@@ -141,6 +144,7 @@ class PrefixIndex {
   [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
   // What says where the chain of its bucket goes on with it.
   [[nodiscard]] std::int32_t& link_to(std::int32_t id);
+  void remember_gone(BlockRef block, PrefixMiss::Why why);
   void remove_leaf(std::int32_t id);
   [[nodiscard]] Status check_node(std::int32_t id) const;
   [[nodiscard]] Status check_roots() const;

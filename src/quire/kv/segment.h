@@ -18,13 +18,19 @@ namespace quire::kv {
 // covers.
 class Segment {
  public:
-  Segment(BlockTable blocks, std::vector<TokenId> tokens, std::int32_t stored_from = 0)
-      : blocks_(std::move(blocks)), tokens_(std::move(tokens)), stored_from_(stored_from) {}
+  Segment(BlockTable blocks, std::vector<TokenId> tokens, std::int32_t stored_from = 0,
+          std::int32_t found_blocks = 0)
+      : blocks_(std::move(blocks)),
+        tokens_(std::move(tokens)),
+        stored_from_(stored_from),
+        found_blocks_(found_blocks) {}
 
   [[nodiscard]] const BlockTable& blocks() const { return blocks_; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   // 0 but for a part that was copied out of the middle of a run.
   [[nodiscard]] std::int32_t stored_from() const { return stored_from_; }
+  // The first ones, which were cached before their KV was asked for here.
+  [[nodiscard]] std::int32_t found_blocks() const { return found_blocks_; }
   [[nodiscard]] std::int32_t num_tokens() const {
     return static_cast<std::int32_t>(tokens_.size());
   }
@@ -33,6 +39,7 @@ class Segment {
   BlockTable blocks_;
   std::vector<TokenId> tokens_;
   std::int32_t stored_from_ = 0;
+  std::int32_t found_blocks_ = 0;
 };
 
 }  // namespace quire::kv

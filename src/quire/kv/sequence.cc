@@ -54,6 +54,7 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
 Sequence Sequence::fork() const {
   Sequence copy(*shared_, tokens_, adopts_, {}, salt_);
   copy.composed_ = composed_;
+  copy.found_blocks_ = found_blocks_;
   copy.sealed_ = sealed_;
   copy.open_ = {
       .blocks = open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
@@ -72,8 +73,9 @@ Result<Segment> Sequence::seal() const {
                           shared_->config().window_tokens, " tokens has freed ",
                           open_.blocks.num_given_up(), " of its blocks")};
   }
-  return Segment(open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
-                 {tokens_.begin(), tokens_.begin() + open_.num_tokens});
+  const std::int32_t blocks = blocks_for_tokens(shared_->config(), open_.num_tokens);
+  return Segment(open_.blocks.clone(blocks), {tokens_.begin(), tokens_.begin() + open_.num_tokens},
+                 0, std::min(found_blocks_, blocks));
 }
 
 // Blocks behind the open one hold no token yet and are never shared.
@@ -160,6 +162,7 @@ void Sequence::publish_from(std::int32_t block) {
     if (known != own && adopts_) {
       shared_->adopt(known, session_);
       open_.blocks.replace(block, known);
+      found_blocks_ += block == found_blocks_ ? 1 : 0;
     }
   }
 }
@@ -207,6 +210,7 @@ Status Sequence::rollback(std::int32_t length) {
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;
   open_.blocks.truncate(kept_blocks);
+  found_blocks_ = std::min(found_blocks_, kept_blocks);
   room_ = 0;
   return {};
 }
@@ -214,6 +218,7 @@ Status Sequence::rollback(std::int32_t length) {
 void Sequence::drop_kv() {
   open_.blocks.truncate(0);
   open_.num_tokens = 0;
+  found_blocks_ = 0;
   room_ = 0;
 }
 
@@ -224,7 +229,8 @@ void Sequence::attach(std::span<const BlockRef> chain) {
     shared_->adopt(block, session_);
     open_.blocks.push(block);
   }
-  open_.num_tokens = static_cast<std::int32_t>(chain.size()) * shared_->config().block_tokens;
+  found_blocks_ = static_cast<std::int32_t>(chain.size());
+  open_.num_tokens = found_blocks_ * shared_->config().block_tokens;
   open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
 }
 

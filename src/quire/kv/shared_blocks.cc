@@ -150,6 +150,21 @@ BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const 
   return block;
 }
 
+void SharedBlocks::forget(std::span<const BlockRef> chain) {
+  if (!config_.prefix_cache) {
+    return;
+  }
+  for (auto block = chain.rbegin(); block != chain.rend(); ++block) {
+    if (!index_.contains(*block)) {
+      continue;  // the last one, which is not full
+    }
+    if (!index_.forget(*block)) {
+      return;
+    }
+    pool_.release(*block);
+  }
+}
+
 std::int32_t SharedBlocks::clear_cache() {
   std::int32_t freed = 0;
   while (index_.num_unused() > 0) {

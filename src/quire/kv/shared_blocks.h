@@ -72,6 +72,9 @@ class SharedBlocks {
   [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
                                  SessionRef session = {});
 
+  // Blocks of a chain, in order, leave the index from its end on, as far as nobody uses them and
+  // nothing else is known behind them.
+  void forget(std::span<const BlockRef> chain);
   // Evicts everything unused; returns how many blocks became free.
   std::int32_t clear_cache();
 

@@ -1,0 +1,214 @@
+// What is left when chunks go: nothing of theirs, and all that is somebody else's. Oracle: the
+// blocks, counts and chunks of the moment before.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+
+namespace quire {
+namespace {
+
+template <class T>
+T must(Result<T> result) {
+  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+  return std::move(result).value();
+}
+
+ChunkedLLM open_demo(const ChunkCacheOptions& chunks = {}) {
+  return must(ChunkedLLM::open(kModel, here({.block_tokens = 8, .threads = 2}), chunks));
+}
+
+// All that a call may leave behind.
+auto left(ChunkedLLM& llm) {
+  const ChunkStats stats = must(llm.chunk_stats());
+  std::vector<std::pair<std::string, std::int64_t>> chunks;
+  for (const ChunkInfo& chunk : must(llm.list_chunks())) {
+    chunks.emplace_back(chunk.chunk_id, chunk.num_variants);
+  }
+  return std::tuple(stat(llm, "blocks_free"), stat(llm, "blocks_cached"),
+                    stat(llm, "blocks_in_use"), stats.memory_used_bytes, stats.cache_hits,
+                    stats.cache_misses, chunks);
+}
+
+ChunkContent chunk_of(ChunkType type, std::uint32_t seed, std::size_t size = 43) {
+  ChunkContent chunk{.content = some_ids(size, seed), .type = type};
+  if (type == ChunkType::kContext) {
+    chunk.options.anchor = "";
+  }
+  return chunk;
+}
+
+const SamplingParams kTwo{.temperature = 0, .max_tokens = 2, .ignore_eos = true};
+
+ChunkedPrompt some_prompt(std::uint32_t seed = 1) {
+  return {.system = Prompt(some_ids(43, seed)),
+          .contexts = {Prompt(some_ids(50, seed + 1)), Prompt(some_ids(21, seed + 2))},
+          .query = Prompt(some_ids(19, seed + 3))};
+}
+
+TEST(LeavingChunks, ADeletedClearedOrUnusedChunkLeavesNoBlockInThePrefixCache) {
+  ChunkedLLM llm = open_demo();
+  const auto before = left(llm);
+  for (const ChunkType type : {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
+    const std::string id = must(llm.register_chunk(chunk_of(type, 5)));
+    EXPECT_TRUE(must(llm.delete_chunk(id)));
+    EXPECT_EQ(stat(llm, "blocks_free"), std::get<0>(before));
+    must(llm.register_chunk(chunk_of(type, 5)));
+    EXPECT_EQ(must(llm.clear_chunks()), 1);
+    EXPECT_EQ(stat(llm, "blocks_free"), std::get<0>(before));
+    must(llm.register_chunk(chunk_of(type, 5)));
+    EXPECT_EQ(must(llm.evict_unused_chunks(0)), 1);
+    EXPECT_EQ(stat(llm, "blocks_free"), std::get<0>(before));
+  }
+}
+
+TEST(LeavingChunks, WhatPromptsHaveCachedBeforeOrBehindAChunkStays) {
+  ChunkedLLM llm = open_demo();
+  const Ids system = some_ids(48, 1);
+  must(llm.llm().generate(system, kTwo));
+  const double cached = stat(llm, "blocks_cached");
+  const ChunkContent longer{.content = joined(system, some_ids(30, 2)),
+                            .type = ChunkType::kSystemPrompt};
+  const std::string id = must(llm.register_chunk(longer));
+  EXPECT_TRUE(must(llm.delete_chunk(id)));
+  EXPECT_EQ(stat(llm, "blocks_cached"), cached);
+  must(llm.register_chunk(longer));
+  const Ids behind = joined(std::get<Ids>(longer.content), some_ids(40, 3));
+  must(llm.llm().generate(behind, kTwo));
+  must(llm.clear_chunks());
+  EXPECT_EQ(must(llm.llm().generate(behind, kTwo)).usage.cached_tokens, 112);  // of 118
+}
+
+TEST(LeavingChunks, AGenerationThatPersistsNothingLeavesNothingInAnyMode) {
+  ChunkedLLM llm = open_demo();
+  const auto before = left(llm);
+  for (const ReuseMode mode :
+       {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kExact, ReuseMode::kBlend}) {
+    const CompositionSpec how{.mode = mode, .blend = {.share = 0.5}};
+    must(llm.generate(some_prompt(), how, kTwo, false));
+    EXPECT_EQ(left(llm), before) << "mode " << static_cast<int>(mode);
+  }
+}
+
+TEST(LeavingChunks, ItLeavesNoKvOfChunksThatWereThereEither) {
+  ChunkedLLM llm = open_demo();
+  const ChunkedPrompt prompt = some_prompt();
+  const std::string system =
+      must(llm.register_chunk({.content = *prompt.system, .type = ChunkType::kSystemPrompt}));
+  for (const char* anchor : {"", system.c_str()}) {
+    for (const Prompt& context : prompt.contexts) {
+      must(llm.register_chunk({.content = context, .options = {.anchor = anchor}}));
+    }
+  }
+  const auto before = left(llm);
+  const CompositionSpec in_place{.mode = ReuseMode::kAnchored, .computed_in_place = true};
+  const CompositionSpec behind_bos{.mode = ReuseMode::kIndependent, .bos_sink = true};
+  for (const CompositionSpec& how : {in_place, behind_bos}) {
+    must(llm.generate(prompt, how, kTwo, false));
+    EXPECT_EQ(left(llm), before);
+  }
+}
+
+TEST(LeavingChunks, TheBosTokenThatNothingStandsBehindGoesWithTheLastChunk) {
+  ChunkedLLM llm = open_demo();
+  const double before = stat(llm, "blocks_free");
+  const CompositionSpec how{.mode = ReuseMode::kIndependent, .bos_sink = true};
+  must(llm.generate(some_prompt(), how, kTwo));
+  must(llm.clear_chunks());
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  EXPECT_EQ(stat(llm, "blocks_free"), before);
+}
+
+TEST(LeavingChunks, AGenerationInAFullRegistryEvictsNoneOfItsOwn) {
+  for (const bool persists : {true, false}) {
+    ChunkedLLM llm = open_demo({.max_chunks = 4});
+    const ChunkedPrompt prompt = some_prompt();
+    const std::string system = must(llm.register_chunk({.content = *prompt.system,
+                                                        .type = ChunkType::kSystemPrompt,
+                                                        .options = {.priority = -1}}));
+    for (std::uint32_t seed = 20; seed < 23; ++seed) {
+      must(llm.register_chunk(chunk_of(ChunkType::kContext, seed)));
+    }
+    EXPECT_EQ(must(llm.generate(prompt, {}, kTwo, persists)).system_id, system);
+    EXPECT_TRUE(llm.get_chunk(system).ok());
+  }
+}
+
+TEST(LeavingChunks, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
+  ChunkedLLM llm = open_demo();
+  const auto before = left(llm);
+  const Ids expected = must(llm.generate(some_prompt(), {}, kTwo, false)).output.token_ids;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        const auto generated = llm.generate(some_prompt(), {}, kTwo, false);
+        ASSERT_TRUE(generated.ok()) << generated.error().message;
+        EXPECT_EQ(generated->output.token_ids, expected);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(left(llm), before);
+}
+
+TEST(LeavingChunks, WhatSomebodyElsePinsOrRegistersMeanwhileStays) {
+  ChunkedLLM llm = open_demo();
+  std::thread generating([&] {
+    const SamplingParams many{.temperature = 0, .max_tokens = 300, .ignore_eos = true};
+    EXPECT_TRUE(llm.generate(some_prompt(), {}, many, false).ok());
+  });
+  std::vector<ChunkInfo> chunks;
+  while (chunks.size() < 4) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    chunks = must(llm.list_chunks());
+  }
+  const std::string pinned = chunks[1].chunk_id;
+  must(llm.update_chunk(pinned, {.pinned = true}));
+  const std::string registered = must(
+      llm.register_chunk({.content = *some_prompt().system, .type = ChunkType::kSystemPrompt}));
+  EXPECT_EQ(registered, chunks[0].chunk_id);
+  generating.join();
+  EXPECT_EQ(must(llm.list_chunks()).size(), 2u);
+  EXPECT_TRUE(llm.get_chunk(pinned).ok());
+  EXPECT_TRUE(llm.get_chunk(registered).ok());
+}
+
+TEST(LeavingChunks, AChunkMayGoWhileACompositionWaitsForItsSavedKv) {
+  const TemporaryFolder folder;
+  ChunkedLLM llm = open_demo({.store = folder.path().string()});
+  for (int turn = 0; turn < 16; ++turn) {
+    const std::vector<std::string> ids = must(llm.register_chunks(std::vector<ChunkContent>{
+        chunk_of(ChunkType::kSystemPrompt, 1), chunk_of(ChunkType::kContext, 2, 700),
+        chunk_of(ChunkType::kQuery, 3)}));
+    must(llm.evict_unused_chunks(0));  // from memory; they are in the store
+    std::thread deleting([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(turn * 250));
+      EXPECT_TRUE(llm.delete_chunk(ids[static_cast<std::size_t>(turn % 3)]).ok());
+    });
+    CompositionSpec spec{.system_chunk_id = ids[0],
+                         .context_chunk_ids = {ids[1]},
+                         .query_chunk_id = ids[2],
+                         .mode = ReuseMode::kIndependent};
+    const auto output = llm.generate_from_chunks(spec, kTwo);
+    EXPECT_TRUE(output.ok() || output.error().code == ErrorCode::kNotFound)
+        << output.error().message;
+    deleting.join();
+  }
+}
+
+}  // namespace
+}  // namespace quire
