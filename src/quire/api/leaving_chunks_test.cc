@@ -15,6 +15,7 @@
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/sequence.h"
 
 namespace quire {
 namespace {
@@ -185,6 +186,54 @@ TEST(LeavingChunks, WhatSomebodyElsePinsOrRegistersMeanwhileStays) {
   EXPECT_EQ(must(llm.list_chunks()).size(), 2u);
   EXPECT_TRUE(llm.get_chunk(pinned).ok());
   EXPECT_TRUE(llm.get_chunk(registered).ok());
+}
+
+// Ten blocks, of which a sequence holds `held`, and two chunks of one block each.
+struct TightPool {
+  explicit TightPool(std::size_t held)
+      : llm(must(ChunkedLLM::open(
+            kModel, here({.block_tokens = 8, .kv_budget_bytes = 10 * 8 * 4096, .threads = 2})))),
+        first(must(llm.register_chunk(chunk_of(ChunkType::kContext, 1, 8)))),
+        second(must(llm.register_chunk(chunk_of(ChunkType::kContext, 2, 8)))),
+        sequence(must(llm.llm().sequence(some_ids(held * 8, 3)))) {}
+
+  ChunkedLLM llm;
+  std::string first, second;
+  Sequence sequence;
+};
+
+TEST(LeavingChunks, ARegistrationEvictsAllThatThePoolLacksForItOrNothing) {
+  TightPool fits(6);
+  must(fits.llm.register_chunk(chunk_of(ChunkType::kContext, 4, 32)));
+  EXPECT_EQ(must(fits.llm.list_chunks()).size(), 1u);
+  TightPool lacks(7);
+  const auto before = left(lacks.llm);
+  const auto refused = lacks.llm.register_chunk(chunk_of(ChunkType::kContext, 4, 32));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(refused.error().needed_bytes, 4 * 8 * 4096);
+  EXPECT_EQ(left(lacks.llm), before);
+  lacks.sequence = must(lacks.llm.llm().sequence(some_ids(8, 3)));
+  must(lacks.llm.register_chunk(chunk_of(ChunkType::kContext, 4, 32)));
+}
+
+TEST(LeavingChunks, ACompositionThatThePoolHasNoRoomForComputesAndCountsNothing) {
+  TightPool pool(6);
+  const std::string query = must(pool.llm.register_chunk(chunk_of(ChunkType::kQuery, 5, 24)));
+  CompositionSpec spec{.context_chunk_ids = {pool.first, pool.second},
+                       .query_chunk_id = query,
+                       .mode = ReuseMode::kIndependent};
+  spec.without_system = true;
+  const auto before = left(pool.llm);
+  const auto uses = [&] { return must(pool.llm.get_chunk(pool.first)).access_count; };
+  for (const bool bos : {false, true}) {
+    spec.bos_sink = bos;
+    const auto refused = pool.llm.generate_from_chunks(spec, kTwo);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+    EXPECT_EQ(left(pool.llm), before) << "bos " << bos;
+    EXPECT_EQ(uses(), 0);
+  }
 }
 
 TEST(LeavingChunks, AChunkMayGoWhileACompositionWaitsForItsSavedKv) {

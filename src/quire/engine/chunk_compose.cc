@@ -201,6 +201,10 @@ Result<bool> ChunkService::start_missing(const Compositions& compositions, Attem
   bool complete = true;
   bool wants_bos = false;
   std::vector<Name> variants;
+  std::int64_t needed = 0;  // blocks: of those, and of the longest query
+  for (const kv::ResolvedComposition& composition : compositions) {
+    needed = std::max(needed, ledger().min_blocks(std::ssize(*composition.query.chunk->tokens)));
+  }
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
       complete = false;
@@ -211,10 +215,15 @@ Result<bool> ChunkService::start_missing(const Compositions& compositions, Attem
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
         variants.push_back(name);
+        needed += registry_.blocks_for(part.chunk->tokens->size());
       }
     }
   }
-  QUIRE_TRY_STATUS(registry_.begin_variants(variants));
+  const std::int64_t lacks = lacking(needed);
+  if (variants.empty() && lacks > 0) {
+    return registry_.pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
+  }
+  QUIRE_TRY_STATUS(registry_.begin_variants(variants, lacks));
   QUIRE_TRY_STATUS(start_variants(variants, attempt));
   QUIRE_TRY_STATUS(wants_bos ? start_bos(attempt) : Status());
   return complete;

@@ -324,12 +324,18 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   return std::optional(pending);
 }
 
+std::int64_t ChunkService::lacking(std::int64_t blocks) const {
+  const std::int64_t available = ledger().blocks_available();
+  return engine_.active_.empty() ? std::max(blocks - available, std::int64_t{0}) : 0;
+}
+
 // Drafts that have no id yet become uses of what is there, or are begun or waited for.
 Status ChunkService::begin_all(std::span<Draft> drafts, std::vector<Pending>& pending) {
   const Room room = room_for(drafts, [this](const Draft& draft) {  // before one of them is begun
     return !draft.result.id.empty() || registry_.find(draft.chunk.id) != nullptr;
   });
-  QUIRE_TRY_STATUS(registry_.make_room(room.chunks, room.blocks, room.spared));
+  QUIRE_TRY_STATUS(
+      registry_.make_room(room.chunks, room.blocks, room.spared, lacking(room.blocks)));
   for (Draft& draft : drafts) {
     if (!draft.result.id.empty() ||
         (options_.enable_deduplication && merge(draft, registry_.find(draft.chunk.id)))) {
@@ -438,7 +444,10 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
     std::vector<Pending> pending;
     Status begun;
-    QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
+    do {
+      QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
+    } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
+             await_write());
     const Status computed = wait(pending, interrupted);
     if (!begun.ok() || !computed.ok()) {
       [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });

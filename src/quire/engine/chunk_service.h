@@ -196,6 +196,8 @@ class ChunkService {
     std::int32_t blocks = 0;
     std::vector<std::string_view> spared;
   };
+  // Blocks that the pool lacks for so many, where nothing runs that could give some back.
+  [[nodiscard]] std::int64_t lacking(std::int64_t blocks) const;
   [[nodiscard]] Room room_for(std::span<const Draft> drafts,
                               const std::function<bool(const Draft&)>& is_there);
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;  // else ids alone

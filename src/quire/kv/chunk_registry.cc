@@ -251,11 +251,26 @@ Error ChunkRegistry::no_room(std::int32_t chunks, std::int32_t blocks, bool for_
       .free_bytes = std::max(0, config_.max_blocks - counts_.blocks) * bytes};
 }
 
+Error ChunkRegistry::pool_has_no_room(std::int64_t lacking) const {
+  const std::int64_t free_blocks = ledger_.blocks_available();
+  const std::int64_t needed = free_blocks + lacking;
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message = base::str_cat("no room: ", needed, " blocks are needed (",
+                                   base::format_bytes(needed * config_.block_bytes), "), ",
+                                   free_blocks, " of ", ledger_.config().num_blocks,
+                                   " can be had, and chunks that are neither pinned nor in use do "
+                                   "not hold the rest; unpin or delete something, or raise "
+                                   "kv_budget"),
+          .needed_bytes = needed * config_.block_bytes,
+          .free_bytes = free_blocks * config_.block_bytes};
+}
+
 Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(std::int32_t chunks, std::int32_t blocks,
-                                                          Spared spared) {
+                                                          Spared spared, std::int64_t lacking) {
   QUIRE_TRY_STATUS(check_size(chunks, blocks));
   expire(spared);
-  std::int64_t excess_blocks = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
+  const std::int64_t beyond_limit = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
+  std::int64_t excess_blocks = std::max(beyond_limit, lacking);
   std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
   Victims victims;
   for (const Chunk* chunk : eviction_order(spared)) {
@@ -267,6 +282,9 @@ Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(std::int32_t chunks, s
       --excess_chunks;
     }
   }
+  if (excess_blocks > 0 && lacking > beyond_limit) {
+    return pool_has_no_room(lacking);
+  }
   if (excess_blocks > 0 || excess_chunks > 0) {
     return no_room(chunks, blocks, excess_blocks <= 0);
   }
@@ -274,12 +292,13 @@ Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(std::int32_t chunks, s
 }
 
 Status ChunkRegistry::check_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
-  const Result<Victims> victims = victims_for(chunks, blocks, spared);
+  const Result<Victims> victims = victims_for(chunks, blocks, spared, 0);
   return victims.ok() ? Status() : victims.error();
 }
 
-Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
-  QUIRE_TRY(const Victims victims, victims_for(chunks, blocks, spared));
+Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared,
+                                std::int64_t lacking) {
+  QUIRE_TRY(const Victims victims, victims_for(chunks, blocks, spared, lacking));
   for (const auto& [id, reason] : victims) {
     remove(id, reason);
     ++counts_.evictions;
@@ -309,7 +328,7 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   return &chunks_.emplace(id, std::move(entry)).first->second;
 }
 
-Status ChunkRegistry::begin_variants(std::span<const VariantName> variants) {
+Status ChunkRegistry::begin_variants(std::span<const VariantName> variants, std::int64_t lacking) {
   std::vector<std::int32_t> blocks;
   std::vector<std::string_view> spared;
   for (const auto& [id, key] : variants) {
@@ -319,7 +338,7 @@ Status ChunkRegistry::begin_variants(std::span<const VariantName> variants) {
     spared.insert(spared.end(), {id, key.before});
   }
   const std::int32_t all = std::accumulate(blocks.begin(), blocks.end(), 0);
-  QUIRE_TRY_STATUS(make_room(0, all, spared));
+  QUIRE_TRY_STATUS(make_room(0, all, spared, lacking));
   for (std::size_t i = 0; i < variants.size(); ++i) {
     lookup(variants[i].first)->pending[variants[i].second] = blocks[i];
   }

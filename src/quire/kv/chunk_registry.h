@@ -134,10 +134,13 @@ class ChunkRegistry {
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
   // kOverflow when there may never be so many chunks, or all together not hold so many blocks.
   [[nodiscard]] Status check_size(std::int64_t chunks, std::int64_t blocks) const;
-  // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`. kOverflow and
-  // kOutOfBlocks as begin().
+  // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`, and until the
+  // pool has `lacking` blocks more. kOverflow and kOutOfBlocks as begin().
   using Spared = std::span<const std::string_view>;  // ids
-  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
+  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared,
+                                 std::int64_t lacking = 0);
+  // kOutOfBlocks: the pool lacks so many, and no chunk can go for them.
+  [[nodiscard]] Error pool_has_no_room(std::int64_t lacking) const;
   // Whether that would succeed; evicts nothing.
   [[nodiscard]] Status check_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
@@ -146,8 +149,10 @@ class ChunkRegistry {
   // them. A chunk being registered is not found yet; registering it a second time meanwhile counts
   // as the same.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
-  // The same for other variants of known chunks, each named once: all of them or none.
-  [[nodiscard]] Status begin_variants(std::span<const VariantName> variants);
+  // The same for other variants of known chunks, each named once: all of them or none. `lacking` as
+  // for make_room.
+  [[nodiscard]] Status begin_variants(std::span<const VariantName> variants,
+                                      std::int64_t lacking = 0);
   // The computation has ended: with KV, whose segment is the registry's from now on, or without.
   // False, and the segment is dropped, when the chunk was deleted meanwhile.
   bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
@@ -188,6 +193,7 @@ class ChunkRegistry {
   [[nodiscard]] std::string fate(std::string_view id) const;
   [[nodiscard]] RegistryCounts counts() const;
   [[nodiscard]] std::int32_t max_blocks() const { return config_.max_blocks; }
+  [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
   // Blocks of a chunk's variants and of what is set aside for it.
   [[nodiscard]] std::int32_t blocks_of(const Chunk& chunk) const;
   // kInternal naming the first broken invariant; for tests.
@@ -210,11 +216,10 @@ class ChunkRegistry {
   void forget(const Chunk& chunk);
   [[nodiscard]] std::vector<const Chunk*> eviction_order(Spared spared) const;
   using Victims = std::vector<std::pair<std::string, Removal>>;
-  [[nodiscard]] Result<Victims> victims_for(std::int32_t chunks, std::int32_t blocks,
-                                            Spared spared);
+  [[nodiscard]] Result<Victims> victims_for(std::int32_t chunks, std::int32_t blocks, Spared spared,
+                                            std::int64_t lacking);
   // `for_chunks`: it is their number that is too large, not that of their blocks.
   [[nodiscard]] Error no_room(std::int32_t chunks, std::int32_t blocks, bool for_chunks) const;
-  [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
 
   RegistryConfig config_;
   Ledger& ledger_;
