@@ -114,9 +114,10 @@ class Sequence;
 
 // How LLM::load_sequence and CheckpointManager::load return.
 struct LoadSequenceOptions {
-  // True: when all KV is there, every checksum compared. False: at once; the KV is read in the
-  // background, a request waits for each layer when it comes to it. A damaged block spoils all that
-  // is loaded of its sequence: requests fail with kCorrupt, as does every later use of it.
+  // True: when all KV is there, every checksum compared, also of what the prefix cache has. False:
+  // at once; what is not cached is read in the background, a request waits for each layer when it
+  // comes to it. A damaged block spoils all that is loaded of its sequence: requests fail with
+  // kCorrupt, as does every later use of it.
   bool wait = true;
   // As RequestOptions::salt: whose the sequence is, which the file does not say. Of a checkpoint it
   // is the tenant.

@@ -275,6 +275,28 @@ TEST_F(LostBlocks, KvOfOtherKernelsIsGradedAndSharedWithNobody) {
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
 }
 
+// A loaded sequence gives up what the window has passed, and has a look at it all the same.
+TEST_F(LostBlocks, KvThatTheWindowHasPassedIsVerifiedToo) {
+  save(mistral, 90);
+  rewrite([](auto& content, auto&, auto& blocks) {
+    --content.runs[0].lost_blocks;
+    blocks[0].insert(blocks[0].begin(), blocks[0].back());
+  });
+  LLM llm = open(mistral);
+  ASSERT_TRUE(llm.load_sequence(file()).ok());
+  const auto payload = kv_store::KVFile::open(file())->payload_bytes();
+  const auto size = std::filesystem::file_size(file());
+  for (std::int64_t step = 0; step < 64; ++step) {
+    const auto at = size - static_cast<std::uintmax_t>(payload * (64 - step) / 64);
+    flip_bit(file(), at);
+    const auto refused = llm.load_sequence(file(), {.wait = false});  // which a window makes wait
+    flip_bit(file(), at);
+    ASSERT_FALSE(refused.ok()) << at;
+    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+    EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+  }
+}
+
 TEST_F(LostBlocks, AStrangersFileThatHasLostWhatIsNeededIsRefused) {
   LLM llm = open(mistral);
   const auto refused = [&](const char* why, std::size_t tokens, const Edit& edit) {

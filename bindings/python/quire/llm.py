@@ -200,8 +200,8 @@ class LLM:
     ) -> sequence.Sequence:
         """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
 
-        Computes nothing. `wait=False` returns at once and reads the KV in the background: a request waits for each layer
-        when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
+        Computes nothing. `wait=False` returns at once and reads in the background what is not cached: a request waits for
+        each layer when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
         IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire.
         `salt`: whose it is now (see generate); the file does not say.
         """

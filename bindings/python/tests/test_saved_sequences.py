@@ -154,6 +154,25 @@ def test_a_flipped_bit_anywhere_is_an_error_or_changes_nothing(llm, tmp_path):
     assert refused > 350
 
 
+def test_damage_is_told_though_the_kv_is_in_memory(tmp_path):
+    path = tmp_path / "talk"
+    with quire.LLM(MODEL, threads=1) as llm:
+        seq = llm.sequence(some_ids(100))
+        seq.save(path)
+        good, before = path.read_bytes(), computed(llm)
+        for leave in (lambda: None, seq.close, llm.clear_prefix_cache):
+            leave()
+            for offset in range(len(good) // 40, len(good), len(good) // 20):
+                damaged = bytearray(good)
+                damaged[offset] ^= 1
+                path.write_bytes(damaged)
+                with pytest.raises(OSError, match="damaged"):
+                    llm.load_sequence(path)
+            path.write_bytes(good)
+            with llm.load_sequence(path) as loaded:
+                assert (loaded.tokens, computed(llm)) == (some_ids(100), before)
+
+
 def test_a_file_that_was_cut_or_grew_is_an_error(llm, tmp_path):
     path = tmp_path / "talk"
     with llm.sequence(some_ids(40)) as seq:

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <ios>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,13 +51,8 @@ class PublicCheckpoints : public testing::Test {
     return names;
   }
 
-  // Flips a bit of the last value.
   static void damage(const std::filesystem::path& file) {
-    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-    bytes.seekg(-1, std::ios::end);
-    const int last = bytes.get();
-    bytes.seekp(-1, std::ios::end);
-    bytes.put(static_cast<char>(last ^ 1));
+    flip_bit(file, std::filesystem::file_size(file) - 1);  // of the last value
   }
   std::vector<std::filesystem::path> objects() {
     std::vector<std::filesystem::path> files;
@@ -226,6 +220,43 @@ TEST_F(PublicCheckpoints, DamageLeavesTheLastGoodOne) {
   std::ranges::for_each(before, damage);
   EXPECT_EQ(reader.load().error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(stat(other, "blocks_in_use"), 0);
+}
+
+TEST_F(PublicCheckpoints, DamageIsRefusedThoughTheKvIsInMemory) {
+  LLM llm = open_llm();
+  CheckpointManager manager = open(llm);
+  std::vector<Sequence> alive;
+  alive.push_back(llm.sequence(some_ids(100, 1)).value());
+  alive.push_back(alive[0].fork().value());
+  ASSERT_TRUE(alive[1].append(some_ids(70, 2)).ok());
+  const std::vector<NamedSequence> forks = {{"one", &alive[0]}, {"two", &alive[1]}};
+  ASSERT_TRUE(manager.save(forks, "forks").ok());
+  const std::vector<Ids> tokens = {alive[0].tokens(), alive[1].tokens()};
+  const double computed = stat(llm, "tokens_computed");
+  const auto check = [&](const char* where) {
+    const double used = stat(llm, "blocks_in_use");
+    for (const std::filesystem::path& file : objects()) {
+      const auto size = std::filesystem::file_size(file);
+      for (std::uintmax_t at = size / 16; at < size; at += size / 8) {
+        flip_bit(file, at);
+        const auto refused = manager.load("forks");
+        flip_bit(file, at);
+        ASSERT_FALSE(refused.ok()) << where << ", byte " << at;
+        EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt) << refused.error().message;
+        EXPECT_EQ(stat(llm, "blocks_in_use"), used) << where;
+      }
+    }
+    const auto loaded = manager.load("forks").value();
+    EXPECT_EQ(loaded[0].sequence.tokens(), tokens[0]) << where;
+    EXPECT_EQ(loaded[1].sequence.tokens(), tokens[1]) << where;
+  };
+  ASSERT_GE(objects().size(), 3U);
+  check("alive");
+  alive.clear();
+  check("in the prefix cache");
+  ASSERT_TRUE(llm.clear_prefix_cache().ok());
+  check("nowhere");
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed);
 }
 
 TEST_F(PublicCheckpoints, LoadedInTheBackgroundTheyGoOnWithTheSameBits) {

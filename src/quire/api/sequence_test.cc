@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -383,6 +386,39 @@ TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
   EXPECT_EQ(stat(other, "blocks_in_use"), 0);
   EXPECT_EQ(llm.sequence(some_ids(4, 1)).value().save("/no/such/folder/file").error().code,
             ErrorCode::kIo);
+}
+
+// What is there already needs no file, but who keeps a damaged one is told.
+TEST(Sequence, ADamagedFileIsRefusedThoughItsKvIsInMemory) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "sequence.qkv";
+  LLM llm = open_demo();
+  const Ids ids = some_ids(100, 62);  // three full blocks and a part of one
+  std::optional<Sequence> sequence = llm.sequence(ids).value();
+  ASSERT_TRUE(sequence->save(file).ok());
+  const double computed = stat(llm, "tokens_computed");
+  const auto size = std::filesystem::file_size(file);
+  // Blocks that the intact file takes.
+  const auto taken = [&](const char* where) {
+    const double used = stat(llm, "blocks_in_use");
+    for (std::uintmax_t at = size / 160; at < size; at += size / 80) {
+      flip_bit(file, at);
+      const auto refused = llm.load_sequence(file);
+      flip_bit(file, at);
+      EXPECT_FALSE(refused.ok()) << where << ", byte " << at;
+      EXPECT_TRUE(refused.ok() || refused.error().code == ErrorCode::kCorrupt) << where;
+      EXPECT_EQ(stat(llm, "blocks_in_use"), used) << where;
+    }
+    const Sequence loaded = llm.load_sequence(file).value();
+    EXPECT_EQ(loaded.tokens(), ids) << where;
+    EXPECT_EQ(stat(llm, "tokens_computed"), computed) << where;
+    return stat(llm, "blocks_in_use") - used;
+  };
+  EXPECT_EQ(taken("alive"), 1) << "that of the part: full blocks are shared";
+  sequence.reset();
+  EXPECT_EQ(taken("in the prefix cache"), 4);
+  ASSERT_TRUE(llm.clear_prefix_cache().ok());
+  EXPECT_EQ(taken("nowhere"), 4);
 }
 
 // What a user of the operations keeps in mind: nothing but ids.

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <ios>
 #include <string>
 #include <vector>
 
@@ -82,6 +84,15 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
     difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
   }
   return difference / largest;
+}
+
+// Once more, and the file is as it was.
+inline void flip_bit(const std::filesystem::path& file, std::uintmax_t at) {
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekg(static_cast<std::streamoff>(at));
+  const int was = bytes.get();
+  bytes.seekp(static_cast<std::streamoff>(at));
+  bytes.put(static_cast<char>(was ^ 1));
 }
 
 using base::TemporaryFolder;

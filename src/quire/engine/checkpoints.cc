@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
@@ -161,7 +163,7 @@ bool CheckpointService::due(std::span<const Named> sequences) const {
 }
 
 Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSequence& saved,
-                                         bool wait) const {
+                                         const std::set<std::string>& whole, bool wait) const {
   const std::string what = base::str_cat("saved sequence ", base::quoted(saved.name));
   QUIRE_TRY(SavedState rest, parse_saved_state(saved.metadata_json, saved.runs.size(), what));
   QUIRE_TRY(const kv_store::LiveSequence live, manager_->tokens_of(saved));
@@ -175,10 +177,15 @@ Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSe
   }
   std::vector<kv_store::SavedRun> runs;
   std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
-  const auto open =
-      [&](const kv_store::RunPart& part) -> Result<std::vector<kv_store::KVFilePart>> {
+  const auto open = [&](const kv_store::RunPart& part,
+                        TierService::Purpose purpose) -> Result<std::vector<kv_store::KVFilePart>> {
     QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));
     QUIRE_TRY_STATUS(check_fit(pieces, live.fingerprint, geometry));
+    if (purpose == TierService::Purpose::kVerify) {
+      std::erase_if(pieces, [&](const kv_store::KVFilePart& piece) {
+        return whole.contains(piece.file->content().object_hash);
+      });
+    }
     return pieces;
   };
   return engine.tiers().restore(runs, std::move(rest), open, {.wait = wait, .salt = tenant_});
@@ -196,9 +203,12 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
     }
   }
   std::vector<Named> loaded;
+  std::set<std::string> whole;  // forks share objects, which are read once
   for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
     if (only.empty() || std::ranges::find(only, saved.name) != only.end()) {
-      QUIRE_TRY(StateRef state, load(engine, saved, wait));
+      QUIRE_TRY(StateRef state, load(engine, saved, whole, wait));
+      std::ranges::transform(saved.parts, std::inserter(whole, whole.end()),
+                             &kv_store::EntryPart::object);
       loaded.push_back({.name = saved.name, .state = std::move(state)});
     }
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,8 +60,9 @@ class CheckpointService {
       : store_(std::move(store)), tenant_(std::move(tenant)) {}
   [[nodiscard]] Status check_tenant(const Named& named) const;
   [[nodiscard]] static Result<kv_store::LiveSequence> describe(Engine& engine, const Named& named);
+  // `whole`: objects that need not be verified again.
   [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved,
-                                      bool wait) const;
+                                      const std::set<std::string>& whole, bool wait) const;
   [[nodiscard]] Result<std::vector<Named>> load(Engine& engine,
                                                 const kv_store::Checkpoint& checkpoint,
                                                 std::span<const std::string> only, bool wait);

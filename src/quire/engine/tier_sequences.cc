@@ -143,6 +143,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
   if (runs.size() > rest.ranks.size()) {
     QUIRE_TRY_STATUS(kv_store::check_goes_on(pool().geometry(), runs.back()));
     restored.own = runs.back().tokens;
+    restored.lost_blocks = runs.back().lost_blocks;
   }
   restored.num_kv = static_cast<std::int32_t>(restored.own.size());
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
@@ -176,17 +177,28 @@ Status TierService::make_room(Restored& restored) {
     ledger().close(restored.sequence);
     return made;
   }
+  plan_reads(restored, there);
+  return {};
+}
+
+// Engine thread. Of the own run `there` tokens are there already.
+void TierService::plan_reads(Restored& restored, std::int32_t there) const {
   for (const HeldRef& held : restored.before) {
     restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
   }
+  const auto run = static_cast<int>(restored.parts.size());
+  const std::span<const BlockId> blocks = ledger().runs(restored.sequence).back().blocks;
+  auto first = static_cast<std::int32_t>(blocks.size());
   if (restored.missing > 0) {
-    const std::int32_t first = there / pool().geometry().block_tokens;
-    const kv::RunView own = ledger().runs(restored.sequence).back();
-    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()),
-                              .first_block = first,
-                              .to = {own.blocks.begin() + first, own.blocks.end()}});
+    first = there / pool().geometry().block_tokens;
+    restored.parts.push_back(
+        {.run = run, .first_block = first, .to = {blocks.begin() + first, blocks.end()}});
   }
-  return {};
+  if (first > restored.lost_blocks) {
+    restored.there = {.run = run,
+                      .first_block = restored.lost_blocks,
+                      .to = {blocks.begin() + restored.lost_blocks, blocks.begin() + first}};
+  }
 }
 
 Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
@@ -203,6 +215,7 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
 }
 
 Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {
+  QUIRE_TRY_STATUS(verify_what_was_there(restored, open));
   for (const kv_store::RunPart& part : restored.parts) {
     const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
       return read_now(
@@ -220,9 +233,23 @@ Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPa
 
 Status TierService::read_now(const kv_store::RunPart& part, const OpenPart& open,
                              kv_store::PagedStore& shelves) {
-  QUIRE_TRY(const auto files, open(part));
+  QUIRE_TRY(const auto files, open(part, Purpose::kRead));
   for (const kv_store::KVFilePart& from : files) {
     QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
+  }
+  return {};
+}
+
+// The load would go right without it, but who has a damaged file is told while there is another
+// copy of its KV.
+Status TierService::verify_what_was_there(const Restored& restored, const OpenPart& open) const {
+  if (restored.there.to.empty()) {
+    return {};
+  }
+  QUIRE_TRY(const auto files, open(restored.there, Purpose::kVerify));
+  for (const kv_store::KVFilePart& from : files) {
+    QUIRE_TRY_STATUS(
+        for_each_layer_of(from.part, [&](int layer) { return from.verify_layer(layer); }));
   }
   return {};
 }
@@ -232,10 +259,10 @@ Result<StateRef> TierService::restore_in_background(Restored& restored, const Op
   std::vector<kv_store::KVFilePart> last, others;
   // What is appended first copies the last block, in all layers, so that one is read before.
   if (!restored.parts.empty()) {
-    QUIRE_TRY(last, open(take_last_block(restored.parts.back())));
+    QUIRE_TRY(last, open(take_last_block(restored.parts.back()), Purpose::kRead));
   }
   for (const kv_store::RunPart& part : restored.parts) {
-    QUIRE_TRY(auto files, open(part));
+    QUIRE_TRY(auto files, open(part, Purpose::kRead));
     std::ranges::move(files, std::back_inserter(others));
   }
   return engine_.ask<StateRef>([&] {
@@ -268,7 +295,7 @@ Result<StateRef> TierService::load(const std::filesystem::path& path,
   const kv_store::KVFileContent& content = file->content();
   QUIRE_TRY(SavedState rest,
             parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
-  const auto open = [&file](const kv_store::RunPart& part) {
+  const auto open = [&file](const kv_store::RunPart& part, Purpose) {
     std::vector<kv_store::KVFilePart> parts;
     parts.push_back({.file = file, .part = part});
     return Result(std::move(parts));

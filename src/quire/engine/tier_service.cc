@@ -52,15 +52,14 @@ std::vector<BlockId> first_blocks(std::int64_t count) {
   return blocks;
 }
 
-// All of a part. The readers take one layer after the other; one of them is the caller, who is
+// `read` for each layer. The readers take one after the other; one of them is the caller, who is
 // alone when the system gives no thread.
-Status read_layers(const kv_store::KVFile& file, const kv_store::RunPart& part,
-                   kv_store::PagedStore& shelves, int readers) {
+Status for_each_layer(int layers, const std::function<Status(int layer)>& read_layer, int readers) {
   std::atomic<int> next = 0;
   const auto read = [&] {
     Status status;
-    for (int layer = next++; layer < shelves.geometry().layers && status.ok(); layer = next++) {
-      status = file.read_layer(part.run, layer, part.first_block, part.to, shelves);
+    for (int layer = next++; layer < layers && status.ok(); layer = next++) {
+      status = read_layer(layer);
     }
     return status;
   };
@@ -294,12 +293,19 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
   return content;
 }
 
+Status TierService::for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const {
+  const tensor::KVGeometry& geometry = pool().geometry();
+  const bool large = std::ssize(part.to) * geometry.block_bytes() >= kParallelReadBytes;
+  const int readers = large ? std::min(engine_.pool_.threads(), kMostReaders) : 1;
+  return for_each_layer(geometry.layers, read, readers);
+}
+
 Status TierService::read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
                               kv_store::PagedStore& shelves) {
   const auto start = std::chrono::steady_clock::now();
-  const bool large = std::ssize(part.to) * shelves.geometry().block_bytes() >= kParallelReadBytes;
-  const int readers = large ? std::min(engine_.pool_.threads(), kMostReaders) : 1;
-  QUIRE_TRY_STATUS(read_layers(file, part, shelves, readers));
+  QUIRE_TRY_STATUS(for_each_layer_of(part, [&](int layer) {
+    return file.read_layer(part.run, layer, part.first_block, part.to, shelves);
+  }));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   pace_.note_read(std::ssize(part.to) * shelves.geometry().block_tokens, taken.count());
   return {};

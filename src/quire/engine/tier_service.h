@@ -108,13 +108,15 @@ class TierService {
     SavedState rest;
   };
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Back to a state. `open` gives what has a part of a run of it. With options.wait all KV is read
-  // and verified when it returns; else it is read in the background, where the shelves allow it,
-  // and a block that turns out to be damaged is the error of the requests that read it. kOverflow
-  // for what stands outside of the model's context, kCorrupt for lost blocks that the window still
-  // sees, kOutOfBlocks.
-  using OpenPart =
-      std::function<Result<std::vector<kv_store::KVFilePart>>(const kv_store::RunPart& part)>;
+  // Back to a state. `open` gives what has a part of a run of it; to verify that, without what the
+  // caller knows to be whole. What the prefix cache has of it is used. With options.wait all KV is
+  // read and verified when it returns, that too; else what is missing is read in the background,
+  // where the shelves allow it, and a block that turns out to be damaged is the error of the
+  // requests that read it. kOverflow for what stands outside of the model's context, kCorrupt for
+  // lost blocks that the window still sees, kOutOfBlocks.
+  enum class Purpose { kRead, kVerify };
+  using OpenPart = std::function<Result<std::vector<kv_store::KVFilePart>>(
+      const kv_store::RunPart& part, Purpose purpose)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const OpenPart& open, const LoadSequenceOptions& options);
 
@@ -162,17 +164,21 @@ class TierService {
     ReuseGrade grade = ReuseGrade::kExact;
     std::string salt;
     SeqId sequence;
-    std::int32_t missing = 0;  // own tokens whose KV is read
+    std::int32_t lost_blocks = 0;  // of the own run, without KV
+    std::int32_t missing = 0;      // own tokens whose KV is read
     std::vector<kv_store::RunPart> parts;
+    kv_store::RunPart there;  // of the own run: `to` has that KV already
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const std::string& salt);
   [[nodiscard]] Status reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
+  void plan_reads(Restored& restored, std::int32_t there) const;
   [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenPart& open);
   [[nodiscard]] Status read_now(const kv_store::RunPart& part, const OpenPart& open,
                                 kv_store::PagedStore& shelves);
+  [[nodiscard]] Status verify_what_was_there(const Restored& restored, const OpenPart& open) const;
   [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
   // Waits until what is in the blocks may be read.
   [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
@@ -187,6 +193,8 @@ class TierService {
       std::function<Status(std::span<const BlockId> blocks, kv_store::PagedStore& shelves)>;
   [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
   [[nodiscard]] Result<kv_store::PagedStore> staging(std::int64_t blocks) const;
+  using PerLayer = std::function<Status(int layer)>;
+  [[nodiscard]] Status for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const;
   [[nodiscard]] Status read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
                                  kv_store::PagedStore& shelves);
   [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to);

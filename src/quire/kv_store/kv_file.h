@@ -97,7 +97,10 @@ class KVFile {
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<std::byte> to) const;
 
-  // Reads the whole payload and compares every checksum.
+  // The same without a destination: compares the checksums of `blocks` blocks.
+  [[nodiscard]] Status verify_layer(int run, int layer, std::int32_t first_block,
+                                    std::int32_t blocks) const;
+  // All of the payload.
   [[nodiscard]] Status verify() const;
 
  private:
@@ -117,13 +120,11 @@ class KVFile {
   [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;
   [[nodiscard]] Status read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
                                    Buffers& buffers) const;
-  // `count` blocks from `from` on, each to where `target(index)` says; all of them into `scratch`,
-  // again and again.
+  // `count` blocks from `from` on, each to where `target(index)` says. A batch is compared before
+  // the next one is read, which may go to the same places.
   template <class Target>
   [[nodiscard]] Status read_head(Place from, std::size_t count, const Target& target,
                                  Buffers& buffers) const;
-  [[nodiscard]] Status verify_head(Place at, std::span<const std::span<std::byte>> scratch,
-                                   Buffers& buffers) const;
   [[nodiscard]] Status check_request(const Place& from, std::size_t blocks) const;
   [[nodiscard]] Status check_shelves(std::span<const BlockId> to, const PagedStore& shelves) const;
   [[nodiscard]] Error refused(const std::string& why) const;
@@ -146,9 +147,13 @@ struct RunPart {
 struct KVFilePart {
   std::shared_ptr<const KVFile> file;
   RunPart part;
-  // As KVFile::read_layer.
+  // As those of KVFile.
   [[nodiscard]] Status read_layer(int layer, PagedStore& shelves) const {
     return file->read_layer(part.run, layer, part.first_block, part.to, shelves);
+  }
+  [[nodiscard]] Status verify_layer(int layer) const {
+    return file->verify_layer(part.run, layer, part.first_block,
+                              static_cast<std::int32_t>(part.to.size()));
   }
 };
 

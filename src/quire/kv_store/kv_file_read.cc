@@ -290,40 +290,34 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
   return {};
 }
 
-Status KVFile::verify_head(Place at, std::span<const std::span<std::byte>> scratch,
-                           Buffers& buffers) const {
-  at.first_block = lost_blocks(at.run);
-  const std::int32_t end = at.first_block + num_blocks_with_kv(at.run);
-  while (at.first_block < end) {
-    const std::size_t count =
-        std::min(scratch.size(), static_cast<std::size_t>(end - at.first_block));
-    QUIRE_TRY_STATUS(read_pieces(at, scratch.first(count), buffers));
-    at.first_block += static_cast<std::int32_t>(count);
+Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
+                            std::int32_t blocks) const {
+  const tensor::KVGeometry& geometry = content().geometry;
+  const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
+  const auto count = static_cast<std::size_t>(blocks);
+  Place from{.run = run, .layer = layer, .first_block = first_block};
+  QUIRE_TRY_STATUS(check_request(from, count));
+  if (count == 0) {
+    return {};  // a hostile file may have any number of runs without KV
+  }
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  // No more than the run needs: a hostile file names no more blocks than it pays for.
+  const std::size_t at_a_time = std::min(batch_of(geometry), count);
+  std::vector<std::byte> scratch(block_bytes * at_a_time);
+  for (from.head = 0; from.head < geometry.kv_heads; ++from.head) {
+    const auto target = [&](std::size_t i) {
+      return std::span(scratch).subspan(i % at_a_time * block_bytes, block_bytes);
+    };
+    QUIRE_TRY_STATUS(read_head(from, count, target, buffers));
   }
   return {};
 }
 
 Status KVFile::verify() const {
-  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
-  const tensor::KVGeometry& geometry = content().geometry;
-  const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
-  // No more than the largest run needs: a hostile file names no more blocks than it pays for.
-  std::size_t most = 0;
-  for (std::size_t run = 0; run < content().runs.size(); ++run) {
-    most = std::max(most, static_cast<std::size_t>(num_blocks_with_kv(static_cast<int>(run))));
-  }
-  std::vector<std::byte> bytes(block_bytes * std::min(batch_of(geometry), most));
-  std::vector<std::span<std::byte>> scratch;
-  for (std::size_t at = 0; at < bytes.size(); at += block_bytes) {
-    scratch.push_back(std::span(bytes).subspan(at, block_bytes));
-  }
-  const std::int64_t heads = std::int64_t{geometry.layers} * geometry.kv_heads;
-  const auto places = heads * static_cast<std::int64_t>(content().runs.size());
-  for (std::int64_t i = 0; i < places; ++i) {
-    const Place at{.run = static_cast<int>(i / heads),
-                   .layer = static_cast<int>(i % heads / geometry.kv_heads),
-                   .head = static_cast<int>(i % geometry.kv_heads)};
-    QUIRE_TRY_STATUS(verify_head(at, scratch, buffers));
+  for (int run = 0; run < std::ssize(content().runs); ++run) {
+    for (int layer = 0; layer < content().geometry.layers; ++layer) {
+      QUIRE_TRY_STATUS(verify_layer(run, layer, lost_blocks(run), num_blocks_with_kv(run)));
+    }
   }
   return {};
 }

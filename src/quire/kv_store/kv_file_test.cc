@@ -458,6 +458,42 @@ TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
   EXPECT_NE(file_bytes_of(folder.path() / "a"), before);
 }
 
+TEST(KVFile, BlocksThatAreVerifiedWithoutADestinationAreThoseThatAreAskedFor) {
+  constexpr std::int32_t kBlocks = 300;  // more than are read at a time
+  const TemporaryFolder folder;
+  const PagedStore shelves = random_shelves(small_geometry(), kBlocks, 18);
+  const auto path = folder.path() / "a";
+  KVFileContent content = two_runs(shelves.geometry()).content;
+  content.runs = {run_of(kBlocks * shelves.geometry().block_tokens)};
+  std::vector<std::vector<BlockId>> blocks(1);
+  for (std::int32_t block = 0; block < kBlocks; ++block) {
+    blocks[0].push_back({block});
+  }
+  ASSERT_TRUE(write_kv_file(path, content, shelves, blocks).ok());
+  std::vector<char> bytes = file_bytes_of(path);
+  std::mt19937_64 random(19);
+  for (int round = 0; round < 50; ++round) {
+    const auto piece = static_cast<std::int32_t>(random() % (4 * kBlocks));  // 2 layers, 2 heads
+    const auto back = (std::int64_t{4} * kBlocks - piece) * shelves.geometry().head_block_bytes();
+    char& byte = *(bytes.end() - back);
+    byte = static_cast<char>(byte ^ 1);
+    write_bytes(path, bytes);
+    byte = static_cast<char>(byte ^ 1);
+    const KVFile file = KVFile::open(path).value();
+    EXPECT_FALSE(file.verify().ok());
+    const int layer = piece / (2 * kBlocks);
+    const std::int32_t block = piece % kBlocks;
+    EXPECT_EQ(file.verify_layer(0, layer, 0, kBlocks).error().code, ErrorCode::kCorrupt);
+    EXPECT_TRUE(file.verify_layer(0, 1 - layer, 0, kBlocks).ok());
+    EXPECT_TRUE(file.verify_layer(0, layer, 0, block).ok());
+    EXPECT_FALSE(file.verify_layer(0, layer, 0, block + 1).ok());
+    EXPECT_FALSE(file.verify_layer(0, layer, block, kBlocks - block).ok());
+    EXPECT_TRUE(file.verify_layer(0, layer, block + 1, kBlocks - block - 1).ok());
+    EXPECT_EQ(file.verify_layer(0, layer, block, kBlocks - block + 1).error().code,
+              ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST(KVFile, AFileThatShrinksOrIsReplacedWhileOpenIsAnErrorOrTheOldFile) {
   const TemporaryFolder folder;
   PagedStore shelves = random_shelves(small_geometry(), 6, 17);
