@@ -70,6 +70,7 @@ class Composition(Record):
 
     @property
     def spec(self) -> _quire.CompositionSpec:
+        """Its chunks and how they are composed, as the library takes them."""
         return self._handle.spec()
 
 
@@ -545,9 +546,9 @@ class ChunkedLLM(LLM):
         contexts = [context] if isinstance(context, str) else list(context or ())
         if query is None and system_prompt is None and not contexts and not how:
             return super().generate(prompt, sampling_params, session=session, salt=salt)
+        spec = _how(**how)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
-        spec = _how(**how)
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
