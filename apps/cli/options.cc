@@ -163,7 +163,7 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
     command.add_option(name, field, text)->group(group);
   };
   add("--max-tokens", params.max_tokens, "most tokens to generate (default 256)");
-  add("--min-tokens", params.min_tokens, "tokens before an end is allowed");
+  add("--min-tokens", params.min_tokens, "tokens before an end is allowed, by stop texts too");
   add("--temperature", params.temperature, "0 is greedy (default 1)");
   add("--top-p", params.top_p, "share of probability kept, (0, 1]");
   add("--top-k", params.top_k, "tokens kept, 0 = all");
