@@ -71,6 +71,7 @@ class Composition(Record):
     @property
     def spec(self) -> _quire.CompositionSpec:
         """Its chunks and how they are composed, as the library takes them."""
+        """Its chunks and how they are composed, as the library takes them."""
         return self._handle.spec()
 
 

@@ -264,6 +264,7 @@ class LLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The model's, with its chat template."""
         return Tokenizer(self._handle.tokenizer())
 
     def remarks(self) -> list[str]:
