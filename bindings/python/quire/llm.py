@@ -36,7 +36,8 @@ def _is_batch(prompts: Any) -> bool:
 class LLM:
     """Loads `model` (Hugging Face folder, .gguf file, or "preset:NAME") and serves it.
 
-    Calls may come from any thread; they wait without the GIL. Errors: quire.errors.
+    Calls may come from any thread; they wait without the GIL. A forked child has no engine: every call there is a
+    ClosedError; open the model again in it, or start it with "spawn". Errors: quire.errors.
     """
 
     def __init__(
