@@ -7,7 +7,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -70,7 +70,6 @@ class Composition(Record):
 
     @property
     def spec(self) -> _quire.CompositionSpec:
-        """Its chunks and how they are composed, as the library takes them."""
         """Its chunks and how they are composed, as the library takes them."""
         return self._handle.spec()
 
@@ -525,6 +524,40 @@ class ChunkedLLM(LLM):
         if blocks is not None or existing_token_count is not None:
             raise TypeError("a composition says already what stands before; give no blocks")
         return sequence.Sequence(self._chunks.sequence(token_ids.spec, whose(session, salt)))
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # as of LLM.generate
+        self,
+        prompt: Prompt,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+    ) -> GenerationOutput: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
+    ) -> list[GenerationOutput]: ...
+
+    @overload
+    def generate(
+        self,
+        *,
+        system_prompt: Prompt | None = None,
+        context: Iterable[Prompt] | None = (),
+        query: Prompt,
+        sampling_params: Params = None,
+        persist_chunks: bool = True,
+        session: str | None = None,
+        salt: str | None = None,
+        **how: Any,
+    ) -> GenerationOutput: ...
 
     def generate(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self, overload
 
 from . import _quire, sequence
 from ._quire import SamplingParams
@@ -83,6 +83,26 @@ class LLM:
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
         return _quire.LLM.open(model, options, progress)
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts too: it is one prompt
+        self,
+        prompt: Prompt,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+    ) -> GenerationOutput: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
+    ) -> list[GenerationOutput]: ...
 
     def generate(
         self,
@@ -289,7 +309,7 @@ class LLM:
         """Ends all requests and frees everything; later calls raise ClosedError."""
         self._handle.close()
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

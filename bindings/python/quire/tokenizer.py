@@ -7,7 +7,7 @@ import json
 import numbers
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, overload
 
 from . import _quire
 from .outputs import Record
@@ -96,6 +96,20 @@ class Tokenizer:
         """Text of the ids, or of one; bytes that are no whole character become U+FFFD."""
         several = [ids] if isinstance(ids, numbers.Integral) else ids
         return self._handle.decode(to_ids(several, "ids"), bool(skip_special_tokens))
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, Any]],
+        tokenize: Literal[True] = True,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]: ...
+
+    @overload
+    def apply_chat_template(
+        self, messages: list[dict[str, Any]], tokenize: Literal[False], add_generation_prompt: bool = True, **variables: Any
+    ) -> str: ...
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any
