@@ -103,11 +103,6 @@ int bench(const BenchCommand& command) {
   return done.ok() ? kExitOk : fail(done.error());
 }
 
-void add_list(CLI::App& command, const char* name, std::vector<std::int32_t>& values,
-              const char* text) {
-  command.add_option(name, values, text)->delimiter(',')->allow_extra_args(false);
-}
-
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {

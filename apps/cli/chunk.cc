@@ -180,11 +180,8 @@ void declare_add(CLI::App& app, Format format, ScriptAction& action) {
   auto options = options_of<AddOptions>(*command, format);
   command->add_option("TEXT", options->text, "the chunk's text");
   command->add_option("--file", options->file, "file with the text, - for stdin");
-  command
-      ->add_option("--token-ids", options->token_ids,
-                   "ids instead of text, as 1,15,7; no template is put around them")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  add_list(*command, "--token-ids", options->token_ids,
+           "ids instead of text, as 1,15,7; no template is put around them");
   ChunkContent& chunk = options->chunk;
   add_type(*command, [&chunk](ChunkType type) { chunk.type = type; })->required();
   command->add_option("--anchor", options->anchor,

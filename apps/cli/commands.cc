@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 constexpr std::string_view kNameOption = "name=";
+constexpr std::string_view kNameUsage = "[name=NAME]";
 
 // The first word of `text`, which is cut off it; "" at the end.
 std::string_view take_word(std::string_view& text) {
@@ -62,8 +63,7 @@ bool take_option(std::string_view usage, std::string_view word, Arguments& argum
     arguments.flags.emplace(word);
     return true;
   }
-  if (word.starts_with(kNameOption) && word.size() > kNameOption.size() &&
-      usage.find("[name=NAME]") != usage.npos) {
+  if (word.starts_with(kNameOption) && usage.find(kNameUsage) != usage.npos) {
     arguments.name = word.substr(kNameOption.size());
     return true;
   }
@@ -75,13 +75,16 @@ bool take_option(std::string_view usage, std::string_view word, Arguments& argum
 Result<Arguments> parse_arguments(const Command& command, std::string_view rest) {
   const Shape shape = shape_of(command.usage);
   Arguments arguments;
+  bool nameless = false;  // "name=" alone, such as of a variable that is not set, is no text
   while (true) {
     std::string_view behind = rest;
     const std::string_view word = take_word(behind);
     if (word.empty()) {
       break;
     }
-    if (!take_option(command.usage, word, arguments)) {
+    const bool taken = take_option(command.usage, word, arguments);
+    nameless |= taken && word == kNameOption;
+    if (!taken) {
       if (shape.text && arguments.words.size() == shape.allowed) {
         break;
       }
@@ -93,7 +96,7 @@ Result<Arguments> parse_arguments(const Command& command, std::string_view rest)
   const std::size_t count = arguments.words.size();
   const bool wrong_count = count < shape.required || (count > shape.allowed && !shape.unlimited) ||
                            std::ranges::any_of(arguments.words, is_flag);
-  if (wrong_count || (shape.text_required && arguments.text.empty())) {
+  if (wrong_count || nameless || (shape.text_required && arguments.text.empty())) {
     return {ErrorCode::kInvalidArgument,
             "usage: " + usage_of(command) + "; /help " + std::string(command.name) + " says more"};
   }

@@ -58,7 +58,10 @@ TEST(Commands, TakeTextAsItStands) {
   EXPECT_EQ(named.name, "ada");
   EXPECT_EQ(named.text, "two  words name=x --y");
   EXPECT_THAT(named.words, IsEmpty());
-  EXPECT_EQ(parse_arguments(add, "name= x").value().text, "name= x");
+  for (const char* nameless : {"name=", "name= x", "name=ada name= x"}) {
+    EXPECT_FALSE(accepts("[name=NAME] TEXT", nameless)) << nameless;
+  }
+  EXPECT_EQ(parse_arguments(with_usage("TEXT"), "name= x").value().text, "name= x");
   EXPECT_FALSE(accepts("[name=NAME] TEXT", " name=ada "));
   const Arguments set = parse_arguments(with_usage("[SETTING] [TEXT]"), "stop a b").value();
   EXPECT_THAT(set.words, ElementsAre("stop"));

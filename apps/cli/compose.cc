@@ -23,26 +23,6 @@ namespace {
 
 constexpr double kBlendShare = 0.15;  // of mode blend where none is given, as in Python
 
-// "0,16,40": whole numbers, 0 or more, all of `text`; nullopt for anything else.
-std::optional<std::vector<std::int32_t>> parse_list(const std::string& text) {
-  std::vector<std::int32_t> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (true) {
-    const auto [stop, error] = std::from_chars(at, end, numbers.emplace_back());
-    if (error != std::errc() || numbers.back() < 0) {
-      return std::nullopt;
-    }
-    if (stop == end) {
-      return numbers;
-    }
-    if (*stop != ',') {
-      return std::nullopt;
-    }
-    at = stop + 1;
-  }
-}
-
 // All of `text`, a share; nullopt for anything else.
 std::optional<double> parse_share(const std::string& text) {
   double share = 0;

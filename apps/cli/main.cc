@@ -34,13 +34,16 @@ int print_or_fail(const std::string& text) {
   return done.ok() ? quire::cli::kExitOk : quire::cli::fail(done.error());
 }
 
-// What is wrong where a word stands that should be a command; "" when all is well.
+// What is wrong where a word stands that should be a command, also below one of them; "" when all
+// is well.
 std::string unknown_command(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining();
   const auto word =
       std::ranges::find_if(rest, [](const std::string& text) { return !text.starts_with('-'); });
   if (word == rest.end()) {
-    return "";
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    const bool wants_one = !chosen.empty() && !chosen.front()->get_subcommands({}).empty();
+    return wants_one ? unknown_command(*chosen.front()) : "";
   }
   std::string names;
   for (const CLI::App* const command : app.get_subcommands({})) {

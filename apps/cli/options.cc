@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,42 @@ std::pair<TokenId, double> parse_bias(const std::string& text) {
 }
 
 }  // namespace
+
+std::optional<std::vector<std::int32_t>> parse_list(const std::string& text) {
+  std::vector<std::int32_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    const auto [stop, error] = std::from_chars(at, end, numbers.emplace_back());
+    if (error != std::errc() || numbers.back() < 0) {
+      return std::nullopt;
+    }
+    if (stop == end) {
+      return numbers;
+    }
+    if (*stop != ',') {
+      return std::nullopt;
+    }
+    at = stop + 1;
+  }
+}
+
+CLI::Option* add_list(CLI::App& command, const char* option, std::vector<std::int32_t>& values,
+                      const char* help) {
+  const auto set = [option, &values](const std::vector<std::string>& texts) {
+    values.clear();
+    for (const std::string& text : texts) {
+      const auto numbers = parse_list(text);
+      if (!numbers) {
+        throw CLI::ValidationError(option, "want whole numbers as 1,15,7, got \"" + text + '"');
+      }
+      values.insert(values.end(), numbers->begin(), numbers->end());
+    }
+  };
+  return command.add_option_function<std::vector<std::string>>(option, set, help)
+      ->option_text("INT,...")
+      ->allow_extra_args(false);
+}
 
 void add_format(CLI::App& command, Format& format) {
   command
@@ -125,7 +163,7 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
     command.add_option(name, field, text)->group(group);
   };
   add("--max-tokens", params.max_tokens, "most tokens to generate (default 256)");
-  add("--min-tokens", params.min_tokens, "tokens before an end is allowed");
+  add("--min-tokens", params.min_tokens, "tokens before an end is allowed, by stop texts too");
   add("--temperature", params.temperature, "0 is greedy (default 1)");
   add("--top-p", params.top_p, "share of probability kept, (0, 1]");
   add("--top-k", params.top_k, "tokens kept, 0 = all");
@@ -140,9 +178,7 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
   command.add_option("--stop", params.stop, "text that ends the output; may be repeated")
       ->allow_extra_args(false)
       ->group(group);
-  command.add_option("--stop-token-ids", params.stop_token_ids, "ids that end it, as 2,7")
-      ->delimiter(',')
-      ->allow_extra_args(false)
+  add_list(command, "--stop-token-ids", params.stop_token_ids, "ids that end it, as 2,7")
       ->group(group);
   command.add_flag("--ignore-eos", params.ignore_eos, "go on after the end token")->group(group);
   command

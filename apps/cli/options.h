@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,13 @@ void add_format(CLI::App& command, Format& format);
 
 // The positional MODEL.
 void add_model(CLI::App& command, std::string& model);
+
+// "0,16,40": whole numbers, 0 or more, all of `text`; nullopt for anything else.
+[[nodiscard]] std::optional<std::vector<std::int32_t>> parse_list(const std::string& text);
+
+// An option whose value is such a list; may be repeated. (CLI11's own leaves empty elements out.)
+CLI::Option* add_list(CLI::App& command, const char* option, std::vector<std::int32_t>& values,
+                      const char* help);
 
 // An option whose value is one of the names that `name_of` gives `all`.
 template <class Enum>

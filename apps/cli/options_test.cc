@@ -122,6 +122,9 @@ TEST(Options, BadValuesAreRefusedWithTheirText) {
   EXPECT_THAT(parse("m --max-tokens 99999999999").error, HasSubstr("99999999999"));
   EXPECT_THAT(parse("m --seed -1").error, HasSubstr("-1"));
   EXPECT_THAT(parse("m --seed 18446744073709551616").error, HasSubstr("18446744073709551616"));
+  for (const std::string list : {"1,,2", "1,", ",1", "1,x", "-1", "1,99999999999"}) {
+    EXPECT_THAT(parse("m --stop-token-ids=" + list).error, HasSubstr("\"" + list + "\""));
+  }
   EXPECT_THAT(parse("m --unheard-of").error, HasSubstr("--unheard-of"));
   for (const std::string bias : {"3", "=1", "3=", "x=1", "3=1x", "-1=2", "99999999999=1"}) {
     EXPECT_THAT(parse("m --logit-bias " + bias).error, HasSubstr("\"" + bias + "\""));

@@ -1,5 +1,6 @@
 #include "output.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kPreviewBytes = 60;
+constexpr std::string_view kCannotPrint = "cannot write to standard output: ";
 
 void append_scalar(const json::value& value, std::string& out) {
   if (const json::string* text = value.if_string()) {
@@ -114,17 +116,19 @@ void print_error_line(std::string_view message) {
 Status print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) {
-      continue;
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+      poll(&output, 1, -1);  // what it says, the next write says too
+    } else if (errno != EINTR) {
+      return {ErrorCode::kIo, std::string(kCannotPrint) + std::strerror(errno)};
     }
-    if (written < 0) {
-      return {ErrorCode::kIo,
-              std::string("cannot write to standard output: ") + std::strerror(errno)};
-    }
-    text.remove_prefix(static_cast<std::size_t>(written));
   }
   return {};
 }
+
+bool cannot_print(const Error& error) { return error.message.starts_with(kCannotPrint); }
 
 Status print_json(const json::value& value) { return print(json::serialize(value) + "\n"); }
 

@@ -12,9 +12,11 @@
 
 namespace quire::cli {
 
-// Writes all of `text` to stdout at once, unbuffered, so that a reader sees each delta. kIo when
-// the system refuses (a full disk, a closed descriptor).
+// Writes all of `text` to stdout at once, unbuffered, so that a reader sees each delta; waits where
+// a non-blocking pipe is full. kIo when the system refuses (a full disk, a closed descriptor).
 [[nodiscard]] Status print(std::string_view text);
+// Whether `error` is one of print.
+[[nodiscard]] bool cannot_print(const Error& error);
 
 // `value` and a newline to stdout.
 [[nodiscard]] Status print_json(const boost::json::value& value);

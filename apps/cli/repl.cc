@@ -70,7 +70,10 @@ int Repl::loop() {
     const Status done = handle(line);
     interrupts_.disarm();
     if (!done.ok()) {
-      fail(done.error());
+      const int code = fail(done.error());
+      if (cannot_print(done.error())) {
+        return code;
+      }
     }
   }
   return kExitOk;

@@ -39,8 +39,8 @@ class Repl {
   Repl(const Repl&) = delete;
   Repl& operator=(const Repl&) = delete;
 
-  // Reads lines and does them until the end; returns the exit code. A line that fails changes
-  // nothing, and the next one is read.
+  // Reads lines and does them until the end, or until nothing can be printed; returns the exit
+  // code. A line that fails changes nothing, and the next one is read.
   [[nodiscard]] int loop();
 
   // The rest is for commands.

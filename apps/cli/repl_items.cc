@@ -326,8 +326,9 @@ constexpr Command kCommands[] = {
      "With --wipe their bytes in the store become zeros first.\n", erase},
     {"clear", "[conversation] [--disk]",
      "forgets all items but the system text, or the questions and answers",
-     "What was saved stays in the store unless --disk is given; saved questions and answers are\n"
-     "switched off. Branches and checkpoints are forgotten too.\n",
+     "What was saved stays in the store; saved questions and answers are switched off. With\n"
+     "--disk these items go from the store too; what only other sessions have saved there stays\n"
+     "in any case: `quire store rm` removes it. Branches and checkpoints are forgotten too.\n",
      clear},
 };
 

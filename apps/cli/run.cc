@@ -216,9 +216,7 @@ void add_run(CLI::App& app, Action& action) {
   add_model(*command, options->model);
   command->add_option("PROMPT", options->prompt, "text; without it stdin is read");
   command->add_option("--prompt-file", options->prompt_file, "file with the prompt, - for stdin");
-  command->add_option("--prompt-ids", options->prompt_ids, "token ids instead of text, as 1,15,7")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  add_list(*command, "--prompt-ids", options->prompt_ids, "token ids instead of text, as 1,15,7");
   command->add_flag("--chat", options->chat, "put the prompt through the model's chat template");
   command->add_flag("--verbose", options->verbose, "report times and reuse on stderr");
   add_format(*command, options->format);

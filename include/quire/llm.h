@@ -125,7 +125,7 @@ struct LoadSequenceOptions {
 };
 
 // Move only. All calls may come from any thread; they wait in the calling thread while one engine
-// thread computes. After close() every call gives kClosed.
+// thread computes. After close(), and in a forked child, every call gives kClosed.
 class QUIRE_API LLM {
  public:
   // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a .gguf file, or

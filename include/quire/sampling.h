@@ -25,7 +25,7 @@ struct SamplingParams {
   double presence_penalty = 0.0;       // subtracted once for every token already generated
   double frequency_penalty = 0.0;      // subtracted per occurrence in the output
   std::int32_t max_tokens = 256;       // 0 computes the prompt and returns no token
-  std::int32_t min_tokens = 0;         // before it, no EOS or stop id is chosen
+  std::int32_t min_tokens = 0;         // before them no EOS, stop id or stop string ends the output
   std::vector<std::string> stop = {};  // text ends before the first of them
   std::vector<TokenId> stop_token_ids = {};  // such an id ends the output and is its last id
   bool ignore_eos = false;

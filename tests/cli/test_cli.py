@@ -63,7 +63,9 @@ class UsageTest(CommandLineTest):
                                 (["run", MODEL, "x", "--max-tokens", ""], "--max-tokens: want a number"),
                                 (["run", MODEL, "x", "--temperature="], "--temperature"),
                                 (["run", MODEL, "--prompt-ids", ""], "--prompt-ids"),
-                                (["bench", MODEL, "--depth", ""], "--depth"),
+                                (["bench", MODEL, "--depth", ""], "--depth"), (["bench", MODEL, "--prompt", "32,,64"], "--prompt"),
+                                (["bench", MODEL, "--batch", "1,"], "--batch"), (["run", MODEL, "--prompt-ids", "1,,2"], "--prompt-ids"),
+                                (["run", MODEL, "x", "--stop-token-ids", ",2"], "--stop-token-ids"),
                                 (["run", MODEL, "x", "--block-tokens", "0"], "block_tokens"),
                                 (["run", MODEL, "x", "--kv-budget", "big"], "big"),
                                 (["run", MODEL, "x", "--seed", "-1"], "--seed"), (["run", MODEL, "x", "--seed", "9" * 30], "--seed"),
@@ -178,6 +180,22 @@ class RunTest(CommandLineTest):
         closed = subprocess.run(f'"{PROGRAM}" --version >&-', shell=True, capture_output=True, text=True)
         self.assertEqual(closed.returncode, 1)
         self.assertIn("cannot write", closed.stderr)
+
+    def test_output_into_a_full_pipe_that_does_not_block_waits_for_its_reader(self):
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        child = subprocess.Popen([PROGRAM, "tokenize", MODEL, "--format", "json"], stdin=subprocess.PIPE, stdout=writer,
+                                 stderr=subprocess.PIPE)
+        os.close(writer)
+        child.stdin.write(b"Ada trades in apples. " * 20000)  # the answer is many times what a pipe holds
+        child.stdin.close()
+        select.select([reader], [], [], SECONDS)
+        time.sleep(0.2)  # it is full now
+        with open(reader, "rb") as pipe:
+            result = json.loads(pipe.read())
+        self.assertEqual((child.wait(SECONDS), child.stderr.read()), (0, b""))
+        self.assertEqual(len(result["token_ids"]), result["num_tokens"])
+        child.stderr.close()
 
 
 class ChatTest(CommandLineTest):
@@ -294,6 +312,15 @@ class ChatTest(CommandLineTest):
                 self.assertGreaterEqual(int(second["reused_tokens"]), kept - 1)
                 self.assertEqual(rest.count("forgot 2 items"), 2)
                 self.assertEqual(len(re.findall("^[0-9a-f]{12}  ", rest.rpartition("forgot")[2], re.M)), 1)
+
+    def test_a_chat_that_cannot_print_ends_with_code_1(self):
+        for line in ("What does Ada trade in?", "/list", "/help"):
+            for extra in ([], ["--echo"], ["--format", "json"]):
+                with self.subTest(line, extra=extra), open("/dev/full", "w") as full:
+                    done = subprocess.run([PROGRAM, *self.arguments, *extra], input=f"{line}\n{line}\n", stdout=full,
+                                          stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertRegex(done.stderr, r"\Aerror: cannot write to standard output: [^\n]+\n\Z")
 
     def test_a_missing_document_is_an_error(self):
         self.assert_refused(quire("chat", MODEL, "--document", "no/such.txt"), 1, "no/such.txt")

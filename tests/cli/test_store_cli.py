@@ -199,7 +199,7 @@ class StoreTest(unittest.TestCase):
 
     def test_wrong_usage_is_code_2_and_names_it(self):
         self.assertIn("repair", self.done(code=2))
-        self.assertIn("frob", self.done("frob", self.store, code=2))
+        self.assertIn('unknown command "frob"; there are ls, ', self.done("frob", self.store, code=2))
         self.assertIn("DIR", self.done("ls", code=2))
         self.assertIn("ENTRY", self.done("rm", self.store, code=2))
         self.assertIn("FILE", self.done("export", self.store, "x", code=2))

@@ -7,7 +7,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class Composition(Record):
 
     @property
     def spec(self) -> _quire.CompositionSpec:
+        """Its chunks and how they are composed, as the library takes them."""
         return self._handle.spec()
 
 
@@ -524,6 +525,40 @@ class ChunkedLLM(LLM):
             raise TypeError("a composition says already what stands before; give no blocks")
         return sequence.Sequence(self._chunks.sequence(token_ids.spec, whose(session, salt)))
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # as of LLM.generate
+        self,
+        prompt: Prompt,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+    ) -> GenerationOutput: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
+    ) -> list[GenerationOutput]: ...
+
+    @overload
+    def generate(
+        self,
+        *,
+        system_prompt: Prompt | None = None,
+        context: Iterable[Prompt] | None = (),
+        query: Prompt,
+        sampling_params: Params = None,
+        persist_chunks: bool = True,
+        session: str | None = None,
+        salt: str | None = None,
+        **how: Any,
+    ) -> GenerationOutput: ...
+
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt] | None = None,
@@ -545,9 +580,9 @@ class ChunkedLLM(LLM):
         contexts = [context] if isinstance(context, str) else list(context or ())
         if query is None and system_prompt is None and not contexts and not how:
             return super().generate(prompt, sampling_params, session=session, salt=salt)
+        spec = _how(**how)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
-        spec = _how(**how)
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")

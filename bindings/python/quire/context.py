@@ -163,12 +163,14 @@ class ContextManager:
         self._handle.deactivate(_item(item))
 
     def tag(self, item: str, *tags: str) -> None:
+        """Adds tags to those that the item has."""
         if not tags:
             raise ValueError("a tag is a word; give at least one")
         for tag in _tags(tags):
             self._handle.tag(_item(item), tag)
 
     def show(self, item: str) -> ContextItem:
+        """All about one item, as it is now."""
         return ContextItem(self._handle.show(_item(item)))
 
     def items(self) -> list[ContextItem]:

@@ -38,7 +38,7 @@ class CancelledError(QuireError):
 
 
 class ClosedError(QuireError):
-    """The LLM was closed."""
+    """The LLM was closed, or this is a forked child of the process that opened it."""
 
 
 class DeviceError(QuireError):

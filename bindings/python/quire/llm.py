@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self, overload
 
 from . import _quire, sequence
 from ._quire import SamplingParams
@@ -36,7 +36,8 @@ def _is_batch(prompts: Any) -> bool:
 class LLM:
     """Loads `model` (Hugging Face folder, .gguf file, or "preset:NAME") and serves it.
 
-    Calls may come from any thread; they wait without the GIL. Errors: quire.errors.
+    Calls may come from any thread; they wait without the GIL. A forked child has no engine: every call there is a
+    ClosedError; open the model again in it, or start it with "spawn". Errors: quire.errors.
     """
 
     def __init__(
@@ -82,6 +83,26 @@ class LLM:
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
         return _quire.LLM.open(model, options, progress)
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts too: it is one prompt
+        self,
+        prompt: Prompt,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+    ) -> GenerationOutput: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
+    ) -> list[GenerationOutput]: ...
 
     def generate(
         self,
@@ -264,6 +285,7 @@ class LLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The model's, with its chat template."""
         return Tokenizer(self._handle.tokenizer())
 
     def remarks(self) -> list[str]:
@@ -287,7 +309,7 @@ class LLM:
         """Ends all requests and frees everything; later calls raise ClosedError."""
         self._handle.close()
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

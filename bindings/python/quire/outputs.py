@@ -103,6 +103,9 @@ class GenerationOutput(Record):
     reuse: Reuse
     logprobs: list[dict[int, float]] | None
     timing: Timing
+    chunk_ids: dict[str, Any]  # where there are such
+    user_id: str | None
+    output_id: str
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__(fields)

@@ -42,6 +42,7 @@ class Blocks(collections.abc.Sequence):
 
     @property
     def num_tokens(self) -> int:
+        """How many tokens of the blocks count."""
         return self._handle.num_tokens
 
     def first(self, num_tokens: int) -> Blocks:
@@ -130,10 +131,12 @@ class VirtualSequence:
 
     @property
     def num_new_tokens(self) -> int:
+        """How many stand behind the existing blocks."""
         return len(self.token_ids)
 
     @property
     def num_tokens(self) -> int:
+        """Existing and new ones together."""
         return self.existing_token_count + self.num_new_tokens
 
 
@@ -240,12 +243,15 @@ class Sequence:
         self._handle.replace(*changed, mode == "exact", whose(session))
 
     def insert(self, at: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
+        """`ids` come to stand before token `at`; otherwise as replace."""
         self.replace(at, at, ids, mode, session=session)
 
     def delete(self, start: int, stop: int, mode: str = "exact", *, session: str | None = None) -> None:
+        """Tokens [start, stop) go; otherwise as replace."""
         self.replace(start, stop, (), mode, session=session)
 
     def diff(self, other: Sequence) -> SequenceDiff:
+        """What the two begin with alike, and what follows in each."""
         if not isinstance(other, Sequence):
             raise TypeError(f"diff takes another Sequence, not a {type(other).__name__}")
         return SequenceDiff(self._handle.diff(other._handle))

@@ -105,9 +105,11 @@ class Store:
         return [entry for entry in entries if kind in (None, entry.kind)]
 
     def show(self, entry: str) -> StoreEntry:
+        """All about one entry. Looking is no use of it."""
         return StoreEntry(self._call("find", to_text(entry, "entry")))
 
     def pin(self, entry: str, pinned: bool = True) -> None:
+        """Keeps the entry from eviction and expiry; `pinned=False` lets it go again."""
         self._call("pin", to_text(entry, "entry"), bool(pinned))
 
     def set_ttl(self, entry: str, seconds: float | None) -> None:

@@ -29,6 +29,7 @@ class Stream(Iterator[Delta]):
         return Delta(fields)
 
     def close(self) -> None:
+        """Aborts the request if it still runs; no delta comes any more."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None

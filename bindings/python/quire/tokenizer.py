@@ -7,7 +7,7 @@ import json
 import numbers
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, overload
 
 from . import _quire
 from .outputs import Record
@@ -89,11 +89,27 @@ class Tokenizer:
         return cls(_quire.Tokenizer.open(to_path(model)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the text, with the special tokens that the model puts around it (`add_special_tokens=False`: without)."""
         return self._handle.encode(to_text(text), bool(add_special_tokens))
 
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
+        """Text of the ids, or of one; bytes that are no whole character become U+FFFD."""
         several = [ids] if isinstance(ids, numbers.Integral) else ids
         return self._handle.decode(to_ids(several, "ids"), bool(skip_special_tokens))
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, Any]],
+        tokenize: Literal[True] = True,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]: ...
+
+    @overload
+    def apply_chat_template(
+        self, messages: list[dict[str, Any]], tokenize: Literal[False], add_generation_prompt: bool = True, **variables: Any
+    ) -> str: ...
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any
@@ -103,13 +119,16 @@ class Tokenizer:
         return call(to_json(messages), bool(add_generation_prompt), to_json(variables))
 
     def id_to_token(self, token_id: int) -> str:
+        """The token as the vocabulary writes it; ValueError for an id that it does not have."""
         return _pass("token_id", token_id, self._handle.id_to_token)
 
     def token_to_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary writes it; None where there is none."""
         return self._handle.token_to_id(to_text(token, "token"))
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether the model brings one; without it apply_chat_template fails."""
         return self._handle.has_chat_template()
 
     @property
@@ -119,6 +138,7 @@ class Tokenizer:
 
     @property
     def bos_token_id(self) -> int | None:
+        """The token that begins a text; None where the model has none."""
         return self._handle.bos_token_id
 
     @property
@@ -128,12 +148,15 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
+        """The token that ends an answer; None where the model has none."""
         return self._handle.eos_token_id
 
     @property
     def pad_token_id(self) -> int | None:
+        """The token that fills up batches elsewhere; None where the model has none."""
         return self._handle.pad_token_id
 
     @property
     def unk_token_id(self) -> int | None:
+        """The token for what the vocabulary cannot write; None where the model has none."""
         return self._handle.unk_token_id

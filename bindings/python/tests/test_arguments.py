@@ -54,6 +54,7 @@ def test_the_options_of_a_chunk_stand_in_the_signature():
         (lambda llm, ids: llm.compose(*ids, mode="blend", recompute="0.5"), TypeError, "recompute cannot be '0.5'"),
         (lambda llm, ids: llm.compose(*ids, mod="exact"), TypeError, "'mod' is no composing keyword"),
         (lambda llm, ids: llm.generate_from_chunks(llm.compose(*ids)), TypeError, "composition="),
+        (lambda llm, ids: llm.generate("x", max_token=5), TypeError, "'max_token' is no composing keyword"),
         (lambda llm, ids: llm.generate("x", query="y"), TypeError, "takes a prompt, or system_prompt"),
         (lambda llm, ids: llm.generate(None), ValueError, "prompt must be a list of token ids, or a text"),
         (lambda llm, ids: llm.generate(query=5), ValueError, "^query must be"),

@@ -24,6 +24,15 @@ namespace quire {
 using engine::CheckpointService;
 
 struct CheckpointManager::Impl {
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (llm != nullptr && llm->home.left()) {  // a child may not close its parent's SQLite
+      [[maybe_unused]] const auto* const leaked = service.release();
+    }
+  }
+
   // One call at a time, and none once the LLM is closed.
   template <class Call>
   auto run(Call call) -> decltype(call(std::declval<engine::Engine&>())) {

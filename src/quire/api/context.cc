@@ -42,6 +42,15 @@ class Answering {
 }  // namespace
 
 struct ContextManager::Impl {
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (llm != nullptr && llm->home.left()) {
+      [[maybe_unused]] const auto* const leaked = context.release();  // its thread is not here
+    }
+  }
+
   // What follows an answer would wait for itself.
   [[nodiscard]] bool is_answering_here() const { return answering == std::this_thread::get_id(); }
   [[nodiscard]] Status check_not_answering_here() const {
@@ -59,8 +68,12 @@ struct ContextManager::Impl {
     const std::lock_guard lock(mutex);
     return call(*context);
   }
+  // In a forked child there is nothing to see.
   template <class Call>
-  auto look(Call call) const {
+  auto look(Call call) const -> decltype(call(std::declval<const engine::Context&>())) {
+    if (llm->home.left()) {
+      return {};
+    }
     std::unique_lock lock(mutex, std::defer_lock);
     if (!is_answering_here()) {
       lock.lock();
@@ -182,7 +195,7 @@ Status ContextManager::erase(const std::string& item, bool wipe) {
 }
 
 std::int64_t ContextManager::clear() {
-  if (impl_->is_answering_here()) {
+  if (impl_->is_answering_here() || impl_->llm->home.left()) {
     return 0;
   }
   const std::lock_guard lock(impl_->mutex);

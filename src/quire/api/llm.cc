@@ -108,12 +108,15 @@ Stream::~Stream() { close(); }
 
 RequestId Stream::request_id() const { return impl_->channel->id(); }
 
-bool Stream::wait(int timeout_ms) { return impl_->ended || impl_->channel->wait(timeout_ms); }
+bool Stream::wait(int timeout_ms) {
+  return impl_->ended || impl_->engine->home().left() || impl_->channel->wait(timeout_ms);
+}
 
 Result<std::optional<Delta>> Stream::next() {
   if (impl_->ended) {
     return std::optional<Delta>();
   }
+  QUIRE_TRY_STATUS(impl_->engine->home().check());
   auto delta = impl_->channel->next();
   if (!delta.ok()) {
     impl_->ended = true;
@@ -143,6 +146,7 @@ void Stream::close() {
 }
 
 Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const {
+  QUIRE_TRY_STATUS(home.check());
   const std::lock_guard lock(mutex);
   if (engine == nullptr) {
     return closed_error();
@@ -170,7 +174,7 @@ Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) {
 }
 
 void LLM::close() {
-  if (impl_ == nullptr) {
+  if (impl_ == nullptr || impl_->home.left()) {
     return;
   }
   std::shared_ptr<engine::Engine> engine;

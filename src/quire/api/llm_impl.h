@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/engine/engine.h"
+#include "quire/engine/home_process.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -20,11 +21,13 @@
 namespace quire {
 
 struct LLM::Impl {
+  const engine::HomeProcess home;
   mutable std::mutex mutex;
   std::shared_ptr<engine::Engine> engine;    // null once closed
   std::atomic<std::uint64_t> last_mark = 0;  // of all its sequences: a number is one moment of one
 
-  // kClosed when closed. The engine stays until the last call has returned.
+  // kClosed when closed, and in a forked child before it takes a mutex. The engine stays until the
+  // last call has returned.
   [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const;
 };
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 
 #include "quire/api/test_support.h"
@@ -317,6 +318,34 @@ TEST(LLM, StopsAtIdsStringsAndLengthAsAsked) {
   const auto before = llm.generate(golden.prompt, by_text).value();
   EXPECT_EQ(before.finish_reason, FinishReason::kStop);
   EXPECT_EQ(before.text, whole.text.substr(0, whole.text.find(by_text.stop[0])));
+}
+
+// Each stop text of a few bytes, with each number of tokens: the text ends before the first place
+// where it ends behind the text of those tokens.
+TEST(LLM, StopTextsWithinTheFirstTokensDoNotEndTheOutput) {
+  LLM llm = open_demo();
+  const Tokenizer tokenizer = llm.tokenizer().value();
+  const std::vector<TokenId> prompt = read_goldens(1).front().prompt;
+  SamplingParams params = greedy(6);
+  params.ignore_eos = true;
+  const GenerationOutput whole = llm.generate(prompt, params).value();
+  ASSERT_EQ(whole.token_ids.size(), 6U);
+  for (params.min_tokens = 0; params.min_tokens <= params.max_tokens; ++params.min_tokens) {
+    const auto first =
+        std::span(whole.token_ids).first(static_cast<std::size_t>(params.min_tokens));
+    const std::size_t unsearched = tokenizer.decode(first).value().size();
+    for (std::size_t at = 0; at + 3 <= whole.text.size(); ++at) {
+      const std::string stop = whole.text.substr(at, 3);
+      params.stop = {stop};
+      std::size_t begin = whole.text.find(stop);
+      while (begin != std::string::npos && begin + stop.size() <= unsearched) {
+        begin = whole.text.find(stop, begin + 1);
+      }
+      const GenerationOutput cut = llm.generate(prompt, params).value();
+      ASSERT_EQ(cut.text, whole.text.substr(0, begin)) << params.min_tokens << ' ' << stop;
+      EXPECT_GE(std::ssize(cut.token_ids), params.min_tokens);
+    }
+  }
 }
 
 TEST(LLM, LogprobsAreThoseOfTheForwardLogits) {

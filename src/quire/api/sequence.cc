@@ -195,6 +195,7 @@ std::int64_t BlockList::num_tokens() const {
 }
 
 Result<StateRef> Sequence::Impl::begin() {
+  QUIRE_TRY_STATUS(llm->home.check());
   const std::lock_guard lock(mutex);
   if (state == nullptr) {
     return closed_sequence();
@@ -221,6 +222,14 @@ Result<StateRef> Sequence::Impl::look() const {
   return state == nullptr ? Result<StateRef>(closed_sequence()) : state;
 }
 
+StateRef Sequence::Impl::known() const {
+  if (llm->home.left()) {
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex);
+  return state;
+}
+
 Sequence::Sequence(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
@@ -233,7 +242,7 @@ Sequence& Sequence::operator=(Sequence&& other) noexcept {
 Sequence::~Sequence() { close(); }
 
 void Sequence::close() {
-  if (impl_ == nullptr) {
+  if (impl_ == nullptr || impl_->llm->home.left()) {
     return;
   }
   StateRef state;
@@ -249,18 +258,17 @@ Status Sequence::check_open() const {
 }
 
 std::vector<TokenId> Sequence::tokens() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->state == nullptr ? std::vector<TokenId>() : impl_->state->tokens;
+  const StateRef state = impl_->known();
+  return state == nullptr ? std::vector<TokenId>() : state->tokens;
 }
 
 std::int64_t Sequence::num_tokens() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->state == nullptr ? 0 : std::ssize(impl_->state->tokens);
+  const StateRef state = impl_->known();
+  return state == nullptr ? 0 : std::ssize(state->tokens);
 }
 
 ReuseGrade Sequence::grade() const {
-  const std::lock_guard lock(impl_->mutex);
-  const StateRef& state = impl_->state;
+  const StateRef state = impl_->known();
   return state == nullptr ? ReuseGrade::kExact : engine::graded(state->grade, state->same_bits);
 }
 

@@ -30,6 +30,8 @@ struct Sequence::Impl {
   void end(engine::StateRef next);
   // For a call that leaves it.
   [[nodiscard]] Result<engine::StateRef> look() const;
+  // Also once the LLM is closed. Null when the sequence is, and in a forked child.
+  [[nodiscard]] engine::StateRef known() const;
 
   const std::shared_ptr<LLM::Impl> llm;
   mutable std::mutex mutex;  // guards what follows

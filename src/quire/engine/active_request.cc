@@ -17,6 +17,7 @@
 #include "quire/engine/reuse_grade.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -25,6 +26,11 @@ namespace quire::engine {
 namespace {
 
 constexpr std::int32_t kRoomTokens = 8192;  // for so many memory is asked for at once
+
+// Whether a stop string in the text of the last of so many tokens ends the output.
+bool may_stop(std::size_t tokens, const SamplingParams& params) {
+  return std::cmp_greater(tokens, params.min_tokens);
+}
 
 }  // namespace
 
@@ -95,7 +101,7 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
   }
   bool stopped = false;
   if (detokenizer_ && token.id < end_of_text_ids_) {
-    const auto piece = stops_.push(detokenizer_->push(token.id));
+    const auto piece = stops_.push(detokenizer_->push(token.id), may_stop(sampled_.size(), params));
     output_.text += piece.text;
     stopped = piece.stopped;
   }
@@ -104,7 +110,7 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
   output_.finish_reason = stopped || ended ? FinishReason::kStop : FinishReason::kLength;
   finished_ = stopped || ended || full;
   if (finished_ && detokenizer_ && !stopped) {
-    const auto piece = stops_.push(detokenizer_->flush());
+    const auto piece = stops_.push(detokenizer_->flush(), may_stop(sampled_.size(), params));
     output_.text += piece.text;
     if (piece.stopped) {
       output_.finish_reason = FinishReason::kStop;
@@ -173,7 +179,8 @@ void ActiveRequest::end(FinishReason reason) {
   output_.finish_reason = reason;
   finished_ = true;
   if (detokenizer_) {
-    output_.text += stops_.push(detokenizer_->flush()).text;
+    const bool counts = may_stop(sampled_.size(), request_.params);
+    output_.text += stops_.push(detokenizer_->flush(), counts).text;
     output_.text += stops_.flush();
   }
   deliver();

@@ -95,7 +95,12 @@ constexpr int kLetterGenerations = 2;
 
 Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
                                               const EngineOptions& options) {
-  std::shared_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
+  std::shared_ptr<Engine> engine(new Engine(options, thread_count(options.threads)),
+                                 [](Engine* made) {
+                                   if (!made->home_.left()) {
+                                     delete made;
+                                   }
+                                 });
   QUIRE_TRY_STATUS(engine->set_up(model));
   engine->chunks_ = std::make_unique<ChunkService>(*engine, options.chunks);
   engine->sequences_ = std::make_unique<SequenceService>(*engine);
@@ -204,6 +209,7 @@ void Engine::give_up_ownership() {
 }
 
 Status Engine::call(const std::function<void()>& work) {
+  QUIRE_TRY_STATUS(home_.check());
   std::unique_lock lock(mutex_);
   if (closing_) {
     return closed_error();
@@ -232,6 +238,9 @@ Status Engine::call(const std::function<void()>& work) {
 }
 
 bool Engine::post(std::function<void()> work) {
+  if (home_.left()) {
+    return false;
+  }
   {
     const std::lock_guard lock(mutex_);
     if (closing_) {
@@ -279,6 +288,9 @@ void Engine::run() {
 }
 
 void Engine::close() {
+  if (home_.left()) {
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     if (closing_) {

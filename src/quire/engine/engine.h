@@ -8,6 +8,7 @@
 //      is whichever of them it is.
 //   2. A caller that sees the end of its request sees its blocks free in stats().
 //   3. After close() every call returns kClosed and every open request has ended with kClosed.
+//   4. In a forked child nothing waits and nothing is destroyed: every call returns kClosed.
 #pragma once
 
 #include <condition_variable>
@@ -29,6 +30,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
+#include "quire/engine/home_process.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
@@ -109,7 +111,7 @@ struct RunningStep {
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  // Loads the model and starts the thread.
+  // Loads the model and starts the thread. In a forked child the last reference leaks the engine.
   [[nodiscard]] static Result<std::shared_ptr<Engine>> start(const std::string& model,
                                                              const EngineOptions& options);
   ~Engine();
@@ -140,6 +142,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // With all that was posted before it.
   [[nodiscard]] Result<EngineStats> stats();
   void close();
+  // Whose threads compute here. For who waits for a request.
+  [[nodiscard]] const HomeProcess& home() const { return home_; }
 
   [[nodiscard]] ChunkService& chunks() { return *chunks_; }
   [[nodiscard]] SequenceService& sequences() { return *sequences_; }
@@ -193,7 +197,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Waits for a chunk that is being written behind, which holds its blocks; false when none is. Any
   // thread; what was held is free for who asks afterwards.
   [[nodiscard]] bool await_write();
-  // As `call`, without waiting. False when closed: then it is never run.
+  // As `call`, without waiting. False when closed or in a forked child: then it is never run.
   bool post(std::function<void()> work);
   void run();
   // What the engine's thread wakes for. Under mutex_, while `owned_` is false.
@@ -246,6 +250,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void fail_all(const Error& error);
   void publish_stats();
 
+  const HomeProcess home_;
   const EngineOptions options_;
   device::ThreadPool pool_;
   kernels::Context context_;

@@ -42,7 +42,7 @@ std::size_t StopChecker::live_begin() const {
   return held_.size() - longest;
 }
 
-StopChecker::Piece StopChecker::push(std::string_view delta) {
+StopChecker::Piece StopChecker::push(std::string_view delta, bool counts) {
   if (patterns_.empty()) {
     return {.text = delta};
   }
@@ -54,7 +54,7 @@ StopChecker::Piece StopChecker::push(std::string_view delta) {
     for (auto& pattern : patterns_) {
       advance(pattern, next);
       if (pattern.matched == pattern.text.size()) {
-        found_ = std::min(found_, held_.size() - pattern.matched);
+        found_ = counts ? std::min(found_, held_.size() - pattern.matched) : found_;
         pattern.matched = pattern.borders.back();
       }
     }

@@ -85,6 +85,15 @@ TEST(StopChecker, AMatchWaitsForOneThatBeganBefore) {
   EXPECT_EQ(unfinished.flush(), "a");
 }
 
+TEST(StopChecker, AStopCountsOnlyWhereItEndsInTextThatCounts) {
+  StopChecker checker({"aba"});
+  EXPECT_EQ(checker.push("xabay", false).text, "xabay");
+  EXPECT_EQ(checker.push("zaba", false).text, "zab");  // the last a may begin one that counts
+  const auto begun_before = checker.push("ba");
+  EXPECT_TRUE(begun_before.stopped);
+  EXPECT_EQ(begun_before.text, "");
+}
+
 TEST(StopChecker, EverySplitOfEveryShortTextEqualsTheWholeText) {
   const std::vector<std::vector<std::string>> stop_lists = {
       {"a"},         {"ab"},       {"aab"},        {"aba"},

@@ -1,0 +1,5 @@
+"""`python -m quire`: the `quire` command."""
+
+from ._command import main
+
+main()

@@ -1,0 +1,59 @@
+"""Types of what the extension module gives to programs. The rest of it is the package's own affair."""
+
+from typing import Any
+
+__version__: str
+
+class SamplingParams:
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        max_tokens: int = 256,
+        min_tokens: int = 0,
+        stop: str | list[str] | None = None,
+        stop_token_ids: list[int] | None = None,
+        ignore_eos: bool = False,
+        seed: int | None = None,
+        logprobs: int | None = None,
+        logit_bias: dict[int, float] | dict[str, float] | None = None,
+    ) -> None: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+    @property
+    def presence_penalty(self) -> float: ...
+    @property
+    def frequency_penalty(self) -> float: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def min_tokens(self) -> int: ...
+    @property
+    def stop(self) -> list[str] | None: ...
+    @property
+    def stop_token_ids(self) -> list[int] | None: ...
+    @property
+    def ignore_eos(self) -> bool: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def logprobs(self) -> int | None: ...
+    @property
+    def logit_bias(self) -> dict[int, float] | None: ...
+
+class Mark: ...
+
+def __getattr__(name: str) -> Any: ...
