@@ -188,6 +188,25 @@ TEST(TokenizerConfig, FingerprintsTellWhatOnlyTheConfigAdds) {
   EXPECT_NE(fingerprint(R"({"eos_token": "<x>"})"), fingerprint(R"({"eos_token": "<y>"})"));
 }
 
+// As `tokenizers` has it: the model's own table does not hold what is added beside it.
+TEST(TokenizerJson, AnAddedTokenInsideOfAWordIsUnknownToAModelOfWords) {
+  const auto ids = [&](const std::string& model) {
+    const auto made = Tokenizer::from_json(
+        R"({"model":)" + model + R"(,"pre_tokenizer":{"type":"Digits"},"added_tokens":[
+        {"id":2,"content":"foo","single_word":true}]})",
+        "");
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    return made.value().encode("foo2");
+  };
+  EXPECT_EQ(ids(R"({"type":"WordLevel","vocab":{"<unk>":0,"2":1},"unk_token":"<unk>"})"),
+            (std::vector<TokenId>{0, 1}));
+  EXPECT_EQ(ids(R"({"type":"WordPiece","vocab":{"<unk>":0,"2":1},"unk_token":"<unk>"})"),
+            (std::vector<TokenId>{0, 1}));
+  EXPECT_EQ(ids(R"({"type":"BPE","vocab":{"<unk>":0,"2":1},"merges":[],"unk_token":"<unk>",
+                    "ignore_merges":true,"fuse_unk":true})"),
+            (std::vector<TokenId>{0, 1}));
+}
+
 TEST(Tokenizer, NamesTheFolderWithoutTokenizer) {
   const auto made = Tokenizer::from_folder("/nonexistent/model");
   ASSERT_FALSE(made.ok());

@@ -57,6 +57,7 @@ class AddedTokenList {
     }
     if (!known) {
       vocabulary_->add(token.content, id);
+      vocabulary_->mark_added(id);
     }
     max_added_ = std::max(max_added_, id);
     const auto [place, is_new] = index_.emplace(token.content, tokens_.size());
