@@ -262,3 +262,5 @@ TEST(Families, AreFoundByBothNames) {
 
 }  // namespace
 }  // namespace quire::model
+  EXPECT_EQ(find_gguf_family("llama")->name, "llama");
+  EXPECT_THAT(gguf_family_names(), ElementsAre("llama", "phi3", "qwen2", "qwen3"));

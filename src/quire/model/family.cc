@@ -1,5 +1,6 @@
 #include "quire/model/family.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -105,7 +106,7 @@ const Family* find_family(std::string_view name) {
 
 const Family* find_gguf_family(std::string_view architecture) {
   for (const auto& family : kFamilies) {
-    if (!architecture.empty() && family().gguf_architecture == architecture) {
+    if (family().gguf_architecture == architecture) {
       return &family();
     }
   }
@@ -125,7 +126,7 @@ std::vector<std::string_view> gguf_family_names() {
   std::vector<std::string_view> names;
   names.reserve(kFamilies.size());
   for (const auto& family : kFamilies) {
-    if (!family().gguf_architecture.empty()) {
+    if (std::ranges::find(names, family().gguf_architecture) == names.end()) {
       names.push_back(family().gguf_architecture);
     }
   }

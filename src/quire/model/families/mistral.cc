@@ -18,15 +18,19 @@ Status configure(const base::json::object& json, ModelConfig& config) {
 }  // namespace
 
 const Family& mistral_family() {
-  static const Family family{.name = "mistral",
-                             .architecture = "MistralForCausalLM",
-                             .gguf_architecture = "",
-                             .defaults = {.max_positions = 131072, .kv_heads = 8},
-                             .fields = {"sliding_window"},
-                             .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
-                             .configure = configure,
-                             .hf = hf_names(),
-                             .gguf = gguf_names()};
+  static const Family family = [] {
+    TensorNames gguf = gguf_names();
+    gguf.interleaved = true;
+    return Family{.name = "mistral",
+                  .architecture = "MistralForCausalLM",
+                  .gguf_architecture = "llama",
+                  .defaults = {.max_positions = 131072, .kv_heads = 8},
+                  .fields = {"sliding_window"},
+                  .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
+                  .configure = configure,
+                  .hf = hf_names(),
+                  .gguf = gguf};
+  }();
   return family;
 }
 
