@@ -109,6 +109,14 @@ TEST_F(GgufBundle, AFileWithoutVocabularyLoadsWithoutText) {
   EXPECT_THAT(bundle->text_error, HasSubstr("holds no vocabulary"));
 }
 
+TEST_F(GgufBundle, AnEndOfTextOfAllBitsIsNone) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  set("tokenizer.ggml.eos_token_id", 4294967295U);
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_FALSE(bundle->text->tokenizer.eos_token_id().has_value());
+}
+
 class FolderText : public ::testing::Test {
  protected:
   FolderText() {

@@ -87,6 +87,30 @@ TEST(ConfigFromHf, WindowsFollowTheirFamily) {
               Each(0));
 }
 
+TEST(ConfigFromHf, AWindowThatQwenDoesNotUseMayBeAnyNumber) {
+  for (const char* unused : {"0", "-1", "4096"}) {
+    const std::string window =
+        std::string(R"("num_key_value_heads": 2, "sliding_window": )") + unused;
+    EXPECT_THAT(parse("qwen2", window).window_tokens, Each(0)) << unused;
+    EXPECT_THAT(parse("qwen3", window + R"(, "use_sliding_window": false)").window_tokens, Each(0));
+  }
+}
+
+TEST(ConfigFromHf, LayerTypesOfMistralMaySayWhatItsWindowMeans) {
+  const std::string sliding = R"("num_key_value_heads": 2, "layer_types": ["sliding_attention",
+                                 "sliding_attention", "sliding_attention"])";
+  const std::string full = R"("num_key_value_heads": 2, "layer_types": ["full_attention",
+                              "full_attention", "full_attention"])";
+  EXPECT_THAT(parse("mistral", sliding + R"(, "sliding_window": 16)").window_tokens, Each(16));
+  EXPECT_THAT(parse("mistral", full + R"(, "sliding_window": null)").window_tokens, Each(0));
+  for (const std::string& other :
+       {full + R"(, "sliding_window": 16)", sliding + R"(, "sliding_window": null)"}) {
+    const auto refused = config_from_hf(config_text("mistral", other), "");
+    ASSERT_FALSE(refused.ok()) << other;
+    EXPECT_THAT(refused.error().message, HasSubstr("layer_types"));
+  }
+}
+
 TEST(ConfigFromHf, AWindowThatHidesNothingIsNone) {
   EXPECT_THAT(
       parse("phi3", R"("sliding_window": 262144, "max_position_embeddings": 131072)").window_tokens,
@@ -135,7 +159,8 @@ TEST(ConfigFromHf, AcceptsPublishedConfigs) {
     "initializer_range": 0.02, "is_llama_config": true, "pad_token_id": 2, "pretraining_tp": 1,
     "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000, "torch_dtype":
     "bfloat16", "transformers.js_config": {"dtype": "q4"}, "transformers_version": "4.42.3",
-    "use_cache": true, "tie_word_embeddings": true, "max_position_embeddings": 8192)")
+    "unsloth_fixed": true, "use_cache": true, "tie_word_embeddings": true,
+    "max_position_embeddings": 8192)")
                 .family,
             "llama");
   const ModelConfig phi4_mini = parse("phi3", R"("architectures": ["Phi3ForCausalLM"],

@@ -146,7 +146,7 @@ Status set_window(const base::json::object& json, std::string_view key, std::int
 Status set_windows_by_layer(const base::json::object& json, ModelConfig& config) {
   QUIRE_TRY(bool use_window, base::get_bool(json, "use_sliding_window", false));
   std::int32_t window = 4096;  // if absent
-  if (base::find(json, "sliding_window") != nullptr) {
+  if (use_window && base::find(json, "sliding_window") != nullptr) {
     QUIRE_TRY(window, window_tokens(json, "sliding_window"));
   } else if (json.contains("sliding_window")) {
     use_window = false;

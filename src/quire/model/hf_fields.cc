@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
 
 // What transformers and the tools around it write into configs without any effect on the logits:
 // bookkeeping, training, other ids, defaults of sampling, shapes of outputs.
-constexpr std::array<std::string_view, 60> kHarmlessFields = {"_attn_implementation",
+constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementation",
                                                               "_attn_implementation_autoset",
                                                               "_commit_hash",
                                                               "_name_or_path",
@@ -97,6 +97,7 @@ constexpr std::array<std::string_view, 60> kHarmlessFields = {"_attn_implementat
                                                               "transformers.js_config",
                                                               "transformers_version",
                                                               "typical_p",
+                                                              "unsloth_fixed",
                                                               "unsloth_version",
                                                               "use_bfloat16",
                                                               "use_cache"};
