@@ -281,6 +281,7 @@ Result<Source> open_source(const std::string& model) {
   }
   QUIRE_TRY(auto config, config_of_folder(model));
   QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
+  model::take_dtype(checkpoint, config);
   return Source{std::move(checkpoint), std::move(config)};
 }
 

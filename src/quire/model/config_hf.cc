@@ -104,12 +104,16 @@ Status read_switches(const object& json, const FieldDefaults& defaults, ModelCon
     return {ErrorCode::kUnsupported, base::str_cat("\"hidden_act\" is ", base::quoted(activation),
                                                    "; only \"silu\" is implemented")};
   }
-  QUIRE_TRY(const auto old_name, base::get_string(json, "torch_dtype", "float32"));
+  QUIRE_TRY(const auto old_name, base::get_string(json, "torch_dtype", ""));
   QUIRE_TRY(const auto dtype, base::get_string(json, "dtype", old_name));
   for (const auto known :
        {tensor::DType::kFloat32, tensor::DType::kBFloat16, tensor::DType::kFloat16}) {
     if (dtype == tensor::dtype_name(known)) {
       config.checkpoint_dtype = known;
+  config.dtype_is_given = !dtype.empty();
+  if (!config.dtype_is_given) {
+    return {};
+  }
       return {};
     }
   }
