@@ -365,6 +365,28 @@ Result<model::ModelConfig> load_config(const std::string& model) {
   return model::config_from_gguf(*checkpoint.gguf());
 }
 
+std::vector<std::string> refused_by_config(const std::string& model) {
+  std::vector<std::string> refused;
+  if (const auto config = load_config(model); !config.ok()) {
+    refused.push_back(config.error().message);
+  }
+  const auto path = locate(model);
+  if (!path.ok() || is_gguf(*path)) {
+    return refused;
+  }
+  const auto texts = config_texts(*path);
+  if (!texts.ok()) {
+    return refused;
+  }
+  for (const std::string& what : model::refused_by_hf(texts->config, texts->generation)) {
+    std::string message = base::str_cat((fs::path(*path) / "config.json").string(), ": ", what);
+    if (std::ranges::find(refused, message) == refused.end()) {
+      refused.push_back(std::move(message));
+    }
+  }
+  return refused;
+}
+
 Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,
                                const BundleOptions& options) {
   if (is_preset(model) && !options.weights_store.empty()) {

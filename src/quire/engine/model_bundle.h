@@ -65,5 +65,7 @@ struct ModelBundle {
 
 // The model's shape alone: what inspect reads.
 [[nodiscard]] Result<model::ModelConfig> load_config(const std::string& model);
+// All for which load_config is kUnsupported, one message each.
+[[nodiscard]] std::vector<std::string> refused_by_config(const std::string& model);
 
 }  // namespace quire::engine

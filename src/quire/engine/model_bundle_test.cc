@@ -22,6 +22,7 @@
 namespace quire::engine {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 using weights::testing::counted;
@@ -186,6 +187,16 @@ TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
   EXPECT_EQ(text->eos_token, "<eos>");
   ASSERT_EQ(id_of_the().size(), 1U);
   EXPECT_TRUE(text->tokenizer.is_special(id_of_the().front()));
+}
+
+TEST(FolderConfig, EverythingThatIsRefusedIsListedWithItsFile) {
+  weights::testing::TempFolder folder;
+  folder.write("config.json", R"({"model_type": "llama", "foo": 1, "hidden_act": "gelu",
+      "hidden_size": 4, "intermediate_size": 3, "vocab_size": 5, "num_hidden_layers": 1,
+      "num_attention_heads": 2})");
+  EXPECT_THAT(refused_by_config(folder.path().string()),
+              ElementsAre(HasSubstr("config.json: field \"foo\""),
+                          HasSubstr("config.json: \"hidden_act\"")));
 }
 
 TEST(FolderConfig, AnAdapterThatWouldBeLeftOutIsRefusedWithTheWayOut) {

@@ -59,6 +59,9 @@ struct ModelConfig {
 // kUnsupported by name; null counts as absent. `generation_config_json` may be empty.
 [[nodiscard]] Result<ModelConfig> config_from_hf(std::string_view config_json,
                                                  std::string_view generation_config_json);
+// All that config_from_hf refuses so, one message each.
+[[nodiscard]] std::vector<std::string> refused_by_hf(std::string_view config_json,
+                                                     std::string_view generation_config_json);
 // Where the config does not say its dtype: that of the checkpoint's matrices if all have the same.
 void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config);
 // As config_from_hf, for metadata keys below the architecture's name. Biases and tied embeddings

@@ -249,6 +249,21 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"llama", R"("eos_token_id": "2")", kInvalid, "eos_token_id"},
         Refused{"llama", R"("tie_word_embeddings": "yes")", kInvalid, "tie_word_embeddings"}));
 
+TEST(ConfigFromHf, EverythingThatIsRefusedCanBeListed) {
+  const std::string config =
+      config_text("llama", R"("architectures": ["Other"], "foo": 1, "quantization_config": {"a": 1},
+      "hidden_act": "gelu", "dtype": "float8", "partial_rotary_factor": 0.5, "rope_parameters":
+      {"rope_type": "dynamic", "factor": 2, "bar": 1})");
+  const auto refused = refused_by_hf(config, "");
+  EXPECT_THAT(refused, ElementsAre(HasSubstr("architectures"), HasSubstr("foo"),
+                                   HasSubstr("quantization_config"), HasSubstr("hidden_act"),
+                                   HasSubstr("float8"), HasSubstr("rope_parameters.bar"),
+                                   HasSubstr("partial_rotary_factor"), HasSubstr("dynamic")));
+  EXPECT_EQ(config_from_hf(config, "").error().message, refused.front());
+  EXPECT_THAT(refused_by_hf(config_text("llama"), ""), IsEmpty());
+  EXPECT_THAT(refused_by_hf(config_text("gpt2"), ""), ElementsAre(HasSubstr("gpt2")));
+}
+
 TEST(ConfigFromHf, RefusesWhatIsNoObject) {
   for (const char* text : {"", "[]", "{", "null", "{\"model_type\": 3}"}) {
     EXPECT_FALSE(config_from_hf(text, "").ok()) << text;
@@ -280,6 +295,8 @@ TEST(Presets, AllParseAndAnUnknownOneListsThem) {
 TEST(Families, AreFoundByBothNames) {
   EXPECT_EQ(find_family("qwen3")->gguf_architecture, "qwen3");
   EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
+  EXPECT_EQ(find_gguf_family("llama")->name, "llama");
+  EXPECT_THAT(gguf_family_names(), ElementsAre("llama", "phi3", "qwen2", "qwen3"));
   EXPECT_EQ(find_family("gpt2"), nullptr);
   EXPECT_EQ(find_gguf_family(""), nullptr);
   EXPECT_THAT(family_names(), ElementsAre("llama", "mistral", "phi3", "qwen2", "qwen3"));
@@ -287,5 +304,3 @@ TEST(Families, AreFoundByBothNames) {
 
 }  // namespace
 }  // namespace quire::model
-  EXPECT_EQ(find_gguf_family("llama")->name, "llama");
-  EXPECT_THAT(gguf_family_names(), ElementsAre("llama", "phi3", "qwen2", "qwen3"));
