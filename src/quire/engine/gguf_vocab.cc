@@ -45,7 +45,7 @@ Status read_ids(const GgufFile& file, VocabSpec& spec) {
               {"padding_token_id", &VocabSpec::pad},   {"mask_token_id", &VocabSpec::mask},
               {"cls_token_id", &VocabSpec::cls}};
   for (const auto& [name, field] : kIds) {
-    QUIRE_TRY(const std::int64_t id, file.get_int(full_key(name), -1));
+    QUIRE_TRY(const std::int64_t id, file.get_token_id(full_key(name)));
     if (id < -1 || id >= std::ssize(spec.tokens)) {
       return {ErrorCode::kCorrupt, base::str_cat(full_key(name), " is ", id, ", but there are ",
                                                  spec.tokens.size(), " tokens")};

@@ -1,5 +1,6 @@
 // inspect_json: what a model path holds and needs, without reading weights.
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,12 +71,16 @@ void add_config(const model::ModelConfig& config, json::object& report) {
   report["remarks"] = std::move(remarks);
 }
 
-void add_text(const std::string& model, json::object& report, json::array& unsupported) {
-  const auto text = engine::load_text(model);
+// A model without a tokenizer runs on ids: nothing is missing there.
+void add_text(const std::string& path, const weights::Checkpoint& checkpoint, json::object& report,
+              json::array& unsupported) {
+  const auto text = engine::text_of(path, checkpoint);
   report["tokenizer"] = nullptr;
   report["chat_template"] = false;
   if (!text.ok()) {
     unsupported.emplace_back("tokenizer: " + text.error().message);
+  }
+  if (!text.ok() || *text == nullptr) {
     return;
   }
   const engine::TextBundle& bundle = **text;
@@ -146,18 +151,30 @@ Result<std::string> inspect_json(const std::string& model) {
   json::object report;
   json::array unsupported;
   report["model"] = model;
-  const auto config = engine::load_config(model);
-  if (config.ok()) {
-    add_config(*config, report);
-  } else if (config.error().code == ErrorCode::kUnsupported) {
-    unsupported.emplace_back(config.error().message);
-  } else {
+  auto config = engine::load_config(model);
+  if (!config.ok() && config.error().code != ErrorCode::kUnsupported) {
     return config.error();
   }
-  if (!model.starts_with("preset:")) {
-    QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(base::home_path(model)));
-    add_checkpoint(checkpoint, config, report, unsupported);
-    add_text(model, report, unsupported);
+  const bool is_preset = model.starts_with("preset:");
+  std::string path;
+  std::optional<weights::Checkpoint> checkpoint;
+  if (!is_preset) {
+    QUIRE_TRY(path, engine::locate(model));
+    QUIRE_TRY(checkpoint, weights::Checkpoint::open(path));
+  }
+  if (!config.ok()) {
+    for (const std::string& what : engine::refused_by_config(model)) {
+      unsupported.emplace_back(what);
+    }
+  } else {
+    if (checkpoint) {
+      model::take_dtype(*checkpoint, *config);
+    }
+    add_config(*config, report);
+  }
+  if (checkpoint) {
+    add_checkpoint(*checkpoint, config, report, unsupported);
+    add_text(path, *checkpoint, report, unsupported);
   }
   report["unsupported"] = std::move(unsupported);
   return json::serialize(report);

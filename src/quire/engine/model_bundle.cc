@@ -42,21 +42,6 @@ bool is_preset(std::string_view model) { return model.starts_with(kPresetPrefix)
 
 bool is_gguf(const std::string& model) { return fs::path(model).extension() == ".gguf"; }
 
-// The path of a model on disk, which is there.
-Result<std::string> locate(const std::string& model) {
-  std::string path = base::home_path(model);
-  std::error_code failure;
-  if (!fs::exists(path, failure)) {
-    return {ErrorCode::kIo,
-            base::str_cat("no model at ", base::quoted(path, 400), ": no such file or folder")};
-  }
-  if (!fs::is_directory(path, failure) && !is_gguf(path)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat(base::quoted(path, 400), " is neither a model folder nor a .gguf file")};
-  }
-  return path;
-}
-
 // The file's text, or "" when there is no such file.
 Result<std::string> read_optional(const fs::path& path) {
   std::error_code failure;
@@ -187,6 +172,20 @@ Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder)
   return make_text(std::move(tokenizer).value(), sources);
 }
 
+struct ConfigTexts {
+  std::string config, generation;  // the second may be empty
+};
+
+Result<ConfigTexts> config_texts(const fs::path& folder) {
+  ConfigTexts texts;
+  if (std::error_code failure; !fs::exists(folder / "config.json", failure)) {
+    QUIRE_TRY_STATUS(weights::Checkpoint::open(folder));  // several .gguf files: says so
+  }
+  QUIRE_TRY(texts.config, base::read_file(folder / "config.json"));
+  QUIRE_TRY(texts.generation, read_optional(folder / "generation_config.json"));
+  return texts;
+}
+
 Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   std::error_code failure;
   if (fs::exists(folder / "adapter_config.json", failure)) {
@@ -196,9 +195,8 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
                       " names an adapter, which would be left out: merge it into the weights "
                       "(peft: merge_and_unload), or take the file away if it is merged already")};
   }
-  QUIRE_TRY(const auto config, base::read_file(folder / "config.json"));
-  QUIRE_TRY(const auto generation, read_optional(folder / "generation_config.json"));
-  auto parsed = model::config_from_hf(config, generation);
+  QUIRE_TRY(const ConfigTexts texts, config_texts(folder));
+  auto parsed = model::config_from_hf(texts.config, texts.generation);
   if (!parsed.ok()) {
     Error error = parsed.error();
     error.message = base::str_cat((folder / "config.json").string(), ": ", error.message);
@@ -281,23 +279,8 @@ Result<Source> open_source(const std::string& model) {
   }
   QUIRE_TRY(auto config, config_of_folder(model));
   QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
+  model::take_dtype(checkpoint, config);
   return Source{std::move(checkpoint), std::move(config)};
-}
-
-// Its text; null where it has none.
-Result<std::shared_ptr<const TextBundle>> text_of(const std::string& model,
-                                                  const weights::Checkpoint& checkpoint) {
-  if (is_gguf(model)) {
-    return checkpoint.gguf()->find("tokenizer.ggml.tokens") == nullptr
-               ? std::shared_ptr<const TextBundle>()
-               : text_of_gguf(*checkpoint.gguf());
-  }
-  std::error_code failure;
-  if (!fs::exists(fs::path(model) / "tokenizer.json", failure) &&
-      !fs::exists(fs::path(model) / "tokenizer.model", failure)) {
-    return std::shared_ptr<const TextBundle>();
-  }
-  return text_of_folder(model);
 }
 
 // Tokens that end an answer.
@@ -318,6 +301,45 @@ std::vector<TokenId> ends_of_text(const model::ModelConfig& config, const TextBu
 }
 
 }  // namespace
+
+Result<std::string> locate(const std::string& model) {
+  std::string path = base::home_path(model);
+  std::error_code failure;
+  if (!fs::exists(path, failure)) {
+    return {ErrorCode::kIo,
+            base::str_cat("no model at ", base::quoted(path, 400), ": no such file or folder")};
+  }
+  if (!fs::is_directory(path, failure)) {
+    if (!is_gguf(path)) {
+      return {
+          ErrorCode::kInvalidArgument,
+          base::str_cat(base::quoted(path, 400), " is neither a model folder nor a .gguf file")};
+    }
+    return path;
+  }
+  if (!fs::exists(fs::path(path) / "config.json", failure)) {
+    const auto checkpoint = weights::Checkpoint::open(path);
+    if (checkpoint.ok() && checkpoint->gguf() != nullptr) {
+      return checkpoint->files().front().path.string();
+    }
+  }
+  return path;
+}
+
+Result<std::shared_ptr<const TextBundle>> text_of(const std::string& path,
+                                                  const weights::Checkpoint& checkpoint) {
+  if (is_gguf(path)) {
+    return checkpoint.gguf()->find("tokenizer.ggml.tokens") == nullptr
+               ? std::shared_ptr<const TextBundle>()
+               : text_of_gguf(*checkpoint.gguf());
+  }
+  std::error_code failure;
+  if (!fs::exists(fs::path(path) / "tokenizer.json", failure) &&
+      !fs::exists(fs::path(path) / "tokenizer.model", failure)) {
+    return std::shared_ptr<const TextBundle>();
+  }
+  return text_of_folder(path);
+}
 
 Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
   if (is_preset(model)) {
@@ -341,6 +363,28 @@ Result<model::ModelConfig> load_config(const std::string& model) {
   }
   QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
   return model::config_from_gguf(*checkpoint.gguf());
+}
+
+std::vector<std::string> refused_by_config(const std::string& model) {
+  std::vector<std::string> refused;
+  if (const auto config = load_config(model); !config.ok()) {
+    refused.push_back(config.error().message);
+  }
+  const auto path = locate(model);
+  if (!path.ok() || is_gguf(*path)) {
+    return refused;
+  }
+  const auto texts = config_texts(*path);
+  if (!texts.ok()) {
+    return refused;
+  }
+  for (const std::string& what : model::refused_by_hf(texts->config, texts->generation)) {
+    std::string message = base::str_cat((fs::path(*path) / "config.json").string(), ": ", what);
+    if (std::ranges::find(refused, message) == refused.end()) {
+      refused.push_back(std::move(message));
+    }
+  }
+  return refused;
 }
 
 Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,

@@ -14,6 +14,7 @@
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
+#include "quire/weights/checkpoint.h"
 
 namespace quire::engine {
 
@@ -28,8 +29,15 @@ struct TextBundle {
   std::string tool_template_error;   // why it cannot be read; "": it is read, or not there
 };
 
+// The path of a model on disk, which is there. A folder that holds one .gguf file and no
+// config.json stands for the file.
+[[nodiscard]] Result<std::string> locate(const std::string& model);
+
 // Tokenizer and template of a folder or .gguf file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
+// The same for a path that locate gave and its checkpoint; null where it has none.
+[[nodiscard]] Result<std::shared_ptr<const TextBundle>> text_of(
+    const std::string& path, const weights::Checkpoint& checkpoint);
 
 struct BundleOptions {
   std::string dtype = "auto";  // as LLMOptions, validated
@@ -57,5 +65,7 @@ struct ModelBundle {
 
 // The model's shape alone: what inspect reads.
 [[nodiscard]] Result<model::ModelConfig> load_config(const std::string& model);
+// All for which load_config is kUnsupported, one message each.
+[[nodiscard]] std::vector<std::string> refused_by_config(const std::string& model);
 
 }  // namespace quire::engine

@@ -22,6 +22,7 @@
 namespace quire::engine {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 using weights::testing::counted;
@@ -109,6 +110,33 @@ TEST_F(GgufBundle, AFileWithoutVocabularyLoadsWithoutText) {
   EXPECT_THAT(bundle->text_error, HasSubstr("holds no vocabulary"));
 }
 
+TEST_F(GgufBundle, AnEndOfTextOfAllBitsIsNone) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  set("tokenizer.ggml.eos_token_id", 4294967295U);
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_FALSE(bundle->text->tokenizer.eos_token_id().has_value());
+}
+
+TEST_F(GgufBundle, AFolderOfOneFileAloneIsTheFile) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  set("tokenizer.ggml.eos_token_id", 1);
+  ASSERT_TRUE(load().ok());
+  EXPECT_EQ(locate(folder_.path().string()).value(), (folder_.path() / "model.gguf").string());
+  const auto config = load_config(folder_.path().string());
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->hidden_size, 32);
+  EXPECT_EQ(load_text(folder_.path().string()).value()->eos_token, "<|endoftext|>");
+}
+
+TEST_F(GgufBundle, AFolderOfSeveralFilesAsksForOneOfThem) {
+  folder_.write("a.gguf", file_.build());
+  folder_.write("b.gguf", file_.build());
+  const auto config = load_config(folder_.path().string());
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(config.error().message, HasSubstr("name one: a.gguf, b.gguf"));
+}
+
 class FolderText : public ::testing::Test {
  protected:
   FolderText() {
@@ -146,6 +174,29 @@ TEST_F(FolderText, AChatTemplateIsAStringOrOneOfAListOrNone) {
   for (const char* none : {"null", "[]", R"([{"name": "rag", "template": "x"}])"}) {
     EXPECT_FALSE(with_template(none).value()->chat_template) << none;
   }
+}
+
+TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
+  const auto id_of_the = [&] {
+    const auto text = load_text(folder_.path().string()).value();
+    return text->tokenizer.encode("the", {.add_special_tokens = false});
+  };
+  EXPECT_TRUE(load_text(folder_.path().string()).value()->eos_token.empty());
+  folder_.write("special_tokens_map.json", R"({"eos_token": "<eos>", "cls_token": "the"})");
+  const auto text = load_text(folder_.path().string()).value();
+  EXPECT_EQ(text->eos_token, "<eos>");
+  ASSERT_EQ(id_of_the().size(), 1U);
+  EXPECT_TRUE(text->tokenizer.is_special(id_of_the().front()));
+}
+
+TEST(FolderConfig, EverythingThatIsRefusedIsListedWithItsFile) {
+  weights::testing::TempFolder folder;
+  folder.write("config.json", R"({"model_type": "llama", "foo": 1, "hidden_act": "gelu",
+      "hidden_size": 4, "intermediate_size": 3, "vocab_size": 5, "num_hidden_layers": 1,
+      "num_attention_heads": 2})");
+  EXPECT_THAT(refused_by_config(folder.path().string()),
+              ElementsAre(HasSubstr("config.json: field \"foo\""),
+                          HasSubstr("config.json: \"hidden_act\"")));
 }
 
 TEST(FolderConfig, AnAdapterThatWouldBeLeftOutIsRefusedWithTheWayOut) {

@@ -58,13 +58,8 @@ Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::val
   }
   variables["messages"] = std::move(messages);
   variables["add_generation_prompt"] = add_generation_prompt;
-  text::RenderOptions options;  // the model's own tokens count as the template's text
-  if (variables.emplace("bos_token", text.bos_token).second) {
-    options.trusted_variables.emplace_back("bos_token");
-  }
-  if (variables.emplace("eos_token", text.eos_token).second) {
-    options.trusted_variables.emplace_back("eos_token");
-  }
+  text::RenderOptions options;
+  text::add_model_variables(text.tokenizer, variables, options);
   return chat_template->render(variables, options);
 }
 

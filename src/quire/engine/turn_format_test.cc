@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
@@ -34,6 +35,33 @@ TokenId token(const TextBundle& text, const std::string& spelling) {
   const std::vector<TokenId> ids = text.tokenizer.encode(spelling, {.add_special_tokens = false});
   EXPECT_EQ(ids.size(), 1U) << spelling;
   return ids.front();
+}
+
+// What a template shows of the model's variables, or the error.
+std::string shown(const std::string& source, base::json::object variables = {}) {
+  const auto prompt = render_chat(with_template(source), base::json::array(), false, variables);
+  return prompt.ok() ? prompt->text() : prompt.error().message;
+}
+
+TEST(RenderChat, ToolsAndDocumentsThatAreNotGivenAreNone) {
+  EXPECT_EQ(shown("{% if tools is not none %}tools{% endif %}{% if tools != none %}!{% endif %}"),
+            "");
+  EXPECT_EQ(shown("{{ documents is none }} {{ tools is defined }}"), "True True");
+  EXPECT_EQ(shown("{{ tools }} {{ documents is none }}", {{"tools", {1}}}), "[1] True");
+}
+
+TEST(RenderChat, ATemplateSeesTheTokensThatTheModelNamesAndNoOthers) {
+  EXPECT_EQ(shown("{{ bos_token }}{{ eos_token }}{{ pad_token }}"), "<bos><eos><pad>");
+  EXPECT_EQ(shown("{{ unk_token is defined }}"), "False");
+  EXPECT_EQ(shown("{{ pad_token }}", {{"pad_token", "given"}}), "given");
+}
+
+TEST(RenderChat, OnlyTheModelsOwnTokensCountAsSuch) {
+  const TextBundle text = with_template("{{ pad_token }}{{ mine }}");
+  const auto prompt = render_chat(text, base::json::array(), false, {{"mine", "<pad>"}}).value();
+  const auto ids = text::encode_prompt(text.tokenizer, prompt);
+  EXPECT_EQ(ids.front(), token(text, "<pad>"));
+  EXPECT_GT(ids.size(), 2U);
 }
 
 TEST(TurnFormat, OfTheDemoModelIsWhatItsTemplateWritesAroundAnAnswer) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
+#include "quire/weights/checkpoint.h"
 
 namespace quire::model {
 namespace {
@@ -181,6 +183,24 @@ Status ModelConfig::validate() const {
     QUIRE_TRY_STATUS(in_range("end-of-sequence id", id, 0, vocab_size - 1));
   }
   return {};
+}
+
+void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config) {
+  using weights::Encoding;
+  std::set<Encoding> encodings;
+  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+    if (tensor.shape.size() == 2) {
+      encodings.insert(tensor.encoding);
+    }
+  }
+  if (config.dtype_is_given || encodings.size() != 1) {
+    return;
+  }
+  if (*encodings.begin() == Encoding::kF16) {
+    config.checkpoint_dtype = tensor::DType::kFloat16;
+  } else if (*encodings.begin() == Encoding::kBF16) {
+    config.checkpoint_dtype = tensor::DType::kBFloat16;
+  }
 }
 
 Status finish_config(const RopeSpec& spec, ModelConfig& config) {

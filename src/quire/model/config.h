@@ -15,6 +15,7 @@
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
+#include "quire/weights/checkpoint.h"
 #include "quire/weights/gguf.h"
 
 namespace quire::model {
@@ -39,6 +40,7 @@ struct ModelConfig {
   bool qk_norm = false;                     // per head, before rotation
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
+  bool dtype_is_given = true;           // false: of a config.json that does not say it
   std::vector<TokenId> eos_token_ids;   // from config and generation_config
   std::optional<TokenId> bos_token_id;  // where the config has one of the vocabulary
   std::vector<std::string> remarks;     // what parsing decided and a user should know
@@ -57,8 +59,13 @@ struct ModelConfig {
 // kUnsupported by name; null counts as absent. `generation_config_json` may be empty.
 [[nodiscard]] Result<ModelConfig> config_from_hf(std::string_view config_json,
                                                  std::string_view generation_config_json);
-// The same for metadata keys below the architecture's name. Biases and tied embeddings are told by
-// the tensors that are there; rope_freqs and rope_factors tensors end up in `rotary`.
+// All that config_from_hf refuses so, one message each.
+[[nodiscard]] std::vector<std::string> refused_by_hf(std::string_view config_json,
+                                                     std::string_view generation_config_json);
+// Where the config does not say its dtype: that of the checkpoint's matrices if all have the same.
+void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config);
+// As config_from_hf, for metadata keys below the architecture's name. Biases and tied embeddings
+// are told by the tensors that are there; rope_freqs and rope_factors tensors end up in `rotary`.
 [[nodiscard]] Result<ModelConfig> config_from_gguf(const weights::GgufFile& file);
 // Shapes of public models for benchmarks on random weights: "tinyllama-1.1b", "llama-3.1-8b", ...
 [[nodiscard]] Result<ModelConfig> config_from_preset(std::string_view name);

@@ -27,7 +27,8 @@ using weights::GgufFile;
 using weights::TensorInfo;
 
 // Keys below "<architecture>." that are read here.
-constexpr std::array<std::string_view, 20> kKnownKeys = {"attention.head_count",
+constexpr std::array<std::string_view, 22> kKnownKeys = {"attention.causal",
+                                                         "attention.head_count",
                                                          "attention.head_count_kv",
                                                          "attention.key_length",
                                                          "attention.layer_norm_rms_epsilon",
@@ -46,6 +47,7 @@ constexpr std::array<std::string_view, 20> kKnownKeys = {"attention.head_count",
                                                          "rope.scaling.finetuned",
                                                          "rope.scaling.original_context_length",
                                                          "rope.scaling.type",
+                                                         "tensor_data_layout",
                                                          "vocab_size"};
 
 // Access to the keys of one architecture.
@@ -103,7 +105,26 @@ Error without_embedding(const GgufFile& file, std::string_view name) {
   return {.code = ErrorCode::kCorrupt, .message = base::str_cat("tensor ", name, " is missing")};
 }
 
-Status check_keys(const Metadata& metadata) {
+// Keys that are implemented for one value. The layout of that name is the interleaved one.
+Status check_fixed_keys(const Metadata& metadata, const Family& family) {
+  constexpr std::string_view kInterleaved = "Meta AI original pth";
+  const std::string causal = metadata.key("attention.causal");
+  QUIRE_TRY(const bool is_causal, metadata.file.get_bool(causal, true));
+  if (!is_causal) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", causal, " is false; only causal attention is implemented")};
+  }
+  const std::string key = metadata.key("tensor_data_layout");
+  QUIRE_TRY(const auto layout, metadata.file.get_string(key, kInterleaved));
+  if (metadata.file.find(key) != nullptr && (layout != kInterleaved || !family.gguf.interleaved)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", key, " is ", base::quoted(layout, 40),
+                          ", which is not implemented for ", family.name, " models")};
+  }
+  return {};
+}
+
+Status check_keys(const Metadata& metadata, const Family& family) {
   // The last two: left by llama-gguf-split --merge (Checkpoint refuses parts), and by a publisher.
   constexpr std::array<std::string_view, 6> kForeign = {"general.", "tokenizer.", "quantize.",
                                                         "GGUF.",    "split.",     "mradermacher."};
@@ -119,6 +140,7 @@ Status check_keys(const Metadata& metadata) {
                                                      " is not known and may change the result")};
     }
   }
+  QUIRE_TRY_STATUS(check_fixed_keys(metadata, family));
   QUIRE_TRY(const std::int32_t experts, metadata.count("expert_count", 0));
   if (experts != 0) {
     return {ErrorCode::kUnsupported,
@@ -235,7 +257,7 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
 Status read_eos_ids(const GgufFile& file, ModelConfig& config) {
   for (const std::string_view key :
        {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    QUIRE_TRY(const std::int64_t id, file.get_int(key, -1));
+    QUIRE_TRY(const std::int64_t id, file.get_token_id(key));
     if (id >= config.vocab_size) {
       return {ErrorCode::kCorrupt,
               base::str_cat("GGUF key ", key, " is ", id, " of ", config.vocab_size, " tokens")};
@@ -263,7 +285,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
                                                    " is not implemented; known: ", known)};
   }
   const Metadata metadata{file, architecture + "."};
-  QUIRE_TRY_STATUS(check_keys(metadata));
+  QUIRE_TRY_STATUS(check_keys(metadata, *family));
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);
   if (embedding == nullptr) {

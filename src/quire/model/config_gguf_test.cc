@@ -26,6 +26,7 @@ using weights::testing::raw;
 // Value types of GGUF metadata.
 constexpr std::uint32_t kUint32 = 4;
 constexpr std::uint32_t kFloat32 = 6;
+constexpr std::uint32_t kBool = 7;
 constexpr std::uint32_t kString = 8;
 constexpr std::uint32_t kF32Tensor = 0;
 
@@ -157,6 +158,34 @@ TEST_F(ConfigFromGguf, ReadsPastWhatJoiningPartsAndPublishersLeaveInAFile) {
   set("split.tensors.count", 1);
   set("mradermacher.quantize_version", 2);
   EXPECT_TRUE(parse().ok());
+}
+
+TEST_F(ConfigFromGguf, AcceptsKeysThatSayWhatIsDoneAnyway) {
+  set_layers();
+  file_.key("llama.tensor_data_layout", kString, counted("Meta AI original pth"));
+  file_.key("llama.attention.causal", kBool, raw(std::uint8_t{1}));
+  EXPECT_TRUE(parse().ok()) << refusal(ErrorCode::kUnsupported);
+}
+
+TEST_F(ConfigFromGguf, RefusesAnotherLayoutOfTensors) {
+  set_layers();
+  file_.key("llama.tensor_data_layout", kString, counted("reference"));
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("tensor_data_layout is \"reference\""));
+}
+
+TEST_F(ConfigFromGguf, RefusesAttentionThatIsNotCausal) {
+  set_layers();
+  file_.key("llama.attention.causal", kBool, raw(std::uint8_t{0}));
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("attention.causal is false"));
+}
+
+TEST_F(ConfigFromGguf, AnEosIdOfAllBitsIsNone) {
+  set_layers();
+  set("tokenizer.ggml.eos_token_id", 4294967295U);
+  set("tokenizer.ggml.eot_token_id", 4);
+  const auto config = parse();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(4));
 }
 
 TEST_F(ConfigFromGguf, RefusesMixturesOfExperts) {

@@ -45,14 +45,17 @@ Result<const Family*> family_of(const object& json) {
     return {ErrorCode::kUnsupported, base::str_cat("\"model_type\" is ", base::quoted(name),
                                                    ", which is not implemented; known: ", known)};
   }
-  const auto* classes = base::find(json, "architectures");
-  if (classes != nullptr &&
-      *classes != value(base::json::array(1, value(base::json::string(family->architecture))))) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("\"architectures\" is ", shown_json(*classes), "; a ", name,
-                          " model here must be [\"", family->architecture, "\"]")};
-  }
   return family;
+}
+
+void check_class(const object& json, const Family& family, Refused& refused) {
+  const auto* classes = base::find(json, "architectures");
+  const base::json::array wanted(1, value(base::json::string(family.architecture)));
+  if (classes != nullptr && *classes != value(wanted)) {
+    refused.push_back(base::str_cat("\"architectures\" is ", shown_json(*classes), "; a ",
+                                    family.name, " model here must be [\"", family.architecture,
+                                    "\"]"));
+  }
 }
 
 // A 32-bit integer; `fallback` for an absent field, an error when that is negative.
@@ -96,16 +99,21 @@ Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig
   return {};
 }
 
-Status read_switches(const object& json, const FieldDefaults& defaults, ModelConfig& config) {
+Status read_switches(const object& json, const FieldDefaults& defaults, ModelConfig& config,
+                     Refused& refused) {
   QUIRE_TRY(config.norm_epsilon, base::get_double(json, "rms_norm_eps", defaults.norm_epsilon));
   QUIRE_TRY(config.tied_embeddings, base::get_bool(json, "tie_word_embeddings", false));
   QUIRE_TRY(const auto activation, base::get_string(json, "hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") {
-    return {ErrorCode::kUnsupported, base::str_cat("\"hidden_act\" is ", base::quoted(activation),
-                                                   "; only \"silu\" is implemented")};
+    refused.push_back(base::str_cat("\"hidden_act\" is ", base::quoted(activation),
+                                    "; only \"silu\" is implemented"));
   }
-  QUIRE_TRY(const auto old_name, base::get_string(json, "torch_dtype", "float32"));
+  QUIRE_TRY(const auto old_name, base::get_string(json, "torch_dtype", ""));
   QUIRE_TRY(const auto dtype, base::get_string(json, "dtype", old_name));
+  config.dtype_is_given = !dtype.empty();
+  if (!config.dtype_is_given) {
+    return {};
+  }
   for (const auto known :
        {tensor::DType::kFloat32, tensor::DType::kBFloat16, tensor::DType::kFloat16}) {
     if (dtype == tensor::dtype_name(known)) {
@@ -113,8 +121,9 @@ Status read_switches(const object& json, const FieldDefaults& defaults, ModelCon
       return {};
     }
   }
-  return {ErrorCode::kUnsupported, base::str_cat("\"dtype\" is ", base::quoted(dtype),
-                                                 "; known: float32, bfloat16, float16")};
+  refused.push_back(
+      base::str_cat("\"dtype\" is ", base::quoted(dtype), "; known: float32, bfloat16, float16"));
+  return {};
 }
 
 Result<std::optional<double>> get_optional(const object& json, std::string_view key) {
@@ -145,7 +154,7 @@ Result<std::vector<double>> get_doubles(const object& json, std::string_view key
 }
 
 // The block of rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
-Result<object> rope_block(const object& json) {
+Result<object> rope_block(const object& json, Refused& refused) {
   for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
     const value* block = base::find(json, name);
     if (block == nullptr) {
@@ -154,7 +163,7 @@ Result<object> rope_block(const object& json) {
     if (!block->is_object()) {
       return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(name), " must be an object")};
     }
-    QUIRE_TRY_STATUS(check_rope_fields(block->get_object(), name));
+    check_rope_fields(block->get_object(), name, refused);
     if (!block->get_object().empty()) {
       return block->get_object();
     }
@@ -178,12 +187,14 @@ Status read_scaling(const object& block, RopeSpec& spec) {
 }
 
 // The part of a head that rope turns: 1, or less where the family honours it.
-Result<double> partial_factor(const object& json, const object& block, const Family& family) {
+Result<double> partial_factor(const object& json, const object& block, const Family& family,
+                              Refused& refused) {
   QUIRE_TRY(double factor, base::get_double(json, "partial_rotary_factor", 1.0));
   QUIRE_TRY(factor, base::get_double(block, "partial_rotary_factor", factor));
   if (factor != 1.0 && !family.partial_rotary) {
-    return {ErrorCode::kUnsupported, base::str_cat("\"partial_rotary_factor\" is ", factor, "; ",
-                                                   family.name, " models must have 1")};
+    refused.push_back(base::str_cat("\"partial_rotary_factor\" is ", factor, "; ", family.name,
+                                    " models must have 1"));
+    return 1.0;
   }
   if (!(factor > 0.0 && factor <= 1.0)) {
     return {ErrorCode::kInvalidArgument,
@@ -192,8 +203,9 @@ Result<double> partial_factor(const object& json, const object& block, const Fam
   return factor;
 }
 
-Status read_rope_and_finish(const object& json, const Family& family, ModelConfig& config) {
-  QUIRE_TRY(const object block, rope_block(json));
+Status read_rope_and_finish(const object& json, const Family& family, ModelConfig& config,
+                            Refused& refused) {
+  QUIRE_TRY(const object block, rope_block(json, refused));
   RopeSpec spec;
   QUIRE_TRY(const auto old_name, base::get_string(block, "type", "default"));
   QUIRE_TRY(spec.type, base::get_string(block, "rope_type", old_name));
@@ -202,7 +214,7 @@ Status read_rope_and_finish(const object& json, const Family& family, ModelConfi
   }
   QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", spec.theta));
   QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
-  QUIRE_TRY(const double factor, partial_factor(json, block, family));
+  QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
   spec.rotary_dim = static_cast<std::int32_t>(config.head_dim * factor);
   spec.max_positions = config.max_positions;
   QUIRE_TRY_STATUS(read_scaling(block, spec));
@@ -245,19 +257,24 @@ Status add_eos_ids(const object& json, std::vector<TokenId>& ids) {
   return {};
 }
 
-}  // namespace
-
-Result<ModelConfig> config_from_hf(std::string_view config_json,
-                                   std::string_view generation_config_json) {
+// Goes on behind what is refused, to find all of it.
+Result<ModelConfig> parse(std::string_view config_json, std::string_view generation_config_json,
+                          Refused& refused) {
   QUIRE_TRY(const object json, parse_object(config_json, "config.json"));
   QUIRE_TRY(const Family* family, family_of(json));
-  QUIRE_TRY_STATUS(check_fields(json, *family));
+  check_class(json, *family, refused);
+  check_fields(json, *family, refused);
   ModelConfig config;
   config.family = family->name;
   QUIRE_TRY_STATUS(read_shape(json, family->defaults, config));
-  QUIRE_TRY_STATUS(read_switches(json, family->defaults, config));
+  QUIRE_TRY_STATUS(read_switches(json, family->defaults, config, refused));
   config.window_tokens.assign(static_cast<std::size_t>(config.layers), 0);
-  QUIRE_TRY_STATUS(family->configure(json, config));
+  if (const Status set = family->configure(json, config); !set.ok()) {
+    if (set.error().code != ErrorCode::kUnsupported) {
+      return set.error();
+    }
+    refused.push_back(set.error().message);
+  }
   config.bos_token_id = bos_id(json, config.vocab_size);
   QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
   if (!generation_config_json.empty()) {
@@ -265,8 +282,30 @@ Result<ModelConfig> config_from_hf(std::string_view config_json,
               parse_object(generation_config_json, "generation_config.json"));
     QUIRE_TRY_STATUS(add_eos_ids(generation, config.eos_token_ids));
   }
-  QUIRE_TRY_STATUS(read_rope_and_finish(json, *family, config));
+  QUIRE_TRY_STATUS(read_rope_and_finish(json, *family, config, refused));
   return config;
+}
+
+}  // namespace
+
+Result<ModelConfig> config_from_hf(std::string_view config_json,
+                                   std::string_view generation_config_json) {
+  Refused refused;
+  auto config = parse(config_json, generation_config_json, refused);
+  if (!refused.empty()) {
+    return {ErrorCode::kUnsupported, refused.front()};
+  }
+  return config;
+}
+
+std::vector<std::string> refused_by_hf(std::string_view config_json,
+                                       std::string_view generation_config_json) {
+  Refused refused;
+  const auto config = parse(config_json, generation_config_json, refused);
+  if (!config.ok() && config.error().code == ErrorCode::kUnsupported) {
+    refused.push_back(config.error().message);
+  }
+  return refused;
 }
 
 }  // namespace quire::model

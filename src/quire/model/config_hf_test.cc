@@ -87,6 +87,30 @@ TEST(ConfigFromHf, WindowsFollowTheirFamily) {
               Each(0));
 }
 
+TEST(ConfigFromHf, AWindowThatQwenDoesNotUseMayBeAnyNumber) {
+  for (const char* unused : {"0", "-1", "4096"}) {
+    const std::string window =
+        std::string(R"("num_key_value_heads": 2, "sliding_window": )") + unused;
+    EXPECT_THAT(parse("qwen2", window).window_tokens, Each(0)) << unused;
+    EXPECT_THAT(parse("qwen3", window + R"(, "use_sliding_window": false)").window_tokens, Each(0));
+  }
+}
+
+TEST(ConfigFromHf, LayerTypesOfMistralMaySayWhatItsWindowMeans) {
+  const std::string sliding = R"("num_key_value_heads": 2, "layer_types": ["sliding_attention",
+                                 "sliding_attention", "sliding_attention"])";
+  const std::string full = R"("num_key_value_heads": 2, "layer_types": ["full_attention",
+                              "full_attention", "full_attention"])";
+  EXPECT_THAT(parse("mistral", sliding + R"(, "sliding_window": 16)").window_tokens, Each(16));
+  EXPECT_THAT(parse("mistral", full + R"(, "sliding_window": null)").window_tokens, Each(0));
+  for (const std::string& other :
+       {full + R"(, "sliding_window": 16)", sliding + R"(, "sliding_window": null)"}) {
+    const auto refused = config_from_hf(config_text("mistral", other), "");
+    ASSERT_FALSE(refused.ok()) << other;
+    EXPECT_THAT(refused.error().message, HasSubstr("layer_types"));
+  }
+}
+
 TEST(ConfigFromHf, AWindowThatHidesNothingIsNone) {
   EXPECT_THAT(
       parse("phi3", R"("sliding_window": 262144, "max_position_embeddings": 131072)").window_tokens,
@@ -135,7 +159,8 @@ TEST(ConfigFromHf, AcceptsPublishedConfigs) {
     "initializer_range": 0.02, "is_llama_config": true, "pad_token_id": 2, "pretraining_tp": 1,
     "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000, "torch_dtype":
     "bfloat16", "transformers.js_config": {"dtype": "q4"}, "transformers_version": "4.42.3",
-    "use_cache": true, "tie_word_embeddings": true, "max_position_embeddings": 8192)")
+    "unsloth_fixed": true, "use_cache": true, "tie_word_embeddings": true,
+    "max_position_embeddings": 8192)")
                 .family,
             "llama");
   const ModelConfig phi4_mini = parse("phi3", R"("architectures": ["Phi3ForCausalLM"],
@@ -224,6 +249,21 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"llama", R"("eos_token_id": "2")", kInvalid, "eos_token_id"},
         Refused{"llama", R"("tie_word_embeddings": "yes")", kInvalid, "tie_word_embeddings"}));
 
+TEST(ConfigFromHf, EverythingThatIsRefusedCanBeListed) {
+  const std::string config =
+      config_text("llama", R"("architectures": ["Other"], "foo": 1, "quantization_config": {"a": 1},
+      "hidden_act": "gelu", "dtype": "float8", "partial_rotary_factor": 0.5, "rope_parameters":
+      {"rope_type": "dynamic", "factor": 2, "bar": 1})");
+  const auto refused = refused_by_hf(config, "");
+  EXPECT_THAT(refused, ElementsAre(HasSubstr("architectures"), HasSubstr("foo"),
+                                   HasSubstr("quantization_config"), HasSubstr("hidden_act"),
+                                   HasSubstr("float8"), HasSubstr("rope_parameters.bar"),
+                                   HasSubstr("partial_rotary_factor"), HasSubstr("dynamic")));
+  EXPECT_EQ(config_from_hf(config, "").error().message, refused.front());
+  EXPECT_THAT(refused_by_hf(config_text("llama"), ""), IsEmpty());
+  EXPECT_THAT(refused_by_hf(config_text("gpt2"), ""), ElementsAre(HasSubstr("gpt2")));
+}
+
 TEST(ConfigFromHf, RefusesWhatIsNoObject) {
   for (const char* text : {"", "[]", "{", "null", "{\"model_type\": 3}"}) {
     EXPECT_FALSE(config_from_hf(text, "").ok()) << text;
@@ -255,6 +295,8 @@ TEST(Presets, AllParseAndAnUnknownOneListsThem) {
 TEST(Families, AreFoundByBothNames) {
   EXPECT_EQ(find_family("qwen3")->gguf_architecture, "qwen3");
   EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
+  EXPECT_EQ(find_gguf_family("llama")->name, "llama");
+  EXPECT_THAT(gguf_family_names(), ElementsAre("llama", "phi3", "qwen2", "qwen3"));
   EXPECT_EQ(find_family("gpt2"), nullptr);
   EXPECT_EQ(find_gguf_family(""), nullptr);
   EXPECT_THAT(family_names(), ElementsAre("llama", "mistral", "phi3", "qwen2", "qwen3"));

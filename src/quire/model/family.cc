@@ -1,5 +1,6 @@
 #include "quire/model/family.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -105,7 +106,7 @@ const Family* find_family(std::string_view name) {
 
 const Family* find_gguf_family(std::string_view architecture) {
   for (const auto& family : kFamilies) {
-    if (!architecture.empty() && family().gguf_architecture == architecture) {
+    if (family().gguf_architecture == architecture) {
       return &family();
     }
   }
@@ -125,7 +126,7 @@ std::vector<std::string_view> gguf_family_names() {
   std::vector<std::string_view> names;
   names.reserve(kFamilies.size());
   for (const auto& family : kFamilies) {
-    if (!family().gguf_architecture.empty()) {
+    if (std::ranges::find(names, family().gguf_architecture) == names.end()) {
       names.push_back(family().gguf_architecture);
     }
   }
@@ -145,7 +146,7 @@ Status set_window(const base::json::object& json, std::string_view key, std::int
 Status set_windows_by_layer(const base::json::object& json, ModelConfig& config) {
   QUIRE_TRY(bool use_window, base::get_bool(json, "use_sliding_window", false));
   std::int32_t window = 4096;  // if absent
-  if (base::find(json, "sliding_window") != nullptr) {
+  if (use_window && base::find(json, "sliding_window") != nullptr) {
     QUIRE_TRY(window, window_tokens(json, "sliding_window"));
   } else if (json.contains("sliding_window")) {
     use_window = false;

@@ -52,7 +52,8 @@ struct FieldDefaults {
 struct Family {
   std::string_view name;               // "model_type" of config.json
   std::string_view architecture;       // the one class in "architectures"
-  std::string_view gguf_architecture;  // "general.architecture"; empty: no such files of its own
+  std::string_view gguf_architecture;  // "general.architecture"; a file without a config.json is of
+                                       // the first family that has it
   FieldDefaults defaults;
   std::vector<std::string_view> fields;  // read by `configure`, beyond those that all families have
   std::vector<FixedField> fixed;

@@ -7,7 +7,6 @@
 
 #include "quire/base/str.h"
 #include "quire/model/family.h"
-#include "quire/result.h"
 
 namespace quire::model {
 namespace {
@@ -40,7 +39,7 @@ constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
 
 // What transformers and the tools around it write into configs without any effect on the logits:
 // bookkeeping, training, other ids, defaults of sampling, shapes of outputs.
-constexpr std::array<std::string_view, 60> kHarmlessFields = {"_attn_implementation",
+constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementation",
                                                               "_attn_implementation_autoset",
                                                               "_commit_hash",
                                                               "_name_or_path",
@@ -97,6 +96,7 @@ constexpr std::array<std::string_view, 60> kHarmlessFields = {"_attn_implementat
                                                               "transformers.js_config",
                                                               "transformers_version",
                                                               "typical_p",
+                                                              "unsloth_fixed",
                                                               "unsloth_version",
                                                               "use_bfloat16",
                                                               "use_cache"};
@@ -131,55 +131,50 @@ bool contains(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Accepts `name` if some list of fixed values has it with this value.
-Status check_fixed(const auto& fixed, std::string_view name, const value& json, bool& found) {
+// Whether a list of fixed values has `name`, which is refused if its value is another.
+bool check_fixed(const auto& fixed, std::string_view name, const value& json, Refused& refused) {
+  bool found = false;
   for (const FixedField& field : fixed) {
     if (field.name != name) {
       continue;
     }
     found = true;
     if (json != base::json::parse({field.value.data(), field.value.size()})) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat(base::quoted(name), " is ", shown_json(json),
-                            ", which changes the result and is not implemented; only ", field.value,
-                            " is")};
+      refused.push_back(base::str_cat(base::quoted(name), " is ", shown_json(json),
+                                      ", which changes the result and is not implemented; only ",
+                                      field.value, " is"));
     }
   }
-  return {};
+  return found;
 }
 
 }  // namespace
 
-Status check_fields(const object& config, const Family& family) {
+void check_fields(const object& config, const Family& family, Refused& refused) {
   for (const auto& member : config) {
     const std::string_view name(member.key().data(), member.key().size());
     if (member.value().is_null() || contains(kCommonFields, name) ||
         contains(kHarmlessFields, name) || contains(family.fields, name)) {
       continue;
     }
-    bool found = false;
-    QUIRE_TRY_STATUS(check_fixed(family.fixed, name, member.value(), found));
-    QUIRE_TRY_STATUS(check_fixed(kFixedFields, name, member.value(), found));
-    if (!found) {
-      return {
-          ErrorCode::kUnsupported,
-          base::str_cat("field ", base::quoted(name), " = ", shown_json(member.value()),
-                        " is not known for ", family.name, " models and may change the result")};
+    const bool of_family = check_fixed(family.fixed, name, member.value(), refused);
+    if (!check_fixed(kFixedFields, name, member.value(), refused) && !of_family) {
+      refused.push_back(base::str_cat("field ", base::quoted(name), " = ",
+                                      shown_json(member.value()), " is not known for ", family.name,
+                                      " models and may change the result"));
     }
   }
-  return {};
 }
 
-Status check_rope_fields(const object& block, std::string_view block_name) {
+void check_rope_fields(const object& block, std::string_view block_name, Refused& refused) {
   for (const auto& member : block) {
     const std::string_view name(member.key().data(), member.key().size());
     if (!member.value().is_null() && !contains(kRopeFields, name)) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat("field ", base::quoted(base::str_cat(block_name, ".", name)), " = ",
-                            shown_json(member.value()), " is not known and may change the result")};
+      refused.push_back(base::str_cat("field ", base::quoted(base::str_cat(block_name, ".", name)),
+                                      " = ", shown_json(member.value()),
+                                      " is not known and may change the result"));
     }
   }
-  return {};
 }
 
 std::string shown_json(const value& value) {

@@ -3,19 +3,22 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/json.h"
 #include "quire/model/family.h"
-#include "quire/result.h"
 
 namespace quire::model {
 
-// kUnsupported naming the first field that may change the result and is not implemented. A field
-// that is null counts as absent.
-[[nodiscard]] Status check_fields(const base::json::object& config, const Family& family);
-// The same inside of the block of rotary fields, which is called `block_name` in errors.
-[[nodiscard]] Status check_rope_fields(const base::json::object& block,
-                                       std::string_view block_name);
+// Messages about what is not implemented, in the order in which it was found.
+using Refused = std::vector<std::string>;
+
+// Adds every field that may change the result and is not implemented. A field that is null counts
+// as absent.
+void check_fields(const base::json::object& config, const Family& family, Refused& refused);
+// The same inside of the block of rotary fields, which is called `block_name` in messages.
+void check_rope_fields(const base::json::object& block, std::string_view block_name,
+                       Refused& refused);
 
 // The value as JSON, quoted and cut, for messages.
 [[nodiscard]] std::string shown_json(const base::json::value& value);

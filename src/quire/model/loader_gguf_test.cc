@@ -119,6 +119,8 @@ class LoaderGgufTest : public ::testing::Test {
 
   weights::Checkpoint write(const std::map<std::string, Stored>& tensors) {
     weights::testing::GgufBuilder file;
+    constexpr std::uint32_t kString = 8;
+    file.key("general.architecture", kString, weights::testing::counted("llama"));
     for (const auto& [name, stored] : tensors) {
       std::vector<std::uint64_t> sizes = {static_cast<std::uint64_t>(stored.columns)};
       if (stored.rows > 1) {
@@ -168,6 +170,33 @@ TEST_F(LoaderGgufTest, EveryMatrixTakesTheFormatOfItsOwnCodes) {
   EXPECT_EQ(layer.gate_up.weights.format(), WeightFormat::kQ4m32);
   EXPECT_EQ(report_.main_format, WeightFormat::kQ8g32);    // most bytes of the layer
   EXPECT_EQ(weights->head.format(), WeightFormat::kBf16);  // not quantised: what was asked for
+}
+
+ModelConfig of_family(ModelConfig config, const char* family) {
+  config.family = family;
+  return config;
+}
+
+TEST_F(LoaderGgufTest, AFolderOfMistralReadsTheOrderOfRowsThatItsFileHas) {
+  const auto checkpoint = write(llama());
+  const auto llama = load_weights(context_, config(), checkpoint, {}, report_);
+  const auto mistral =
+      load_weights(context_, of_family(config(), "mistral"), checkpoint, {}, report_);
+  ASSERT_TRUE(llama.ok() && mistral.ok());
+  for (const std::int64_t row : {1, 40, 257}) {  // of the queries and the keys
+    EXPECT_EQ(packed_row(mistral->layers[0].qkv.weights, row),
+              packed_row(llama->layers[0].qkv.weights, row));
+  }
+}
+
+TEST_F(LoaderGgufTest, AFileOfAnotherArchitectureThanTheConfigsIsRefused) {
+  const auto checkpoint = write(llama());
+  const auto weights =
+      load_weights(context_, of_family(config(), "qwen2"), checkpoint, {}, report_);
+  ASSERT_FALSE(weights.ok());
+  EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(weights.error().message, HasSubstr("architecture \"llama\""));
+  EXPECT_THAT(weights.error().message, HasSubstr("qwen2 model say \"qwen2\""));
 }
 
 // Q4_K: scale and minimum of a group are products that are rounded to fp16, 2^-11 of each.

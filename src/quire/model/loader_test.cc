@@ -29,6 +29,7 @@
 #include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/weights/checkpoint.h"
 #include "quire/weights/test_files.h"
 
@@ -141,6 +142,32 @@ TEST_F(LoaderTest, ReportsBytesAndProgress) {
   ASSERT_FALSE(shares.empty());
   EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
   EXPECT_DOUBLE_EQ(shares.back(), 1.0);
+}
+
+TEST_F(LoaderTest, ADtypeThatTheConfigDoesNotSayIsThatOfTheMatrices) {
+  const auto dtype_of = [&](const char* matrix, const char* other, const char* stated) {
+    const auto entry = [](const char* name, const char* dtype, int begin, const char* shape) {
+      return base::str_cat('"', name, R"(":{"dtype":")", dtype, R"(","shape":)", shape,
+                           R"(,"data_offsets":[)", begin, ",", begin + 4, "]}");
+    };
+    const std::string header =
+        base::str_cat("{", entry("a", matrix, 0, "[1,2]"), ",", entry("b", other, 4, "[2,1]"), ",",
+                      entry("norm", "F32", 8, "[1]"), "}");
+    folder_.write("model.safetensors",
+                  weights::testing::safetensors(header) + std::string(12, 'x'));
+    ModelConfig config = config_from_hf(base::str_cat(R"({"model_type": "llama", "hidden_size": 4,
+        "intermediate_size": 3, "vocab_size": 5, "num_hidden_layers": 1,
+        "num_attention_heads": 2)",
+                                                      stated, "}"),
+                                        "")
+                             .value();
+    take_dtype(weights::Checkpoint::open(folder_.path()).value(), config);
+    return std::string(tensor::dtype_name(config.checkpoint_dtype));
+  };
+  EXPECT_EQ(dtype_of("BF16", "BF16", ""), "bfloat16");
+  EXPECT_EQ(dtype_of("F16", "F16", ""), "float16");
+  EXPECT_EQ(dtype_of("BF16", "F16", ""), "float32");
+  EXPECT_EQ(dtype_of("BF16", "BF16", R"(, "torch_dtype": "float16")"), "float16");
 }
 
 TEST_F(LoaderTest, NamesAMissingTensor) {

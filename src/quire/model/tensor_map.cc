@@ -19,6 +19,7 @@
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/checkpoint.h"
+#include "quire/weights/gguf.h"
 #include "quire/weights/tensor_info.h"
 
 namespace quire::model {
@@ -265,7 +266,23 @@ Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
   return {};
 }
 
+Status TensorMap::check_architecture() const {
+  const Family* family = find_family(config_.family);
+  if (checkpoint_.gguf() == nullptr || family == nullptr) {
+    return {};
+  }
+  QUIRE_TRY(const auto architecture, checkpoint_.gguf()->get_string("general.architecture", ""));
+  if (architecture != family->gguf_architecture) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF architecture ", base::quoted(architecture),
+                          " is not that of the config's family: GGUF files of a ", config_.family,
+                          " model say ", base::quoted(family->gguf_architecture))};
+  }
+  return {};
+}
+
 Status TensorMap::check_all() const {
+  QUIRE_TRY_STATUS(check_architecture());
   DecoderWeights none;
   none.layers.resize(static_cast<std::size_t>(config_.layers));
   std::set<const TensorInfo*> used;

@@ -45,11 +45,12 @@ class TensorMap {
   [[nodiscard]] Result<std::vector<TensorPart>> find(const WeightId& id, std::int64_t columns,
                                                      std::int64_t depth) const;
   // Finds every weight of the config and then asks of every tensor in the checkpoint that it was
-  // among them.
+  // among them. A GGUF file must be of the config's family: others order rows otherwise.
   [[nodiscard]] Status check_all() const;
 
  private:
   [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;
+  [[nodiscard]] Status check_architecture() const;
   [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;
   [[nodiscard]] Status check_unused(const std::set<const weights::TensorInfo*>& used) const;
 

@@ -53,8 +53,7 @@ void BpeModel::add_tokens(const Vocabulary& vocabulary) {
   end_token_ = vocabulary.end_id();
   byte_tokens_ = byte_tokens_of(vocabulary);
   for (TokenId id = 0; id < end_token_; ++id) {
-    // Special tokens are found before the model runs; text must never spell one.
-    if (!vocabulary.has(id) || vocabulary.is_special(id)) {
+    if (!vocabulary.is_ordinary(id)) {
       continue;
     }
     if (!options_.byte_level) {

@@ -207,6 +207,17 @@ Result<RenderedPrompt> ChatTemplate::render(const json::object& variables,
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
 
+void add_model_variables(const Tokenizer& tokenizer, json::object& variables,
+                         RenderOptions& options) {
+  for (const NamedToken& token : tokenizer.named_tokens()) {
+    if (variables.emplace(token.name, token.text).second) {
+      options.trusted_variables.emplace_back(token.name);
+    }
+  }
+  variables.emplace("tools", nullptr);
+  variables.emplace("documents", nullptr);
+}
+
 std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt) {
   std::vector<TextSpan> spans;
   spans.reserve(prompt.spans.size());

@@ -44,7 +44,7 @@ struct RenderOptions {
   // What strftime_now shows; the local time of the machine when not given.
   std::optional<std::chrono::local_seconds> now = {};
   // Variables whose text counts as the template's own, because they come with the model:
-  // {"bos_token", "eos_token"}.
+  // {"bos_token", "eos_token"}. Borrowed.
   std::vector<std::string_view> trusted_variables = {};
   // Rendering ends with kInvalidArgument beyond these. A step is a node evaluated, or an item or 64
   // bytes touched; live memory is bounded by four times the output.
@@ -80,6 +80,11 @@ class ChatTemplate {
   explicit ChatTemplate(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };
+
+// Fills in what transformers gives every template: the tokenizer's named tokens, whose text then
+// counts as the template's own, and `tools` and `documents`, none. What `variables` has stays.
+void add_model_variables(const Tokenizer& tokenizer, boost::json::object& variables,
+                         RenderOptions& options);
 
 // Ids of a rendered prompt, in which only the template's own special tokens count as such.
 [[nodiscard]] std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer,

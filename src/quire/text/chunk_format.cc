@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -133,11 +134,20 @@ std::vector<TokenId> joined_ids(const Tokenizer& tokenizer, const ChunkFormat& f
 
 class Cutter {
  public:
-  Cutter(const ChatTemplate& chat, const Tokenizer& tokenizer, json::object tokens,
+  using Tokens = std::initializer_list<std::pair<std::string_view, std::string_view>>;
+
+  // Of `tokens` those that are there.
+  Cutter(const ChatTemplate& chat, const Tokenizer& tokenizer, Tokens tokens,
          std::chrono::local_seconds now)
-      : chat_(chat), tokenizer_(tokenizer), tokens_(std::move(tokens)) {
+      : chat_(chat), tokenizer_(tokenizer) {
     options_.now = now;
-    options_.trusted_variables = {"bos_token", "eos_token"};
+    for (const auto& [name, token] : tokens) {
+      if (!token.empty()) {
+        of_model_[name] = token;
+        options_.trusted_variables.push_back(name);
+      }
+    }
+    add_model_variables(tokenizer, of_model_, options_);
     options_.max_steps = 1'000'000;  // real templates take thousands
     options_.max_output_bytes = std::size_t{1} << 20;
   }
@@ -163,7 +173,7 @@ class Cutter {
   [[nodiscard]] Result<RenderedPrompt> render(const Way& way, const Texts& texts,
                                               bool generation_prompt = true) const {
     json::object all = variables(way, texts);
-    all.insert(tokens_.begin(), tokens_.end());
+    all.insert(of_model_.begin(), of_model_.end());
     all["add_generation_prompt"] = generation_prompt;
     return chat_.render(all, options_);
   }
@@ -269,15 +279,15 @@ class Cutter {
   // The model's own special tokens, as a user could write them.
   [[nodiscard]] std::string samples_of_tokens() const {
     std::string out;
-    for (const auto& [name, token] : tokens_) {
-      out += token.as_string();
+    for (const std::string_view name : options_.trusted_variables) {
+      out += of_model_.at(name).as_string();
     }
     return out;
   }
 
   const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;
-  json::object tokens_;
+  json::object of_model_;  // variables
   RenderOptions options_;
 };
 

@@ -52,10 +52,10 @@ struct ChunkFormat {
 // the rendering with generation prompt byte for byte. It is not claimed for texts that are nothing
 // but white space, nor where a template looks for words in a text ("/no_think").
 //
-// `bos_token` and `eos_token` are what the template sees under these names, "" for none; they count
-// as its own text. `now` is the time that the template sees, the local time when not given: a date
-// in a system prefix stays that of the day of cutting. kUnsupported with the reason of each try.
-// Cost: some hundred renderings of a few kilobytes.
+// `bos_token` and `eos_token` are what the template sees under these names, "" for what the
+// tokenizer names so, if anything; they count as its own text. `now` is the time that the template
+// sees, the local time when not given: a date in a system prefix stays that of the day of cutting.
+// kUnsupported with the reason of each try. Cost: some hundred renderings of a few kilobytes.
 [[nodiscard]] Result<ChunkFormat> cut_chat_template(
     const ChatTemplate& chat, const Tokenizer& tokenizer, std::string_view bos_token,
     std::string_view eos_token, std::optional<std::chrono::local_seconds> now = {});

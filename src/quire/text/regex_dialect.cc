@@ -13,10 +13,19 @@
 namespace quire::text {
 namespace {
 
-// Oniguruma's \w in Unicode, with its six superscripts and fractions of Latin-1; PCRE2 10.42 has
-// letters, numbers and the underscore only.
-constexpr std::string_view kWordClass =
-    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
+// Oniguruma's \w in Unicode; PCRE2 10.42 has letters, numbers and the underscore only.
+constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Six superscripts and fractions of Latin-1, which are of it outside of classes only.
+constexpr std::string_view kLoneWords = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
+// POSIX classes that hold more in Oniguruma than in PCRE2.
+constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {
+    {"[:alpha:]", R"(\p{Alphabetic})"},
+    {"[:^alpha:]", R"(\P{Alphabetic})"},
+    {"[:alnum:]", R"(\p{Alphabetic}\p{Nd})"},
+    {"[:punct:]", R"(\p{P}\p{S})"},
+    {"[:space:]", R"(\p{White_Space})"},
+    {"[:^space:]", R"(\P{White_Space})"},
+    {"[:word:]", kWordClass}};
 constexpr std::string_view kHexClass = "0-9a-fA-F";
 constexpr int kMaxDepth = 100;
 
@@ -166,7 +175,7 @@ class Translator {
       at_ += 2;
       return Status();
     };
-    const std::string word = base::str_cat("[", kWordClass, "]");
+    const std::string word = base::str_cat("[", kWordClass, kLoneWords, "]");
     switch (c) {
       case 's':
         return emit(R"(\p{White_Space})");
@@ -175,7 +184,7 @@ class Translator {
       case 'w':
         return emit(word);
       case 'W':
-        return emit(base::str_cat("[^", kWordClass, "]"));
+        return emit(base::str_cat("[^", kWordClass, kLoneWords, "]"));
       case 'h':
         return emit(base::str_cat("[", kHexClass, "]"));
       case 'H':
@@ -282,7 +291,15 @@ class Translator {
     if (close == std::string_view::npos) {
       return unsupported("[: without :]");
     }
-    copy(close + 2 - at_);
+    const std::string_view name = in_.substr(at_, close + 2 - at_);
+    for (const auto& [posix, members] : kPosixClasses) {
+      if (posix == name) {
+        out_ += members;
+        at_ += name.size();
+        return {};
+      }
+    }
+    copy(name.size());
     return {};
   }
 

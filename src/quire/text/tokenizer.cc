@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -95,6 +96,18 @@ void Tokenizer::Impl::set_added_tokens(std::vector<AddedToken> tokens) {
   normalized_added = AddedTokenMatcher(std::move(normalized));
 }
 
+void Tokenizer::Impl::name_tokens() {
+  const std::pair<const char*, std::optional<TokenId>> names[] = {{"bos_token", ids.bos},
+                                                                  {"eos_token", ids.eos},
+                                                                  {"unk_token", ids.unk},
+                                                                  {"pad_token", ids.pad}};
+  for (const auto& [name, id] : names) {
+    if (id && vocabulary.has(*id)) {
+      named_tokens.push_back({.name = name, .text = std::string(vocabulary.token(*id))});
+    }
+  }
+}
+
 void Tokenizer::Impl::encode(std::string_view text, std::span<const ByteRange> specials_allowed,
                              std::vector<TokenId>& out) const {
   ModelScratch scratch;
@@ -180,13 +193,15 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& folder) {
-  std::string config;
-  if (std::filesystem::exists(folder / "tokenizer_config.json")) {
-    QUIRE_TRY(config, base::read_file(folder / "tokenizer_config.json"));
-  }
+  const auto read_if_there = [&](const char* name) -> Result<std::string> {
+    const bool there = std::filesystem::exists(folder / name);
+    return there ? base::read_file(folder / name) : Result<std::string>(std::string());
+  };
+  QUIRE_TRY(const std::string config, read_if_there("tokenizer_config.json"));
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     QUIRE_TRY(const std::string text, base::read_file(folder / "tokenizer.json"));
-    return from_json(text, config);
+    QUIRE_TRY(const std::string map, read_if_there("special_tokens_map.json"));
+    return from_json(text, config, map);
   }
   if (std::filesystem::exists(folder / "tokenizer.model")) {
     return from_sentencepiece(folder / "tokenizer.model", config);
@@ -265,6 +280,7 @@ std::optional<TokenId> Tokenizer::eos_token_id() const { return impl_->ids.eos; 
 const std::vector<TokenId>& Tokenizer::turn_end_ids() const { return impl_->turn_end_ids; }
 std::optional<TokenId> Tokenizer::pad_token_id() const { return impl_->ids.pad; }
 std::optional<TokenId> Tokenizer::unk_token_id() const { return impl_->ids.unk; }
+const std::vector<NamedToken>& Tokenizer::named_tokens() const { return impl_->named_tokens; }
 
 // A decoder that puts something between tokens shows it between two of the same.
 bool Tokenizer::stands_apart(TokenId id) const {

@@ -30,17 +30,26 @@ struct TextSpan {
   bool parse_special = true;
 };
 
+// A special token under the name that chat templates know it by.
+struct NamedToken {
+  std::string name;  // "bos_token"
+  std::string text;
+};
+
 class Tokenizer {
  public:
-  // From tokenizer.json text; `config_json` is tokenizer_config.json or empty.
+  // From tokenizer.json text; the others are tokenizer_config.json and special_tokens_map.json, or
+  // empty. Special tokens that only those name are added.
   [[nodiscard]] static Result<Tokenizer> from_json(std::string_view tokenizer_json,
-                                                   std::string_view config_json);
+                                                   std::string_view config_json,
+                                                   std::string_view special_tokens_map_json = {});
   // From the metadata of a GGUF file; the ids of llama.cpp are the reference.
   [[nodiscard]] static Result<Tokenizer> from_vocab(VocabSpec spec);
   // From a sentencepiece tokenizer.model file (through libsentencepiece).
   [[nodiscard]] static Result<Tokenizer> from_sentencepiece(const std::filesystem::path& path,
                                                             std::string_view config_json);
-  // A model folder: tokenizer.json, else tokenizer.model; with tokenizer_config.json if there.
+  // A model folder: tokenizer.json, else tokenizer.model; with tokenizer_config.json if there, and
+  // special_tokens_map.json beside tokenizer.json.
   [[nodiscard]] static Result<Tokenizer> from_folder(const std::filesystem::path& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -71,6 +80,8 @@ class Tokenizer {
   [[nodiscard]] const std::vector<TokenId>& turn_end_ids() const;
   [[nodiscard]] std::optional<TokenId> pad_token_id() const;
   [[nodiscard]] std::optional<TokenId> unk_token_id() const;
+  // What transformers calls special_tokens_map.
+  [[nodiscard]] const std::vector<NamedToken>& named_tokens() const;
   // Whether texts meet at this token as if each stood alone: what ends before it and what begins
   // with it, written one behind the other, is encoded as the two are.
   [[nodiscard]] bool stands_apart(TokenId id) const;

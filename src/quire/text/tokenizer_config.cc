@@ -1,6 +1,7 @@
 #include "quire/text/tokenizer_config.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <optional>
@@ -19,19 +20,98 @@
 namespace quire::text {
 namespace {
 
-// A token is written as a string or as an object with "content".
-Result<std::optional<std::string>> get_token(const base::json::object& object,
-                                             std::string_view key) {
-  const base::json::value* value = base::find(object, key);
-  if (value == nullptr) {
-    return std::optional<std::string>();
+constexpr std::array<std::string_view, 7> kSpecialNames = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+
+// A token is written as a string or as an object with "content". One that has a name is special
+// whatever it says.
+Result<AddedToken> special_token(const base::json::value& value, std::string_view key,
+                                 bool is_named) {
+  base::json::object token;
+  if (value.is_string()) {
+    token["content"] = value;
+  } else if (value.is_object()) {
+    token = value.get_object();
+  } else {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("key ", base::quoted(key), " must be a string or an object")};
   }
-  if (const base::json::object* token = value->if_object()) {
-    QUIRE_TRY(std::string content, require_string(*token, "content"));
-    return std::optional(std::move(content));
+  if (is_named) {
+    token["special"] = true;
   }
-  QUIRE_TRY(std::string content, require_string(object, key));
-  return std::optional(std::move(content));
+  token.emplace("special", true);
+  return added_token_from_json(token);
+}
+
+using NamedValues = std::vector<std::pair<std::string_view, const base::json::value*>>;
+
+// The seven names, then the model's own: other keys of this form, then those given in an object.
+NamedValues named_values(const base::json::object& object) {
+  NamedValues values;
+  for (const std::string_view name : kSpecialNames) {
+    if (const base::json::value* value = base::find(object, name)) {
+      values.emplace_back(name, value);
+    }
+  }
+  for (const auto& [key, value] : object) {
+    const bool is_token =
+        value.is_string() || (value.is_object() && value.get_object().contains("content"));
+    const std::string_view name = key;
+    if (is_token && name.ends_with("_token") &&
+        std::ranges::find(kSpecialNames, name) == kSpecialNames.end()) {
+      values.emplace_back(name, &value);
+    }
+  }
+  for (const char* holder : {"model_specific_special_tokens", "extra_special_tokens"}) {
+    const base::json::value* tokens = base::find(object, holder);
+    if (tokens == nullptr || !tokens->is_object()) {
+      continue;
+    }
+    for (const auto& [key, value] : tokens->get_object()) {
+      values.emplace_back(key, &value);
+    }
+  }
+  return values;
+}
+
+Status add_named(const base::json::object& object, TokenizerConfig& config) {
+  for (const auto& [name, value] : named_values(object)) {
+    QUIRE_TRY(AddedToken token, special_token(*value, name, true));
+    config.named.push_back({.name = std::string(name), .token = std::move(token)});
+  }
+  return {};
+}
+
+Status add_extra(const base::json::object& object, TokenizerConfig& config) {
+  std::string_view key = "extra_special_tokens";  // "additional_" up to transformers 4
+  const base::json::value* list = base::find(object, key);
+  if (list == nullptr) {
+    key = "additional_special_tokens";
+    list = base::find(object, key);
+  }
+  if (list == nullptr || list->is_object()) {
+    return {};
+  }
+  if (!list->is_array()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("key ", base::quoted(key), " must be a list of tokens")};
+  }
+  for (const base::json::value& value : list->get_array()) {
+    QUIRE_TRY(AddedToken token, special_token(value, key, false));
+    config.extra.push_back(std::move(token));
+  }
+  return {};
+}
+
+Result<base::json::object> parse_object(std::string_view json, std::string_view what) {
+  if (json.empty()) {
+    return base::json::object();
+  }
+  QUIRE_TRY(base::json::value root, base::parse_json(json, what));
+  if (!root.is_object()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must be an object")};
+  }
+  return std::move(root.get_object());
 }
 
 Result<std::optional<bool>> get_flag(const base::json::object& object, std::string_view key) {
@@ -90,20 +170,24 @@ Result<AddedToken> added_token_from_json(const boost::json::object& object) {
   return token;
 }
 
-Result<TokenizerConfig> parse_tokenizer_config(std::string_view json) {
+const std::string* TokenizerConfig::find(std::string_view name) const {
+  const auto found = std::ranges::find(named, name, &NamedSpecial::name);
+  return found == named.end() ? nullptr : &found->token.content;
+}
+
+Result<TokenizerConfig> parse_tokenizer_config(std::string_view json,
+                                               std::string_view special_tokens_map_json) {
   TokenizerConfig config;
-  if (json.empty()) {
-    return config;
+  QUIRE_TRY(base::json::object object, parse_object(json, "tokenizer_config.json"));
+  if (base::find(object, "added_tokens_decoder") == nullptr) {
+    QUIRE_TRY(const base::json::object map,
+              parse_object(special_tokens_map_json, "special_tokens_map.json"));
+    for (const auto& [key, value] : map) {
+      object[key] = value;
+    }
   }
-  QUIRE_TRY(const base::json::value root, base::parse_json(json, "tokenizer_config.json"));
-  if (!root.is_object()) {
-    return {ErrorCode::kInvalidArgument, "tokenizer_config.json must be an object"};
-  }
-  const base::json::object& object = root.get_object();
-  QUIRE_TRY(config.bos_token, get_token(object, "bos_token"));
-  QUIRE_TRY(config.eos_token, get_token(object, "eos_token"));
-  QUIRE_TRY(config.pad_token, get_token(object, "pad_token"));
-  QUIRE_TRY(config.unk_token, get_token(object, "unk_token"));
+  QUIRE_TRY_STATUS(add_named(object, config));
+  QUIRE_TRY_STATUS(add_extra(object, config));
   QUIRE_TRY(config.add_bos_token, get_flag(object, "add_bos_token"));
   QUIRE_TRY(config.add_eos_token, get_flag(object, "add_eos_token"));
   QUIRE_TRY(config.added_tokens, added_tokens_decoder(object));

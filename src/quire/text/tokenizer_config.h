@@ -1,4 +1,5 @@
-// tokenizer_config.json: what transformers keeps beside the tokenizer proper.
+// tokenizer_config.json and special_tokens_map.json: what transformers keeps beside the tokenizer
+// proper.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -12,19 +13,28 @@
 
 namespace quire::text {
 
+struct NamedSpecial {
+  std::string name;  // "bos_token"
+  AddedToken token;
+};
+
 struct TokenizerConfig {
-  std::optional<std::string> bos_token;
-  std::optional<std::string> eos_token;
-  std::optional<std::string> pad_token;
-  std::optional<std::string> unk_token;
+  std::vector<NamedSpecial> named;  // in the order in which transformers adds them
+  std::vector<AddedToken> extra;    // special tokens without a name
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
   std::vector<AddedToken> added_tokens;  // added_tokens_decoder, by id
+
+  // The spelling of a named token, or nullptr.
+  [[nodiscard]] const std::string* find(std::string_view name) const;
 };
 
-// Empty text gives an empty config. Other keys (chat_template, model_max_length, legacy,
-// clean_up_tokenization_spaces ...) do not change ids or decoding here and are left alone.
-[[nodiscard]] Result<TokenizerConfig> parse_tokenizer_config(std::string_view json);
+// Empty text gives an empty config. As in transformers, what special_tokens_map.json says counts
+// more, and nothing where there is an added_tokens_decoder. Other keys (chat_template,
+// model_max_length, legacy, clean_up_tokenization_spaces ...) do not change ids or decoding here
+// and are left alone.
+[[nodiscard]] Result<TokenizerConfig> parse_tokenizer_config(
+    std::string_view json, std::string_view special_tokens_map_json = {});
 
 // {"content": ..., "lstrip": ..., ...}; the id is not read.
 [[nodiscard]] Result<AddedToken> added_token_from_json(const boost::json::object& object);

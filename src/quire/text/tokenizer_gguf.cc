@@ -405,6 +405,7 @@ Result<Tokenizer> Tokenizer::from_vocab(VocabSpec spec) {
                .eos = optional_id(spec.eos),
                .pad = optional_id(spec.pad),
                .unk = optional_id(spec.unk)};
+  impl->name_tokens();
   return Tokenizer(std::move(impl));
 }
 

@@ -141,6 +141,72 @@ TEST(TokenizerConfig, NamesTokensAndAddsThem) {
   EXPECT_EQ(made.value().encode("a<e>b"), (std::vector<TokenId>{0, 4, 1}));
 }
 
+// As transformers 5 does it, checked with it.
+TEST(TokenizerConfig, TokensThatOnlyTheConfigNamesAreSpecialUnderTheirIdOrTheNext) {
+  const auto made = Tokenizer::from_json(bpe(""), R"({
+      "eos_token": "b", "pad_token": "<p>", "image_token": "<i>", "unk_token": "<s>",
+      "additional_special_tokens": ["<x>", {"content": "<y>", "lstrip": true}]})");
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const Tokenizer& tokenizer = made.value();
+  EXPECT_EQ(tokenizer.eos_token_id(), 1);
+  EXPECT_EQ(tokenizer.encode("a<p>b<i>a <y><x>"), (std::vector<TokenId>{0, 4, 1, 5, 0, 7, 6}));
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{0, 1, 4, 5, 6, 7, 0}).value(), "a a");
+  EXPECT_EQ(tokenizer.vocab_size(), 8);
+  const std::string as_text = "b<p>";
+  EXPECT_NE(tokenizer.encode(as_text, {.parse_special = false}), tokenizer.encode(as_text));
+}
+
+TEST(TokenizerConfig, ANameMakesAnAddedTokenSpecialAndAListDoesNot) {
+  const std::string added = R"({"id": 4, "content": "<e>", "special": false, "normalized": false})";
+  const auto is_special = [&](const char* config) {
+    return Tokenizer::from_json(bpe(R"(,"added_tokens":[)" + added + "]"), config)
+        .value()
+        .is_special(4);
+  };
+  EXPECT_FALSE(is_special(""));
+  EXPECT_TRUE(is_special(R"({"eos_token": "<e>"})"));
+  EXPECT_FALSE(is_special(R"({"additional_special_tokens": ["<e>"]})"));
+}
+
+TEST(TokenizerConfig, TheMapOfSpecialTokensCountsMoreUnlessTokensAreListedById) {
+  const char* map = R"({"eos_token": {"content": "b", "lstrip": false}})";
+  const auto eos = [&](const char* config) {
+    return Tokenizer::from_json(bpe(""), config, map).value().eos_token_id();
+  };
+  EXPECT_EQ(eos(""), 1);
+  EXPECT_EQ(eos(R"({"eos_token": "a"})"), 1);
+  EXPECT_EQ(eos(R"({"eos_token": "a", "added_tokens_decoder": {}})"), 0);
+}
+
+TEST(TokenizerConfig, FingerprintsTellWhatOnlyTheConfigAdds) {
+  const std::string added = R"(,"added_tokens":[{"id":3,"content":"<s>","special":true}])";
+  const auto fingerprint = [&](const char* config) {
+    return Tokenizer::from_json(bpe(added), config).value().fingerprint();
+  };
+  EXPECT_EQ(fingerprint(R"({"eos_token": "<s>"})"), fingerprint(""));
+  EXPECT_NE(fingerprint(R"({"eos_token": "b"})"), fingerprint(""));
+  EXPECT_NE(fingerprint(R"({"eos_token": "<x>"})"), fingerprint(R"({"eos_token": "<y>"})"));
+}
+
+// As `tokenizers` has it: the model's own table does not hold what is added beside it.
+TEST(TokenizerJson, AnAddedTokenInsideOfAWordIsUnknownToAModelOfWords) {
+  const auto ids = [&](const std::string& model) {
+    const auto made = Tokenizer::from_json(
+        R"({"model":)" + model + R"(,"pre_tokenizer":{"type":"Digits"},"added_tokens":[
+        {"id":2,"content":"foo","single_word":true}]})",
+        "");
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    return made.value().encode("foo2");
+  };
+  EXPECT_EQ(ids(R"({"type":"WordLevel","vocab":{"<unk>":0,"2":1},"unk_token":"<unk>"})"),
+            (std::vector<TokenId>{0, 1}));
+  EXPECT_EQ(ids(R"({"type":"WordPiece","vocab":{"<unk>":0,"2":1},"unk_token":"<unk>"})"),
+            (std::vector<TokenId>{0, 1}));
+  EXPECT_EQ(ids(R"({"type":"BPE","vocab":{"<unk>":0,"2":1},"merges":[],"unk_token":"<unk>",
+                    "ignore_merges":true,"fuse_unk":true})"),
+            (std::vector<TokenId>{0, 1}));
+}
+
 TEST(Tokenizer, NamesTheFolderWithoutTokenizer) {
   const auto made = Tokenizer::from_folder("/nonexistent/model");
   ASSERT_FALSE(made.ok());

@@ -45,11 +45,15 @@ struct Tokenizer::Impl {
   // Tokens that the decoder is shown under another name than the vocabulary's.
   std::unordered_map<TokenId, std::string> decoded_as;
   SpecialIds ids;
+  std::vector<NamedToken> named_tokens;
   std::vector<TokenId> turn_end_ids;
   std::string fingerprint;
 
   // Splits `tokens` by their `normalized` flag into the two matchers. After the normalizers.
   void set_added_tokens(std::vector<AddedToken> tokens);
+
+  // Of a file without names: those of `ids`.
+  void name_tokens();
 
   // Appends the ids of well-formed `text`, without special tokens around it. `specials_allowed`:
   // where special tokens written in the text count.

@@ -1,5 +1,5 @@
 // Tokenizer::from_json: tokenizer.json as Hugging Face `tokenizers` 0.23 reads it, with
-// tokenizer_config.json beside it as transformers reads that.
+// tokenizer_config.json and special_tokens_map.json beside it as transformers reads those.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ class AddedTokenList {
       return {};
     }
     const auto known = vocabulary_->find(token.content);
-    const TokenId id = known ? *known : std::max(model_size_, max_added_ + 1);
+    const TokenId id = known ? *known : next_id();
     if (token.id != id) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat(where, ": token ", base::quoted(token.content), " states id ", token.id,
@@ -57,6 +57,7 @@ class AddedTokenList {
     }
     if (!known) {
       vocabulary_->add(token.content, id);
+      vocabulary_->mark_added(id);
     }
     max_added_ = std::max(max_added_, id);
     const auto [place, is_new] = index_.emplace(token.content, tokens_.size());
@@ -69,6 +70,22 @@ class AddedTokenList {
     return {};
   }
 
+  // A token that states no id: one that is added already stays as it is, but that a name makes it
+  // special. Says whether anything changed.
+  Result<bool> add_special(AddedToken token, bool is_named) {
+    if (const auto place = index_.find(token.content); place != index_.end()) {
+      const bool promoted = is_named && !std::exchange(tokens_[place->second].special, true);
+      return promoted;
+    }
+    const auto known = vocabulary_->find(token.content);
+    token.id = known ? *known : next_id();
+    if (token.content.empty() || (!known && vocabulary_->has(token.id))) {
+      return false;  // an id that the model's own table uses is not given away
+    }
+    QUIRE_TRY_STATUS(add(std::move(token), "tokenizer_config.json"));
+    return true;
+  }
+
   std::vector<AddedToken> finish() {
     for (const AddedToken& token : tokens_) {
       if (token.special) {
@@ -79,6 +96,8 @@ class AddedTokenList {
   }
 
  private:
+  [[nodiscard]] TokenId next_id() const { return std::max(model_size_, max_added_ + 1); }
+
   Vocabulary* vocabulary_;
   TokenId model_size_;
   TokenId max_added_ = -1;
@@ -111,6 +130,35 @@ Status add_from_json(const base::json::object& root, AddedTokenList& list) {
   return {};
 }
 
+// What transformers adds to tokenizer.json. The hash is of what changes it.
+Status add_config_tokens(const TokenizerConfig& config, AddedTokenList& list,
+                         base::FieldHasher& hasher) {
+  const auto add_hash = [&](const AddedToken& token) {
+    hasher.add_int(token.special).add_int(token.single_word);
+    hasher.add_int(token.lstrip).add_int(token.rstrip).add_int(token.normalized);
+  };
+  for (const AddedToken& token : config.added_tokens) {
+    QUIRE_TRY_STATUS(list.add(token, "added_tokens_decoder"));
+    hasher.add_int(token.id);
+    add_hash(token);
+  }
+  const auto add_special = [&](const AddedToken& token, bool is_named) -> Status {
+    QUIRE_TRY(const bool changed, list.add_special(token, is_named));
+    if (changed) {
+      hasher.add(token.content);
+      add_hash(token);
+    }
+    return {};
+  };
+  for (const NamedSpecial& named : config.named) {
+    QUIRE_TRY_STATUS(add_special(named.token, true));
+  }
+  for (const AddedToken& token : config.extra) {
+    QUIRE_TRY_STATUS(add_special(token, false));
+  }
+  return {};
+}
+
 const base::json::value& section_of(const base::json::object& root, std::string_view key) {
   static const base::json::value null;
   const base::json::value* value = base::find(root, key);
@@ -119,13 +167,14 @@ const base::json::value& section_of(const base::json::object& root, std::string_
 
 SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabulary,
                        std::optional<TokenId> model_unk) {
-  const auto id_of = [&](const std::optional<std::string>& token) {
-    return token ? vocabulary.find(*token) : std::nullopt;
+  const auto id_of = [&](std::string_view name) {
+    const std::string* token = config.find(name);
+    return token != nullptr ? vocabulary.find(*token) : std::nullopt;
   };
-  SpecialIds ids = {.bos = id_of(config.bos_token),
-                    .eos = id_of(config.eos_token),
-                    .pad = id_of(config.pad_token),
-                    .unk = id_of(config.unk_token)};
+  SpecialIds ids = {.bos = id_of("bos_token"),
+                    .eos = id_of("eos_token"),
+                    .pad = id_of("pad_token"),
+                    .unk = id_of("unk_token")};
   if (!ids.unk) {
     ids.unk = model_unk;
   }
@@ -135,21 +184,23 @@ SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabula
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
-                                       std::string_view config_json) {
+                                       std::string_view config_json,
+                                       std::string_view special_tokens_map_json) {
   QUIRE_TRY(const base::json::value parsed, base::parse_json(tokenizer_json, "tokenizer.json"));
   if (!parsed.is_object()) {
     return {ErrorCode::kInvalidArgument, "tokenizer.json must be an object"};
   }
   const base::json::object& root = parsed.get_object();
-  QUIRE_TRY(TokenizerConfig config, parse_tokenizer_config(config_json));
+  QUIRE_TRY(const TokenizerConfig config,
+            parse_tokenizer_config(config_json, special_tokens_map_json));
 
   auto impl = std::make_unique<Impl>();
   QUIRE_TRY(ModelSource source, read_model(section_of(root, "model"), impl->vocabulary));
   AddedTokenList added(impl->vocabulary);
   QUIRE_TRY_STATUS(add_from_json(root, added));
-  for (AddedToken& token : config.added_tokens) {
-    QUIRE_TRY_STATUS(added.add(std::move(token), "added_tokens_decoder"));
-  }
+  base::FieldHasher hasher;
+  hasher.add("tokenizer.json").add(tokenizer_json);
+  QUIRE_TRY_STATUS(add_config_tokens(config, added, hasher));
   std::vector<AddedToken> added_tokens = added.finish();
 
   QUIRE_TRY(impl->normalizers, normalizers_from_json(section_of(root, "normalizer")));
@@ -167,12 +218,8 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
             PostProcessor::from_json(section_of(root, "post_processor"), impl->vocabulary));
   QUIRE_TRY(impl->decoder, decoder_from_json(section_of(root, "decoder")));
   impl->ids = special_ids(config, impl->vocabulary, built.unk);
-
-  base::FieldHasher hasher;
-  hasher.add("tokenizer.json").add(tokenizer_json);
-  for (const AddedToken& token : config.added_tokens) {
-    hasher.add_int(token.id).add_int(token.special).add_int(token.single_word);
-    hasher.add_int(token.lstrip).add_int(token.rstrip).add_int(token.normalized);
+  for (const NamedSpecial& named : config.named) {
+    impl->named_tokens.push_back({.name = named.name, .text = named.token.content});
   }
   impl->fingerprint = base::to_hex(hasher.finish());
   return Tokenizer(std::move(impl));

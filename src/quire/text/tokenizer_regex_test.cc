@@ -29,10 +29,20 @@ TEST(Regex, SpaceIsWhiteSpaceOfUnicode) {
   EXPECT_EQ(matches(R"([^\s])", " \u2028x"), (Strings{"x"}));
 }
 
-TEST(Regex, WordHasMarksAndTheSixLatinFractions) {
+TEST(Regex, WordHasMarksAndAloneTheSixLatinFractions) {
   EXPECT_EQ(matches(R"(\w+)", "e\u0301_\u00b2\u24b6 \u2460"), (Strings{"e\u0301_\u00b2\u24b6"}));
   EXPECT_EQ(matches(R"(\bn)", "\u00b2n n"), (Strings{"n"}));
-  EXPECT_EQ(matches(R"([\w']+)", "it's \u00bd"), (Strings{"it's", "\u00bd"}));
+  EXPECT_EQ(matches(R"([\w']+)", "it's e\u0301\u00bd"), (Strings{"it's", "e\u0301"}));
+  EXPECT_EQ(matches(R"([^\w\s])", "a \u00bd"), (Strings{"\u00bd"}));
+}
+
+TEST(Regex, PosixClassesAreThoseOfUnicode) {
+  EXPECT_EQ(matches("[[:alpha:]]+", "a\u0345\u2160 \u0301"), (Strings{"a\u0345\u2160"}));
+  EXPECT_EQ(matches("[[:^alpha:]]+", "a1\u0345"), (Strings{"1"}));
+  EXPECT_EQ(matches("[[:punct:]]+", "a$\u00a2\u20ac!b"), (Strings{"$\u00a2\u20ac!"}));
+  EXPECT_EQ(matches("[[:space:]]", "\u180e\u00a0"), (Strings{"\u00a0"}));
+  EXPECT_EQ(matches("[[:word:]]+", "e\u0301_1\u00bd"), (Strings{"e\u0301_1"}));
+  EXPECT_EQ(matches("[[:alnum:]]+", "a1\u0345\u0301"), (Strings{"a1\u0345"}));
 }
 
 TEST(Regex, HexDigitsAreNotHorizontalSpace) {

@@ -115,14 +115,15 @@ Status add_from_config(const TokenizerConfig& config, Vocabulary& vocabulary,
 
 SpecialIds special_ids(const TokenizerConfig& config, const SentencePieceProcessor& processor,
                        const Vocabulary& vocabulary) {
-  const auto id_of = [&](const std::optional<std::string>& token, int own) {
-    const auto named = token ? vocabulary.find(*token) : std::nullopt;
+  const auto id_of = [&](std::string_view name, int own) {
+    const std::string* token = config.find(name);
+    const auto named = token != nullptr ? vocabulary.find(*token) : std::nullopt;
     return named || own < 0 ? named : std::optional<TokenId>(own);
   };
-  return {.bos = id_of(config.bos_token, processor.bos_id()),
-          .eos = id_of(config.eos_token, processor.eos_id()),
-          .pad = id_of(config.pad_token, processor.pad_id()),
-          .unk = id_of(config.unk_token, processor.unk_id())};
+  return {.bos = id_of("bos_token", processor.bos_id()),
+          .eos = id_of("eos_token", processor.eos_id()),
+          .pad = id_of("pad_token", processor.pad_id()),
+          .unk = id_of("unk_token", processor.unk_id())};
 }
 
 }  // namespace
@@ -143,6 +144,7 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::filesystem::path& pat
   QUIRE_TRY_STATUS(add_from_config(config, impl->vocabulary, added));
   impl->set_added_tokens(std::move(added));
   impl->ids = special_ids(config, *processor, impl->vocabulary);
+  impl->name_tokens();
   impl->decoder.emplace_back(leading_space(*processor, impl->vocabulary));
   impl->decoder.emplace_back(decode::ByteFallback{.per_character = true});
   impl->decoded_as[processor->unk_id()] =

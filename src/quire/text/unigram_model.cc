@@ -23,7 +23,7 @@ ByteTrie trie_of(const Vocabulary& vocabulary, const std::vector<double>& scores
   std::vector<std::pair<std::string, std::int32_t>> entries;
   entries.reserve(vocabulary.size());
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
-    if (vocabulary.has(id) && !vocabulary.is_special(id) &&
+    if (vocabulary.is_ordinary(id) &&
         scores[static_cast<std::size_t>(id)] > -std::numeric_limits<double>::infinity()) {
       entries.emplace_back(vocabulary.token(id), id);
     }

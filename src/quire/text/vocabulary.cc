@@ -22,11 +22,15 @@ int hex_digit(char c) {
 
 }  // namespace
 
-void Vocabulary::mark_special(TokenId id) {
-  if (static_cast<std::size_t>(id) >= special_.size()) {
-    special_.resize(static_cast<std::size_t>(id) + 1);
+void Vocabulary::mark_special(TokenId id) { insert(special_, id); }
+
+void Vocabulary::mark_added(TokenId id) { insert(added_, id); }
+
+void Vocabulary::insert(Set& set, TokenId id) {
+  if (static_cast<std::size_t>(id) >= set.size()) {
+    set.resize(static_cast<std::size_t>(id) + 1);
   }
-  special_[static_cast<std::size_t>(id)] = true;
+  set[static_cast<std::size_t>(id)] = true;
 }
 
 std::optional<TokenId> Vocabulary::find(std::string_view token) const {

@@ -24,21 +24,32 @@ class Vocabulary {
   // Precondition: neither the spelling nor the id is taken.
   void add(std::string_view token, TokenId id) { tokens_.insert(token, id); }
   void mark_special(TokenId id);
+  void mark_added(TokenId id);  // beside the model's own table
 
   [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
   [[nodiscard]] bool has(TokenId id) const { return tokens_.has(id); }
   // Precondition: has(id).
   [[nodiscard]] std::string_view token(TokenId id) const { return tokens_.text(id); }
-  [[nodiscard]] bool is_special(TokenId id) const {
-    return id >= 0 && static_cast<std::size_t>(id) < special_.size() &&
-           special_[static_cast<std::size_t>(id)];
+  [[nodiscard]] bool is_special(TokenId id) const { return contains(special_, id); }
+  // Whether a model may find it in text: special tokens are found before it runs, and added ones
+  // are not in its table.
+  [[nodiscard]] bool is_ordinary(TokenId id) const {
+    return has(id) && !is_special(id) && !contains(added_, id);
   }
   [[nodiscard]] TokenId end_id() const { return tokens_.end_id(); }  // highest id + 1
   [[nodiscard]] std::size_t size() const { return tokens_.size(); }
 
  private:
+  using Set = std::vector<bool>;  // by id; may end before the ids do
+  static bool contains(const Set& set, TokenId id) {
+    return id >= 0 && static_cast<std::size_t>(id) < set.size() &&
+           set[static_cast<std::size_t>(id)];
+  }
+  static void insert(Set& set, TokenId id);
+
   StringTable tokens_;
-  std::vector<bool> special_;
+  Set special_;
+  Set added_;
 };
 
 // Ids of the tokens <0x00> ... <0xFF>; -1 where there is none.

@@ -20,8 +20,7 @@ namespace {
 ByteTrie trie_of(const Vocabulary& vocabulary, std::string_view prefix) {
   std::vector<std::pair<std::string, std::int32_t>> entries;
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
-    if (vocabulary.has(id) && !vocabulary.is_special(id) &&
-        vocabulary.token(id).starts_with(prefix)) {
+    if (vocabulary.is_ordinary(id) && vocabulary.token(id).starts_with(prefix)) {
       entries.emplace_back(vocabulary.token(id).substr(prefix.size()), id);
     }
   }
@@ -57,7 +56,7 @@ void WordPieceModel::tokenize(std::string_view piece, ModelScratch& /*scratch*/,
 
 WordLevelModel::WordLevelModel(const Vocabulary& vocabulary, TokenId unk) : unk_(unk) {
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
-    if (vocabulary.has(id) && !vocabulary.is_special(id)) {
+    if (vocabulary.is_ordinary(id)) {
       words_.insert(vocabulary.token(id), id);
     }
   }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -212,6 +213,11 @@ const GgufValue* GgufFile::find(std::string_view key) const {
 Result<std::int64_t> GgufFile::get_int(std::string_view key, std::int64_t fallback) const {
   QUIRE_TRY(const auto* value, find_as<std::int64_t>(key));
   return value == nullptr ? fallback : *value;
+}
+
+Result<std::int64_t> GgufFile::get_token_id(std::string_view key) const {
+  QUIRE_TRY(const std::int64_t id, get_int(key, -1));
+  return id == std::numeric_limits<std::uint32_t>::max() ? -1 : id;
 }
 
 Result<double> GgufFile::get_double(std::string_view key, double fallback) const {

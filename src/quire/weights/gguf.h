@@ -53,6 +53,8 @@ class GgufFile {
     return typed;
   }
   [[nodiscard]] Result<std::int64_t> get_int(std::string_view key, std::int64_t fallback) const;
+  // A tokenizer.ggml id; -1 where it is absent or written as none, which is -1 or its 32 bits.
+  [[nodiscard]] Result<std::int64_t> get_token_id(std::string_view key) const;
   [[nodiscard]] Result<double> get_double(std::string_view key, double fallback) const;
   [[nodiscard]] Result<bool> get_bool(std::string_view key, bool fallback) const;
   [[nodiscard]] Result<std::string> get_string(std::string_view key,

@@ -1,7 +1,10 @@
 // Mistral 7B, Nemo and others of "model_type": "mistral": Llama with a sliding window in all
 // layers. Their GGUF files call themselves llama.
+#include <cstddef>
 #include <cstdint>
 
+#include "quire/base/json.h"
+#include "quire/base/str.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
@@ -11,22 +14,39 @@ namespace {
 
 constexpr std::int32_t kWindowIfAbsent = 4096;
 
+// transformers leaves "layer_types" out of account here, so it must say what happens anyway.
 Status configure(const base::json::object& json, ModelConfig& config) {
-  return set_window(json, "sliding_window", kWindowIfAbsent, config);
+  QUIRE_TRY_STATUS(set_window(json, "sliding_window", kWindowIfAbsent, config));
+  const base::json::value* types = base::find(json, "layer_types");
+  if (types == nullptr) {
+    return {};
+  }
+  const char* type = config.window_tokens.front() == 0 ? "full_attention" : "sliding_attention";
+  const base::json::array wanted(static_cast<std::size_t>(config.layers), base::json::value(type));
+  if (*types != base::json::value(wanted)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("\"layer_types\" is not ", config.layers, " times \"", type,
+                          "\", which the sliding window of a mistral model means")};
+  }
+  return {};
 }
 
 }  // namespace
 
 const Family& mistral_family() {
-  static const Family family{.name = "mistral",
-                             .architecture = "MistralForCausalLM",
-                             .gguf_architecture = "",
-                             .defaults = {.max_positions = 131072, .kv_heads = 8},
-                             .fields = {"sliding_window"},
-                             .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
-                             .configure = configure,
-                             .hf = hf_names(),
-                             .gguf = gguf_names()};
+  static const Family family = [] {
+    TensorNames gguf = gguf_names();
+    gguf.interleaved = true;
+    return Family{.name = "mistral",
+                  .architecture = "MistralForCausalLM",
+                  .gguf_architecture = "llama",
+                  .defaults = {.max_positions = 131072, .kv_heads = 8},
+                  .fields = {"sliding_window", "layer_types"},
+                  .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
+                  .configure = configure,
+                  .hf = hf_names(),
+                  .gguf = gguf};
+  }();
   return family;
 }
 
