@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
-#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
