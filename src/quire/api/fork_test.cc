@@ -50,6 +50,9 @@ void expect_refused(const Outcome& outcome, pid_t parent) {
 class Fork : public testing::Test {
  protected:
   void SetUp() override {
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "ThreadSanitizer does not follow a fork of several threads";
+#endif
     const std::string store = folder_.path() / "store";
     llm_.emplace(ChunkedLLM::open(kModel, here({.threads = 2}), {.store = store}).value());
     ASSERT_TRUE(
