@@ -93,6 +93,7 @@ def test_a_broken_tokenizer_names_its_file(folder, text):
 def test_ids_that_the_tokenizer_does_not_know_have_no_text(folder):
     """Models pad their vocabulary beyond the tokenizer's."""
     (folder / "tokenizer_config.json").unlink()
+    (folder / "special_tokens_map.json").unlink()  # what it names is added, as transformers does
     vocab = [["<unk>", 0.0], ["a", -1.0], ["b", -2.0]]
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram", "unk_id": 0, "vocab": vocab}}))
     with quire.LLM(folder, threads=1) as llm:

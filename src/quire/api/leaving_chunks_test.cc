@@ -153,7 +153,7 @@ TEST(LeavingChunks, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 25; ++i) {
+      for (int i = 0; i < 12; ++i) {
         const auto generated = llm.generate(some_prompt(), {}, kTwo, false);
         ASSERT_TRUE(generated.ok()) << generated.error().message;
         EXPECT_EQ(generated->output.token_ids, expected);
@@ -169,7 +169,7 @@ TEST(LeavingChunks, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
 TEST(LeavingChunks, WhatSomebodyElsePinsOrRegistersMeanwhileStays) {
   ChunkedLLM llm = open_demo();
   std::thread generating([&] {
-    const SamplingParams many{.temperature = 0, .max_tokens = 300, .ignore_eos = true};
+    const SamplingParams many{.temperature = 0, .max_tokens = 150, .ignore_eos = true};
     EXPECT_TRUE(llm.generate(some_prompt(), {}, many, false).ok());
   });
   std::vector<ChunkInfo> chunks;
@@ -241,7 +241,7 @@ TEST(LeavingChunks, AChunkMayGoWhileACompositionWaitsForItsSavedKv) {
   ChunkedLLM llm = open_demo({.store = folder.path().string()});
   for (int turn = 0; turn < 16; ++turn) {
     const std::vector<std::string> ids = must(llm.register_chunks(std::vector<ChunkContent>{
-        chunk_of(ChunkType::kSystemPrompt, 1), chunk_of(ChunkType::kContext, 2, 700),
+        chunk_of(ChunkType::kSystemPrompt, 1), chunk_of(ChunkType::kContext, 2, 400),
         chunk_of(ChunkType::kQuery, 3)}));
     must(llm.evict_unused_chunks(0));  // from memory; they are in the store
     std::thread deleting([&] {

@@ -1,8 +1,7 @@
-// Registering and managing chunks. Composing: chunk_compose.cc.
+// Registering chunks. Composing: chunk_compose.cc; what is there, and goes: chunk_upkeep.cc.
 #include "quire/engine/chunk_service.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -20,14 +19,12 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
-#include "quire/base/iso_time.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
-#include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/interrupt_poll.h"
 #include "quire/kv/chunk_id.h"
@@ -406,6 +403,16 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
   return visited;
 }
 
+// The same for begin_all, which begins none where the pool has no room.
+Status ChunkService::begin_all_with_room(std::span<Draft> drafts, std::vector<Pending>& pending) {
+  Status begun;
+  do {
+    QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
+  } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
+           await_write());
+  return begun;
+}
+
 // Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
 // here, between visits to the engine thread. Who waits for an equal one looks again once that has
 // ended: it may be gone, and is begun anew.
@@ -443,11 +450,7 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
   }
   while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
     std::vector<Pending> pending;
-    Status begun;
-    do {
-      QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
-    } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
-             await_write());
+    const Status begun = begin_all_with_room(drafts, pending);
     const Status computed = wait(pending, interrupted);
     if (!begun.ok() || !computed.ok()) {
       [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });
@@ -497,139 +500,6 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   }
   withdraw({.registered = std::move(registered)});  // all or none
   return std::move(status).error();
-}
-
-void ChunkService::release_now(std::span<const Registered> registered) {
-  for (const Registered& chunk : registered) {
-    if (chunk.hold) {
-      registry_.release(*chunk.hold);
-    }
-  }
-}
-
-void ChunkService::release(std::vector<Registered> registered) {
-  engine_.post([this, held = std::move(registered)] { release_now(held); });
-}
-
-// A temporary chunk goes with the last call that holds it, whoever created it.
-void ChunkService::withdraw(const Taken& taken) {
-  writes_.wait();
-  [[maybe_unused]] const Status closed = engine_.call([&] {
-    release_now(taken.registered);
-    for (const Registered& registered : taken.registered) {
-      const kv::Chunk* chunk = registry_.find(registered.id);
-      const auto own = std::ranges::count_if(taken.registered, [&](const Registered& equal) {
-        return equal.used && equal.id == registered.id;
-      });
-      if (chunk != nullptr && chunk->holders == 0 &&
-          (chunk->temporary || (registered.created && chunk->accesses == own))) {
-        registry_.remove(registered.id, kv::Removal::kDeleted);
-        [[maybe_unused]] const auto saved =
-            store_ == nullptr ? Result<bool>(false) : store_->remove(registered.id);
-      }
-    }
-    for (const Name& name : taken.computed) {
-      const kv::Chunk* chunk = registry_.find(name.first);
-      if (chunk != nullptr && chunk->holders == 0) {
-        registry_.drop_variant(name);
-      }
-    }
-    drop_unused_bos();
-    engine_.publish_stats();
-  });
-}
-
-// KV of a BOS token that no chunk's KV stands behind.
-void ChunkService::drop_unused_bos() {
-  if (bos_ && !registry_.stands_behind(kv::kBosVariant)) {
-    ledger().drop_segment(*bos_);
-    bos_.reset();
-  }
-}
-
-ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
-  return {.chunk_id = chunk.id,
-          .type = chunk.type,
-          .content = chunk.content,
-          .token_ids = *chunk.tokens,
-          .metadata_json = base::json::serialize(chunk.metadata),
-          .created_at = base::iso_utc(chunk.created),
-          .last_accessed = base::iso_utc(chunk.accessed),
-          .access_count = chunk.accesses,
-          .ttl_seconds = chunk.ttl_seconds,
-          .pinned = chunk.pinned,
-          .priority = chunk.priority,
-          .anchor = chunk.anchor,
-          .num_variants = std::ssize(chunk.variants),
-          .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
-}
-
-// The store comes first: what cannot be changed there is not changed.
-Result<ChunkInfo> ChunkService::update_known(const std::string& id, const ChunkUpdate& update) {
-  QUIRE_TRY_STATUS(adopt(id));
-  QUIRE_TRY(const kv::NewChunk changed, registry_.updated(id, update));
-  const Status saved = store_ == nullptr ? Status() : store_->update(changed, update.pinned);
-  if (!saved.ok()) {
-    return saved.error();
-  }
-  QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
-  return info_of(*chunk);
-}
-
-Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
-  writes_.wait();
-  QUIRE_TRY(ChunkInfo info,
-            engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, update); }));
-  if (is_lost(id)) {
-    QUIRE_TRY_STATUS(save(id));
-  }
-  note_saved(info);
-  return info;
-}
-
-Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
-  writes_.wait();
-  return engine_.ask<bool>([&]() -> Result<bool> {
-    bool saved = false;  // first: what cannot be deleted there is not deleted
-    if (store_ != nullptr) {
-      QUIRE_TRY(saved, store_->remove(id, wipe));
-    }
-    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
-    drop_unused_bos();
-    return removed || saved;
-  });
-}
-
-Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
-  if (!(max_age_seconds >= 0)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
-  }
-  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
-    const std::int64_t evicted = registry_.evict_unused(max_age_seconds);
-    drop_unused_bos();
-    return evicted;
-  });
-}
-
-Result<ChunkStats> ChunkService::stats() {
-  return engine_.ask<ChunkStats>([&]() -> Result<ChunkStats> {
-    ChunkStats stats;
-    for (const kv::Chunk* chunk : registry_.list()) {
-      ++stats.total_chunks;
-      ++(chunk->type == ChunkType::kSystemPrompt ? stats.system_chunks
-         : chunk->type == ChunkType::kContext    ? stats.context_chunks
-                                                 : stats.query_chunks);
-    }
-    const kv::RegistryCounts counts = registry_.counts();
-    const std::int64_t block_bytes = engine_.counters_.block_bytes;
-    stats.memory_used_bytes = counts.blocks * block_bytes;
-    stats.memory_limit_bytes = registry_.max_blocks() * block_bytes;
-    stats.cache_hits = counts.hits;
-    stats.cache_misses = counts.misses;
-    stats.evictions = counts.evictions;
-    return stats;
-  });
 }
 
 }  // namespace quire::engine

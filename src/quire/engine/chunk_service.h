@@ -174,6 +174,7 @@ class ChunkService {
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
                                        const std::function<Status(Draft&)>& visit_one);
+  [[nodiscard]] Status begin_all_with_room(std::span<Draft> drafts, std::vector<Pending>& pending);
   [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
   [[nodiscard]] kv::ChunkIdentity identity_of(const Draft& draft) const;
   // Until all have ended or the call is interrupted; the first failure.

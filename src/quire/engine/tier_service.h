@@ -114,7 +114,7 @@ class TierService {
   // where the shelves allow it, and a block that turns out to be damaged is the error of the
   // requests that read it. kOverflow for what stands outside of the model's context, kCorrupt for
   // lost blocks that the window still sees, kOutOfBlocks.
-  enum class Purpose { kRead, kVerify };
+  enum class Purpose : std::uint8_t { kRead, kVerify };
   using OpenPart = std::function<Result<std::vector<kv_store::KVFilePart>>(
       const kv_store::RunPart& part, Purpose purpose)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,

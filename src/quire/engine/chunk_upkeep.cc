@@ -1,0 +1,156 @@
+// Chunks that are there: what is said of them, and how they go.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/iso_time.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/engine/chunk_service.h"
+#include "quire/engine/chunk_store.h"
+#include "quire/engine/engine.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+void ChunkService::release_now(std::span<const Registered> registered) {
+  for (const Registered& chunk : registered) {
+    if (chunk.hold) {
+      registry_.release(*chunk.hold);
+    }
+  }
+}
+
+void ChunkService::release(std::vector<Registered> registered) {
+  engine_.post([this, held = std::move(registered)] { release_now(held); });
+}
+
+// A temporary chunk goes with the last call that holds it, whoever created it.
+void ChunkService::withdraw(const Taken& taken) {
+  writes_.wait();
+  [[maybe_unused]] const Status closed = engine_.call([&] {
+    release_now(taken.registered);
+    for (const Registered& registered : taken.registered) {
+      const kv::Chunk* chunk = registry_.find(registered.id);
+      const auto own = std::ranges::count_if(taken.registered, [&](const Registered& equal) {
+        return equal.used && equal.id == registered.id;
+      });
+      if (chunk != nullptr && chunk->holders == 0 &&
+          (chunk->temporary || (registered.created && chunk->accesses == own))) {
+        registry_.remove(registered.id, kv::Removal::kDeleted);
+        [[maybe_unused]] const auto saved =
+            store_ == nullptr ? Result<bool>(false) : store_->remove(registered.id);
+      }
+    }
+    for (const Name& name : taken.computed) {
+      const kv::Chunk* chunk = registry_.find(name.first);
+      if (chunk != nullptr && chunk->holders == 0) {
+        registry_.drop_variant(name);
+      }
+    }
+    drop_unused_bos();
+    engine_.publish_stats();
+  });
+}
+
+// KV of a BOS token that no chunk's KV stands behind.
+void ChunkService::drop_unused_bos() {
+  if (bos_ && !registry_.stands_behind(kv::kBosVariant)) {
+    ledger().drop_segment(*bos_);
+    bos_.reset();
+  }
+}
+
+ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
+  return {.chunk_id = chunk.id,
+          .type = chunk.type,
+          .content = chunk.content,
+          .token_ids = *chunk.tokens,
+          .metadata_json = base::json::serialize(chunk.metadata),
+          .created_at = base::iso_utc(chunk.created),
+          .last_accessed = base::iso_utc(chunk.accessed),
+          .access_count = chunk.accesses,
+          .ttl_seconds = chunk.ttl_seconds,
+          .pinned = chunk.pinned,
+          .priority = chunk.priority,
+          .anchor = chunk.anchor,
+          .num_variants = std::ssize(chunk.variants),
+          .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
+}
+
+// The store comes first: what cannot be changed there is not changed.
+Result<ChunkInfo> ChunkService::update_known(const std::string& id, const ChunkUpdate& update) {
+  QUIRE_TRY_STATUS(adopt(id));
+  QUIRE_TRY(const kv::NewChunk changed, registry_.updated(id, update));
+  const Status saved = store_ == nullptr ? Status() : store_->update(changed, update.pinned);
+  if (!saved.ok()) {
+    return saved.error();
+  }
+  QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
+  return info_of(*chunk);
+}
+
+Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
+  writes_.wait();
+  QUIRE_TRY(ChunkInfo info,
+            engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, update); }));
+  if (is_lost(id)) {
+    QUIRE_TRY_STATUS(save(id));
+  }
+  note_saved(info);
+  return info;
+}
+
+Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
+  writes_.wait();
+  return engine_.ask<bool>([&]() -> Result<bool> {
+    bool saved = false;  // first: what cannot be deleted there is not deleted
+    if (store_ != nullptr) {
+      QUIRE_TRY(saved, store_->remove(id, wipe));
+    }
+    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
+    drop_unused_bos();
+    return removed || saved;
+  });
+}
+
+Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
+  if (!(max_age_seconds >= 0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
+  }
+  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+    const std::int64_t evicted = registry_.evict_unused(max_age_seconds);
+    drop_unused_bos();
+    return evicted;
+  });
+}
+
+Result<ChunkStats> ChunkService::stats() {
+  return engine_.ask<ChunkStats>([&]() -> Result<ChunkStats> {
+    ChunkStats stats;
+    for (const kv::Chunk* chunk : registry_.list()) {
+      ++stats.total_chunks;
+      ++(chunk->type == ChunkType::kSystemPrompt ? stats.system_chunks
+         : chunk->type == ChunkType::kContext    ? stats.context_chunks
+                                                 : stats.query_chunks);
+    }
+    const kv::RegistryCounts counts = registry_.counts();
+    const std::int64_t block_bytes = engine_.counters_.block_bytes;
+    stats.memory_used_bytes = counts.blocks * block_bytes;
+    stats.memory_limit_bytes = registry_.max_blocks() * block_bytes;
+    stats.cache_hits = counts.hits;
+    stats.cache_misses = counts.misses;
+    stats.evictions = counts.evictions;
+    return stats;
+  });
+}
+
+}  // namespace quire::engine
