@@ -25,6 +25,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
+#include "quire/engine/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/engine/interrupt_poll.h"
 #include "quire/kv/chunk_id.h"
