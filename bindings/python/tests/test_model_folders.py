@@ -100,6 +100,9 @@ def test_ids_that_the_tokenizer_does_not_know_have_no_text(folder):
         assert llm.tokenizer.vocab_size == 3
         out = llm.generate([1, 2000], {"temperature": 0, "max_tokens": 3, "logit_bias": {2000: 1e9}, "ignore_eos": True})
         assert (out.token_ids, out.text) == ([2000] * 3, "")
+    with quire.ChunkedLLM(folder, threads=1) as llm:
+        chunk = llm.get_chunk(llm.register_chunk([1, 2000, 2], "context", anchor=""))
+        assert (chunk.token_ids, chunk.content) == ([1, 2000, 2], llm.tokenizer.decode([1, 2]))
 
 
 def test_eos_ids_come_from_both_configs_and_may_lie_outside_of_the_vocabulary(folder):
