@@ -57,7 +57,8 @@ std::vector<std::string> ChunkService::chunk_ids(const CompositionSpec& spec) {
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
 class ChunkService::Use : public RequestObserver {
  public:
-  // `forgetful`: what a plain request computes does not stay in this one's prefix cache.
+  // `forgetful`: its prefix cache keeps nothing of what a plain request computes, unless a window
+  // has freed a part of it.
   Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
       std::shared_ptr<RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
       : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {

@@ -487,8 +487,8 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   for (const Draft& draft : drafts) {
     if (status.ok() && how.counted) {
       status = save_registered(draft);
-      const bool gone = !status.ok() && status.error().code == ErrorCode::kNotFound;
-      status = gone ? Status() : status;  // somebody has deleted it since
+      const bool gone = !status.ok() && status.error().chunk_id == draft.result.id;
+      status = gone ? Status() : status;  // from the registry: somebody has deleted it since
     }
   }
   std::vector<Registered> registered;
