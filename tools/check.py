@@ -21,7 +21,7 @@ import tidy
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
 JOBS = os.cpu_count() or 2
-FUZZ_SECONDS = 30
+FUZZ_SECONDS = 15
 SHOWN_LINES = 60
 # Strongest first: CTest's own "***Failed" stands before all that the program printed.
 FAILURE_SIGNS = (r"WARNING: ThreadSanitizer|ERROR: (Address|Leak|Undefined)|runtime error:|: Failure$|\berror:|^(FAIL|ERROR): |^E  +",

@@ -146,7 +146,7 @@ TEST(LeavingChunks, AGenerationInAFullRegistryEvictsNoneOfItsOwn) {
   }
 }
 
-TEST(LeavingChunks, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
+TEST(LeavingChunksThreads, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
   ChunkedLLM llm = open_demo();
   const auto before = left(llm);
   const Ids expected = must(llm.generate(some_prompt(), {}, kTwo, false)).output.token_ids;
@@ -166,7 +166,7 @@ TEST(LeavingChunks, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
   EXPECT_EQ(left(llm), before);
 }
 
-TEST(LeavingChunks, WhatSomebodyElsePinsOrRegistersMeanwhileStays) {
+TEST(LeavingChunksThreads, WhatSomebodyElsePinsOrRegistersMeanwhileStays) {
   ChunkedLLM llm = open_demo();
   std::thread generating([&] {
     const SamplingParams many{.temperature = 0, .max_tokens = 150, .ignore_eos = true};
@@ -236,7 +236,7 @@ TEST(LeavingChunks, ACompositionThatThePoolHasNoRoomForComputesAndCountsNothing)
   }
 }
 
-TEST(LeavingChunks, AChunkMayGoWhileACompositionWaitsForItsSavedKv) {
+TEST(LeavingChunksThreads, AChunkMayGoWhileACompositionWaitsForItsSavedKv) {
   const TemporaryFolder folder;
   ChunkedLLM llm = open_demo({.store = folder.path().string()});
   for (int turn = 0; turn < 16; ++turn) {

@@ -510,7 +510,7 @@ TEST(Sequence, RandomOperationsEqualAProgramThatCopiesEverything) {
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
 }
 
-TEST(Sequence, ManyThreadsForkAndGenerateFromOneSequence) {
+TEST(SequenceThreads, ManyForkAndGenerateFromOneSequence) {
   LLM llm = open_demo();
   const Ids ids = some_ids(50, 40);
   Sequence root = llm.sequence(ids).value();
@@ -532,7 +532,7 @@ TEST(Sequence, ManyThreadsForkAndGenerateFromOneSequence) {
   }
 }
 
-TEST(Sequence, ARefusedCallNeverFreesItForASecondOne) {
+TEST(SequenceThreads, ARefusedCallNeverFreesItForASecondOne) {
   LLM llm = open_demo({.kv_budget_bytes = 4 << 20});
   Sequence sequence = llm.sequence(some_ids(40, 41)).value();
   const std::int32_t room = static_cast<std::int32_t>(stat(llm, "blocks_total")) * 32 - 64;

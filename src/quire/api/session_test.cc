@@ -314,7 +314,7 @@ void hint_and_serve(LLM& llm, int thread) {
   }
 }
 
-TEST(Sessions, ManyThreadsMayHintWhileOthersCompute) {
+TEST(SessionThreads, ManyMayHintWhileOthersCompute) {
   LLM llm = open_small();
   std::vector<std::thread> threads;
   threads.reserve(6);

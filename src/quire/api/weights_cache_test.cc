@@ -213,7 +213,8 @@ TEST_F(WeightsCacheTest, AFullDiskOrAStrangePlaceIsARemark) {
   EXPECT_EQ(nowhere.logits, full.logits);
 }
 
-TEST_F(WeightsCacheTest, StartsAtTheSameTimeLeaveOneWholeFile) {
+using WeightsCacheThreads = WeightsCacheTest;
+TEST_F(WeightsCacheThreads, StartsAtTheSameTimeLeaveOneWholeFile) {
   std::vector<Start> starts(3);
   std::vector<std::thread> threads;
   for (Start& each : starts) {

@@ -19,6 +19,7 @@ namespace quire::base {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxKeptDepth = 60;
 
 Error wrong_type(std::string_view key, std::string_view expected, const json::value& value) {
   return {.code = ErrorCode::kInvalidArgument,
@@ -122,9 +123,10 @@ struct Parsed {
   std::string lost_number;
 };
 
-Result<Parsed> parse(std::string_view text, std::string_view what) {
+Result<Parsed> parse(std::string_view text, std::string_view what,
+                     std::size_t max_depth = kMaxDepth) {
   json::parse_options options;
-  options.max_depth = kMaxDepth;
+  options.max_depth = max_depth;
   json::basic_parser<Builder> parser(options);
   Builder::Failure failure;
   const std::size_t used = parser.write_some(false, text.data(), text.size(), failure);
@@ -145,7 +147,7 @@ Result<json::value> parse_json(std::string_view text, std::string_view what) {
 }
 
 Result<json::object> parse_kept_object(std::string_view text, std::string_view what) {
-  QUIRE_TRY(Parsed parsed, parse(text, what));
+  QUIRE_TRY(Parsed parsed, parse(text, what, kMaxKeptDepth));
   if (!parsed.value.is_object()) {
     return {ErrorCode::kInvalidArgument, str_cat(what, " must be an object")};
   }
@@ -155,6 +157,23 @@ Result<json::object> parse_kept_object(std::string_view text, std::string_view w
                     ", which 64 bits cannot; give it as a string")};
   }
   return std::move(parsed.value.get_object());
+}
+
+Result<std::string> kept_object(std::string_view text, std::string_view what) {
+  QUIRE_TRY(const json::object object, parse_kept_object(text, what));
+  return json::serialize(object);
+}
+
+std::string merged_objects(std::string_view object, std::string_view over) {
+  if (over == "{}") {
+    return std::string(object);
+  }
+  json::value merged = parse_json(object, "an object").value();
+  const json::value said = parse_json(over, "an object").value();
+  for (const auto& [key, value] : said.get_object()) {
+    merged.get_object()[key] = value;
+  }
+  return json::serialize(merged);
 }
 
 const json::value* find(const json::object& object, std::string_view key) {

@@ -18,8 +18,14 @@ namespace json = boost::json;
 [[nodiscard]] Result<json::value> parse_json(std::string_view text, std::string_view what);
 
 // Parses an object that is kept and given back, such as metadata: kInvalidArgument also for another
-// type, and for a number that would come back as another one (an integer beyond 64 bits, 1e400).
+// type, for depth over 60 (what keeps it may lay it inside objects of its own), and for a number
+// that would come back as another one (an integer beyond 64 bits, 1e400).
 [[nodiscard]] Result<json::object> parse_kept_object(std::string_view text, std::string_view what);
+// The same as text without blanks.
+[[nodiscard]] Result<std::string> kept_object(std::string_view text, std::string_view what);
+// `object` with the members of `over`, which replace those of equal keys; both are texts that
+// objects were written as.
+[[nodiscard]] std::string merged_objects(std::string_view object, std::string_view over);
 
 // Member `key` of `object`, or nullptr when absent or null.
 [[nodiscard]] const json::value* find(const json::object& object, std::string_view key);

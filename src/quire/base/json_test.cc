@@ -86,6 +86,32 @@ TEST(ParseKeptObject, NumbersThatWouldNotAreRefused) {
   EXPECT_EQ(parse_kept_object("[1]", "metadata").error().message, "metadata must be an object");
 }
 
+TEST(KeptObject, IsItsTextWithoutBlanks) {
+  EXPECT_EQ(kept_object(R"( {"b" : [1, 0.1], "a": null} )", "metadata").value(),
+            R"({"b":[1,1E-1],"a":null})");
+  EXPECT_FALSE(kept_object("[]", "metadata").ok());
+}
+
+TEST(KeptObject, FitsIntoAnObjectOfItsKeeper) {
+  const auto nested = [](int depth) {
+    std::string text = "1";
+    for (int i = 0; i < depth; ++i) {
+      text = R"({"a":)" + text + "}";
+    }
+    return text;
+  };
+  const auto kept = kept_object(nested(60), "metadata");
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  EXPECT_TRUE(parse_json(R"({"kept":)" + *kept + "}", "its keeper").ok());
+  EXPECT_FALSE(kept_object(nested(61), "metadata").ok());
+}
+
+TEST(MergedObjects, HaveTheMembersOfBothAndTheNewerOfEqualKeys) {
+  EXPECT_EQ(merged_objects(R"({"a":1,"b":2})", R"({"c":4,"b":3})"), R"({"a":1,"b":3,"c":4})");
+  EXPECT_EQ(merged_objects(R"({"a":1})", "{}"), R"({"a":1})");
+  EXPECT_EQ(merged_objects("{}", R"({"a":1})"), R"({"a":1})");
+}
+
 TEST(GetInt, TakesIntegersHoweverWritten) {
   const json::object object =
       object_of(R"({"a": -3, "b": 4.0, "c": 1e3, "d": 9223372036854775807})");

@@ -154,7 +154,7 @@ Result<std::vector<TokenId>> ChunkService::encode(ChunkType type, std::string_vi
 Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   Draft draft{.content = &content};
-  QUIRE_TRY(draft.chunk.metadata, base::parse_kept_object(options.metadata_json, "metadata"));
+  QUIRE_TRY(draft.chunk.metadata_json, base::kept_object(options.metadata_json, "metadata"));
   if (options.ttl_seconds && !(*options.ttl_seconds > 0)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("ttl_seconds is ", *options.ttl_seconds, "; give more than 0, or none")};

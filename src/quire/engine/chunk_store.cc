@@ -64,7 +64,7 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
     return {ErrorCode::kCorrupt, "the ids of a saved chunk are malformed"};
   }
   chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(*ids));
-  chunk.metadata = metadata->get_object();
+  chunk.metadata_json = json::serialize(*metadata);
   QUIRE_TRY(chunk.content, base::get_string(object, "content", ""));
   QUIRE_TRY(chunk.anchor, base::get_string(object, "anchor", ""));
   QUIRE_TRY(chunk.text_id, base::get_string(object, "text_id", ""));
@@ -107,7 +107,7 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
                       {"type", chunk_type_name(chunk.type)},
                       {"content", chunk.content},
                       {"token_ids", json::value_from(*chunk.tokens)},
-                      {"metadata", chunk.metadata},
+                      {"metadata", base::parse_json(chunk.metadata_json, "metadata").value()},
                       {"anchor", chunk.anchor},
                       {"text_id", chunk.text_id},
                       {"priority", chunk.priority}};

@@ -73,7 +73,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .type = chunk.type,
           .content = chunk.content,
           .token_ids = *chunk.tokens,
-          .metadata_json = base::json::serialize(chunk.metadata),
+          .metadata_json = chunk.metadata_json,
           .created_at = base::iso_utc(chunk.created),
           .last_accessed = base::iso_utc(chunk.accessed),
           .access_count = chunk.accesses,

@@ -24,7 +24,7 @@ base::json::object message(std::string_view role, std::string_view content) {
 }
 
 std::string rendered(const TextBundle& text, base::json::array messages, bool generation_prompt) {
-  const auto prompt = render_chat(text, std::move(messages), generation_prompt);
+  const auto prompt = render_chat(text, std::move(messages), generation_prompt, {});
   return prompt.ok() ? prompt->text() : "";
 }
 

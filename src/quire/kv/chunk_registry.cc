@@ -174,12 +174,10 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   Chunk* known = lookup(chunk.id);
   QUIRE_CHECK(known != nullptr && known->listed, "merged with a chunk that is not there");
   const auto said = [known] {
-    return std::tuple(known->metadata, known->pinned, known->ttl_seconds, known->priority);
+    return std::tuple(known->metadata_json, known->pinned, known->ttl_seconds, known->priority);
   };
   const auto before = said();
-  for (const auto& [key, value] : chunk.metadata) {
-    known->metadata[key] = value;
-  }
+  known->metadata_json = base::merged_objects(known->metadata_json, chunk.metadata_json);
   known->pinned = known->pinned || chunk.pinned;
   if (chunk.ttl_seconds) {
     known->ttl_seconds = chunk.ttl_seconds;
@@ -442,9 +440,9 @@ void ChunkRegistry::count(std::int64_t hits, std::int64_t misses) {
 }
 
 Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& update) {
-  base::json::object metadata;
+  std::string metadata = "{}";
   if (update.metadata_json) {
-    QUIRE_TRY(metadata, base::parse_kept_object(*update.metadata_json, "metadata"));
+    QUIRE_TRY(metadata, base::kept_object(*update.metadata_json, "metadata"));
   }
   if (update.ttl_seconds && *update.ttl_seconds && !(**update.ttl_seconds > 0)) {
     return {ErrorCode::kInvalidArgument,
@@ -452,9 +450,7 @@ Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& 
   }
   QUIRE_TRY(const Chunk* const known, get(id));
   NewChunk chunk = static_cast<const NewChunk&>(*known);
-  for (const auto& [key, value] : metadata) {
-    chunk.metadata[key] = value;
-  }
+  chunk.metadata_json = base::merged_objects(chunk.metadata_json, metadata);
   chunk.ttl_seconds = update.ttl_seconds.value_or(chunk.ttl_seconds);
   chunk.pinned = update.pinned.value_or(chunk.pinned);
   chunk.priority = update.priority.value_or(chunk.priority);

@@ -27,7 +27,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -62,7 +61,7 @@ struct NewChunk {
   ChunkType type = ChunkType::kContext;
   std::string content;
   std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
-  base::json::object metadata;
+  std::string metadata_json = "{}";                    // an object
   std::optional<double> ttl_seconds;
   bool pinned = false;
   std::int32_t priority = 0;

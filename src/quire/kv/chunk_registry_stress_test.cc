@@ -13,11 +13,13 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
@@ -221,14 +223,14 @@ class Stress {
 
   NewChunk new_chunk(const Name& name) {
     NewChunk chunk{.id = name.id, .type = name.type, .tokens = name.tokens};
-    chunk.metadata[std::to_string(below(3))] = below(100);
+    chunk.metadata_json = base::str_cat(R"({")", below(3), R"(":)", below(100), "}");
     chunk.pinned = below(12) == 0;
     chunk.priority = below(3) - 1;
     chunk.ttl_seconds = below(3) == 0 ? std::optional<double>(1 + below(60)) : std::nullopt;
     return chunk;
   }
-  static void merge_metadata(ModelChunk& to, const base::json::object& from) {
-    for (const auto& [key, value] : from) {
+  static void merge_metadata(ModelChunk& to, std::string_view from) {
+    for (const auto& [key, value] : base::parse_kept_object(from, "metadata").value()) {
       to.metadata[std::string(key)] = value.to_number<std::int64_t>();
     }
   }
@@ -241,7 +243,7 @@ class Stress {
       there->pinned = there->pinned || chunk.pinned;
       there->ttl = chunk.ttl_seconds ? chunk.ttl_seconds : there->ttl;
       there->priority = chunk.priority != 0 ? chunk.priority : there->priority;
-      merge_metadata(*there, chunk.metadata);
+      merge_metadata(*there, chunk.metadata_json);
       touch(*there);
       hits_ += there->variants.empty() ? 0 : 1;
       there->named = ++named_;
@@ -259,7 +261,7 @@ class Stress {
       key = VariantKey{.before = name.type == ChunkType::kContext ? any_system() : ""};
     }
     ModelChunk entry{.priority = chunk.priority, .pinned = chunk.pinned, .ttl = chunk.ttl_seconds};
-    merge_metadata(entry, chunk.metadata);
+    merge_metadata(entry, chunk.metadata_json);
     const int wanted = key ? blocks_for(name) : 0;
     const auto refusal = make_room(1, wanted, {key ? key->before : ""});
     const Result<const Chunk*> begun = registry_->begin(std::move(chunk), key);
@@ -497,9 +499,10 @@ class Stress {
     for (const auto& [key, segment] : chunk.variants) {
       ASSERT_EQ(ledger_.num_blocks(segment), *model.variants.at(key));
     }
-    ASSERT_EQ(chunk.metadata.size(), model.metadata.size());
+    const auto metadata = base::parse_kept_object(chunk.metadata_json, "metadata").value();
+    ASSERT_EQ(metadata.size(), model.metadata.size());
     for (const auto& [key, value] : model.metadata) {
-      ASSERT_EQ(chunk.metadata.at(key).to_number<std::int64_t>(), value);
+      ASSERT_EQ(metadata.at(key).to_number<std::int64_t>(), value);
     }
   }
 

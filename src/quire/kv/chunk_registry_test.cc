@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -131,17 +130,17 @@ TEST_F(ChunkRegistryTest, AChunkWithoutKVHoldsNoBlocks) {
 
 TEST_F(ChunkRegistryTest, RegisteringAgainIsAUseAndMergesWhatWasSaid) {
   NewChunk first = chunk('a');
-  first.metadata = {{"a", 1}, {"b", 2}};
+  first.metadata_json = R"({"a":1,"b":2})";
   first.ttl_seconds = 50;
   first.priority = 2;
   add(std::move(first));
   pass(40);
   NewChunk again = chunk('a');
-  again.metadata = {{"b", 3}};
+  again.metadata_json = R"({"b":3})";
   again.pinned = true;
   EXPECT_TRUE(registry.merge(again));
   const Chunk* known = registry.get(id_of('a')).value();
-  EXPECT_EQ(base::json::serialize(known->metadata), R"({"a":1,"b":3})");
+  EXPECT_EQ(known->metadata_json, R"({"a":1,"b":3})");
   EXPECT_TRUE(known->pinned);
   EXPECT_EQ(known->ttl_seconds, 50) << "kept when the new one says nothing";
   EXPECT_EQ(known->priority, 2);
@@ -515,7 +514,7 @@ TEST_F(ChunkRegistryTest, UpdatingIsNoUseAndRefusesWhatIsWrong) {
   }
   EXPECT_EQ(registry.update(id_of('z'), {}).error().code, ErrorCode::kNotFound);
   const Chunk* known = registry.update(id_of('a'), {.metadata_json = R"({"y": 2})"}).value();
-  EXPECT_EQ(base::json::serialize(known->metadata), R"({"y":2})");
+  EXPECT_EQ(known->metadata_json, R"({"y":2})");
   EXPECT_EQ(known->accessed, before);
   EXPECT_EQ(known->accesses, 0);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/family.h"
 

@@ -1,4 +1,5 @@
 // Phi-3 and Phi-4-mini: fused projections, partial rotation, longrope.
+#include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"

@@ -1,4 +1,5 @@
 // Qwen2 and Qwen2.5: biases on queries, keys and values; a window from some layer on.
+#include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
