@@ -310,7 +310,7 @@ class QUIRE_API ChunkedLLM {
                                                       bool persist_chunks = true,
                                                       const Interrupt& interrupted = {},
                                                       const RequestOptions& options = {});
-  // fp32 [query tokens, vocab_size].
+  // fp32 [query tokens, vocab_size]. Mode exact computes the whole prompt: nothing is reused.
   [[nodiscard]] Result<ForwardOutput> logits_from_chunks(const CompositionSpec& spec,
                                                          const Interrupt& interrupted = {});
 

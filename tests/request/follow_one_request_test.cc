@@ -68,8 +68,8 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
     ASSERT_EQ(runs->size(), 1u);
     const sched::ScheduledRun run = runs->front();
     std::cout << "3 work now: tokens " << run.first << " to " << run.first + run.count << '\n';
-    const auto wanted = engine::LogitRows::kLast;
-    const auto& batch = builder.build(*runs, {&wanted, 1}, ledger);  // 4
+    constexpr std::int32_t kLast = 1;  // of the run's rows: its logits are wanted
+    const auto& batch = builder.build(*runs, {&kLast, 1}, ledger);  // 4
     show("4 positions", batch.positions);
     std::cout << "4 entries: " << batch.entries.size() << " over " << batch.entries[0].num_tokens
               << " tokens\n";

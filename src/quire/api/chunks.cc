@@ -335,17 +335,10 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
 Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec,
                                                      const Interrupt& interrupted) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  QUIRE_TRY(const ChunkInfo query, service->get(spec.query_chunk_id));
   const ChunkService::Run run{.spec = &spec, .kind = RequestKind::kForwardAll};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   QUIRE_TRY_STATUS(await(*service.engine, channels, interrupted));
-  QUIRE_TRY(ForwardOutput output, channels.front()->take_forward());
-  const std::int64_t rows = std::ssize(query.token_ids);
-  if (output.rows > rows) {  // mode exact computes a whole prompt
-    output.logits.erase(output.logits.begin(), output.logits.end() - rows * output.vocab_size);
-    output.rows = rows;
-  }
-  return output;
+  return channels.front()->take_forward();
 }
 
 Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id) const {

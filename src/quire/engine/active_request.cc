@@ -121,10 +121,18 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
   return finished_;
 }
 
-void ActiveRequest::add_logits(std::span<const float> logits, std::int64_t vocab_size) {
+void ActiveRequest::add_logits(std::int32_t first, std::span<const float> logits,
+                               std::int64_t vocab_size) {
+  std::int64_t kept = forward_.rows == 0 ? 0 : std::int64_t{first} - first_row_;
+  if (kept < 0 || kept > forward_.rows) {  // it stands on other cached KV than before
+    forward_.cached_tokens = first;
+    kept = 0;
+  }
+  first_row_ = first - static_cast<std::int32_t>(kept);
+  forward_.logits.resize(static_cast<std::size_t>(kept * vocab_size));
   forward_.logits.insert(forward_.logits.end(), logits.begin(), logits.end());
   forward_.vocab_size = vocab_size;
-  forward_.rows += static_cast<std::int64_t>(logits.size()) / vocab_size;
+  forward_.rows = std::ssize(forward_.logits) / vocab_size;
 }
 
 std::span<const TokenId> ActiveRequest::sampled_ids() const {

@@ -52,6 +52,7 @@ struct NewRequest {
   RequestKind kind = RequestKind::kGenerate;
   std::vector<TokenId> prompt;
   SamplingParams params;
+  std::int32_t first_logit = 0;  // of kForwardAll: rows before it are computed without logits
   bool reuse = true;
   std::string session;  // whose it is, for SessionService; empty: nobody's
   std::string salt;     // of a prompt: whose cached prefixes it shares; set by the engine if empty
@@ -90,7 +91,9 @@ class ActiveRequest {
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.
   [[nodiscard]] bool accept(sampling::SampledToken token);
   // Keeps logits rows of a forward request.
-  void add_logits(std::span<const float> logits, std::int64_t vocab_size);
+  // Of rows from `first` on, an index into the sequence's own tokens. A request that has made way
+  // for others begins again: rows that come twice replace what was there.
+  void add_logits(std::int32_t first, std::span<const float> logits, std::int64_t vocab_size);
 
   // Sends a streaming caller what accept has gathered since the last call. Call after the request's
   // blocks are accounted for, so that a caller who sees the end sees its blocks free.
@@ -121,6 +124,7 @@ class ActiveRequest {
   std::size_t sent_tokens_ = 0;   // of this request
   std::size_t sent_bytes_ = 0;    // of output_.text
   ForwardOutput forward_;
+  std::int32_t first_row_ = 0;  // of forward_
   bool admitted_ = false;
   bool finished_ = false;
 };

@@ -215,20 +215,17 @@ void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t 
 }
 
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
-                                               std::span<const LogitRows> logit_rows,
+                                               std::span<const std::int32_t> logit_rows,
                                                const kv::Ledger& ledger) {
   clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto first_row = static_cast<std::int32_t>(token_ids_.size());
     const auto first_logit = static_cast<std::int32_t>(logit_rows_.size());
     add_run(runs[i], ledger);
-    const std::int32_t wanted = logit_rows[i] == LogitRows::kAll    ? runs[i].count
-                                : logit_rows[i] == LogitRows::kLast ? 1
-                                                                    : 0;
-    for (std::int32_t row = runs[i].count - wanted; row < runs[i].count; ++row) {
+    for (std::int32_t row = runs[i].count - logit_rows[i]; row < runs[i].count; ++row) {
       logit_rows_.push_back(first_row + row);
     }
-    logit_ranges_.push_back({.first = first_logit, .count = wanted});
+    logit_ranges_.push_back({.first = first_logit, .count = logit_rows[i]});
   }
   share_sealed();
   open_order_.clear();

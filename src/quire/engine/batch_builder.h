@@ -14,9 +14,6 @@
 
 namespace quire::engine {
 
-// Which rows of a run have their logits computed.
-enum class LogitRows : std::uint8_t { kNone, kLast, kAll };
-
 // Where a run's logits lie in the batch's result.
 struct LogitRange {
   std::int32_t first = 0;
@@ -37,10 +34,11 @@ class BatchBuilder {
   explicit BatchBuilder(bool share = true, std::int32_t shared_tokens = attention::kPieceTokens)
       : share_(share), shared_tokens_(shared_tokens) {}
 
-  // `logit_rows[i]` belongs to run i. A token that nobody knows yet is 0. The batch borrows from
-  // this object and is valid until the next call. Cost: O(rows + blocks of the sequences).
+  // The last `logit_rows[i]` rows of run i have their logits computed. A token that nobody knows
+  // yet is 0. The batch borrows from this object and is valid until the next call. Cost: O(rows +
+  // blocks of the sequences).
   [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
-                                                 std::span<const LogitRows> logit_rows,
+                                                 std::span<const std::int32_t> logit_rows,
                                                  const kv::Ledger& ledger);
 
   // [runs] of the last build.

@@ -57,7 +57,7 @@ class BatchBuilderTest : public testing::Test {
   }
 
   const model::ForwardBatch& build(const std::vector<sched::ScheduledRun>& runs) {
-    return builder.build(runs, std::vector<LogitRows>(runs.size(), LogitRows::kLast), ledger);
+    return builder.build(runs, std::vector<std::int32_t>(runs.size(), 1), ledger);
   }
 
   kv::Ledger ledger{{.num_blocks = 400, .block_tokens = kBlockTokens, .prefix_cache = false}};
@@ -150,7 +150,7 @@ TEST_F(BatchBuilderTest, WithoutSharingEveryUseIsAnEntry) {
   const kv::SegmentId shared = segment(6);
   const std::vector runs = {behind({{.segment = shared}}, 1), behind({{.segment = shared}}, 1)};
   BatchBuilder flat(false);
-  const std::vector<LogitRows> wanted(2, LogitRows::kNone);
+  const std::vector<std::int32_t> wanted(2, 0);
   EXPECT_EQ(flat.build(runs, wanted, ledger).entries.size(), 4U);
   EXPECT_EQ(build(runs).entries.size(), 3U);
 }
@@ -227,7 +227,7 @@ TEST_F(BatchBuilderTest, RandomBatchesShareEverySegmentOnceAndChangeNothingForAn
 
 TEST_F(BatchBuilderTest, LogitsAreThoseOfTheRowsThatWereAskedFor) {
   const std::vector runs = {behind({}, 3), behind({}, 2), behind({}, 4, 2)};
-  const std::vector wanted = {LogitRows::kAll, LogitRows::kNone, LogitRows::kLast};
+  const std::vector<std::int32_t> wanted = {3, 0, 1};
   const model::ForwardBatch& batch = builder.build(runs, wanted, ledger);
   EXPECT_THAT(batch.logit_rows, ElementsAre(0, 1, 2, 6));
   ASSERT_EQ(builder.logit_ranges().size(), 3U);

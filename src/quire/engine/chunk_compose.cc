@@ -349,7 +349,11 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
                                            plain && !run.counted ? &ledger() : nullptr);
   if (plain) {
     request.prompt = composition.joined();
-    request.reuse = run.kind == RequestKind::kGenerate;  // all rows of the query are wanted
+    if (run.kind == RequestKind::kForwardAll) {  // of the query; cached rows have no logits
+      request.reuse = false;
+      request.first_logit = static_cast<std::int32_t>(std::ssize(request.prompt) -
+                                                      std::ssize(*composition.query.chunk->tokens));
+    }
     return request;
   }
   ComposedPrompt composed{.reuse = {.grade = composition.grade}};

@@ -390,8 +390,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                                    .max_new_tokens = request.params.max_tokens,
                                    .reuse = request.reuse,
                                    .session = session,
-                                   .salt = salt_of(request.salt),
-                                   .all_logits = request.kind == RequestKind::kForwardAll};
+                                   .salt = salt_of(request.salt)};
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;

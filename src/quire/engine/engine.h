@@ -238,7 +238,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;
   [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
-  [[nodiscard]] LogitRows wanted_logits(const sched::ScheduledRun& run, RequestKind kind) const;
+  [[nodiscard]] std::int32_t wanted_logits(const sched::ScheduledRun& run,
+                                           const NewRequest& request) const;
   void offer_choices(RunningStep& step, model::ForwardBatch& batch);
   void take_tokens_from_device(model::ForwardBatch& batch);
   [[nodiscard]] sampling::SampledToken chosen_token(std::size_t row,
@@ -275,7 +276,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<std::int32_t> ids_from_;                                  // [rows of next_]
   std::vector<kernels::Choice> choices_;                                // [logit rows of a step]
   std::vector<kernels::LogitChange> changes_;                           // of their logits
-  std::vector<LogitRows> wanted_logits_;                                // [runs of a step]
+  std::vector<std::int32_t> wanted_logits_;                             // [runs of a step]
   std::vector<sampling::Sampler> samplers_;                             // [threads]
   std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of now_]
   std::vector<ActiveRequest*> touched_;   // of the step that have something to deliver

@@ -158,18 +158,20 @@ bool Engine::reaches_end(const sched::ScheduledRun& run) const {
   return run.first + run.count == std::ssize(ledger_->tokens(run.sequence));
 }
 
-LogitRows Engine::wanted_logits(const sched::ScheduledRun& run, RequestKind kind) const {
-  switch (kind) {
+// How many of the run's last rows.
+std::int32_t Engine::wanted_logits(const sched::ScheduledRun& run,
+                                   const NewRequest& request) const {
+  switch (request.kind) {
     case RequestKind::kForwardAll:
-      return LogitRows::kAll;
+      return std::clamp(run.first + run.count - request.first_logit, 0, run.count);
     case RequestKind::kForwardLast:
-      return reaches_end(run) ? LogitRows::kLast : LogitRows::kNone;
+      return reaches_end(run) ? 1 : 0;
     case RequestKind::kPrefill:
-      return LogitRows::kNone;
+      return 0;
     case RequestKind::kGenerate:
       break;
   }
-  return run.samples ? LogitRows::kLast : LogitRows::kNone;
+  return run.samples ? 1 : 0;
 }
 
 // What the ledger has ordered. After an error nothing that is cached may be found any more.
@@ -239,7 +241,7 @@ Status Engine::begin(base::Stopwatch& watch) {
 Status Engine::launch(RunningStep& step, base::Stopwatch& watch) {
   wanted_logits_.clear();
   for (std::size_t i = 0; i < step.runs.size(); ++i) {
-    wanted_logits_.push_back(wanted_logits(step.runs[i], step.requests[i]->kind()));
+    wanted_logits_.push_back(wanted_logits(step.runs[i], step.requests[i]->request()));
   }
   model::ForwardBatch batch = builder_.build(step.runs, wanted_logits_, *ledger_);
   step.logits.assign(builder_.logit_ranges().begin(), builder_.logit_ranges().end());
@@ -417,7 +419,8 @@ void Engine::sample(std::span<float> logits) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     ActiveRequest* active = now_.requests[i];
     if (active != nullptr && active->kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
-      active->add_logits(rows_of(i), static_cast<std::int64_t>(vocab));
+      const std::int32_t first = runs[i].first + runs[i].count - now_.logits[i].count;
+      active->add_logits(first, rows_of(i), static_cast<std::int64_t>(vocab));
     }
     if (samples(i)) {
       const auto row = static_cast<std::size_t>(now_.logits[i].first);

@@ -42,8 +42,6 @@ struct Request {
   bool reuse = true;                // attach cached prefixes
   kv::SessionRef session;           // whose request it is; carried for the ledger
   std::string salt;                 // of a prompt: whose cached prefixes it shares
-  bool all_logits = false;          // logits of every computed row (forward), not of the last one:
-                                    // carried for the engine, scheduled like the others
 };
 
 // Work of one sequence in one step: KV of `count` tokens from `first` on is computed.
