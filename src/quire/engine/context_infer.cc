@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
+#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"

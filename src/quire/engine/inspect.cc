@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "quire/base/home_path.h"
-#include "quire/base/json.h"
+#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "quire/base/json.h"
+#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
 #include "quire/base/str.h"
 #include "quire/model/family.h"
 

@@ -1,5 +1,6 @@
 // Phi-3 and Phi-4-mini: fused projections, partial rotation, longrope.
-#include "quire/base/json.h"
+#include <boost/json/fwd.hpp>
+
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
@@ -7,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-Status configure(const base::json::object& json, ModelConfig& config) {
+Status configure(const boost::json::object& json, ModelConfig& config) {
   return set_window(json, "sliding_window", 0, config);
 }
 

@@ -1,5 +1,6 @@
 // Qwen2 and Qwen2.5: biases on queries, keys and values; a window from some layer on.
-#include "quire/base/json.h"
+#include <boost/json/fwd.hpp>
+
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
@@ -7,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-Status configure(const base::json::object& json, ModelConfig& config) {
+Status configure(const boost::json::object& json, ModelConfig& config) {
   config.qkv_bias = true;
   return set_windows_by_layer(json, config);
 }
