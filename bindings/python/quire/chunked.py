@@ -500,7 +500,7 @@ class ChunkedLLM(LLM):
         query_chunk_id: str | None = None,
         **how: Any,
     ) -> np.ndarray:
-        """Logits float32 [query tokens, vocab_size]; no sampling."""
+        """Logits float32 [query tokens, vocab_size]; no sampling. Mode "exact" reuses nothing."""
         return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how))["logits"]
 
     def chunk_blocks(self, chunk_id: str) -> tuple[sequence.Blocks, int]:
