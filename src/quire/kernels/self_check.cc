@@ -37,8 +37,8 @@ using reference::within;
 constexpr std::int64_t kColumns = 128;  // whole panels, so that half of them may be a gate
 constexpr std::int64_t kTail = 28;      // less columns, where panels need not be whole
 constexpr std::int64_t kDepth = 200;
-constexpr std::int64_t kRows = 35;              // a full pair of AMX row blocks and a tail
-constexpr std::int64_t kFewRows[] = {1, 2, 7};  // read weights as they lie, in other tiles
+constexpr std::int64_t kRows = 35;                 // a full pair of AMX row blocks and a tail
+constexpr std::int64_t kFewRows[] = {1, 2, 6, 7};  // other tiles, some of weights as they lie
 
 // 0 if all bits are the same, else 1.
 double differ(std::span<const float> a, std::span<const float> b) {
