@@ -21,7 +21,7 @@ cp -r --parents models/cardfile/model tests/golden/model "$out/"  # what the tes
 # Libraries that such a machine may lack lie beside the programs, which look there first.
 for program in "$out"/*_test "$out"/*_bench; do
   strip "$program"
-  ldd "$program" | awk '$3 ~ /^\// { print $3 }' |
+  ldd "$built/gpu/${program##*/}" | awk '$3 ~ /^\// { print $3 }' |
     { grep -vE '/(libc|libm|libdl|librt|libpthread)\.so' || true; } |
     xargs -r cp -Lt "$out/lib"
 done

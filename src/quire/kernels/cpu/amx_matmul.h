@@ -129,60 +129,65 @@ inline const std::byte* next_block(const MatmulTask& t, int panel, int step, int
   return t.next_weights;
 }
 
-// Full pairs of row blocks. Rows and one panel of a depth block stay in the second cache; while one
-// panel is used, the next is fetched, a share per row pair, and so are the sums that come next.
-void bf16_paired_rows(const MatmulTask& t, int rows) {
+// More rows than two blocks. They and one panel of a depth block stay in the second cache; while
+// one panel is used, the next is fetched, a share per 32 rows, and so are the sums that come next.
+void bf16_many_rows(const MatmulTask& t) {
   constexpr int kBlockSteps = 64;
-  const TileGuard guard(bf16_shapes(16, 16));
-  const int lines = 32 / min_int(32, rows / 32);
+  const TileShapes pair = bf16_shapes(16, 16);
+  const int last_rows = t.rows % 32;
+  const TileShapes last = bf16_shapes(min_int(16, last_rows), max_int(1, last_rows - 16));
+  const bool partial = t.rows % 16 != 0;  // full blocks, one or two, have the shapes of a pair
+  TileGuard guard(pair);
+  const int lines = 32 / min_int(32, (t.rows + 31) / 32);
   for (int s = 0; s < t.steps; s += kBlockSteps) {
     for (int p = 0; p < t.panels; ++p) {
-      const bool last_panel = p + 1 == t.panels;
       DepthRange range = {.panel = t.weights + static_cast<std::size_t>(p) * t.panel_bytes,
                           .first_step = s,
-                          .steps = min_int(kBlockSteps, t.steps - s)};
-      const std::byte* next = next_block(t, p, s, kBlockSteps);
-      range.prefetch_lines = rows > 32 && next != nullptr ? lines : 0;
-      for (int row = 0; row < rows; row += 32) {
-        if (next != nullptr) {
-          range.prefetch = next + static_cast<std::ptrdiff_t>(row / 32) * range.steps * lines * 64;
-        }
-        float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
-        float* below = row + 32 < rows ? out + 32 * t.out_stride
-                       : last_panel    ? nullptr
-                                       : t.out + static_cast<std::ptrdiff_t>(p + 1) * 32;
+                          .steps = min_int(kBlockSteps, t.steps - s),
+                          .prefetch = next_block(t, p, s, kBlockSteps)};
+      range.prefetch_lines = range.prefetch != nullptr ? lines : 0;
+      float* out = t.out + static_cast<std::ptrdiff_t>(p) * 32;
+      int row = 0;
+      for (; row + 32 <= t.rows; row += 32, out += 32 * t.out_stride) {
+        float* below = row + 64 <= t.rows  ? out + 32 * t.out_stride
+                       : p + 1 == t.panels ? nullptr
+                                           : t.out + static_cast<std::ptrdiff_t>(p + 1) * 32;
         range.next = {below, t.out_stride};
         bf16_tiles<true>(t, range, row, 32, {out, t.out_stride});
+        range.prefetch += static_cast<std::ptrdiff_t>(range.steps) * range.prefetch_lines * 64;
+      }
+      if (row == t.rows) {
+        continue;
+      }
+      if (partial) {
+        guard.change(last);
+      }
+      range.next = {};
+      last_rows > 16 ? bf16_tiles<true>(t, range, row, last_rows, {out, t.out_stride})
+                     : bf16_tiles<false>(t, range, row, last_rows, {out, t.out_stride});
+      if (partial) {
+        guard.change(pair);
       }
     }
   }
 }
 
-void amx_matmul_bf16(const MatmulTask& t) {
-  const int paired = t.rows / 32 * 32;
-  const int rest = t.rows - paired;
-  if (paired > 0) {
-    bf16_paired_rows(t, paired);
-  }
-  if (rest == 0) {
-    return;
-  }
-  const TileGuard guard(bf16_shapes(min_int(16, rest), max_int(1, rest - 16)));
-  for (int p = 0; p < t.panels; ++p) {  // a stream of weights, read once: fetch a little ahead
+// Up to two blocks of rows: a stream of weights, read once.
+void bf16_stream(const MatmulTask& t) {
+  const TileGuard guard(bf16_shapes(min_int(16, t.rows), max_int(1, t.rows - 16)));
+  for (int p = 0; p < t.panels; ++p) {
     const std::byte* panel = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
     const DepthRange range = {.panel = panel,
                               .steps = t.steps,
                               .prefetch = panel + kTilePrefetchBytes,
                               .prefetch_lines = kTileStepBytes / 64};
-    const Sums sums = {t.out + paired * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32,
-                       t.out_stride};
-    if (rest > 16) {
-      bf16_tiles<true>(t, range, paired, rest, sums);
-    } else {
-      bf16_tiles<false>(t, range, paired, rest, sums);
-    }
+    const Sums sums = {t.out + static_cast<std::ptrdiff_t>(p) * 32, t.out_stride};
+    t.rows > 16 ? bf16_tiles<true>(t, range, 0, t.rows, sums)
+                : bf16_tiles<false>(t, range, 0, t.rows, sums);
   }
 }
+
+void amx_matmul_bf16(const MatmulTask& t) { t.rows > 32 ? bf16_many_rows(t) : bf16_stream(t); }
 
 // A panel as signed bytes [steps][2 tiles][8 quads][16][4] and fp32 scales [steps][32], each
 // followed by the minimums [32] where there are some, in the task's scratch memory.
@@ -328,10 +333,25 @@ void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block,
 #undef QUIRE_TURN
 #undef QUIRE_MULTIPLY_GROUP
 
-// Rows [0, rows), a multiple of 16. Tiles 0..3 sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights
-// (8 quads).
+// The rows of a task behind its full blocks, and one panel.
+inline MatmulTask behind_full_blocks(const MatmulTask& t, int full, int panel) {
+  MatmulTask last = t;
+  const std::ptrdiff_t groups = static_cast<std::ptrdiff_t>(full) * t.steps;
+  last.weights += static_cast<std::size_t>(panel) * t.panel_bytes;
+  last.next_weights = nullptr;
+  last.panels = 1;
+  last.values += groups * 32;
+  last.scales += groups;
+  last.offsets += groups;
+  last.rows -= full;
+  last.out += full * t.out_stride + static_cast<std::ptrdiff_t>(panel) * 32;
+  return last;
+}
+
+// At least one full block of rows; what no block is full of is multiplied by vectors. Tiles 0..3
+// sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights (8 quads).
 template <class Q>
-void quant_full_blocks(const MatmulTask& t, int rows) {
+void quant_many_rows(const MatmulTask& t) {
   TileShapes shapes;
   for (int tile = 0; tile < 4; ++tile) {
     shapes.set(tile, 16, 64);
@@ -341,13 +361,14 @@ void quant_full_blocks(const MatmulTask& t, int rows) {
   shapes.set(6, 8, 64);
   shapes.set(7, 8, 64);
   const TileGuard guard(shapes);
+  const int full = t.rows / 16 * 16;
   for (int p = 0; p < t.panels; ++p) {
     const std::byte* w = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
     const SignedPanel panel = unpack_panel<Q>(w, t.steps, t.scratch);
     Ahead ahead =
         Ahead::over(p + 1 < t.panels ? w + t.panel_bytes : t.next_weights,
-                    static_cast<std::ptrdiff_t>(t.panel_bytes), rows / 8);  // once per tile
-    for (int row = 0; row < rows; row += 16) {
+                    static_cast<std::ptrdiff_t>(t.panel_bytes), full / 8);  // once per tile
+    for (int row = 0; row < full; row += 16) {
       const std::ptrdiff_t group = static_cast<std::ptrdiff_t>(row) * t.steps;
       const auto* x = reinterpret_cast<const std::int8_t*>(t.values) + group * 32;
       float* out = t.out + row * t.out_stride + static_cast<std::ptrdiff_t>(p) * 32;
@@ -357,28 +378,17 @@ void quant_full_blocks(const MatmulTask& t, int rows) {
                           out + half * 16, t.out_stride);
       }
     }
+    if (full < t.rows) {
+      matmul_quant<VecAvx512, Q>(behind_full_blocks(t, full, p));
+    }
   }
 }
 
+// Below two row blocks VNNI is as fast: unpacking the panel and scaling through memory cost too
+// much.
 template <class Q>
 void amx_matmul_quant(const MatmulTask& t) {
-  // Below two row blocks VNNI is as fast: unpacking the panel and scaling through memory cost too
-  // much.
-  const int full = t.rows >= 32 ? t.rows / 16 * 16 : 0;
-  if (full > 0) {
-    quant_full_blocks<Q>(t, full);
-  }
-  if (full == t.rows) {
-    return;
-  }
-  MatmulTask rest = t;
-  const std::ptrdiff_t groups = static_cast<std::ptrdiff_t>(full) * t.steps;
-  rest.values += groups * 32;
-  rest.scales += groups;
-  rest.offsets += groups;
-  rest.rows -= full;
-  rest.out += full * t.out_stride;
-  matmul_quant<VecAvx512, Q>(rest);
+  t.rows < 32 ? matmul_quant<VecAvx512, Q>(t) : quant_many_rows<Q>(t);
 }
 
 }  // namespace

@@ -27,15 +27,18 @@ struct alignas(64) TileShapes {
 // system need not save 8 KiB at the next context switch.
 class TileGuard {
  public:
-  explicit TileGuard(const TileShapes& shapes) {
+  explicit TileGuard(const TileShapes& shapes) { change(shapes); }
+  ~TileGuard() { _tile_release(); }
+  TileGuard(const TileGuard&) = delete;
+  TileGuard& operator=(const TileGuard&) = delete;
+
+  // What the tiles hold is lost.
+  void change(const TileShapes& shapes) {
     // The intrinsic's asm does not name its memory operand, so gcc 12 drops the stores to `shapes`
     // without this.
     __asm__ volatile("" ::"m"(shapes));
     _tile_loadconfig(&shapes);
   }
-  ~TileGuard() { _tile_release(); }
-  TileGuard(const TileGuard&) = delete;
-  TileGuard& operator=(const TileGuard&) = delete;
 };
 
 // Tile loads do not tell gcc 12 that they read memory: what they read must be stored by now.
