@@ -5,7 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-chat check check-gpu bench-gpu build build-gpu build-demo clean format tidy asan tsan fuzz
 
-export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
+# Another clone of this machine finds what was compiled in this one: paths count from the clone's root.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= true
 # Seconds that `make check` may spend on clang-tidy; files that were clean before cost nothing.
 TIDY_SECONDS ?= 120
 # Stages of `make check` to run, e.g. STAGES="style dev"; empty: all of them.
