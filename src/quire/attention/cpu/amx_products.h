@@ -43,7 +43,7 @@ struct AmxProducts {
   }
 
   static void values(const AttentionTask& t, const PieceView& view, const Buffers& b, float* out) {
-    kernels::finish_stores();
+    kernels::fence_tile_loads();
     for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
       t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
                   : value_columns<false>(t, view, b, dim, out);
@@ -66,7 +66,7 @@ struct AmxProducts {
     for (int i = 0; i <= view.units; ++i) {
       if (i < view.units) {
         score_unit<kTwo>(t, view, i, &b.scores[0][i * kUnitTokens]);
-        kernels::finish_stores();
+        kernels::fence_tile_loads();
       }
       if (i > 0) {
         add_maxima(t, i - 1, b, rows);
@@ -80,7 +80,7 @@ struct AmxProducts {
     for (int i = 0; i <= view.units; ++i) {
       if (i < view.units) {
         add_probabilities<V, Format>(t, b, i, rows);
-        kernels::finish_stores();
+        kernels::fence_tile_loads();
       }
       if (i > 0) {
         multiply<kTwo>(b.probs[i - 1][0], view.v[i - 1], t.padded_dim);

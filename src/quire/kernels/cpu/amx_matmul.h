@@ -222,7 +222,7 @@ SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
       }
     }
   }
-  finish_stores();
+  fence_tile_loads();
   return panel;
 }
 
@@ -378,6 +378,7 @@ void quant_many_rows(const MatmulTask& t) {
                           out + half * 16, t.out_stride);
       }
     }
+    fence_tile_loads();  // the scratch is written again now
     if (full < t.rows) {
       matmul_quant<VecAvx512, Q>(behind_full_blocks(t, full, p));
     }

@@ -41,8 +41,9 @@ class TileGuard {
   }
 };
 
-// Tile loads do not tell gcc 12 that they read memory: what they read must be stored by now.
-inline void finish_stores() { __asm__ volatile("" ::: "memory"); }
+// Tile loads do not tell gcc 12 that they read memory: this stands between them and the stores of
+// what they read, and between them and stores that overwrite it.
+inline void fence_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
 }  // namespace
 }  // namespace quire::kernels
