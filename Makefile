@@ -3,25 +3,22 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-chat check check-gpu bench-gpu build build-gpu build-demo clean format tidy asan tsan fuzz
+.PHONY: help demo demo-chat check check-all check-rest check-gpu bench-gpu build build-gpu benches clean format tidy asan tsan fuzz
 
-# Another clone of this machine finds what was compiled in this one: paths count from the clone's root.
-export CCACHE_BASEDIR ?= $(CURDIR)
-export CCACHE_NOHASHDIR ?= true
-# Seconds that `make check` may spend on clang-tidy; files that were clean before cost nothing.
-TIDY_SECONDS ?= 120
-# Stages of `make check` to run, e.g. STAGES="style dev"; empty: all of them.
-STAGES ?=
+# ALL=1: `make check-all` runs everything that otherwise rotates from commit to commit.
+ALL ?=
 DEMO_CONTEXT := build/demo/context.jsonl
 DEMO_QUESTIONS := build/demo/questions.jsonl
 
 help:
 	@echo 'make demo       a long context, several questions: what is reused, what it saves'
 	@echo 'make demo-chat  talk with a real small model over a shared document'
-	@echo 'make check      set up, build, run every test and check; closes with one line'
+	@echo 'make check      set up, build, run every test; closes with one line'
+	@echo 'make check-all  that, and sanitizers, fuzzers, clang-tidy, CUDA, the wheel (ALL=1: at full length)'
 	@echo 'make check-gpu  the tests that need a GPU, on this machine'
 	@echo 'make bench-gpu  what the GPU kernels take, beside the floors of the same run'
 	@echo 'make build      the library and the programs, for use (build/release)'
+	@echo 'make benches    the benchmarks (build/release/bench)'
 	@echo 'make asan       the tests under address and undefined-behaviour sanitizers'
 	@echo 'make tsan       the tests of threads under the thread sanitizer'
 	@echo 'make fuzz       15 seconds of each fuzzer'
@@ -31,8 +28,11 @@ help:
 
 build:
 	@tools/setup.sh build
-	@cmake --preset release > /dev/null
-	@cmake --build --preset release --target quire_cli
+	@tools/build.sh quire quire_cli
+
+benches:
+	@tools/setup.sh build
+	@tools/build.sh benches
 
 # The cards and questions are made by the demo model's own generator; same seed, same cards.
 $(DEMO_CONTEXT): models/cardfile/cardfile.py Makefile
@@ -43,11 +43,10 @@ $(DEMO_QUESTIONS): models/cardfile/cardfile.py Makefile
 	@mkdir -p $(@D)
 	@python3 models/cardfile/cardfile.py write --seed 7 --contexts 4 --out $@
 
-# First, because the generator needs Python.
+# First, because the generator needs Python. All of the product, so that `pip install .` finds it built.
 build-demo:
 	@tools/setup.sh build
-	@cmake --preset release > /dev/null
-	@cmake --build --preset release --target quire_demo quire_chunk_demo reuse_accuracy
+	@tools/build.sh quire quire_cli quire_demo quire_chunk_demo reuse_accuracy
 
 demo: build-demo $(DEMO_CONTEXT) $(DEMO_QUESTIONS)
 	@build/release/apps/demo/quire_demo models/cardfile/model $(DEMO_CONTEXT)
@@ -60,7 +59,14 @@ demo-chat: build
 
 check:
 	@tools/setup.sh test
-	@.venv/bin/python tools/check.py --tidy-seconds $(TIDY_SECONDS) $(if $(STAGES),--only $(STAGES))
+	@.venv/bin/python tools/check.py check
+
+check-all: check check-rest
+
+# What check-all does beside check.
+check-rest:
+	@tools/setup.sh all
+	@.venv/bin/python tools/check.py rest $(if $(ALL),--every)
 
 # For a GPU machine without Debian packages, build here and carry build/gpu: tools/gpu_package.sh.
 build-gpu:
@@ -74,9 +80,13 @@ check-gpu: build-gpu
 bench-gpu: build-gpu
 	@for bench in build/cuda/gpu/*_bench; do "$$bench"; done
 
-asan tsan fuzz tidy:
-	@tools/setup.sh test
+asan tsan fuzz:
+	@tools/setup.sh all
 	@.venv/bin/python tools/check.py --only $@
+
+tidy:
+	@tools/setup.sh all
+	@.venv/bin/python tools/check.py --only tidy-all
 
 format:
 	@tools/setup.sh test

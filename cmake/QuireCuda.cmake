@@ -1,6 +1,8 @@
-# QUIRE_CUDA: AUTO (where an nvcc of CUDA 12.8 or newer is found), ON (or the configuration fails), OFF.
-# Sets QUIRE_HAS_CUDA. The runtime is linked statically and the driver never: a program built with
-# CUDA starts on a machine that has no driver, and what needs one gives kDevice there.
+# QUIRE_CUDA: AUTO (where a GPU answers and an nvcc of CUDA 12.8 or newer is found, for that GPU alone),
+# ON (for every chip of CMAKE_CUDA_ARCHITECTURES; without nvcc the configuration fails), OFF. A toolkit
+# without a GPU is no reason: kernels are a fifth of a cold build. Sets QUIRE_HAS_CUDA. The runtime is
+# linked statically and the driver never: a program built with CUDA starts on a machine that has no
+# driver, and what needs one gives kDevice there.
 set(QUIRE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE QUIRE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(QUIRE_CUDA_OLDEST 12.8)
@@ -24,8 +26,42 @@ function(quire_find_nvcc nvcc_result reason_result)
   endif()
 endfunction()
 
+# Architectures of the GPUs that answer here, e.g. 90a-real; empty without one. Quire's kernels know
+# Hopper's own instructions (90a); other chips of compute capability 8.0 or newer run the general ones.
+function(quire_find_gpus result)
+  set(${result} "" PARENT_SCOPE)
+  find_program(QUIRE_NVIDIA_SMI nvidia-smi)
+  mark_as_advanced(QUIRE_NVIDIA_SMI)
+  if(NOT QUIRE_NVIDIA_SMI)
+    return()
+  endif()
+  execute_process(COMMAND ${QUIRE_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE text ERROR_QUIET RESULT_VARIABLE failed TIMEOUT 30)
+  if(failed)
+    return()
+  endif()
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${text}")
+  set(chips)
+  foreach(capability ${capabilities})
+    if(capability VERSION_GREATER_EQUAL 8.0)
+      string(REPLACE "." "" chip ${capability})
+      if(chip EQUAL 90)
+        set(chip 90a)
+      endif()
+      list(APPEND chips ${chip}-real)
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES chips)
+  set(${result} "${chips}" PARENT_SCOPE)
+endfunction()
+
 set(QUIRE_HAS_CUDA OFF)
-if(QUIRE_CUDA STREQUAL AUTO OR QUIRE_CUDA)
+set(gpus)
+if(QUIRE_CUDA STREQUAL AUTO)
+  quire_find_gpus(gpus)
+  set(reason "no GPU answers (QUIRE_CUDA=ON builds without one)")
+endif()
+if(gpus OR (QUIRE_CUDA AND NOT QUIRE_CUDA STREQUAL AUTO))
   quire_find_nvcc(nvcc reason)
   if(nvcc)
     set(QUIRE_HAS_CUDA ON)
@@ -34,12 +70,15 @@ if(QUIRE_CUDA STREQUAL AUTO OR QUIRE_CUDA)
   endif()
 endif()
 if(NOT QUIRE_HAS_CUDA)
-  message(STATUS "CUDA backend: off ${reason}")
+  message(STATUS "CUDA backend: off, ${reason}")
   return()
 endif()
 
 # Hopper with its own instructions, and Ampere; 90a code runs on no other chip, so both are named.
-set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-real" CACHE STRING "Chips that CUDA code is built for")
+if(NOT gpus)
+  set(gpus 90a-real 80-real)
+endif()
+set(CMAKE_CUDA_ARCHITECTURES "${gpus}" CACHE STRING "Chips that CUDA code is built for")
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${nvcc})
 endif()

@@ -20,6 +20,8 @@ target_sources(quire PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/inc
 include(CMakePackageConfigHelpers)
 install(TARGETS quire EXPORT quire-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+# In the Python package the library lies below the module.
+install(TARGETS quire LIBRARY DESTINATION quire/lib COMPONENT python NAMELINK_SKIP EXCLUDE_FROM_ALL)
 install(EXPORT quire-targets NAMESPACE quire:: FILE quire-config.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire COMPONENT development)
 write_basic_package_version_file(quire-config-version.cmake COMPATIBILITY SameMinorVersion)

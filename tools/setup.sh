@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else: `setup.sh build` the Debian packages that build Quire,
-# `setup.sh test` those of the tests too, and the Python environment .venv. Does nothing, quickly,
-# when all is there. The lists: packaging/apt-*.txt, requirements/*.txt.
+# `setup.sh test` those of the tests too, and the Python environment .venv, `setup.sh all` those of the
+# sanitizers, fuzzers and clang-tidy beside them. Does nothing, quickly, when all is there. The lists:
+# packaging/apt-*.txt, requirements/*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,10 +10,18 @@ stage=${1:-}
 case $stage in
   build) lists=(packaging/apt-build.txt) ;;
   test) lists=(packaging/apt-build.txt packaging/apt-test.txt) ;;
-  *) echo "usage: tools/setup.sh build|test" >&2; exit 2 ;;
+  all) lists=(packaging/apt-build.txt packaging/apt-test.txt packaging/apt-sanitize.txt) ;;
+  *) echo "usage: tools/setup.sh build|test|all" >&2; exit 2 ;;
 esac
 
+log=build/logs/setup.log
 fail() { echo "error: $*" >&2; exit 1; }
+
+# Runs a command into the log; shows its end when it fails.
+logged() {
+  mkdir -p build/logs
+  "$@" >> "$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
+}
 
 # The packages of the lists that dpkg does not know as installed, one a line.
 missing_packages() {
@@ -38,9 +47,9 @@ install_packages() {
   fi
   echo "installing: $missing"
   # shellcheck disable=SC2086 # a list of words
-  "${as_root[@]}" apt-get update -q || fail "cannot fetch Debian's package lists (network?)"
+  logged "${as_root[@]}" apt-get update -q || fail "cannot fetch Debian's package lists (network?)"
   # shellcheck disable=SC2086
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -q -y --no-install-recommends $missing ||
     fail "apt-get could not install: $missing"
 }
@@ -73,6 +82,6 @@ make_venv() {
 }
 
 install_packages
-if [ "$stage" = test ]; then
+if [ "$stage" != build ]; then
   make_venv
 fi

@@ -1,119 +1,134 @@
-"""clang-tidy over the product's sources, those changed last first, each file only when something that it sees has changed.
+"""clang-tidy over the product's sources: those that differ from the merge base, completely, or every one.
 
-A file is known to be clean when .cache/tidy holds the hash of its compile command, the configuration, and itself with every
-header of ours that it includes.
+A changed source is looked at itself, a changed header through one source that includes it. Findings in a header that nobody
+changed are found by the run over everything. A file is known to be clean when .cache/tidy holds the hash of its compile command,
+the configuration, and itself with every header of ours that it includes.
 """
+
 import hashlib
 import json
+import os
 import pathlib
 import re
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 TOOL = "clang-tidy-19"
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.M)
+PRODUCT = ("src", "apps", "bindings", "bench", "examples")
 
 
 @dataclass
 class Report:
-    total: int = 0
+    checked: int = 0
     failed: int = 0
-    left: int = 0
     text: str = ""
 
 
-def seen_files(root, source, known):
-    """`source` and the files of the tree that it includes, directly or not."""
-    found, queue = set(), [source]
-    while queue:
-        path = queue.pop()
-        if path in found:
-            continue
-        found.add(path)
-        if path not in known:
+class Tree:
+    """The files of the tree, and which of them each includes."""
+
+    def __init__(self, root):
+        self.root, self.known = root, {}
+
+    def direct(self, path):
+        """Returns the hash of `path` and the files of the tree that it includes by itself."""
+        if path not in self.known:
             content = path.read_bytes()
-            bases = (path.parent, root / "src", root / "include")
+            bases = (path.parent, self.root / "src", self.root / "include")
             names = [name.decode() for name in INCLUDE.findall(content)]
             hits = [next((b / n for b in bases if (b / n).is_file()), None) for n in names]
-            known[path] = (hashlib.sha256(content).digest(), [h.resolve() for h in hits if h])
-        queue += known[path][1]
-    return found
+            self.known[path] = (hashlib.sha256(content).digest(), [h.resolve() for h in hits if h])
+        return self.known[path]
+
+    def seen(self, source):
+        """Returns `source` and the files of the tree that it includes, directly or not."""
+        found, queue = set(), [source]
+        while queue:
+            path = queue.pop()
+            if path not in found:
+                found.add(path)
+                queue += self.direct(path)[1]
+        return found
+
+    def key(self, entry, configuration):
+        digest = hashlib.sha256(configuration)
+        digest.update(entry["command"].encode())
+        for path in sorted(self.seen(pathlib.Path(entry["file"]))):
+            digest.update(self.direct(path)[0])
+        return digest.hexdigest()
 
 
-def key_of(root, entry, known, configuration):
-    digest = hashlib.sha256(configuration)
-    digest.update(entry["command"].encode())
-    for path in sorted(seen_files(root, pathlib.Path(entry["file"]), known)):
-        digest.update(known[path][0])
-    return digest.hexdigest()
+def git(root, *arguments):
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def wheel_commands(root):
-    """The files of compile commands that `pip install .` left, none before the first."""
-    return sorted((root / "build").glob("python-*/compile_commands.json"))
+def merge_base(root):
+    """Returns the commit that changes are counted from, "" where there is none: BASE of the environment; or where origin/main was
+    left; or, on main itself, the last commit that is a day older than its head."""
+    asked = os.environ.get("BASE")
+    if asked:
+        return git(root, "rev-parse", "--verify", f"{asked}^{{commit}}")
+    head, base = git(root, "rev-parse", "HEAD"), git(root, "merge-base", "origin/main", "HEAD")
+    if base and base != head:
+        return base
+    day_before = int(git(root, "show", "-s", "--format=%ct", "HEAD") or 0) - 24 * 3600
+    return git(root, "rev-list", "-1", f"--before={day_before}", "HEAD")
+
+
+def changed_files(root):
+    """Returns the files that differ from the merge base, with those that are not committed; none where there is no base."""
+    base = merge_base(root)
+    if not base:
+        return None
+    names = git(root, "diff", "--name-only", base).splitlines() + git(root, "ls-files", "-o", "--exclude-standard").splitlines()
+    return {(root / name).resolve() for name in names}
 
 
 def compile_commands(root):
-    """Build folder and command of each product file: of the dev build, and of the wheel's for what is built there alone."""
-    product = tuple(str(root / part) + "/" for part in ("src", "apps", "bindings", "bench", "examples"))
-    found = {}
-    for commands in [root / "build" / "dev" / "compile_commands.json", *wheel_commands(root)]:
-        for entry in json.loads(commands.read_text()):
-            # nvcc's command lines mean nothing to clang
-            if entry["file"].startswith(product) and not entry["file"].endswith(("_test.cc", ".cu")):
-                found.setdefault(entry["file"], (commands.parent, entry))
-    return found
+    """Returns the compile command of each product file, from the build that compiles each alone."""
+    product = tuple(str(root / part) + "/" for part in PRODUCT)
+    entries = json.loads((root / "build" / "dev" / "compile_commands.json").read_text())
+    # nvcc's command lines mean nothing to clang
+    return {e["file"]: e for e in entries if e["file"].startswith(product) and not e["file"].endswith(("_test.cc", ".cu"))}
+
+
+def of_changes(tree, sources, changed):
+    """Returns those of `sources` that show each changed file once: itself, or for a header one that includes it."""
+    chosen = {source for source in sources if pathlib.Path(source) in changed}
+    shown = {path for source in chosen for path in tree.direct(pathlib.Path(source))[1]}
+    for header in sorted(path for path in changed if path.suffix == ".h" and path not in shown):
+        including = [s for s in sources if header in tree.direct(pathlib.Path(s))[1]]
+        same_name = [s for s in including if pathlib.Path(s).stem == header.stem]
+        chosen.update((same_name or including)[:1])
+    return chosen
 
 
 def configurations(root):
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", "*.clang-tidy"], cwd=root, capture_output=True, text=True)
-    return [root / name for name in sorted(listed.stdout.splitlines())]
+    return [root / name for name in sorted(git(root, "ls-files", "-co", "--exclude-standard", "--", "*.clang-tidy").splitlines())]
 
 
-def ages(root):
-    """The place of each file among those that commits changed, the last first; uncommitted ones are not in it."""
-    log = subprocess.run(["git", "log", "--format=", "--name-only"], cwd=root, capture_output=True, text=True)
-    age = {}
-    for line in filter(None, log.stdout.splitlines()):
-        age.setdefault(str(root / line), len(age))
-    status = subprocess.run(["git", "status", "--porcelain", "--untracked-files=all"], cwd=root, capture_output=True, text=True)
-    for line in status.stdout.splitlines():
-        age.pop(str(root / line[3:]), None)
-    return age
-
-
-def run(root, jobs, seconds):
-    """Checks until `seconds` have passed; says how many files are left."""
+def run(root, jobs, everything):
+    """Checks what differs from the merge base, or everything; all of it, however long it takes."""
     folder = root / ".cache" / "tidy"
     folder.mkdir(parents=True, exist_ok=True)
-    commands = compile_commands(root)
-    entries = {name: entry for name, (_, entry) in commands.items()}
+    tree, entries = Tree(root), compile_commands(root)
+    changed = None if everything else changed_files(root)
+    chosen = sorted(entries) if changed is None else sorted(of_changes(tree, sorted(entries), changed))
     configuration = b"".join(path.read_bytes() for path in configurations(root))
-    known, keys = {}, {}
-    for name, entry in entries.items():
-        key = key_of(root, entry, known, configuration)
-        if not (folder / key).exists():
-            keys[name] = key
-    age = ages(root)
-    order = sorted(keys, key=lambda name: age.get(name, -1))
-    deadline = time.monotonic() + seconds
+    keys = {name: tree.key(entries[name], configuration) for name in chosen}
 
     def check(name):
-        if time.monotonic() > deadline:
+        if (folder / keys[name]).exists():
             return None
-        done = subprocess.run([TOOL, "--quiet", "-p", str(commands[name][0]), name], capture_output=True, text=True, errors="replace")
+        done = subprocess.run([TOOL, "--quiet", "-p", str(root / "build" / "dev"), name], capture_output=True, text=True, errors="replace")
         if done.returncode == 0:
             (folder / keys[name]).touch()
-        return done
+            return None
+        return f"{name}: not clean\n{done.stdout}{done.stderr}\n"
 
-    report = Report(total=len(entries))
     with ThreadPoolExecutor(jobs) as pool:
-        for name, done in zip(order, pool.map(check, order)):
-            if done is None:
-                report.left += 1
-            elif done.returncode != 0:
-                report.failed += 1
-                report.text += f"{name}: not clean\n{done.stdout}\n"
-    return report
+        findings = [text for text in pool.map(check, chosen) if text]
+    return Report(len(chosen), len(findings), "".join([f"{len(chosen)} of {len(entries)} files\n", *findings]))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/attention/device_plan.h"
+#include "quire/base/divide.h"
 
 namespace quire::attention {
 
@@ -21,8 +22,6 @@ inline constexpr std::int64_t kItemTokens =
 inline constexpr std::int64_t kItemSteps = kItemTokens / kStepTokens;
 inline constexpr std::int64_t kLeastSteps = 2;  // of an item that begins in the middle of a list
 
-inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // Equal pieces of about `share` tokens, whole steps.
 struct Cut {
   double share = 1;
@@ -32,7 +31,8 @@ struct Cut {
   [[nodiscard]] std::int64_t piece(std::int64_t tokens) const {
     const double wanted = static_cast<double>(tokens) / share;
     const auto pieces = static_cast<std::int64_t>(up ? std::ceil(wanted) : std::floor(wanted));
-    return divide_up(divide_up(tokens, std::clamp<std::int64_t>(pieces, 1, kMostParts)), step) *
+    return base::divide_up(base::divide_up(tokens, std::clamp<std::int64_t>(pieces, 1, kMostParts)),
+                           step) *
            step;
   }
 };
@@ -61,7 +61,7 @@ class Lengths {
   [[nodiscard]] Items items(const Cut& cut) const {
     Items items;
     for (const auto& [tokens, count] : counts_) {
-      const std::int64_t piece = cut.piece(tokens), of_tile = divide_up(tokens, piece);
+      const std::int64_t piece = cut.piece(tokens), of_tile = base::divide_up(tokens, piece);
       items.count += of_tile * count;
       items.longest = std::max(items.longest, piece);
       items.shortest = std::min(items.shortest, tokens - (of_tile - 1) * piece);
@@ -74,7 +74,7 @@ class Lengths {
   [[nodiscard]] double estimate(const Cut& cut, std::int64_t workers,
                                 std::int64_t item_tokens) const {
     const Items items = this->items(cut);
-    const std::int64_t rounds = divide_up(items.count, workers);
+    const std::int64_t rounds = base::divide_up(items.count, workers);
     const double even = static_cast<double>(total_) / static_cast<double>(workers) +
                         static_cast<double>(items.longest) / 2;
     return std::clamp(even, static_cast<double>(rounds * items.shortest),
@@ -85,7 +85,7 @@ class Lengths {
   // No cut ends before: a tile is at least one item.
   [[nodiscard]] double least(std::int64_t workers, std::int64_t item_tokens) const {
     return static_cast<double>(total_) / static_cast<double>(workers) +
-           static_cast<double>(divide_up(tiles_, workers) * item_tokens);
+           static_cast<double>(base::divide_up(tiles_, workers) * item_tokens);
   }
 
   // What ends first.

@@ -16,6 +16,7 @@
 #include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
+#include "quire/base/divide.h"
 
 namespace quire::attention {
 namespace {
@@ -30,10 +31,10 @@ constexpr std::int64_t kFewItemTokens = 64;
 constexpr double kManyStepUs = 1.9, kFewStepUs = 0.85;
 constexpr std::size_t kMostListedTiles = 256;  // more even out by themselves, and would cost time
 
-class Planner {
+class DevicePlanner {
  public:
-  Planner(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t num_rows,
-          const DevicePlanOptions& options, DevicePlan memory)
+  DevicePlanner(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t num_rows,
+                const DevicePlanOptions& options, DevicePlan memory)
       : entries_(entries),
         options_(options),
         group_(shape.heads / shape.kv_heads),
@@ -185,7 +186,7 @@ class Planner {
         continue;
       }
       if (!second) {
-        lists_.add(divide_up(tile.seen.end, kStepTokens) - tile.seen.begin / kStepTokens);
+        lists_.add(base::divide_up(tile.seen.end, kStepTokens) - tile.seen.begin / kStepTokens);
       }
       second = width_ == 2 && !second;
     }
@@ -380,7 +381,7 @@ class Planner {
     }
     const std::int32_t tokens = options_.block_tokens;
     plan_.counters.blocks_read +=
-        std::int64_t{kv_heads_} * (divide_up(cut.end, tokens) - cut.begin / tokens);
+        std::int64_t{kv_heads_} * (base::divide_up(cut.end, tokens) - cut.begin / tokens);
     if (tile.few) {
       plan_.widest_few = std::max(plan_.widest_few, item.num_rows * group_);
     }
@@ -565,7 +566,7 @@ DevicePlan make_device_plan(const AttentionShape& shape, std::span<const Entry> 
   QUIRE_CHECK(options.range_tokens % kPieceTokens == 0, "ranges are whole pieces");
   QUIRE_CHECK(options.few_workers >= 1 && options.many_workers >= (options.one_kernel ? 2 : 1),
               "a worker for each family");
-  return Planner(shape, entries, num_rows, options, std::move(memory)).make();
+  return DevicePlanner(shape, entries, num_rows, options, std::move(memory)).make();
 }
 
 }  // namespace quire::attention

@@ -13,6 +13,7 @@
 #include "quire/attention/entry.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
+#include "quire/base/divide.h"
 
 namespace quire::attention {
 namespace {
@@ -20,8 +21,6 @@ namespace {
 constexpr int kTilesPerThread = 8;  // tiles of several strips, where there are more strips than so
 constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces may be computed apart
 constexpr int kSlotTokens = 64;     // about as long as a slot and its merge take
-
-std::int32_t divide_up(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 
 // Query rows of one entry that are stacked, and what they see together.
 struct RowGroup {
@@ -39,7 +38,7 @@ struct Place {
 };
 using Level = std::span<const Place>;  // entries that share no row, by their first row
 
-struct Tile {
+struct TileWork {
   WorkItem item;  // over all its pieces
   std::span<const TokenRange> pieces;
 };
@@ -55,7 +54,7 @@ struct PlanMaker::Memory {
   std::vector<std::int32_t> next_level;  // [rows]
   std::vector<Place> places;             // by level
   std::vector<Level> levels;             // of them
-  std::vector<Tile> tiles;               // of the entries in hand
+  std::vector<TileWork> tiles;           // of the entries in hand
   std::vector<std::int32_t> last_chain;  // [states] of the last wave that updates the state, -1:
                                          // none; empty: no chain may come after another
 };
@@ -166,7 +165,7 @@ class Planner {
       return;
     }
     const std::int32_t rows =
-        divide_up(num_rows, divide_up(num_rows, tile_rows(num_rows)));  // evenly
+        base::divide_up(num_rows, base::divide_up(num_rows, tile_rows(num_rows)));  // evenly
     for (std::int32_t first = 0; first < num_rows; first += rows) {
       RowGroup group{.first_row = first,
                      .rows = std::min(rows, num_rows - first),
@@ -188,8 +187,8 @@ class Planner {
   // the near caches once for all of them, as long as there are tiles enough for the threads to
   // share.
   [[nodiscard]] std::int32_t tile_rows(std::int32_t num_rows) const {
-    const std::int32_t strips =
-        divide_up(num_rows, strip_rows_) * shape_.kv_heads * divide_up(group_, tile_heads_);
+    const std::int32_t strips = base::divide_up(num_rows, strip_rows_) * shape_.kv_heads *
+                                base::divide_up(group_, tile_heads_);
     return strip_rows_ * std::clamp(strips / (kTilesPerThread * threads_), 1, kMaxStrips);
   }
 
@@ -211,7 +210,7 @@ class Planner {
   void append_cells(std::int32_t tokens, std::vector<TokenRange>& cells) const {
     const std::size_t before = cells.size();
     for (const TokenRange range : memory_.seen) {
-      const TokenRange cell = {range.begin / tokens, divide_up(range.end, tokens)};
+      const TokenRange cell = {range.begin / tokens, base::divide_up(range.end, tokens)};
       if (cells.size() == before || cells.back().end < cell.begin) {
         cells.push_back(cell);
       } else {
@@ -221,7 +220,7 @@ class Planner {
   }
 
   void visit_blocks(const Entry& entry) {
-    const std::int32_t tiles = shape_.kv_heads * divide_up(group_, tile_heads_);
+    const std::int32_t tiles = shape_.kv_heads * base::divide_up(group_, tile_heads_);
     for (const TokenRange range : memory_.cells) {
       QUIRE_CHECK(static_cast<std::size_t>(range.end) <= entry.blocks.size(),
                   "an entry has fewer blocks than its tokens need");
@@ -272,7 +271,7 @@ class Planner {
     for (const Place& place : level) {
       groups += std::ssize(groups_of(place.entry));
     }
-    return groups * shape_.kv_heads * divide_up(group_, tile_heads_);
+    return groups * shape_.kv_heads * base::divide_up(group_, tile_heads_);
   }
 
   [[nodiscard]] bool has_few_tiles(Level level) const {
@@ -329,12 +328,12 @@ class Planner {
           take_tiles(entry);
         }
       }
-      std::ranges::sort(memory_.tiles, {}, [](const Tile& tile) {
+      std::ranges::sort(memory_.tiles, {}, [](const TileWork& tile) {
         const WorkItem& item = tile.item;  // entries stand in levels in list order
         return std::tuple(item.kv_head, item.first_row, item.first_head, item.entry);
       });
       const WorkItem* last = nullptr;
-      for (const Tile& tile : memory_.tiles) {
+      for (const TileWork& tile : memory_.tiles) {
         add_item(tile.item, last == nullptr || !same_rows_and_heads(*last, tile.item));
         last = &tile.item;
       }
@@ -345,7 +344,8 @@ class Planner {
     if (wait_for_one(std::span(plan_.chains).subspan(first_chain))) {
       plan_.waves.back().num_chains += static_cast<std::int32_t>(plan_.chains.size() - first_chain);
     } else {
-      const std::int32_t states = plan_.num_rows * shape_.kv_heads * divide_up(group_, tile_heads_);
+      const std::int32_t states =
+          plan_.num_rows * shape_.kv_heads * base::divide_up(group_, tile_heads_);
       memory_.last_chain.assign(static_cast<std::size_t>(states), -1);
       add_wave(first_chain, false);
     }
@@ -360,7 +360,7 @@ class Planner {
   template <class Fn>
   void for_each_state(const Plan::Chain& chain, Fn fn) const {
     const WorkItem& item = plan_.items[static_cast<std::size_t>(chain.first_item)];
-    const std::int32_t tiles = divide_up(group_, tile_heads_);  // of a KV head
+    const std::int32_t tiles = base::divide_up(group_, tile_heads_);  // of a KV head
     const std::int32_t tile =
         item.kv_head * tiles + (item.first_head - item.kv_head * group_) / tile_heads_;
     const std::int32_t per_row = shape_.kv_heads * tiles;
@@ -419,7 +419,7 @@ class Planner {
       for (const Place& place : level) {
         const std::int32_t of_entry = entries_[static_cast<std::size_t>(place.entry)].num_tokens;
         tokens += of_entry;
-        pieces += divide_up(of_entry, kPieceTokens);
+        pieces += base::divide_up(of_entry, kPieceTokens);
       }
     }
     const std::int64_t tiles = tiles_of(levels.front());
@@ -446,7 +446,7 @@ class Planner {
         take_tiles(place.entry);
       }
     }
-    for (const Tile& tile : memory_.tiles) {
+    for (const TileWork& tile : memory_.tiles) {
       add_pieces(tile, slots);
     }
     plan_.num_slots = std::max(plan_.num_slots, slots);
@@ -454,7 +454,7 @@ class Planner {
     add_wave(first_chain, true);
   }
 
-  void add_pieces(const Tile& tile, std::int32_t& slots) {
+  void add_pieces(const TileWork& tile, std::int32_t& slots) {
     for (const TokenRange range : tile.pieces) {
       for (std::int32_t piece = range.begin; piece < range.end; ++piece) {
         WorkItem item = tile.item;

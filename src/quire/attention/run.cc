@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <numbers>
 #include <span>
@@ -15,6 +14,7 @@
 #include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
+#include "quire/base/divide.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/subnormals.h"
@@ -42,10 +42,7 @@ AttentionScratch& AttentionScratch::operator=(AttentionScratch&&) noexcept = def
 
 namespace {
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr int kRowsPerFinish = 8;
-
-int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 // Softmax state of one tile, on the stack of the thread that works on it.
 struct TileState {
@@ -278,8 +275,8 @@ class Call {
                      int thread) const {
     Rows<kMaxStrips> rows;
     AttentionTask tasks[kMaxStrips];
-    const int strips = divide_up(item.rows, kStripRows / item.heads);
-    const int strip_rows = divide_up(item.rows, strips);
+    const int strips = base::divide_up(item.rows, kStripRows / item.heads);
+    const int strip_rows = base::divide_up(item.rows, strips);
     for (int i = 0; i < strips; ++i) {
       WorkItem strip = item;
       strip.first_row += i * strip_rows;

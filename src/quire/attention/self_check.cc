@@ -34,7 +34,6 @@ using kernels::reference::relative_l2;
 using kernels::reference::within;
 using tensor::DType;
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr int kHeadDim = 72;    // of which 56 elements rotate
 constexpr int kPaddedDim = 96;  // as stored
 constexpr int kHalf = 28;
@@ -56,11 +55,11 @@ constexpr std::array<TokenRange, 9> kVisible = {{{0, kTokens},
 constexpr int kRows = static_cast<int>(kVisible.size());
 
 // The rows of a tile and the state that a kernel leaves.
-struct Tile {
+struct CheckedTile {
   alignas(64) std::array<std::byte, std::size_t{4} * kRows * kPaddedDim> queries = {};
   std::vector<float> max, sum, acc;
 
-  Tile() : max(kRows, kLowest), sum(kRows), acc(std::size_t{kRows} * kPaddedDim) {}
+  CheckedTile() : max(kRows, kLowest), sum(kRows), acc(std::size_t{kRows} * kPaddedDim) {}
   [[nodiscard]] SoftmaxState state() { return {max.data(), sum.data(), acc.data()}; }
 };
 
@@ -70,7 +69,7 @@ int query_bytes(const KernelTable& table, DType dtype) {
 }
 
 // Element d of a row of the tile: chunks of 64 bytes of all rows, one after the other.
-float query_at(const Tile& tile, int row, int d, int bytes) {
+float query_at(const CheckedTile& tile, int row, int d, int bytes) {
   const int per_chunk = kChunkWords * 4 / bytes;
   const std::byte* chunk =
       tile.queries.data() + (std::ptrdiff_t{d} / per_chunk * kRows + row) * kChunkWords * 4;
@@ -90,7 +89,8 @@ struct QueryShape {
 constexpr QueryShape kOddQueries = {kHalf, kHeadDim, kPaddedDim};
 constexpr QueryShape kWholeQueries = {32, 64, 64};  // whole vectors on every instruction set
 
-Status load_queries(const KernelTable& table, DType dtype, const QueryShape& shape, Tile& tile) {
+Status load_queries(const KernelTable& table, DType dtype, const QueryShape& shape,
+                    CheckedTile& tile) {
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   const std::vector<float> heads = numbers(kRows * head_dim, 1);
   std::vector<float> cos(static_cast<std::size_t>(shape.half)), sin(cos.size());
@@ -186,7 +186,7 @@ struct Answer {
   double lse = -std::numeric_limits<double>::infinity();
 };
 
-Answer dense_attention(const StoredRun& run, const Tile& tile, int row, int query_bytes) {
+Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, int query_bytes) {
   Answer answer = {.values = std::vector<double>(kPaddedDim)};
   double sum = 0;
   std::array<float, kPaddedDim> k, v;  // NOLINT: filled by reading
@@ -214,7 +214,7 @@ Answer dense_attention(const StoredRun& run, const Tile& tile, int row, int quer
 }
 
 // Of one row: the errors of output and lse, each as a share of what is allowed.
-double share_of_tolerance(const Answer& wanted, Tile& tile, int row, DType dtype) {
+double share_of_tolerance(const Answer& wanted, CheckedTile& tile, int row, DType dtype) {
   const auto at = static_cast<std::size_t>(row);
   std::span<float> values = std::span(tile.acc).subspan(at * kPaddedDim, kPaddedDim);
   const bool sees_nothing = wanted.lse < -std::numeric_limits<double>::max();
@@ -230,7 +230,7 @@ double share_of_tolerance(const Answer& wanted, Tile& tile, int row, DType dtype
 Status test_attend(const KernelTable& table, DType dtype) {
   const bool fp32 = dtype == DType::kFloat32;
   const StoredRun run(kernels::kernels_for(table.isa), dtype);
-  Tile tile;
+  CheckedTile tile;
   QUIRE_TRY_STATUS(load_queries(table, dtype, kWholeQueries, tile));
   QUIRE_TRY_STATUS(load_queries(table, dtype, kOddQueries, tile));  // what is attended with
   device::AlignedBuffer<std::byte> scratch(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
@@ -260,7 +260,7 @@ Status test_attend(const KernelTable& table, DType dtype) {
 
 // Row 1 of the state and row 2 of the piece have seen nothing.
 Status test_merge(const KernelTable& table) {
-  Tile state, piece;
+  CheckedTile state, piece;
   for (auto& [tile, seed] : {std::pair{&state, 4}, std::pair{&piece, 5}}) {
     tile->acc = numbers(tile->acc.size(), static_cast<std::uint64_t>(seed));
     tile->max = numbers(kRows, static_cast<std::uint64_t>(seed) + 2);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace quire::attention {
 
@@ -11,6 +12,8 @@ inline constexpr int kStripRows = 32;     // stacked (row, head) pairs that kern
 inline constexpr int kMaxStrips = 4;      // of one work item
 inline constexpr int kItemRows = kStripRows * kMaxStrips;
 inline constexpr int kMaxHeadDim = 256;
+// The maximum of a row that sees no token.
+inline constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // Tokens [begin, end) of a run.
 struct TokenRange {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "quire/base/check.h"
+#include "quire/base/divide.h"
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_rows.h"
@@ -37,8 +38,6 @@ constexpr std::int64_t kMaxF32TaskRows = 64;
 // kMaxTaskRows rows.
 constexpr std::int64_t kEpilogueFloats = kPanelQuantum * kPanelColumns * kMaxTaskRows;
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 struct Grid {
   std::int64_t rows_per_task = 1;
   std::int64_t row_tasks = 1;
@@ -51,16 +50,19 @@ Grid make_grid(const PackedWeights& weights, std::int64_t panels, std::int64_t r
                RowFormat format, int threads) {
   Grid grid;
   const std::int64_t most_rows = format == RowFormat::kF32 ? kMaxF32TaskRows : kMaxTaskRows;
-  const std::int64_t shares = divide_up(rows, most_rows);
-  grid.rows_per_task = divide_up(divide_up(rows, shares), 32) * 32;  // whole pairs of row blocks
-  grid.row_tasks = divide_up(rows, grid.rows_per_task);
-  const std::int64_t work = static_cast<std::int64_t>(weights.size_bytes()) * divide_up(rows, 8);
+  const std::int64_t shares = base::divide_up(rows, most_rows);
+  grid.rows_per_task =
+      base::divide_up(base::divide_up(rows, shares), 32) * 32;  // whole pairs of row blocks
+  grid.row_tasks = base::divide_up(rows, grid.rows_per_task);
+  const std::int64_t work =
+      static_cast<std::int64_t>(weights.size_bytes()) * base::divide_up(rows, 8);
   const std::int64_t most =
       threads * (rows <= kStreamRows ? kStreamTasksPerThread : kTasksPerThread);
-  const std::int64_t wanted = std::clamp<std::int64_t>(divide_up(work, kBytesPerTask), 1, most);
-  const std::int64_t share = divide_up(panels, divide_up(wanted, grid.row_tasks));
-  grid.panels_per_task = divide_up(share, kPanelQuantum) * kPanelQuantum;
-  grid.panel_tasks = divide_up(panels, grid.panels_per_task);
+  const std::int64_t wanted =
+      std::clamp<std::int64_t>(base::divide_up(work, kBytesPerTask), 1, most);
+  const std::int64_t share = base::divide_up(panels, base::divide_up(wanted, grid.row_tasks));
+  grid.panels_per_task = base::divide_up(share, kPanelQuantum) * kPanelQuantum;
+  grid.panel_tasks = base::divide_up(panels, grid.panels_per_task);
   return grid;
 }
 
@@ -173,7 +175,7 @@ void pack_steps(const KernelTable& table, const PackSource& from, const PackPlac
        .x_stride = from.stride,
        .rows = static_cast<int>(rows),
        .depth = from.depth,
-       .steps = static_cast<int>(divide_up(from.depth, kStepDepth)),
+       .steps = static_cast<int>(base::divide_up(from.depth, kStepDepth)),
        .values = packed.values(to.row) + group * kStepDepth * value_bytes(packed.format()),
        .scales = int8 ? packed.scales(to.row) + group : nullptr,
        .offsets = int8 ? packed.offsets(to.row) + group : nullptr,
@@ -184,7 +186,7 @@ void pack_steps(const KernelTable& table, const PackSource& from, const PackPlac
 // `weight` and `factors`: of a norm, or null.
 void pack_all(const Context& context, const InputRows& x, const float* weight, const float* factors,
               PackedRows& packed) {
-  const std::int64_t shares = divide_up(packed.steps(), kPackSteps);  // of a block
+  const std::int64_t shares = base::divide_up(packed.steps(), kPackSteps);  // of a block
   const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
     const std::int64_t first = first_step * kStepDepth;
     pack_steps(*context.table,

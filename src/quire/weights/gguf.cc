@@ -26,8 +26,8 @@ namespace {
 
 using base::str_cat;
 
-constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF"
-constexpr std::uint32_t kMaxDimensions = 4;   // GGML_MAX_DIMS
+constexpr std::uint32_t kMagic = 0x46554747;     // "GGUF"
+constexpr std::uint32_t kMaxGgmlDimensions = 4;  // GGML_MAX_DIMS
 constexpr std::int64_t kDefaultAlignment = 32;
 // Of one tensor's directory entry: name length and one character, dimensions, one size, type,
 // offset.
@@ -77,9 +77,9 @@ Result<std::vector<std::int64_t>> read_shape(ByteReader& reader, std::string_vie
   if (!reader.read(dimensions)) {
     return {ErrorCode::kCorrupt, str_cat(where, ": the file ends inside the tensor directory")};
   }
-  if (dimensions < 1 || dimensions > kMaxDimensions) {
+  if (dimensions < 1 || dimensions > kMaxGgmlDimensions) {
     return {ErrorCode::kCorrupt, str_cat(where, ": has ", dimensions, " dimensions; 1 to ",
-                                         kMaxDimensions, " are allowed")};
+                                         kMaxGgmlDimensions, " are allowed")};
   }
   std::vector<std::int64_t> shape(dimensions);
   for (std::int64_t& size : shape) {

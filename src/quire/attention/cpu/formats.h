@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kWordBytes = 4;
 constexpr int kPieceUnits = kPieceTokens / kUnitTokens;
-constexpr float kLowest = -__builtin_huge_valf();
 constexpr float kNan = __builtin_nanf("");
 constexpr float kExp2Floor = -1000.0f;  // 2^x is 0 from here on
 

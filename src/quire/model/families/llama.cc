@@ -7,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-Status configure(const base::json::object& json, ModelConfig& config) {
+Status configure_llama(const base::json::object& json, ModelConfig& config) {
   QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
   config.qkv_bias = attention_bias;
   config.output_bias = attention_bias;
@@ -27,7 +27,7 @@ const Family& llama_family() {
                   .defaults = {},
                   .fields = {"attention_bias", "mlp_bias"},
                   .fixed = {{"pretraining_tp", "1"}, {"rope_interleaved", "false"}},
-                  .configure = configure,
+                  .configure = configure_llama,
                   .hf = hf_names(),
                   .gguf = gguf};
   }();

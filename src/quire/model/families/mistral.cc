@@ -15,7 +15,7 @@ namespace {
 constexpr std::int32_t kWindowIfAbsent = 4096;
 
 // transformers leaves "layer_types" out of account here, so it must say what happens anyway.
-Status configure(const base::json::object& json, ModelConfig& config) {
+Status configure_mistral(const base::json::object& json, ModelConfig& config) {
   QUIRE_TRY_STATUS(set_window(json, "sliding_window", kWindowIfAbsent, config));
   const base::json::value* types = base::find(json, "layer_types");
   if (types == nullptr) {
@@ -43,7 +43,7 @@ const Family& mistral_family() {
                   .defaults = {.max_positions = 131072, .kv_heads = 8},
                   .fields = {"sliding_window", "layer_types"},
                   .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
-                  .configure = configure,
+                  .configure = configure_mistral,
                   .hf = hf_names(),
                   .gguf = gguf};
   }();

@@ -8,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-Status configure(const boost::json::object& json, ModelConfig& config) {
+Status configure_phi3(const boost::json::object& json, ModelConfig& config) {
   return set_window(json, "sliding_window", 0, config);
 }
 
@@ -32,7 +32,7 @@ const Family& phi3_family() {
                             {"lm_head_bias", "false"},
                             {"full_attn_mod", "1"},
                             {"interpolate_factor", "1"}},
-                  .configure = configure,
+                  .configure = configure_phi3,
                   .partial_rotary = true,
                   .yarn = "longrope",
                   .hf = hf,

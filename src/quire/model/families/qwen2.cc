@@ -8,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-Status configure(const boost::json::object& json, ModelConfig& config) {
+Status configure_qwen2(const boost::json::object& json, ModelConfig& config) {
   config.qkv_bias = true;
   return set_windows_by_layer(json, config);
 }
@@ -23,7 +23,7 @@ const Family& qwen2_family() {
       .defaults = {.max_positions = 32768, .kv_heads = 32},
       .fields = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
       .fixed = {{"use_mrope", "false"}},
-      .configure = configure,
+      .configure = configure_qwen2,
       .hf = hf_names(),
       .gguf = gguf_names()};
   return family;

@@ -7,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-Status configure(const base::json::object& json, ModelConfig& config) {
+Status configure_qwen3(const base::json::object& json, ModelConfig& config) {
   config.qk_norm = true;
   QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
   config.qkv_bias = attention_bias;
@@ -25,7 +25,7 @@ const Family& qwen3_family() {
                              .fields = {"attention_bias", "use_sliding_window", "sliding_window",
                                         "max_window_layers", "layer_types"},
                              .fixed = {{"use_mrope", "false"}, {"mlp_bias", "false"}},
-                             .configure = configure,
+                             .configure = configure_qwen3,
                              .qk_norm = true,
                              .hf = hf_names(),
                              .gguf = gguf_names()};

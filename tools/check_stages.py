@@ -1,0 +1,204 @@
+"""The stages of tools/check.py: how each is built, how it is tested, and which commands run it."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tidy
+from check_log import ROOT, Count, Failure, count_cases, count_programs, count_pytest
+
+JOBS = os.cpu_count() or 2
+FUZZ_SECONDS = 15
+THREADED = ("kv", "sched", "device", "engine", "api")
+PYTHON_TESTS = ("bindings/python/tests", "tests/python")
+BUILD = ROOT / "build"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of a check. `build` and `test` take the stage's log; `test` returns how many tests passed and failed."""
+
+    name: str
+    says: str
+    build: Callable | None = None
+    test: Callable | None = None
+
+
+def configure(log, preset, *options):
+    log.run("cmake", "--preset", preset, *options)
+
+
+def build(log, preset, *targets, options=()):
+    """Configures and builds; the tests of the stage before go first where both want the processor."""
+    configure(log, preset, *options)
+    log.run("nice", "-n", "5", "cmake", "--build", "--preset", preset, "-j", JOBS, *(["--target", *targets] if targets else []))
+
+
+def ctest(log, preset, *arguments, folder=None):
+    """Runs CTest with a test preset, whose build folder is `folder` if not of its name."""
+    cases = BUILD / (folder or preset) / "cases"
+    shutil.rmtree(cases, ignore_errors=True)
+    report = BUILD / (folder or preset) / f"ctest-{preset}.xml"
+    log.run("ctest", "--preset", preset, "-j", JOBS, "--output-junit", report, *arguments, check=False)
+    count = count_cases(cases)
+    count.add(count_programs(report))
+    return count
+
+
+def python_options():
+    """CMake's options for the extension, built for the Python that runs this."""
+    return ("-DQUIRE_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}")
+
+
+def fetch(log):
+    """Fetches what tests labelled `fetched` read. Without a network they are skipped, and the log says so."""
+    for tool in ("fetch_smollm.py", "fetch_vocabs.py"):
+        if log.run(sys.executable, f"tools/{tool}", check=False) != 0:
+            log.write(f"{tool} could not fetch: its tests will be skipped")
+
+
+# --- make check
+
+
+def test_style(log):
+    sources = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", "*.cc", "*.h", "*.cu", "*.cuh"], cwd=ROOT,
+                             capture_output=True, text=True, check=True).stdout.split()
+    log.run("clang-format-19", "--dry-run", "-Werror", *(s for s in sources if (ROOT / s).exists()))
+    return Count()
+
+
+def build_release(log):
+    build(log, "release", options=("-DQUIRE_TESTS=ON", *python_options()))
+
+
+def test_release(log):
+    fetch(log)
+    return ctest(log, "release")
+
+
+def build_python(log):
+    build(log, "release", "python_package")
+
+
+def pytest(log, name, *arguments, env=None):
+    report = BUILD / f"pytest-{name}.xml"
+    log.run(sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments, env=env, check=False)
+    return count_pytest(report)
+
+
+def test_python(log):
+    return pytest(log, "package", *PYTHON_TESTS, env={"PYTHONPATH": str(BUILD / "release" / "python")})
+
+
+# --- the rest of make check-all
+
+
+def build_tidy(log):
+    configure(log, "dev", *python_options())
+
+
+def test_tidy(log, everything=False):
+    report = tidy.run(ROOT, JOBS, everything)
+    log.write(report.text)
+    if report.failed:
+        raise Failure(f"{report.failed} of {report.checked} files are not clean")
+    return Count()
+
+
+def build_asan(log):
+    build(log, "asan", "all", "fuzz")
+
+
+def build_tsan(log, modules="kv;sched;device;engine;api"):
+    build(log, "tsan", *(f"{module}_test" for module in THREADED), options=(f"-DQUIRE_TSAN_MODULES={modules}",))
+
+
+def test_tsan(log):
+    return ctest(log, "tsan", "-R", f"^({'|'.join(THREADED)})(/|$)")
+
+
+def test_fuzz(log):
+    log.run("tools/run_fuzz.sh", FUZZ_SECONDS, check=False)
+    results = re.findall(r"^fuzz_\w+: (.*)$", log.path.read_text(), re.M)
+    if not results:
+        raise Failure("no fuzzer ran")
+    findings = sum("FINDING" in result for result in results)
+    return Count(len(results) - findings, findings)
+
+
+def build_cuda(log, chip="90a-real"):
+    if not shutil.which("nvcc") and not pathlib.Path("/usr/local/cuda/bin/nvcc").exists():
+        log.write("nothing compiled, there is no nvcc")
+        return
+    build(log, "cuda", options=(f"-DCMAKE_CUDA_ARCHITECTURES={chip}",))
+
+
+def test_cuda(log):
+    """Lists the tests of the GPU programs. Without a GPU they start, and fail for want of one."""
+    count, cases = Count(), 0
+    programs = sorted((BUILD / "cuda" / "gpu").glob("*_gpu_test"))
+    for program in programs:
+        listed = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
+        cases += len(re.findall(r"^  \S", listed, re.M))
+        if not pathlib.Path("/dev/nvidia0").exists():
+            alone = subprocess.run([program], capture_output=True, text=True)
+            log.write(alone.stdout + alone.stderr)
+            loud = alone.returncode != 0 and "DeviceError: " in alone.stderr
+            count.add(Count(int(loud), int(not loud)))
+    log.write(f"{cases} tests compiled in {len(programs)} programs; make check-gpu runs them on a GPU")
+    return count
+
+
+def build_wheel(log):
+    """Does `pip install .` as a user does: the binding is compiled, the rest is of the main build."""
+    log.run("nice", "-n", "5", sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall", ".")
+
+
+def test_wheel(log):
+    """Tests the installed package from outside the tree's own packages."""
+    return pytest(log, "wheel", "bindings/python/tests/test_package.py", "bindings/python/tests/test_llm.py", "tests/python/test_readme_code.py")
+
+
+# --- what rotates: one a commit
+
+
+def build_dev(log):
+    build(log, "dev")
+
+
+def test_long(log):
+    return ctest(log, "long", folder="release")
+
+
+CHECK = [
+    Stage("style", "clang-format over every file", test=test_style),
+    Stage("release", "the library, the command and every unit and behaviour test", build_release, test_release),
+    Stage("python", "the Python package and its tests", build_python, test_python),
+]
+REST = [
+    Stage("asan", "address and undefined-behaviour sanitizers", build_asan, lambda log: ctest(log, "asan")),
+    Stage("tsan", "the thread sanitizer over kv, sched, device, engine and api", build_tsan, test_tsan),
+    Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
+    Stage("cuda", "the GPU programs, compiled for Hopper", build_cuda, test_cuda),
+    Stage("wheel", "pip install ., and the package that it installs", build_wheel, test_wheel),
+    Stage("tidy", "clang-tidy over what differs from the merge base", build_tidy, test_tidy),
+]
+ROTATING = [
+    Stage("plain", "every file compiled alone, without precompiled headers", build_dev),
+    Stage("long", "random and stress tests at their full length", None, test_long),
+    Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
+    Stage("cuda-80", "the GPU programs, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
+    Stage("tidy-all", "clang-tidy over every file", build_tidy, lambda log: test_tidy(log, everything=True)),
+]
+ALL = [*CHECK, *REST, *ROTATING]
+
+
+def of_this_commit():
+    """Returns the stage of ROTATING that the commit's hash chooses."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return ROTATING[int(head or "0", 16) % len(ROTATING)]
