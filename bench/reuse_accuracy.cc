@@ -2,9 +2,9 @@
 // for any model trained on the card-file world (models/cardfile/README.md has the trainer's own
 // table).
 //
-//   python3 models/cardfile/cardfile.py write --seed 1 --contexts 400 --out contexts.jsonl
-//   reuse_accuracy models/cardfile/model contexts.jsonl [QUESTIONS [MODE...]]
-//   reuse_accuracy models/cardfile/model contexts.jsonl QUESTIONS curve
+//   python3 models/cardfile/cardfile.py write --seed 1 --contexts 400 --out build/contexts.jsonl
+//   reuse_accuracy models/cardfile/model build/contexts.jsonl [QUESTIONS [MODE...]]
+//   reuse_accuracy models/cardfile/model build/contexts.jsonl QUESTIONS curve
 //
 // QUESTIONS: so many of each context, the first ones; 0 (all) by default. MODE: the rows whose name
 // contains it; also every selector at shares of 0.05, 0.15, 0.30 and 0.60, such as "random 0.60, in

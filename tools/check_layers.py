@@ -2,8 +2,9 @@
 
     python3 tools/check_layers.py [ROOT]
 
-src/quire/<module>: modules that tools/layers.toml names, always as "quire/<module>/<file>.h". include/quire, and what stands
-on the library (apps, bindings, ...): public headers only. CUDA headers: only */cuda/ and device/.
+src/quire/<module>: modules that tools/layers.toml names, always as "quire/<module>/<file>.h"; CMakeLists.txt links them.
+Each of its modules is a folder, and each use an include. include/quire, and what stands on the library (apps, bindings,
+...): public headers only. CUDA headers: only */cuda/ and device/.
 """
 
 import re
@@ -14,6 +15,7 @@ import source_text
 
 USERS = ("apps", "bindings", "integrations", "mlir", "examples")
 CUDA = re.compile(r"(cuda\w*|cublas\w*|cudnn\w*|curand\w*|cutlass/.*|cute/.*|nccl|nvrtc|nvtx3/.*|cooperative_groups)(\.hp?p?)?")
+MODULE_OF_CMAKE = re.compile(r"^quire_module\((\w+)(?:\s+USES((?:\s+\w+)+?))?(?:\s+DEPENDS[^)]*)?\)", re.M)
 
 
 def check_declarations(allowed):
@@ -26,17 +28,46 @@ def check_declarations(allowed):
         seen.add(module)
 
 
+def included_modules(path):
+    """Yields line and module of each include from a module's folder."""
+    for line, name, _ in source_text.includes(path):
+        if match := re.match(r"quire/(\w+)/", name):
+            yield line, match[1]
+
+
+def check_declared_are_used(root, allowed):
+    """Yields what tools/layers.toml declares and the tree does not have."""
+    for module, uses in allowed.items():
+        folder = f"src/quire/{module}"
+        if not (root / folder).is_dir():
+            yield f"tools/layers.toml: {module} has no folder {folder}; remove its line"
+            continue
+        used = {name for path in source_text.files(root, folder) for _, name in included_modules(path)}
+        for use in uses:
+            if use not in used:
+                yield f"tools/layers.toml: no file of {module} includes {use}; remove {use} from the line of {module}"
+
+
+def check_links(root, allowed):
+    """Yields uses that CMakeLists.txt does not link."""
+    linked = {name: uses.split() for name, uses in MODULE_OF_CMAKE.findall((root / "CMakeLists.txt").read_text())}
+    for module, uses in allowed.items():
+        for use in uses:
+            if use not in linked.get(module, []):
+                yield f"CMakeLists.txt: quire_module({module}) must name {use} behind USES, as tools/layers.toml does"
+
+
 def check_module_file(root, path, allowed):
     place = path.relative_to(root)
     module = place.parts[2]
     if module not in allowed:
         yield f"{place}: module '{module}' is not in tools/layers.toml"
         return
-    for line, name, quoted in source_text.includes(path):
-        match = re.match(r"quire/(\w+)/", name)
-        if match and match[1] != module and match[1] not in allowed[module]:
+    for line, name in included_modules(path):
+        if name != module and name not in allowed[module]:
             names = ", ".join(allowed[module]) or "nothing"
-            yield f"{place}:{line}: {module} must not include {match[1]} (allowed: {names})"
+            yield f"{place}:{line}: {module} must not include {name} (allowed: {names})"
+    for line, name, quoted in source_text.includes(path):
         if quoted and not name.startswith("quire/"):
             yield f'{place}:{line}: include "{name}" as "quire/<module>/<file>.h"'
         if CUDA.fullmatch(name) and "cuda" not in place.parts and module != "device":
@@ -52,7 +83,7 @@ def check_user_file(root, path):
 
 def check(root):
     allowed = tomllib.loads((root / "tools" / "layers.toml").read_text())["may_use"]
-    errors = list(check_declarations(allowed))
+    errors = [*check_declarations(allowed), *check_declared_are_used(root, allowed), *check_links(root, allowed)]
     for path in source_text.files(root, "src/quire"):
         errors += check_module_file(root, path, allowed)
     for path in source_text.files(root, "include", *USERS):

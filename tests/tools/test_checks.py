@@ -14,11 +14,16 @@ import source_text
 
 LAYERS = '[may_use]\nbase = []\nkv = ["base"]\ndevice = ["base"]\nmodel = ["base", "device"]\n'
 CLEAN = {
+    "CMakeLists.txt": "quire_module(base DEPENDS OpenSSL::Crypto)\nquire_module(kv USES base)\n"
+                      "quire_module(device USES base DEPENDS Threads::Threads\n             PkgConfig::ZSTD)\n"
+                      "quire_module(model USES base\n             device)\n",
     "tools/layers.toml": LAYERS,
     "tools/size_waivers.txt": "# none\n",
     "include/quire/result.h": "#pragma once\n#include <string>\n",
     "src/quire/base/str.h": '#pragma once\n#include "quire/result.h"\n',
     "src/quire/kv/ledger.cc": '#include "quire/kv/ledger.h"\n#include "quire/base/str.h"\n',
+    "src/quire/device/pool.cc": '#include "quire/base/str.h"\n',
+    "src/quire/model/cuda/decoder.cu": '#include "quire/base/str.h"\n#include "quire/device/pool.h"\n',
     "apps/cli/main.cc": '#include "options.h"\n#include "quire/result.h"\n',
 }
 
@@ -60,8 +65,26 @@ class Layers(CheckTest):
         self.assert_finds(check_layers.check, "src/quire/extra/a.cc", "", "src/quire/extra/a.cc: module 'extra' is not in")
 
     def test_cycle_in_the_declarations_is_found(self):
-        self.assert_finds(check_layers.check, "tools/layers.toml", LAYERS.replace('kv = ["base"]', 'kv = ["base", "model"]'),
-                          "tools/layers.toml: kv uses model, which is not declared above it")
+        tree = self.tree({"tools/layers.toml": LAYERS.replace('kv = ["base"]', 'kv = ["base", "model"]'),
+                          "src/quire/kv/a.cc": '#include "quire/model/decoder.h"\n',
+                          "CMakeLists.txt": CLEAN["CMakeLists.txt"].replace("kv USES base", "kv USES base model")})
+        self.assertEqual(check_layers.check(tree), ["tools/layers.toml: kv uses model, which is not declared above it"])
+
+    def test_declared_module_without_a_folder_is_found(self):
+        self.assert_finds(check_layers.check, "tools/layers.toml", LAYERS + "comm = []\n",
+                          "tools/layers.toml: comm has no folder src/quire/comm; remove its line")
+
+    def test_declared_use_that_no_file_includes_is_found(self):
+        for text in ("", '#include "quire/device/pool.h"\n// #include "quire/base/str.h"\n'):  # nothing, or itself
+            self.assert_finds(check_layers.check, "src/quire/device/pool.cc", text,
+                              "tools/layers.toml: no file of device includes base; remove base from the line of device")
+
+    def test_use_that_cmake_does_not_link_is_found(self):
+        above = CLEAN["CMakeLists.txt"].split("quire_module(model")[0]
+        for line, use in (("quire_module(model USES base)\n", "device"),
+                          ("quire_module(model USES device DEPENDS Boost::base)\n", "base")):
+            self.assert_finds(check_layers.check, "CMakeLists.txt", above + line,
+                              f"CMakeLists.txt: quire_module(model) must name {use} behind USES, as tools/layers.toml")
 
     def test_include_by_relative_path_is_found(self):
         self.assert_finds(check_layers.check, "src/quire/kv/a.cc", '#include "../model/decoder.h"\n',

@@ -1,4 +1,4 @@
-// What the CTAs of items_hopper.cu share, and the warps that serve its warpgroups: which items are
+// What the CTAs of items_hopper.cuh share, and the warps that serve its warpgroups: which items are
 // a CTA's, their tiles of keys and values by the copy engine, and their queries.
 #pragma once
 

@@ -14,6 +14,11 @@ namespace quire::attention::cuda {
 // Stored head sizes with an instance.
 inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
 
+// Says whether items_hopper.cuh has instances for a stored head size.
+[[nodiscard]] constexpr bool is_head_dim_of_hopper(std::int32_t head_dim) {
+  return head_dim == 64 || head_dim == 128;
+}
+
 // launch.operator()<T, D>() of the instance for its dtype and stored head size;
 // cudaErrorInvalidValue when there is none.
 template <tensor::DType T, class Launch>
@@ -49,14 +54,16 @@ template <class Launch>
 // Every row of `out` and `lse`, also those that see nothing.
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 
-// What it consists of: items of few columns and of many, or both on Hopper where stored head size
-// and block size suit its copy engine; these write parts, and rows that have but one. Then parts to
-// rows, in order, unless the kernel of Hopper has done that too.
+// launch_attention() computes items of few columns and of many, or both at once on Hopper where
+// stored head size and block size suit its copy engine. Items write parts, and rows that have but
+// one part. Then parts become rows, in order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
+// Launch the instance for a dtype and stored head size; there are items. many_rows_*.cu and
+// items_hopper_*.cu share the instances out, since these compile for long.
+template <tensor::DType T, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
-[[nodiscard]] bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens);
+template <tensor::DType T, int D>
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
-[[nodiscard]] bool hopper_merges(const AttentionArgs& args);
 // `of_hopper`: values of parts are fp16, as launch_items_hopper() writes them.
 [[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper,
                                        cudaStream_t stream);

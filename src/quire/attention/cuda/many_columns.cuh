@@ -1,4 +1,4 @@
-// 64 columns of an item by one warpgroup, for items_hopper.cu, with the products of wgmma.cuh: one
+// 64 columns of an item by one warpgroup, for items_hopper.cuh, with the products of wgmma.cuh: one
 // of the two warpgroups of an item of many columns; or an item of few to the bits that its rows
 // have among many, which takes one by itself. A warpgroup issues the scores of tile i before the
 // values of tile i - 1 and computes its softmax beside the second one; those with the same tiles

@@ -46,7 +46,7 @@ cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper, cudaStream_t
                     static_cast<unsigned>((args.heads + kHeads - 1) / kHeads));
   return launch_for(args.kv, [&]<tensor::DType T, int D>() {
     const kernels::cuda::LaunchSize size = {blocks, kHeads * 32};
-    if constexpr (D == 64 || D == 128) {
+    if constexpr (is_head_dim_of_hopper(D)) {
       if (of_hopper) {
         return kernels::cuda::launch_early(
             blocks.x * blocks.y > kManyBlocks ? merge<T, D, true, true> : merge<T, D, true, false>,

@@ -5,6 +5,9 @@
 // engine, block by block, swizzled as the tensor core wants them, and two bring queries; they run
 // ahead into the next item (items_supply.cuh). CTAs of many columns may be pairs, clusters, that
 // bring each tile once for both: what copies take of the chip's power is clock of the products.
+// For items_hopper_*.cu, one for each dtype and head size: five kernels compile for long.
+#pragma once
+
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -25,13 +28,13 @@
 #include "quire/kernels/cuda/launch.cuh"
 
 namespace quire::attention::cuda {
-namespace {
 
 // What a kernel knows of items of few columns: none; those computed by themselves; or to the bits
 // that the same rows have among many.
 enum class Few : std::uint8_t { kNone, kAlone, kLikeMany };
 
-constexpr int kThreads = (kGroups + 1) * kGroupThreads;  // the last warpgroup serves the others
+// Of a CTA; the last warpgroup serves the others.
+inline constexpr int kHopperThreads = (kGroups + 1) * kGroupThreads;
 
 #if QUIRE_WGMMA
 
@@ -88,7 +91,7 @@ __device__ __forceinline__ void serve(const AttentionArgs& args, const TileMap& 
 #endif  // QUIRE_WGMMA
 
 template <DType T, int D, bool kMany, Few F>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kHopperThreads, 1)
     items_hopper(const __grid_constant__ AttentionArgs args,
                  const __grid_constant__ CUtensorMap map, int box_tokens) {
 #if QUIRE_WGMMA
@@ -141,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 // Enough CTAs for any crew of one kernel.
-cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
+inline cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
     return error;
@@ -156,7 +159,7 @@ cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
 }
 
 template <DType T, int D, bool kMany, Few F>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_kernel(const AttentionArgs& args, cudaStream_t stream) {
   CUtensorMap map;
   int ctas = 0;
   if (const cudaError_t error = make_map(args.kv, args.kv_heads, map); error != cudaSuccess) {
@@ -175,49 +178,23 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   }
   const unsigned cluster = kMany && F != Few::kNone ? 2 : 1;
   return kernels::cuda::launch_early(
-      kernel, {(ctas + cluster - 1) / cluster * cluster, kThreads, kSharedBytes<D>, cluster},
+      kernel, {(ctas + cluster - 1) / cluster * cluster, kHopperThreads, kSharedBytes<D>, cluster},
       stream, args, map, box_of(args.kv.block_tokens));
 }
 
 template <DType T, int D, bool kMany>
 cudaError_t launch_with_few(const AttentionArgs& args, cudaStream_t stream) {
-  return args.work.like_many ? launch<T, D, kMany, Few::kLikeMany>(args, stream)
-                             : launch<T, D, kMany, Few::kAlone>(args, stream);
+  return args.work.like_many ? launch_kernel<T, D, kMany, Few::kLikeMany>(args, stream)
+                             : launch_kernel<T, D, kMany, Few::kAlone>(args, stream);
 }
 
 template <DType T, int D>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
-    return launch<T, D, true, Few::kNone>(args, stream);
+    return launch_kernel<T, D, true, Few::kNone>(args, stream);
   }
   return args.work.num_many == 0 ? launch_with_few<T, D, false>(args, stream)
                                  : launch_with_few<T, D, true>(args, stream);
-}
-
-}  // namespace
-
-bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-    return false;
-  }
-  return major == 9 && (head_dim == 64 || head_dim == 128) && can_make_map(block_tokens);
-}
-
-// Items of few columns end at much the same time, and there a kernel more is dear. Of many columns
-// a row has few parts beside its work.
-bool hopper_merges(const AttentionArgs& args) {
-  return args.work.num_many == 0 && args.work.num_few > 0;
-}
-
-cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream) {
-  if (args.work.num_few + args.work.num_many == 0) {
-    return cudaSuccess;
-  }
-  return kernels::cuda::launch_for_dtype(args.kv.dtype, [&]<DType T>() {
-    return args.kv.head_dim == 64 ? launch<T, 64>(args, stream) : launch<T, 128>(args, stream);
-  });
 }
 
 }  // namespace quire::attention::cuda

@@ -1,7 +1,9 @@
 // Items of many query columns, (row, head) pairs of one KV head stacked: keys and values go through
 // shared memory, tile after tile, while the next one is fetched, and every warp holds 16 columns
 // (FlashAttention-2, Dao 2023, with paged KV and packed head groups). Hopper has a kernel of its
-// own for common shapes: items_hopper.cu.
+// own for common shapes: items_hopper.cuh. For many_rows_*.cu alone.
+#pragma once
+
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -274,8 +276,10 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
   columns.finish(args, lane % 4);
 }
 
+}  // namespace
+
 template <DType T, int D>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(2 * sizeof(Tile<D>));
   if (const cudaError_t error = cudaFuncSetAttribute(
           many_rows<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -285,15 +289,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const dim3 grid(args.work.num_many * (kManyColumns / kColumns), args.kv_heads);
   many_rows<T, D><<<grid, kThreads, kBytes, stream>>>(args);
   return cudaGetLastError();
-}
-
-}  // namespace
-
-cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
-  if (args.work.num_many == 0) {
-    return cudaSuccess;
-  }
-  return launch_for(args.kv, [&]<DType T, int D>() { return launch<T, D>(args, stream); });
 }
 
 }  // namespace quire::attention::cuda

@@ -1,0 +1,82 @@
+// Picks the kernels that compute the items of a plan, and tells the planner what it should know of
+// them.
+#include <cuda_runtime_api.h>
+#include <driver_types.h>
+
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/tile_map.h"
+#include "quire/attention/device_plan.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::attention::cuda {
+namespace {
+
+bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+    return false;
+  }
+  return major == 9 && is_head_dim_of_hopper(head_dim) && can_make_map(block_tokens);
+}
+
+// Items of few columns end at much the same time, and there a kernel more is dear. Of many columns
+// a row has few parts beside its work.
+bool hopper_merges(const AttentionArgs& args) {
+  return args.work.num_many == 0 && args.work.num_few > 0;
+}
+
+cudaError_t launch_on_hopper(const AttentionArgs& args, cudaStream_t stream) {
+  if (args.work.num_few + args.work.num_many == 0) {
+    return cudaSuccess;
+  }
+  return launch_for(args.kv, [&]<tensor::DType T, int D>() {
+    if constexpr (is_head_dim_of_hopper(D)) {
+      return launch_items_hopper<T, D>(args, stream);
+    }
+    return cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t launch_many(const AttentionArgs& args, cudaStream_t stream) {
+  if (args.work.num_many == 0) {
+    return cudaSuccess;
+  }
+  return launch_for(args.kv,
+                    [&]<tensor::DType T, int D>() { return launch_many_rows<T, D>(args, stream); });
+}
+
+}  // namespace
+
+DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim) {
+  constexpr int kFewPerMultiprocessor = 12, kManyPerMultiprocessor = 2;  // warps; CTAs
+  int device = 0, multiprocessors = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess) {
+    return options;  // launching will tell
+  }
+  options.one_kernel = hopper_takes(head_dim, options.block_tokens);
+  options.few_workers = multiprocessors * kFewPerMultiprocessor;
+  options.many_workers = multiprocessors * (options.one_kernel ? 1 : kManyPerMultiprocessor);
+  return options;
+}
+
+cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
+  if (hopper_takes(args.kv.head_dim, args.kv.block_tokens)) {
+    const cudaError_t error = launch_on_hopper(args, stream);
+    return error != cudaSuccess || hopper_merges(args) ? error : launch_merge(args, true, stream);
+  }
+  if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
+    return error;
+  }
+  if (const cudaError_t error = launch_many(args, stream); error != cudaSuccess) {
+    return error;
+  }
+  return launch_merge(args, false, stream);
+}
+
+}  // namespace quire::attention::cuda
