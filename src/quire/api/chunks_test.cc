@@ -25,7 +25,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-struct Golden {
+struct GoldenChunks {
   std::string type;
   std::vector<Ids> pieces;  // system, cards, question
   Ids greedy;
@@ -38,37 +38,22 @@ struct Golden {
   }
 };
 
-Ids ids_of(const base::json::value& list) { return base::json::value_to<Ids>(list); }
+Ids ids_in(const base::json::value& list) { return base::json::value_to<Ids>(list); }
 
-std::vector<Golden> read_goldens(std::size_t count) {
+std::vector<GoldenChunks> read_golden_chunks(std::size_t count) {
   std::ifstream in(kModel + "/golden.jsonl");
-  std::vector<Golden> goldens;
+  std::vector<GoldenChunks> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
     const auto parsed = base::parse_json(line, "golden.jsonl").value();
     const auto& object = parsed.as_object();
-    Golden golden{.type = object.at("type").as_string().c_str(),
-                  .greedy = ids_of(object.at("greedy"))};
+    GoldenChunks golden{.type = object.at("type").as_string().c_str(),
+                        .greedy = ids_in(object.at("greedy"))};
     for (const auto& piece : object.at("pieces").as_array()) {
-      golden.pieces.push_back(ids_of(piece));
+      golden.pieces.push_back(ids_in(piece));
     }
     goldens.push_back(std::move(golden));
   }
   return goldens;
-}
-
-SamplingParams greedy(std::int32_t max_tokens) {
-  return {.temperature = 0, .max_tokens = max_tokens};
-}
-
-template <class T>
-T must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
-  return std::move(result).value();
-}
-
-ChunkedLLM open_demo(const ChunkCacheOptions& chunks = {}, LLMOptions options = {}) {
-  options.threads = 2;
-  return must(ChunkedLLM::open(kModel, here(options), chunks));
 }
 
 std::map<std::string, double> stats_of(ChunkedLLM& llm) {
@@ -77,7 +62,7 @@ std::map<std::string, double> stats_of(ChunkedLLM& llm) {
 }
 
 // Pieces of a golden prompt as chunks, in a composition.
-CompositionSpec register_pieces(ChunkedLLM& llm, const Golden& golden) {
+CompositionSpec register_pieces(ChunkedLLM& llm, const GoldenChunks& golden) {
   std::vector<ChunkContent> chunks;
   for (const Ids& piece : golden.pieces) {
     chunks.push_back({.content = piece});
@@ -91,10 +76,10 @@ CompositionSpec register_pieces(ChunkedLLM& llm, const Golden& golden) {
 }
 
 TEST(Chunks, AnchoredAnswersOfTheDemoModelAreRight) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked();
   int right = 0;
   int asked = 0;
-  for (const Golden& golden : read_goldens(20)) {
+  for (const GoldenChunks& golden : read_golden_chunks(20)) {
     CompositionSpec spec = register_pieces(llm, golden);
     spec.computed_in_place = true;
     must(llm.generate_from_chunks(spec, greedy(1)));
@@ -108,8 +93,8 @@ TEST(Chunks, AnchoredAnswersOfTheDemoModelAreRight) {
 }
 
 TEST(Chunks, ExactModeIsAPlainPrompt) {
-  ChunkedLLM llm = open_demo();
-  for (const Golden& golden : read_goldens(5)) {
+  ChunkedLLM llm = open_chunked();
+  for (const GoldenChunks& golden : read_golden_chunks(5)) {
     CompositionSpec spec = register_pieces(llm, golden);
     spec.mode = ReuseMode::kExact;
     const GenerationOutput composed = must(llm.generate_from_chunks(spec, greedy(16)));
@@ -130,8 +115,8 @@ std::vector<float> tail_of(const ForwardOutput& whole, const ForwardOutput& part
 }
 
 TEST(Chunks, OneContextBehindTheSystemChunkIsAFullPrefillUpToRounding) {
-  ChunkedLLM llm = open_demo({}, {.dtype = exact_dtype()});
-  Golden golden = read_goldens(1).front();
+  ChunkedLLM llm = open_chunked({}, {.dtype = exact_dtype()});
+  GoldenChunks golden = read_golden_chunks(1).front();
   golden.pieces.erase(golden.pieces.begin() + 2, golden.pieces.end() - 1);
   const CompositionSpec spec = register_pieces(llm, golden);
   const ForwardOutput composed = must(llm.logits_from_chunks(spec));
@@ -142,7 +127,7 @@ TEST(Chunks, OneContextBehindTheSystemChunkIsAFullPrefillUpToRounding) {
 }
 
 TEST(Chunks, RegisteringAgainIsAUseAndNoPrefill) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked();
   const ChunkContent chunk{.content = "You are the keeper of a card file. Answer from the cards.",
                            .type = ChunkType::kSystemPrompt,
                            .options = {.metadata_json = R"({"a": 1, "b": 2})"}};
@@ -161,7 +146,7 @@ TEST(Chunks, RegisteringAgainIsAUseAndNoPrefill) {
 }
 
 TEST(Chunks, EqualOnesOfABatchAreOnePrefillAndAllThatWasSaid) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked();
   std::vector<ChunkContent> twice(2, {.content = some_ids(70, 3)});
   twice[0].options.metadata_json = R"({"a": 1})";
   twice[1].options = {.metadata_json = R"({"b": 2})", .pinned = true};
@@ -175,9 +160,9 @@ TEST(Chunks, EqualOnesOfABatchAreOnePrefillAndAllThatWasSaid) {
 }
 
 TEST(Chunks, BlocksComeBackWhenChunksGo) {
-  ChunkedLLM llm = open_demo({}, {.prefix_cache = false});
+  ChunkedLLM llm = open_chunked({}, {.prefix_cache = false});
   const double free_blocks = stats_of(llm)["blocks_free"];
-  const CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  const CompositionSpec spec = register_pieces(llm, read_golden_chunks(1).front());
   EXPECT_LT(stats_of(llm)["blocks_free"], free_blocks);
   must(llm.generate_from_chunks(spec, greedy(4)));
   EXPECT_TRUE(must(llm.delete_chunk(spec.system_chunk_id)));
@@ -192,8 +177,8 @@ TEST(Chunks, BlocksComeBackWhenChunksGo) {
 }
 
 TEST(Chunks, ExplainTellsOfEachPartWhetherItIsThereAlsoWhenOthersHaveGone) {
-  ChunkedLLM llm = open_demo();
-  const CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  ChunkedLLM llm = open_chunked();
+  const CompositionSpec spec = register_pieces(llm, read_golden_chunks(1).front());
   const auto whole = must(llm.explain(spec));
   const auto expect_cached_but_for_the_query = [&](const std::vector<ReusePart>& parts) {
     ASSERT_EQ(parts.size(), whole.size());
@@ -216,8 +201,8 @@ TEST(Chunks, ExplainTellsOfEachPartWhetherItIsThereAlsoWhenOthersHaveGone) {
 }
 
 TEST(Chunks, AChunkUnderAnotherAnchorGetsAVariantAtItsFirstUse) {
-  ChunkedLLM llm = open_demo();
-  const CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  ChunkedLLM llm = open_chunked();
+  const CompositionSpec spec = register_pieces(llm, read_golden_chunks(1).front());
   CompositionSpec other = spec;
   other.system_chunk_id = must(
       llm.register_chunk({.content = "Answer from the cards.", .type = ChunkType::kSystemPrompt}));
@@ -236,8 +221,8 @@ TEST(Chunks, AChunkUnderAnotherAnchorGetsAVariantAtItsFirstUse) {
 }
 
 TEST(Chunks, AnyOrderIsComputedFromTheSameBlocksAndABatchEqualsSingleCalls) {
-  ChunkedLLM llm = open_demo();
-  CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  ChunkedLLM llm = open_chunked();
+  CompositionSpec spec = register_pieces(llm, read_golden_chunks(1).front());
   std::vector<CompositionSpec> specs;
   for (int i = 0; i < 4; ++i) {
     std::rotate(spec.context_chunk_ids.begin(), spec.context_chunk_ids.begin() + 1,
@@ -275,8 +260,8 @@ std::vector<Selector> looking_and(std::vector<Selector> selectors) {
 }
 
 TEST(Chunks, BlendingNothingIsTheBaseModeAndBlendingAllIsAFullPrefill) {
-  ChunkedLLM llm = open_demo({}, {.dtype = exact_dtype(), .block_tokens = 8});
-  for (const Golden& golden : read_goldens(3)) {
+  ChunkedLLM llm = open_chunked({}, {.dtype = exact_dtype(), .block_tokens = 8});
+  for (const GoldenChunks& golden : read_golden_chunks(3)) {
     CompositionSpec spec = register_pieces(llm, golden);
     const ForwardOutput anchored = must(llm.logits_from_chunks(spec));
     const ForwardOutput plain = must(llm.llm().forward(golden.joined(), ForwardReuse::kNone));
@@ -317,8 +302,8 @@ double blocks_taken(ChunkedLLM& llm, const CompositionSpec& spec, const Composit
 }
 
 TEST(Chunks, ThePreviewNamesTheBlocksThatTheRunThenTakes) {
-  ChunkedLLM llm = open_demo({}, {.block_tokens = 8});
-  const CompositionSpec plain = register_pieces(llm, read_goldens(1).front());
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
+  const CompositionSpec plain = register_pieces(llm, read_golden_chunks(1).front());
   const auto made = [&](auto change) {
     CompositionSpec spec = plain;
     change(spec);
@@ -362,8 +347,8 @@ TEST(Chunks, ThePreviewNamesTheBlocksThatTheRunThenTakes) {
 }
 
 TEST(Chunks, ThePreviewOfAnExactCompositionNamesTheBlocksThatTheRunThenHolds) {
-  ChunkedLLM llm = open_demo({}, {.block_tokens = 8});
-  CompositionSpec spec = register_pieces(llm, read_goldens(1).front());
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
+  CompositionSpec spec = register_pieces(llm, read_golden_chunks(1).front());
   spec.mode = ReuseMode::kExact;
   // The system chunk's whole blocks are in use already, for its KV is that of the prompt.
   CompositionInfo info = must(llm.preview_composition(spec));
@@ -380,8 +365,8 @@ TEST(Chunks, ThePreviewOfAnExactCompositionNamesTheBlocksThatTheRunThenHolds) {
 }
 
 TEST(Chunks, AQueryAloneRunsAgainAndBehindThePlainPromptThatItEquals) {
-  ChunkedLLM llm = open_demo({}, {.block_tokens = 8});
-  const Ids query = read_goldens(1).front().joined();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
+  const Ids query = read_golden_chunks(1).front().joined();
   const auto plain = must(llm.llm().generate(query, greedy(8))).token_ids;
   CompositionSpec spec{.without_system = true};
   spec.query_chunk_id = must(llm.register_chunk({.content = query, .type = ChunkType::kQuery}));
@@ -393,10 +378,10 @@ TEST(Chunks, AQueryAloneRunsAgainAndBehindThePlainPromptThatItEquals) {
 }
 
 TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked();
   int base = 0;
   int blended = 0;
-  for (const Golden& golden : read_goldens(100)) {
+  for (const GoldenChunks& golden : read_golden_chunks(100)) {
     if (golden.type != "split_adj") {
       continue;
     }
@@ -413,8 +398,8 @@ TEST(Chunks, WhatTheQueryLooksAtBringsAnswersBack) {
 // One for each chunk and layer; tokens of the query are rows of all of them. On the CPU the last
 // layer attends for those with logits alone.
 TEST(Chunks, RunsThatAttentionReadsAreCounted) {
-  ChunkedLLM llm = open_demo();
-  const Golden golden = read_goldens(1).front();
+  ChunkedLLM llm = open_chunked();
+  const GoldenChunks golden = read_golden_chunks(1).front();
   const CompositionSpec spec = register_pieces(llm, golden);
   const CompositionInfo info = must(llm.preview_composition(spec));
   auto before = stats_of(llm);
@@ -431,7 +416,7 @@ TEST(Chunks, RunsThatAttentionReadsAreCounted) {
 TEST(Chunks, SharedReadsChangeNoBitOfPlainPromptsWithACommonBeginning) {
   std::vector<Prompt> prompts;
   Ids common;
-  for (const Golden& golden : read_goldens(4)) {
+  for (const GoldenChunks& golden : read_golden_chunks(4)) {
     const Ids ids = golden.joined();
     common.insert(common.end(), ids.begin(), ids.end());
   }
@@ -446,7 +431,7 @@ TEST(Chunks, SharedReadsChangeNoBitOfPlainPromptsWithACommonBeginning) {
   std::vector<std::vector<GenerationOutput>> outputs;
   std::vector<double> blocks_read;
   for (const bool share : {false, true}) {
-    ChunkedLLM llm = open_demo({}, {.share_reads = share});
+    ChunkedLLM llm = open_chunked({}, {.share_reads = share});
     must(llm.llm().forward(common));
     SamplingParams params = greedy(24);
     params.ignore_eos = true;
@@ -464,8 +449,8 @@ TEST(Chunks, SharedReadsChangeNoBitOfPlainPromptsWithACommonBeginning) {
 }
 
 TEST(Chunks, WrongKindsAndNumbersAreRefusedByName) {
-  ChunkedLLM llm = open_demo();
-  const CompositionSpec good = register_pieces(llm, read_goldens(1).front());
+  ChunkedLLM llm = open_chunked();
+  const CompositionSpec good = register_pieces(llm, read_golden_chunks(1).front());
   const auto code_of = [&](const CompositionSpec& spec) {
     const auto out = llm.generate_from_chunks(spec, greedy(1));
     return out.ok() ? ErrorCode::kInternal : out.error().code;
@@ -495,7 +480,7 @@ TEST(Chunks, WrongKindsAndNumbersAreRefusedByName) {
 }
 
 TEST(Chunks, TheLeastRecentlyUsedOneGoesWhenRoomIsNeeded) {
-  ChunkedLLM llm = open_demo({.max_chunks = 3});
+  ChunkedLLM llm = open_chunked({.max_chunks = 3});
   const auto add = [&](TokenId id) {
     return must(llm.register_chunk({.content = Ids{4, id}, .options = {.anchor = ""}}));
   };
@@ -515,7 +500,7 @@ TEST(Chunks, TheLeastRecentlyUsedOneGoesWhenRoomIsNeeded) {
 }
 
 TEST(Chunks, WithoutDeduplicationEveryRegistrationHasItsOwnBlocks) {
-  ChunkedLLM llm = open_demo({.enable_deduplication = false}, {.prefix_cache = false});
+  ChunkedLLM llm = open_chunked({.enable_deduplication = false}, {.prefix_cache = false});
   const double free_blocks = stats_of(llm)["blocks_free"];
   std::vector<std::string> ids;
   for (int i = 0; i < 3; ++i) {
@@ -588,7 +573,7 @@ TEST(Chunks, AGenerationThatIsRefusedUsesComputesAndEvictsNothing) {
 TEST(Chunks, ACompositionThatCanNeverFitComputesAndEvictsNothing) {
   // 24 blocks, of which chunks hold 12: a system chunk of 6 and a context of 4.
   ChunkedLLM llm =
-      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+      open_chunked({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   ASSERT_EQ(stats_of(llm)["blocks_free"], 24);
   const Ids system = some_ids(48, 1);
   CompositionSpec spec;
@@ -622,7 +607,7 @@ CompositionSpec register_apart(ChunkedLLM& llm) {
 TEST(Chunks, ARegistrationOfSeveralThatDoNotAllFitComputesAndEvictsNothing) {
   // Chunks may hold 12 blocks; four are pinned, and five may go.
   ChunkedLLM llm =
-      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+      open_chunked({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   ASSERT_TRUE(llm.register_chunk({.content = some_ids(32, 1), .options = {.pinned = true}}).ok());
   const ChunkContent known{.content = some_ids(16, 2)};
   for (const ChunkContent& chunk : {known, {.content = some_ids(24, 3)}}) {
@@ -646,7 +631,7 @@ TEST(Chunks, ARegistrationOfSeveralThatDoNotAllFitComputesAndEvictsNothing) {
 
 TEST(Chunks, AGenerationOfMoreThanChunksMayHoldComputesAndEvictsNothing) {
   ChunkedLLM llm =
-      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+      open_chunked({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   const Prompt system(some_ids(16, 1));
   ASSERT_TRUE(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}).ok());
   ASSERT_TRUE(llm.register_chunk({.content = some_ids(72, 2)}).ok());
@@ -666,7 +651,7 @@ TEST(Chunks, AGenerationOfMoreThanChunksMayHoldComputesAndEvictsNothing) {
 TEST(Chunks, ACompositionOfWhichAPartHasNoRoomComputesAndEvictsNothing) {
   // Chunks may hold 12 blocks: the other context, which may go, does not make enough room for two.
   ChunkedLLM llm =
-      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+      open_chunked({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   CompositionSpec spec = register_apart(llm);
   ASSERT_TRUE(llm.register_chunk({.content = some_ids(8, 5), .options = {.anchor = ""}}).ok());
   const Held before = held(llm);
@@ -681,7 +666,7 @@ TEST(Chunks, ACompositionOfWhichAPartHasNoRoomComputesAndEvictsNothing) {
 
 TEST(Chunks, ACompositionOfWhichAPartCannotBeComputedLeavesNothingOfTheOthers) {
   for (const bool bos_sink : {false, true}) {
-    ChunkedLLM llm = open_demo(
+    ChunkedLLM llm = open_chunked(
         {.chunk_memory_ratio = 1},
         {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096, .prefix_cache = false});
     CompositionSpec spec = register_apart(llm);
@@ -701,7 +686,7 @@ TEST(Chunks, ACompositionOfWhichAPartCannotBeComputedLeavesNothingOfTheOthers) {
 TEST(Chunks, ARegistrationOfSeveralOfWhichOneIsRefusedChangesNothingOfTheOthers) {
   // Chunks may hold 12 blocks; five are pinned, and up to five may go.
   ChunkedLLM llm =
-      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+      open_chunked({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   const ChunkContent known{.content = "Card 7.", .options = {.metadata_json = R"({"card": 7})"}};
   ChunkContent again = known;
   again.options.metadata_json = R"({"card": 8})";
@@ -729,7 +714,7 @@ TEST(Chunks, ARegistrationOfSeveralOfWhichOneIsRefusedChangesNothingOfTheOthers)
 
 TEST(Chunks, AGenerationThatFindsNoRoomNowUsesComputesAndEvictsNothing) {
   ChunkedLLM llm =
-      open_demo({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+      open_chunked({}, {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   const Prompt system(some_ids(16, 1));
   const ChunkContent pinned{.content = some_ids(48, 2), .options = {.pinned = true}};
   ASSERT_TRUE(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}).ok());
@@ -748,7 +733,7 @@ TEST(Chunks, AGenerationThatFindsNoRoomNowUsesComputesAndEvictsNothing) {
 }
 
 TEST(Chunks, MoreThanMaxChunksNeverFitAndThoseThatArePinnedAreInTheWay) {
-  ChunkedLLM llm = open_demo({.max_chunks = 3});
+  ChunkedLLM llm = open_chunked({.max_chunks = 3});
   const auto some = [](std::uint32_t seed, bool pinned = false) {
     return ChunkContent{.content = some_ids(9, seed), .options = {.pinned = pinned}};
   };
@@ -774,8 +759,9 @@ TEST(Chunks, MoreThanMaxChunksNeverFitAndThoseThatArePinnedAreInTheWay) {
 }
 
 TEST(Chunks, APromptThatFindsNoRoomBesideThemLearnsHowMuchItNeeds) {
-  ChunkedLLM llm = open_demo({.chunk_memory_ratio = 1},
-                             {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
+  ChunkedLLM llm =
+      open_chunked({.chunk_memory_ratio = 1},
+                   {.block_tokens = 8, .kv_budget_bytes = std::int64_t{24} * 8 * 4096});
   ASSERT_TRUE(llm.register_chunk({.content = some_ids(160, 1)}).ok());
   const auto refused = llm.llm().generate(some_ids(48, 2), greedy(1));
   ASSERT_FALSE(refused.ok());

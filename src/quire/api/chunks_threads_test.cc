@@ -20,7 +20,7 @@
 namespace quire {
 namespace {
 
-Ids ids_for(int first, int size) {
+Ids chunk_ids(int first, int size) {
   Ids ids;
   for (int i = 0; i < size; ++i) {
     ids.push_back(10 + (first * 131 + i * 17) % 1500);
@@ -46,11 +46,11 @@ void expect_fair(const Result<T>& result, std::atomic<int>& served) {
 // Three system chunks, eight contexts and two queries, shared by all threads.
 Result<CompositionSpec> register_some(ChunkedLLM& llm, int salt) {
   std::vector<ChunkContent> chunks = {
-      {.content = ids_for(salt % 3, 20), .type = ChunkType::kSystemPrompt}};
+      {.content = chunk_ids(salt % 3, 20), .type = ChunkType::kSystemPrompt}};
   for (int i = 0; i < 3; ++i) {
-    chunks.push_back({.content = ids_for(10 + (salt + i * 3) % 8, 9 + salt % 8)});
+    chunks.push_back({.content = chunk_ids(10 + (salt + i * 3) % 8, 9 + salt % 8)});
   }
-  chunks.push_back({.content = ids_for(30 + salt % 2, 5), .type = ChunkType::kQuery});
+  chunks.push_back({.content = chunk_ids(30 + salt % 2, 5), .type = ChunkType::kQuery});
   auto ids = llm.register_chunks(chunks);
   if (!ids.ok()) {
     return std::move(ids).error();
@@ -61,7 +61,7 @@ Result<CompositionSpec> register_some(ChunkedLLM& llm, int salt) {
 }
 
 // One thread's share: a mix of everything.
-void use(ChunkedLLM& llm, int thread, std::atomic<int>& served) {
+void use_chunks(ChunkedLLM& llm, int thread, std::atomic<int>& served) {
   const SamplingParams params{.temperature = 0, .max_tokens = 4, .ignore_eos = true};
   for (int turn = 0; turn < 6; ++turn) {
     auto registered = register_some(llm, thread * 5 + turn * 3);
@@ -101,7 +101,7 @@ void use(ChunkedLLM& llm, int thread, std::atomic<int>& served) {
         break;
       case 5:
         expect_fair(llm.preview_composition(spec), served);
-        EXPECT_TRUE(llm.llm().generate(ids_for(thread, 15), params).ok());
+        EXPECT_TRUE(llm.llm().generate(chunk_ids(thread, 15), params).ok());
         break;
       default:
         expect_fair(llm.generate_from_chunks(spec, params), served);
@@ -120,7 +120,7 @@ TEST(ChunksThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
   std::atomic<int> served = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([&llm, &served, i] { use(llm, i, served); });
+    threads.emplace_back([&llm, &served, i] { use_chunks(llm, i, served); });
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -199,7 +199,7 @@ TEST(ChunksThreads, WhoGivesUpAnEqualRegistrationTakesItFromNobody) {
   for (const bool interrupts_first : {false, true}) {
     ChunkedLLM llm = open_slow();
     const auto registers = [&](const Interrupt& interrupted) {
-      const auto id = llm.register_chunk({.content = ids_for(0, 1500)}, interrupted);
+      const auto id = llm.register_chunk({.content = chunk_ids(0, 1500)}, interrupted);
       return id.ok() ? Status() : Status(id.error());
     };
     expect_one_stays(registers, registers, llm.llm(), interrupts_first);
@@ -210,7 +210,7 @@ TEST(ChunksThreads, WhoGivesUpAnEqualRegistrationTakesItFromNobody) {
 // The first one's answer comes between the end of the prefill and the other's look at it.
 TEST(ChunksThreads, WhoGivesUpAnEqualRegistrationAsItEndsTakesItFromNobody) {
   ChunkedLLM llm = open_slow();
-  const ChunkContent chunk{.content = ids_for(0, 1500)};
+  const ChunkContent chunk{.content = chunk_ids(0, 1500)};
   std::atomic<bool> both_wait = false;
   std::atomic<bool> gave_up = false;
   std::thread first([&] {
@@ -244,10 +244,10 @@ TEST(ChunksThreads, WhoGivesUpAnEqualCompositionTakesItFromNobody) {
     ChunkedLLM llm = open_slow();
     CompositionSpec spec{.mode = ReuseMode::kIndependent};
     spec.system_chunk_id =
-        llm.register_chunk({.content = ids_for(0, 5), .type = ChunkType::kSystemPrompt}).value();
-    spec.context_chunk_ids = {llm.register_chunk({.content = ids_for(1, 1500)}).value()};
+        llm.register_chunk({.content = chunk_ids(0, 5), .type = ChunkType::kSystemPrompt}).value();
+    spec.context_chunk_ids = {llm.register_chunk({.content = chunk_ids(1, 1500)}).value()};
     spec.query_chunk_id =
-        llm.register_chunk({.content = ids_for(2, 5), .type = ChunkType::kQuery}).value();
+        llm.register_chunk({.content = chunk_ids(2, 5), .type = ChunkType::kQuery}).value();
     const auto generates = [&](const Interrupt& interrupted) {
       const auto output = llm.generate_from_chunks(spec, {.max_tokens = 2}, interrupted);
       return output.ok() ? Status() : Status(output.error());
@@ -263,7 +263,7 @@ TEST(ChunksThreads, APrefillThatNobodyWaitsForEnds) {
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&] {
       bool counted = false;
-      const auto id = llm.register_chunk({.content = ids_for(0, 1500)}, [&] {
+      const auto id = llm.register_chunk({.content = chunk_ids(0, 1500)}, [&] {
         waiting += std::exchange(counted, true) ? 0 : 1;
         return waiting == 2;
       });

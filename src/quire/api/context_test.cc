@@ -31,12 +31,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-LLM open_demo() { return LLM::open(kModel, here({.threads = 2})).value(); }
-
-SamplingParams greedy(std::int32_t max_tokens) {
-  return {.temperature = 0, .max_tokens = max_tokens};
-}
-
 const std::vector<std::string> kCards = {
     "The owner of the red boat is Ada.", "The captain of the blue boat is Bo and he likes tea.",
     "The owner of the green boat is Cleo, who lives in the north."};

@@ -23,14 +23,6 @@ namespace {
 
 using testing::HasSubstr;
 
-LLM open_demo() { return LLM::open(kModel, here({.threads = 2})).value(); }
-
-ChunkedLLM open_chunked() { return ChunkedLLM::open(kModel, here({.threads = 2})).value(); }
-
-SamplingParams greedy(std::int32_t max_tokens) {
-  return {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true};
-}
-
 TEST(DirectInference, GoesOnBehindASequenceWithAndWithoutNewTokens) {
   LLM llm = open_demo();
   const Ids ids = some_ids(70, 20), more = some_ids(6, 21);
@@ -39,27 +31,29 @@ TEST(DirectInference, GoesOnBehindASequenceWithAndWithoutNewTokens) {
   EXPECT_EQ(blocks.num_tokens(), 70);
   EXPECT_EQ(blocks.block_ids().size(), 3);
   const double in_use = stat(llm, "blocks_in_use");
-  const GenerationOutput gone_on = llm.infer_from_blocks(blocks, {}, greedy(8)).value();
-  EXPECT_EQ(gone_on.token_ids, llm.generate(ids, greedy(8)).value().token_ids);
+  const GenerationOutput gone_on = llm.infer_from_blocks(blocks, {}, greedy_to_length(8)).value();
+  EXPECT_EQ(gone_on.token_ids, llm.generate(ids, greedy_to_length(8)).value().token_ids);
   EXPECT_EQ(gone_on.usage.cached_tokens, 69);
   EXPECT_EQ(gone_on.reuse.grade, ReuseGrade::kExact);
-  const GenerationOutput added = llm.infer_from_blocks(blocks, more, greedy(8)).value();
-  EXPECT_EQ(added.token_ids, llm.generate(joined(ids, more), greedy(8)).value().token_ids);
+  const GenerationOutput added = llm.infer_from_blocks(blocks, more, greedy_to_length(8)).value();
+  EXPECT_EQ(added.token_ids,
+            llm.generate(joined(ids, more), greedy_to_length(8)).value().token_ids);
   EXPECT_EQ(added.prompt_token_ids, joined(ids, more));
   EXPECT_EQ(stat(llm, "blocks_in_use"), in_use);
   EXPECT_EQ(sequence.tokens(), ids);
   const BlockList part = blocks.first(50).value();
-  EXPECT_EQ(
-      llm.infer_from_blocks(part, more, greedy(8)).value().token_ids,
-      llm.generate(joined(Ids(ids.begin(), ids.begin() + 50), more), greedy(8)).value().token_ids);
+  EXPECT_EQ(llm.infer_from_blocks(part, more, greedy_to_length(8)).value().token_ids,
+            llm.generate(joined(Ids(ids.begin(), ids.begin() + 50), more), greedy_to_length(8))
+                .value()
+                .token_ids);
   EXPECT_THAT(blocks.first(71).error().message, HasSubstr("hold 70"));
 }
 
 TEST(DirectInference, FromNothingIsAnOrdinaryPrompt) {
   LLM llm = open_demo();
   const Ids ids = some_ids(20, 22);
-  EXPECT_EQ(llm.infer_from_blocks({}, ids, greedy(5)).value().token_ids,
-            llm.generate(ids, greedy(5)).value().token_ids);
+  EXPECT_EQ(llm.infer_from_blocks({}, ids, greedy_to_length(5)).value().token_ids,
+            llm.generate(ids, greedy_to_length(5)).value().token_ids);
   EXPECT_THAT(llm.infer_from_blocks({}, {}).error().message, HasSubstr("empty"));
 }
 
@@ -73,7 +67,7 @@ TEST(DirectInference, HandlesGoStaleLoudly) {
   EXPECT_THAT(stale.error().message, HasSubstr("stale"));
   const std::string chunk = llm.register_chunk({.content = some_ids(40, 24)}).value();
   const BlockList of_chunk = llm.chunk_blocks(chunk).value();
-  EXPECT_TRUE(llm.llm().infer_from_blocks(of_chunk, {}, greedy(1)).ok());
+  EXPECT_TRUE(llm.llm().infer_from_blocks(of_chunk, {}, greedy_to_length(1)).ok());
   ASSERT_TRUE(llm.delete_chunk(chunk).value());
   ASSERT_TRUE(llm.register_chunk({.content = some_ids(40, 24)}).ok());
   EXPECT_THAT(llm.llm().infer_from_blocks(of_chunk, {}).error().message, HasSubstr("stale"));
@@ -99,8 +93,8 @@ TEST(DirectInference, PlainBlockIdsAreTakenWhereTheyMeanOneThing) {
   const BlockList second = llm.chunk_blocks(llm.register_chunk({.content = b}).value()).value();
   const BlockList both = BlockList::join(std::vector{first, second});
   const BlockList found = llm.llm().find_blocks(both.block_ids(), 110).value();
-  EXPECT_EQ(llm.llm().infer_from_blocks(found, more, greedy(6)).value().token_ids,
-            llm.llm().infer_from_blocks(both, more, greedy(6)).value().token_ids);
+  EXPECT_EQ(llm.llm().infer_from_blocks(found, more, greedy_to_length(6)).value().token_ids,
+            llm.llm().infer_from_blocks(both, more, greedy_to_length(6)).value().token_ids);
   EXPECT_EQ(llm.llm().find_blocks(both.block_ids(), 105).value().num_tokens(), 105);
   const auto wrong_count = llm.llm().find_blocks(both.block_ids(), 70);
   EXPECT_THAT(wrong_count.error().message, HasSubstr("not those of any"));
@@ -142,14 +136,17 @@ TEST(DirectInference, ListsThatShareRunsInOtherPlacesRunTogether) {
   std::vector<Stream> streams;
   for (const auto& [first, second] : places) {
     streams.push_back(
-        llm.llm().infer_from_blocks_stream(list(first, second), Ids{50}, greedy(60)).value());
+        llm.llm()
+            .infer_from_blocks_stream(list(first, second), Ids{50}, greedy_to_length(60))
+            .value());
   }
   for (std::size_t i = 0; i < places.size(); ++i) {
     while (streams[i].next().value().has_value()) {
     }
     EXPECT_EQ(streams[i].output().token_ids,
               llm.llm()
-                  .infer_from_blocks(list(places[i].first, places[i].second), Ids{50}, greedy(60))
+                  .infer_from_blocks(list(places[i].first, places[i].second), Ids{50},
+                                     greedy_to_length(60))
                   .value()
                   .token_ids);
   }
@@ -164,7 +161,8 @@ TEST(DirectInference, ListsOfManyKindsAreTheirTokensInOrder) {
   const BlockList state = sequence.blocks().value();
   const BlockList list = BlockList::join(
       std::vector{state, chunk.first(35).value(), state.first(32).value(), chunk, state});
-  const GenerationOutput output = llm.llm().infer_from_blocks(list, {}, greedy(4)).value();
+  const GenerationOutput output =
+      llm.llm().infer_from_blocks(list, {}, greedy_to_length(4)).value();
   Ids expected = joined(b, Ids(a.begin(), a.begin() + 35));
   expected = joined(joined(joined(expected, Ids(b.begin(), b.begin() + 32)), a), b);
   EXPECT_EQ(output.prompt_token_ids, expected);
@@ -176,9 +174,9 @@ TEST(DirectInference, WhoIsInterruptedSeesItsBlocksFree) {
   LLM llm = LLM::open(kModel, here({.threads = 2, .prefix_cache = false})).value();
   for (int round = 0; round < 20; ++round) {
     const double before = stat(llm, "tokens_generated");
-    const auto output = llm.infer_from_blocks(BlockList(), some_ids(40, 7), greedy(1900), [&] {
-      return stat(llm, "tokens_generated") > before;
-    });
+    const auto output =
+        llm.infer_from_blocks(BlockList(), some_ids(40, 7), greedy_to_length(1900),
+                              [&] { return stat(llm, "tokens_generated") > before; });
     ASSERT_FALSE(output.ok());
     EXPECT_EQ(output.error().code, ErrorCode::kCancelled);
     EXPECT_EQ(stat(llm, "blocks_in_use"), 0);

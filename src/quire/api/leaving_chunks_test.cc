@@ -20,16 +20,6 @@
 namespace quire {
 namespace {
 
-template <class T>
-T must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
-  return std::move(result).value();
-}
-
-ChunkedLLM open_demo(const ChunkCacheOptions& chunks = {}) {
-  return must(ChunkedLLM::open(kModel, here({.block_tokens = 8, .threads = 2}), chunks));
-}
-
 // All that a call may leave behind.
 auto left(ChunkedLLM& llm) {
   const ChunkStats stats = must(llm.chunk_stats());
@@ -59,7 +49,7 @@ ChunkedPrompt some_prompt(std::uint32_t seed = 1) {
 }
 
 TEST(LeavingChunks, ADeletedClearedOrUnusedChunkLeavesNoBlockInThePrefixCache) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   const auto before = left(llm);
   for (const ChunkType type : {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
     const std::string id = must(llm.register_chunk(chunk_of(type, 5)));
@@ -75,7 +65,7 @@ TEST(LeavingChunks, ADeletedClearedOrUnusedChunkLeavesNoBlockInThePrefixCache) {
 }
 
 TEST(LeavingChunks, WhatPromptsHaveCachedBeforeOrBehindAChunkStays) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   const Ids system = some_ids(48, 1);
   must(llm.llm().generate(system, kTwo));
   const double cached = stat(llm, "blocks_cached");
@@ -92,7 +82,7 @@ TEST(LeavingChunks, WhatPromptsHaveCachedBeforeOrBehindAChunkStays) {
 }
 
 TEST(LeavingChunks, AGenerationThatPersistsNothingLeavesNothingInAnyMode) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   const auto before = left(llm);
   for (const ReuseMode mode :
        {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kExact, ReuseMode::kBlend}) {
@@ -103,7 +93,7 @@ TEST(LeavingChunks, AGenerationThatPersistsNothingLeavesNothingInAnyMode) {
 }
 
 TEST(LeavingChunks, ItLeavesNoKvOfChunksThatWereThereEither) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   const ChunkedPrompt prompt = some_prompt();
   const std::string system =
       must(llm.register_chunk({.content = *prompt.system, .type = ChunkType::kSystemPrompt}));
@@ -122,7 +112,7 @@ TEST(LeavingChunks, ItLeavesNoKvOfChunksThatWereThereEither) {
 }
 
 TEST(LeavingChunks, TheBosTokenThatNothingStandsBehindGoesWithTheLastChunk) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   const double before = stat(llm, "blocks_free");
   const CompositionSpec how{.mode = ReuseMode::kIndependent, .bos_sink = true};
   must(llm.generate(some_prompt(), how, kTwo));
@@ -133,7 +123,7 @@ TEST(LeavingChunks, TheBosTokenThatNothingStandsBehindGoesWithTheLastChunk) {
 
 TEST(LeavingChunks, AGenerationInAFullRegistryEvictsNoneOfItsOwn) {
   for (const bool persists : {true, false}) {
-    ChunkedLLM llm = open_demo({.max_chunks = 4});
+    ChunkedLLM llm = open_chunked({.max_chunks = 4}, {.block_tokens = 8});
     const ChunkedPrompt prompt = some_prompt();
     const std::string system = must(llm.register_chunk({.content = *prompt.system,
                                                         .type = ChunkType::kSystemPrompt,
@@ -147,7 +137,7 @@ TEST(LeavingChunks, AGenerationInAFullRegistryEvictsNoneOfItsOwn) {
 }
 
 TEST(LeavingChunksThreads, GenerationsOfEqualTextsThatPersistNothingServeEachOther) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   const auto before = left(llm);
   const Ids expected = must(llm.generate(some_prompt(), {}, kTwo, false)).output.token_ids;
   std::vector<std::thread> threads;
@@ -167,7 +157,7 @@ TEST(LeavingChunksThreads, GenerationsOfEqualTextsThatPersistNothingServeEachOth
 }
 
 TEST(LeavingChunksThreads, WhatSomebodyElsePinsOrRegistersMeanwhileStays) {
-  ChunkedLLM llm = open_demo();
+  ChunkedLLM llm = open_chunked({}, {.block_tokens = 8});
   std::thread generating([&] {
     const SamplingParams many{.temperature = 0, .max_tokens = 150, .ignore_eos = true};
     EXPECT_TRUE(llm.generate(some_prompt(), {}, many, false).ok());
@@ -238,7 +228,7 @@ TEST(LeavingChunks, ACompositionThatThePoolHasNoRoomForComputesAndCountsNothing)
 
 TEST(LeavingChunksThreads, AChunkMayGoWhileACompositionWaitsForItsSavedKv) {
   const TemporaryFolder folder;
-  ChunkedLLM llm = open_demo({.store = folder.path().string()});
+  ChunkedLLM llm = open_chunked({.store = folder.path().string()}, {.block_tokens = 8});
   for (int turn = 0; turn < 16; ++turn) {
     const std::vector<std::string> ids = must(llm.register_chunks(std::vector<ChunkContent>{
         chunk_of(ChunkType::kSystemPrompt, 1), chunk_of(ChunkType::kContext, 2, 400),

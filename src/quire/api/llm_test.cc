@@ -53,17 +53,6 @@ std::vector<Golden> read_goldens(std::size_t count) {
   return goldens;
 }
 
-SamplingParams greedy(std::int32_t max_tokens) {
-  return {.temperature = 0, .max_tokens = max_tokens};
-}
-
-LLM open_demo(LLMOptions options = {}) {
-  options.threads = 2;
-  auto llm = LLM::open(kModel, here(options));
-  EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
-  return std::move(llm).value();
-}
-
 TEST(LLM, AnswersOfTheDemoModelEqualItsGoldenFile) {
   LLM llm = open_demo();
   std::vector<Prompt> prompts;

@@ -26,7 +26,7 @@ std::vector<TokenId> ids_for(int thread, int turn) {
 }
 
 // One thread's share: a mix of calls, all of which must succeed.
-void use(LLM& llm, int thread) {
+void use_llm(LLM& llm, int thread) {
   const SamplingParams params{.temperature = 0, .max_tokens = 6, .ignore_eos = true};
   for (int turn = 0; turn < 4; ++turn) {
     const auto ids = ids_for(thread, turn);
@@ -60,7 +60,7 @@ TEST(LLMThreads, SixteenThreadsOfMixedCallsLeaveEveryBlockFree) {
   LLM llm = std::move(opened).value();
   std::vector<std::thread> threads;
   for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([&llm, i] { use(llm, i); });
+    threads.emplace_back([&llm, i] { use_llm(llm, i); });
   }
   for (std::thread& thread : threads) {
     thread.join();

@@ -28,17 +28,6 @@ using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-LLM open_demo(LLMOptions options = {}) {
-  options.threads = 2;
-  return LLM::open(kModel, here(options)).value();
-}
-
-ChunkedLLM open_chunked() { return ChunkedLLM::open(kModel, here({.threads = 2})).value(); }
-
-SamplingParams greedy(std::int32_t max_tokens) {
-  return {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true};
-}
-
 SamplingParams seeded(std::int32_t max_tokens) {
   return {.repetition_penalty = 1.1,
           .presence_penalty = 0.2,
@@ -59,8 +48,8 @@ TEST(Sequence, LogitsAndContinuationEqualAPlainPromptBitForBit) {
     Sequence sequence = llm.sequence(ids).value();
     EXPECT_EQ(sequence.tokens(), ids);
     EXPECT_EQ(sequence.logits().value(), cold_logits(llm, ids)) << length;
-    EXPECT_EQ(sequence.generate(greedy(9)).value().token_ids,
-              llm.generate(ids, greedy(9)).value().token_ids);
+    EXPECT_EQ(sequence.generate(greedy_to_length(9)).value().token_ids,
+              llm.generate(ids, greedy_to_length(9)).value().token_ids);
   }
 }
 
@@ -203,7 +192,7 @@ TEST(Sequence, GeneratingNothingChangesNothingWhateverItsWindowHasFreed) {
   for (std::size_t length = 14; length <= 50; ++length) {
     const Ids ids(length, 20);
     Sequence sequence = llm.sequence(ids).value();
-    EXPECT_THAT(sequence.generate(greedy(0)).value().token_ids, IsEmpty()) << length;
+    EXPECT_THAT(sequence.generate(greedy_to_length(0)).value().token_ids, IsEmpty()) << length;
     EXPECT_EQ(sequence.tokens(), ids);
     EXPECT_EQ(sequence.logits().value(), cold_logits(llm, ids)) << length;
   }
@@ -295,7 +284,7 @@ TEST(Sequence, BehindACompositionItKeepsTheChunksAndTheirGrade) {
   EXPECT_EQ(sequence.grade(), ReuseGrade::kApproximate);
   EXPECT_EQ(sequence.num_tokens(), 80);
   ASSERT_TRUE(sequence.append(some_ids(3, 5)).ok());
-  EXPECT_TRUE(sequence.generate(greedy(3)).ok());
+  EXPECT_TRUE(sequence.generate(greedy_to_length(3)).ok());
   // An edit within chunks is exact, so it makes a plain sequence.
   ASSERT_TRUE(sequence.replace(10, 12, some_ids(4, 6)).ok());
   EXPECT_EQ(sequence.grade(), ReuseGrade::kExact);
@@ -346,8 +335,8 @@ TEST(Sequence, SavedBehindACompositionItKeepsItsChunks) {
   EXPECT_EQ(loaded.tokens(), sequence.tokens());
   EXPECT_EQ(loaded.grade(), ReuseGrade::kApproximate);
   EXPECT_EQ(loaded.logits().value(), sequence.logits().value());
-  EXPECT_EQ(loaded.generate(greedy(20)).value().token_ids,
-            sequence.generate(greedy(20)).value().token_ids);
+  EXPECT_EQ(loaded.generate(greedy_to_length(20)).value().token_ids,
+            sequence.generate(greedy_to_length(20)).value().token_ids);
 }
 
 // Loaded, the two uses of the chunk have blocks of their own, which may not decide how they merge.
@@ -520,7 +509,7 @@ TEST(SequenceThreads, ManyForkAndGenerateFromOneSequence) {
     threads.emplace_back([&, i] {
       Sequence fork = root.fork().value();
       ASSERT_TRUE(fork.append(Ids{static_cast<TokenId>(100 + i)}).ok());
-      outputs[i] = fork.generate(greedy(6)).value().token_ids;
+      outputs[i] = fork.generate(greedy_to_length(6)).value().token_ids;
     });
   }
   for (std::thread& thread : threads) {
@@ -528,7 +517,7 @@ TEST(SequenceThreads, ManyForkAndGenerateFromOneSequence) {
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Ids prompt = joined(ids, {static_cast<TokenId>(100 + i)});
-    EXPECT_EQ(outputs[i], llm.generate(prompt, greedy(6)).value().token_ids);
+    EXPECT_EQ(outputs[i], llm.generate(prompt, greedy_to_length(6)).value().token_ids);
   }
 }
 
@@ -539,11 +528,11 @@ TEST(SequenceThreads, ARefusedCallNeverFreesItForASecondOne) {
   std::atomic<bool> done = false;
   std::thread refused([&] {
     while (!done) {
-      EXPECT_FALSE(sequence.generate(greedy(room + 100)).ok());
+      EXPECT_FALSE(sequence.generate(greedy_to_length(room + 100)).ok());
     }
   });
   for (int streams = 0; streams < 30 && !HasFailure();) {
-    if (const auto stream = sequence.stream(greedy(room)); stream.ok()) {
+    if (const auto stream = sequence.stream(greedy_to_length(room)); stream.ok()) {
       ++streams;
       for (int tries = 0; tries < 20; ++tries) {
         EXPECT_FALSE(sequence.append(Ids{20}).ok()) << "while it generates";

@@ -13,11 +13,14 @@
 #include <fstream>
 #include <ios>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/base/temporary_folder.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -96,5 +99,30 @@ inline void flip_bit(const std::filesystem::path& file, std::uintmax_t at) {
 }
 
 using base::TemporaryFolder;
+
+// Returns the value, or fails the test with the error's message.
+template <class T>
+T must(Result<T> result) {
+  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+  return std::move(result).value();
+}
+
+// Opens the demo model with two threads.
+inline LLM open_demo(LLMOptions options = {}) {
+  options.threads = 2;
+  return must(LLM::open(kModel, here(options)));
+}
+inline ChunkedLLM open_chunked(const ChunkCacheOptions& chunks = {}, LLMOptions options = {}) {
+  options.threads = 2;
+  return must(ChunkedLLM::open(kModel, here(options), chunks));
+}
+
+inline SamplingParams greedy(std::int32_t max_tokens) {
+  return {.temperature = 0, .max_tokens = max_tokens};
+}
+// Returns parameters of an answer that has exactly so many tokens.
+inline SamplingParams greedy_to_length(std::int32_t max_tokens) {
+  return {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true};
+}
 
 }  // namespace quire

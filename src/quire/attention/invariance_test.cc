@@ -42,8 +42,6 @@ using device::Isa;
 using tensor::DType;
 using namespace test;  // NOLINT: this module's own test helpers
 
-using Param = std::tuple<Isa, DType>;
-
 class SameBits : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
@@ -268,11 +266,6 @@ TEST_P(SameBits, SecondCallWithTheSameScratchAllocatesNothing) {
   call();
   EXPECT_EQ(allocations.load(), before);
   EXPECT_EQ(out, first);
-}
-
-std::string param_name(const ::testing::TestParamInfo<Param>& info) {
-  return std::string(device::isa_name(std::get<0>(info.param))) + "_" +
-         tensor::dtype_name(std::get<1>(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SameBits,

@@ -21,8 +21,6 @@ using device::Isa;
 using tensor::DType;
 using namespace test;  // NOLINT: this module's own test helpers
 
-using Param = std::tuple<Isa, DType>;
-
 class Attention : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
@@ -251,11 +249,6 @@ TEST_P(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   const Expected want = expected(pool, problem, output.bf16_queries, 0, 0);
   EXPECT_LE(relative_l2(output.out, want.out), tolerance(dtype()));
   EXPECT_NEAR(output.lse[0], want.lse, std::abs(want.lse) * 1e-6);
-}
-
-std::string param_name(const ::testing::TestParamInfo<Param>& info) {
-  return std::string(device::isa_name(std::get<0>(info.param))) + "_" +
-         tensor::dtype_name(std::get<1>(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Attention,

@@ -20,8 +20,6 @@ using namespace test;  // NOLINT: this module's own test helpers
 
 constexpr int kDim = 64, kHalf = 32, kTokens = 330;
 
-using Param = std::tuple<Isa, DType>;
-
 class Shift : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
@@ -154,11 +152,6 @@ TEST_P(Shift, MergeDoesNotDependOnCutsOrOrder) {
       EXPECT_NEAR(got.lse[i], want.lse[i], lse_tolerance(dtype()));
     }
   }
-}
-
-std::string param_name(const ::testing::TestParamInfo<Param>& info) {
-  return std::string(device::isa_name(std::get<0>(info.param))) + "_" +
-         tensor::dtype_name(std::get<1>(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Shift,

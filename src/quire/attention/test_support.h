@@ -2,6 +2,8 @@
 // naive attention in double precision, and a runner. Not part of the library.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -12,6 +14,8 @@
 #include <numeric>
 #include <random>
 #include <span>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "quire/attention/cpu/kernel_table.h"
@@ -367,6 +371,13 @@ inline AttentionShape shape_of(int heads, int kv_heads, int head_dim) {
 inline std::vector<float> random_queries(const AttentionShape& shape, int rows,
                                          std::uint32_t seed) {
   return random_floats(static_cast<std::size_t>(rows) * shape.heads * shape.head_dim, seed, 2);
+}
+
+// The instruction set and KV type of a case, and its name.
+using Param = std::tuple<device::Isa, DType>;
+inline std::string param_name(const ::testing::TestParamInfo<Param>& info) {
+  return std::string(device::isa_name(std::get<0>(info.param))) + "_" +
+         tensor::dtype_name(std::get<1>(info.param));
 }
 
 }  // namespace quire::attention::test

@@ -26,7 +26,7 @@ using testing::IsEmpty;
 
 constexpr std::int64_t kMost = std::int64_t{1} << 30;
 
-SavedState composed() {
+SavedState composed_state() {
   return {.ranks = {{.chunk = ~std::uint64_t{0}, .variant = 3}, {.chunk = 5}},
           .stored_from = {0, 17},
           .own_position = 40,
@@ -36,9 +36,9 @@ SavedState composed() {
           .kernels = "avx2"};
 }
 
-// What is written of composed(), with one member changed.
+// What is written of composed_state(), with one member changed.
 std::string with(const char* key, json::value value) {
-  json::object object = json::parse(to_json(composed())).as_object();
+  json::object object = json::parse(to_json(composed_state())).as_object();
   object[key] = std::move(value);
   return json::serialize(object);
 }
@@ -58,7 +58,7 @@ TEST(SavedState, FingerprintsDifferByModelAndByKernels) {
 }
 
 TEST(SavedState, WhatIsWrittenIsRead) {
-  const SavedState read = parse_saved_state(to_json(composed()), 3, "file").value();
+  const SavedState read = parse_saved_state(to_json(composed_state()), 3, "file").value();
   EXPECT_THAT(read.ranks, ElementsAre(kv::MergeRank{.chunk = ~std::uint64_t{0}, .variant = 3},
                                       kv::MergeRank{.chunk = 5}));
   EXPECT_THAT(read.stored_from, ElementsAre(0, 17));
@@ -81,7 +81,7 @@ TEST(SavedState, AGradeThatNobodyKnowsIsTheLowest) {
 TEST(SavedState, BoundsAreWhatTheySay) {
   EXPECT_TRUE(parse_saved_state(with("stored_from", {0, kMost}), 3, "file").ok());
   EXPECT_TRUE(parse_saved_state(with("own_position", kMost), 3, "file").ok());
-  EXPECT_TRUE(parse_saved_state(to_json(composed()), 2, "file").ok()) << "no run of its own";
+  EXPECT_TRUE(parse_saved_state(to_json(composed_state()), 2, "file").ok()) << "no run of its own";
 }
 
 TEST(SavedState, BehindKvThereIsALastToken) {
@@ -152,7 +152,7 @@ TEST(SavedState, WhatAStrangerWroteIsRefusedByName) {
 
 TEST(SavedState, RunsAndRanksMustFitEachOther) {
   for (const std::size_t runs : {0, 1, 4, 100}) {
-    const auto read = parse_saved_state(to_json(composed()), runs, "file");
+    const auto read = parse_saved_state(to_json(composed_state()), runs, "file");
     ASSERT_FALSE(read.ok()) << runs;
     EXPECT_EQ(read.error().code, ErrorCode::kCorrupt);
     EXPECT_THAT(read.error().message, HasSubstr("2 ranks"));
@@ -186,7 +186,7 @@ TEST(SealForeign, SoDoesKvThatDoesNotFollowFromItsTokens) {
 }
 
 TEST(SealForeign, ACompositionIsNeverExactAndKeepsItsRuns) {
-  SavedState state = composed();
+  SavedState state = composed_state();
   state.grade = ReuseGrade::kExact;
   state.kernels = kernels_here();
   seal_foreign(std::vector{run_of(5, 0), run_of(6, 5), run_of(7, 40)}, state, kernels_here());

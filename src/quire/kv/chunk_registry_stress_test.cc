@@ -69,9 +69,9 @@ struct Name {
   std::shared_ptr<const std::vector<TokenId>> tokens;
 };
 
-class Stress {
+class RegistryStress {
  public:
-  explicit Stress(std::uint32_t seed)
+  explicit RegistryStress(std::uint32_t seed)
       : random_(seed),
         block_tokens_(1 + below(9)),
         config_{.max_chunks = 6 + below(8),
@@ -557,7 +557,7 @@ TEST(ChunkRegistryStress, RandomOperationsEqualACopyEverythingModel) {
   std::int64_t refusals = 0;
   std::int64_t orphans = 0;
   for (int seed = 0; seed < kWalks; ++seed) {
-    Stress stress(static_cast<std::uint32_t>(seed));
+    RegistryStress stress(static_cast<std::uint32_t>(seed));
     for (int i = 0; i < kSteps; ++i) {
       stress.step();
       ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed << " step " << i;

@@ -23,14 +23,14 @@
 namespace quire::kv {
 namespace {
 
-constexpr std::int32_t kBlockTokens = 32;
+constexpr std::int32_t kTokensOfBlock = 32;
 constexpr std::int32_t kExtentBlocks = 8;  // 64 KiB of bf16 with heads of 64
 
 class Churn {
  public:
   Churn(std::int32_t num_blocks, std::int32_t extent_blocks, std::uint32_t seed)
       : ledger_({.num_blocks = num_blocks,
-                 .block_tokens = kBlockTokens,
+                 .block_tokens = kTokensOfBlock,
                  .extent_blocks = extent_blocks}),
         registry_({.max_chunks = 4096, .max_blocks = num_blocks / 2}, ledger_),
         chats_(static_cast<std::size_t>(num_blocks) / 50),

@@ -52,9 +52,9 @@ struct ModelSequence {
   }
 };
 
-class Stress {
+class LedgerStress {
  public:
-  Stress(const LedgerConfig& config, std::uint32_t seed)
+  LedgerStress(const LedgerConfig& config, std::uint32_t seed)
       : config_(config),
         ledger_(config),
         shelves_(static_cast<std::size_t>(config.num_blocks) *
@@ -458,7 +458,7 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
                                    .window_tokens = variant == 1 ? 1 + 2 * block_tokens % 40 : 0,
                                    .extent_blocks = 1 + block_tokens % 5,
                                    .prefix_cache = variant != 2};
-      Stress stress(config, static_cast<std::uint32_t>(block_tokens * 10 + variant));
+      LedgerStress stress(config, static_cast<std::uint32_t>(block_tokens * 10 + variant));
       for (int i = 0; i < kSteps / kConfigs + 1; ++i) {
         stress.step();
         ASSERT_FALSE(testing::Test::HasFailure())

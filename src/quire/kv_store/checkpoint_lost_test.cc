@@ -26,10 +26,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kBlocks = 400;
+constexpr int kLostBlocks = 400;
 constexpr int kWindow = 4 * 100;  // as many blocks as several pieces have
 
-tensor::KVGeometry windowed() {
+tensor::KVGeometry widely_windowed() {
   tensor::KVGeometry geometry = small_geometry();
   geometry.window_tokens = {kWindow, 7};
   return geometry;
@@ -69,7 +69,7 @@ class CheckpointsOfAWindow : public ::testing::Test {
     const SavedRun& run = read->runs[0].run;
     EXPECT_EQ(run.tokens, live.runs[0].run.tokens);
     EXPECT_EQ(run.lost_blocks, live.runs[0].run.lost_blocks);
-    PagedStore to = random_shelves(windowed(), kBlocks, 9);
+    PagedStore to = random_shelves(widely_windowed(), kLostBlocks, 9);
     ASSERT_TRUE(
         checkpoints.read(saved.sequences[0], 0, run.lost_blocks, live.runs[0].blocks, to).ok());
     const auto tokens = run.tokens.size() - static_cast<std::size_t>(run.lost_tokens(4));
@@ -94,11 +94,11 @@ class CheckpointsOfAWindow : public ::testing::Test {
     for (const auto& path : objects()) {
       bytes += KVFile::open(path).value().payload_bytes();
     }
-    return bytes / windowed().block_bytes();
+    return bytes / widely_windowed().block_bytes();
   }
 
   const TemporaryFolder folder_;
-  const PagedStore shelves_ = random_shelves(windowed(), kBlocks, 1);
+  const PagedStore shelves_ = random_shelves(widely_windowed(), kLostBlocks, 1);
   Store store_;
 };
 
@@ -132,7 +132,8 @@ TEST_F(CheckpointsOfAWindow, KeepTheKvOfTheWindowAloneAndWriteLittleAgain) {
     }
   }
   // One block is new each time. Headers are pages, so they count as two blocks of this geometry.
-  EXPECT_LT(written, std::int64_t{8} * kSaves * (windowed().block_bytes() + kPayloadAlignment));
+  EXPECT_LT(written,
+            std::int64_t{8} * kSaves * (widely_windowed().block_bytes() + kPayloadAlignment));
 }
 
 // Damage is a typed error that names the object, and saving again mends it.

@@ -39,12 +39,12 @@ using tensor::KVGeometry;
 using ::testing::HasSubstr;
 
 // Two runs: 10 tokens in 3 blocks out of order, 4 tokens in exactly one block.
-struct Saved {
+struct SavedFile {
   KVFileContent content;
   std::vector<std::vector<BlockId>> blocks;
 };
 
-Saved two_runs(const KVGeometry& geometry) {
+SavedFile two_runs(const KVGeometry& geometry) {
   return {.content = {.fingerprint = fingerprint_of(1),
                       .geometry = geometry,
                       .runs = {run_of(10, 0), run_of(4, 32000, 90)},
@@ -57,7 +57,7 @@ TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const bool compress : {false, true}) {
       const PagedStore from = random_shelves(small_geometry(dtype), 6, 1);
-      const Saved saved = two_runs(from.geometry());
+      const SavedFile saved = two_runs(from.geometry());
       const auto path = folder.path() / "a.qkv";
       ASSERT_TRUE(
           write_kv_file(path, saved.content, from, saved.blocks, {.compress = compress}).ok());
@@ -148,7 +148,7 @@ TEST(KVFile, EqualInputGivesEqualBytesWhereverItsBlocksLie) {
   const TemporaryFolder folder;
   const PagedStore from = random_shelves(small_geometry(), 6, 4);
   PagedStore copy = random_shelves(small_geometry(), 6, 5);
-  const Saved saved = two_runs(from.geometry());
+  const SavedFile saved = two_runs(from.geometry());
   const auto a = folder.path() / "a", b = folder.path() / "b";
   for (const bool compress : {false, true}) {
     ASSERT_TRUE(write_kv_file(a, saved.content, from, saved.blocks, {.compress = compress}).ok());
@@ -165,7 +165,7 @@ TEST(KVFile, EqualInputGivesEqualBytesWhereverItsBlocksLie) {
 TEST(KVFile, ReadsAPartOfARun) {
   const TemporaryFolder folder;
   const PagedStore from = random_shelves(small_geometry(), 100, 6);
-  Saved saved = two_runs(from.geometry());
+  SavedFile saved = two_runs(from.geometry());
   saved.content.runs = {run_of(4 * 90)};
   saved.blocks.assign(1, {});
   for (std::int32_t i = 0; i < 90; ++i) {
@@ -199,7 +199,7 @@ TEST(KVFile, ReadsAPartOfARun) {
 TEST(KVFile, APayloadAsInMemoryBeginsAtAPage) {
   const TemporaryFolder folder;
   const PagedStore from = random_shelves(small_geometry(), 6, 8);
-  const Saved saved = two_runs(from.geometry());
+  const SavedFile saved = two_runs(from.geometry());
   const auto path = folder.path() / "a";
   ASSERT_TRUE(write_kv_file(path, saved.content, from, saved.blocks).ok());
   const std::vector<char> bytes = file_bytes_of(path);
@@ -260,7 +260,7 @@ TEST(KVFile, SmallValuesCompressAndChanceStaysAsItIs) {
 TEST(KVFile, SaysWhatDiffersFromTheModel) {
   const TemporaryFolder folder;
   const PagedStore shelves = random_shelves(small_geometry(), 6, 12);
-  const Saved saved = two_runs(shelves.geometry());
+  const SavedFile saved = two_runs(shelves.geometry());
   const auto path = folder.path() / "a";
   ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
   const auto file = KVFile::open(path);
@@ -301,7 +301,7 @@ TEST(KVFile, SaysWhatDiffersFromTheModel) {
 TEST(KVFile, RefusesToReadWhatIsNotThere) {
   const TemporaryFolder folder;
   PagedStore shelves = random_shelves(small_geometry(), 6, 13);
-  const Saved saved = two_runs(shelves.geometry());
+  const SavedFile saved = two_runs(shelves.geometry());
   const auto path = folder.path() / "a";
   ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
   const auto file = KVFile::open(path);
@@ -330,14 +330,14 @@ TEST(KVFile, RefusesToReadWhatIsNotThere) {
 TEST(KVFile, RefusesToWriteWhatContradictsItself) {
   const TemporaryFolder folder;
   const PagedStore shelves = random_shelves(small_geometry(), 6, 14);
-  const Saved good = two_runs(shelves.geometry());
-  const auto message = [&](const Saved& saved) {
+  const SavedFile good = two_runs(shelves.geometry());
+  const auto message = [&](const SavedFile& saved) {
     const Status written = write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks);
     EXPECT_FALSE(written.ok());
     EXPECT_EQ(written.error().code, ErrorCode::kInvalidArgument);
     return written.ok() ? "" : written.error().message;
   };
-  Saved bad = good;
+  SavedFile bad = good;
   bad.content.fingerprint = {};
   EXPECT_THAT(message(bad), HasSubstr("fingerprint is empty"));
   bad = good;
@@ -379,7 +379,7 @@ TEST(KVFile, RefusesToWriteWhatContradictsItself) {
 TEST(KVFile, IsPrivateToItsUser) {
   const TemporaryFolder folder;
   const PagedStore shelves = random_shelves(small_geometry(), 6, 15);
-  const Saved saved = two_runs(shelves.geometry());
+  const SavedFile saved = two_runs(shelves.geometry());
   const mode_t before = ::umask(0);
   ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks).ok());
   ::umask(before);
@@ -391,7 +391,7 @@ TEST(KVFile, IsPrivateToItsUser) {
 TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
   const TemporaryFolder folder;
   const PagedStore shelves = random_shelves(small_geometry(), 6, 16);
-  const Saved saved = two_runs(shelves.geometry());
+  const SavedFile saved = two_runs(shelves.geometry());
   const auto path = folder.path() / "a";
   EXPECT_EQ(KVFile::open(path).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(KVFile::open(folder.path()).error().code, ErrorCode::kIo);
@@ -404,7 +404,7 @@ TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
       ErrorCode::kNotFound);
   ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
   const std::vector<char> before = file_bytes_of(path);
-  Saved larger = saved;
+  SavedFile larger = saved;
   larger.content.metadata_json = R"({"other":true})";
   // A full disk, at every size that a file may reach: EFBIG stands for ENOSPC.
   const auto old_action = ::signal(SIGXFSZ, SIG_IGN);
@@ -431,7 +431,7 @@ TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
 TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
   const TemporaryFolder folder;
   const PagedStore shelves = random_shelves(small_geometry(), 6, 16);
-  const Saved saved = two_runs(shelves.geometry());
+  const SavedFile saved = two_runs(shelves.geometry());
   ASSERT_EQ(::mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
   std::filesystem::create_directory(folder.path() / "folder");
   std::filesystem::create_symlink("pipe", folder.path() / "to pipe");
@@ -451,7 +451,7 @@ TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
   ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks).ok());
   std::filesystem::create_symlink("a", folder.path() / "link");
   const auto before = file_bytes_of(folder.path() / "a");
-  Saved other = saved;
+  SavedFile other = saved;
   other.content.metadata_json = R"({"other":true})";
   ASSERT_TRUE(write_kv_file(folder.path() / "link", other.content, shelves, saved.blocks).ok());
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link"));
@@ -497,12 +497,12 @@ TEST(KVFile, BlocksThatAreVerifiedWithoutADestinationAreThoseThatAreAskedFor) {
 TEST(KVFile, AFileThatShrinksOrIsReplacedWhileOpenIsAnErrorOrTheOldFile) {
   const TemporaryFolder folder;
   PagedStore shelves = random_shelves(small_geometry(), 6, 17);
-  const Saved saved = two_runs(shelves.geometry());
+  const SavedFile saved = two_runs(shelves.geometry());
   const auto path = folder.path() / "a";
   ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
   const auto file = KVFile::open(path);
   ASSERT_TRUE(file.ok());
-  Saved other = saved;
+  SavedFile other = saved;
   std::swap(other.blocks[0][0], other.blocks[0][1]);
   ASSERT_TRUE(write_kv_file(path, other.content, shelves, other.blocks).ok());
   EXPECT_TRUE(file->verify().ok()) << "an open file is the one that was opened";

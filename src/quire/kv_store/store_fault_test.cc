@@ -36,7 +36,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr int kShare = base::kSanitized ? 10 : 1;  // one fault in so many is injected
+constexpr int kStoreShare = base::kSanitized ? 10 : 1;  // one fault in so many is injected
 constexpr std::size_t kSector = 512;
 constexpr std::int32_t kBlocks = 12;
 
@@ -83,10 +83,10 @@ class FaultyStore {
   // that one was damaged so before.
   using Damage = std::function<void(Bytes& bytes, std::size_t target, std::size_t round)>;
   void inject(const std::string& kind, int count, const Damage& damage) {
-    for (std::size_t way = 0; way < static_cast<std::size_t>(count / kShare); ++way) {
+    for (std::size_t way = 0; way < static_cast<std::size_t>(count / kStoreShare); ++way) {
       const std::size_t target = way % targets_.size();
       Bytes bytes = whole_[target];
-      damage(bytes, target, way / targets_.size() * kShare);
+      damage(bytes, target, way / targets_.size() * kStoreShare);
       if (!bytes.empty() || std::filesystem::is_regular_file(targets_[target])) {
         write_bytes(targets_[target], bytes);
       }
@@ -306,7 +306,7 @@ TEST(StoreFaults, TenThousandOfThemAreMissesOrTypedErrorsAndCostNoEarlierCheckpo
     EXPECT_LT(harmless[kind], count) << kind;
   }
   EXPECT_EQ(injected.size(), 12U);
-  EXPECT_GE(all, 10'000 / kShare);
+  EXPECT_GE(all, 10'000 / kStoreShare);
   for (const char* const kind :
        {"flipped bit before the KV", "truncated", "longer than it was", "another object's file",
         "of another model", "of another version", "missing, or no file"}) {

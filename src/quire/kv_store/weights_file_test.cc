@@ -39,7 +39,7 @@ using kernels::WeightFormat;
 using ::testing::HasSubstr;
 using State = WeightsReport::State;
 
-Result<WeightsFile> open_bytes(std::span<const char> bytes) {
+Result<WeightsFile> open_weights(std::span<const char> bytes) {
   const Descriptor file(::memfd_create("weights", MFD_CLOEXEC));
   EXPECT_TRUE(write_at(file, std::as_bytes(bytes), 0, "memory").ok());
   return WeightsFile::open(file, "damaged.qw");
@@ -84,7 +84,7 @@ class WeightsFileTest : public StoreTest {
 
   // True when the damage was noticed; fails the test when it was not and a weight differs.
   bool noticed(std::span<const char> damaged) {
-    const auto file = open_bytes(damaged);
+    const auto file = open_weights(damaged);
     const Status whole = file.ok() ? file->verify(pool_) : Status(file.error());
     if (!whole.ok()) {
       EXPECT_TRUE(whole.error().code == ErrorCode::kCorrupt ||

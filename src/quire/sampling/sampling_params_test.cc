@@ -14,7 +14,7 @@ namespace quire {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 struct BadCase {
   std::string mentions;  // the field
@@ -40,7 +40,7 @@ TEST(SamplingParams, EveryBadFieldIsRefusedByName) {
   const std::vector<BadCase> cases = {
       {"temperature", [](auto& p) { p.temperature = -0.1; }},
       {"temperature", [](auto& p) { p.temperature = kNan; }},
-      {"temperature", [](auto& p) { p.temperature = kInf; }},
+      {"temperature", [](auto& p) { p.temperature = kInfinite; }},
       {"top_p", [](auto& p) { p.top_p = 0; }},
       {"top_p", [](auto& p) { p.top_p = 1.01; }},
       {"top_p", [](auto& p) { p.top_p = kNan; }},
@@ -49,10 +49,10 @@ TEST(SamplingParams, EveryBadFieldIsRefusedByName) {
       {"min_p", [](auto& p) { p.min_p = kNan; }},
       {"min_p", [](auto& p) { p.min_p = 1.5; }},
       {"repetition_penalty", [](auto& p) { p.repetition_penalty = 0; }},
-      {"repetition_penalty", [](auto& p) { p.repetition_penalty = kInf; }},
+      {"repetition_penalty", [](auto& p) { p.repetition_penalty = kInfinite; }},
       {"repetition_penalty", [](auto& p) { p.repetition_penalty = kNan; }},
       {"presence_penalty", [](auto& p) { p.presence_penalty = kNan; }},
-      {"frequency_penalty", [](auto& p) { p.frequency_penalty = -kInf; }},
+      {"frequency_penalty", [](auto& p) { p.frequency_penalty = -kInfinite; }},
       {"max_tokens", [](auto& p) { p.max_tokens = -1; }},
       {"min_tokens", [](auto& p) { p.min_tokens = -1; }},
       {"max_tokens, which is 256", [](auto& p) { p.min_tokens = 257; }},
@@ -65,7 +65,7 @@ TEST(SamplingParams, EveryBadFieldIsRefusedByName) {
       {"stop_token_ids", [](auto& p) { p.stop_token_ids.assign(70'000, 1); }},
       {"logit_bias", [](auto& p) { p.logit_bias = {{-1, 1.0}}; }},
       {"token 7", [](auto& p) { p.logit_bias = {{7, kNan}}; }},
-      {"token 7", [](auto& p) { p.logit_bias = {{7, kInf}}; }},
+      {"token 7", [](auto& p) { p.logit_bias = {{7, kInfinite}}; }},
       {"token 9 more than once", [](auto& p) { p.logit_bias = {{9, 1.0}, {8, 1.0}, {9, 2.0}}; }},
       {"logit_bias", [](auto& p) { p.logit_bias.assign(70'000, {1, 1.0}); }},
   };

@@ -39,19 +39,19 @@ using testing::StartsWith;
 const std::string kRoot = QUIRE_SOURCE_DIR;
 const std::chrono::local_seconds kNow{std::chrono::seconds(1'700'000'000)};  // 14 Nov 2023
 
-std::string read(const fs::path& path) {
+std::string read_text(const fs::path& path) {
   auto text = base::read_file(path);
   EXPECT_TRUE(text.ok()) << path;
   return text.ok() ? *text : std::string();
 }
 
 std::string shape(const std::string& name) {
-  return read(kRoot + "/tests/golden/templates/shapes/" + name + ".jinja");
+  return read_text(kRoot + "/tests/golden/templates/shapes/" + name + ".jinja");
 }
 
 // A byte-level BPE with these special tokens.
 Tokenizer tokenizer_with(const std::vector<std::string>& specials) {
-  const auto golden = json::parse(read(kRoot + "/tests/golden/text/tokenizers/gpt2.json"));
+  const auto golden = json::parse(read_text(kRoot + "/tests/golden/text/tokenizers/gpt2.json"));
   json::object file = golden.at("tokenizer").as_object();
   json::array& added = file.at("added_tokens").as_array();
   added.clear();
@@ -323,7 +323,7 @@ TEST(ChunkFormat, RefusesTemplatesThatChangeHideOrMoveTexts) {
 
 TEST(ChunkFormat, DemoModelsChunksAreThoseItWasTrainedOn) {
   const fs::path folder = kRoot + "/models/cardfile/model";
-  const auto config = json::parse(read(folder / "tokenizer_config.json"));
+  const auto config = json::parse(read_text(folder / "tokenizer_config.json"));
   const Model model(std::string_view(config.at("chat_template").as_string()),
                     Tokenizer::from_folder(folder).value(), "<bos>", "<eos>");
   const ChunkFormat format = format_of(model);
@@ -421,7 +421,7 @@ TEST(PlainFormat, ChunksBehindOthersGetNoSpaceThatTheTokenizerPutsBeforeATextAlo
 }
 
 TEST(PlainFormat, SeparatesByBlankLinesBehindABosWhereTheTokenizerPutsOne) {
-  const auto golden = json::parse(read(kRoot + "/tests/golden/text/tokenizers/llama3.json"));
+  const auto golden = json::parse(read_text(kRoot + "/tests/golden/text/tokenizers/llama3.json"));
   const auto with_bos =
       Tokenizer::from_json(json::serialize(golden.at("tokenizer")), R"({"bos_token": "<s>"})")
           .value();
@@ -464,7 +464,7 @@ TEST(ChunkFormatFetched, RealTemplatesAreCutOrRefusedWithTheReason) {
   std::size_t num_cut = 0;
   std::size_t num_for_tools = 0;  // some loop over `tools`, which is none without any
   for (const fs::path& path : files) {
-    const std::string source = read(path);
+    const std::string source = read_text(path);
     const Model model(source, special_looking(source), "<bos>", "<eos>");
     const auto format = model.cut();
     if (!format.ok()) {

@@ -18,15 +18,16 @@ namespace {
 namespace json = base::json;
 namespace fs = std::filesystem;
 
-const fs::path kFolder = QUIRE_SOURCE_DIR "/tests/golden/text/sentencepiece";
+const fs::path kSentencepieceFolder = QUIRE_SOURCE_DIR "/tests/golden/text/sentencepiece";
 
 class SentencePiece : public testing::TestWithParam<std::string> {};
 
 TEST_P(SentencePiece, GivesTheIdsAndTextOfTheLibrary) {
-  const auto made = Tokenizer::from_sentencepiece(kFolder / (GetParam() + ".model"), "");
+  const auto made =
+      Tokenizer::from_sentencepiece(kSentencepieceFolder / (GetParam() + ".model"), "");
   ASSERT_TRUE(made.ok()) << made.error().message;
   const Tokenizer& tokenizer = made.value();
-  const json::value all = json::parse(base::read_file(kFolder / "cases.json").value());
+  const json::value all = json::parse(base::read_file(kSentencepieceFolder / "cases.json").value());
   for (const json::value& row : all.at(GetParam()).as_array()) {
     const auto ids = json::value_to<std::vector<TokenId>>(row.at(1));
     if (!row.at(0).is_null()) {
@@ -47,7 +48,7 @@ TEST_P(SentencePiece, GivesTheIdsAndTextOfTheLibrary) {
 INSTANTIATE_TEST_SUITE_P(Models, SentencePiece, testing::Values("bpe", "unigram", "no_prefix"));
 
 TEST(SentencePieceFile, ParsesSpecialTokensAndAddsBos) {
-  const auto made = Tokenizer::from_sentencepiece(kFolder / "bpe.model", R"({
+  const auto made = Tokenizer::from_sentencepiece(kSentencepieceFolder / "bpe.model", R"({
       "add_eos_token": true, "pad_token": "<pad>",
       "added_tokens_decoder": {"430": {"content": "<pad>", "special": true}}})");
   ASSERT_TRUE(made.ok()) << made.error().message;

@@ -27,7 +27,7 @@ using testing::raw;
 // Type numbers of metadata values.
 constexpr std::uint32_t kU8 = 0, kU32 = 4, kF32 = 6, kBool = 7, kString = 8, kArray = 9, kU64 = 10;
 
-Result<GgufFile> parse(std::string_view file) { return GgufFile::parse(bytes_of(file), "f"); }
+Result<GgufFile> parse_gguf(std::string_view file) { return GgufFile::parse(bytes_of(file), "f"); }
 
 std::string array(std::uint32_t type, std::uint64_t count, std::string_view elements) {
   return raw(type) + raw(count) + std::string(elements);
@@ -46,7 +46,7 @@ GgufBuilder good() {
 
 TEST(Gguf, ReadsKeysAndTensors) {
   const std::string file = good().build();
-  const auto gguf = parse(file);
+  const auto gguf = parse_gguf(file);
   ASSERT_TRUE(gguf.ok()) << gguf.error().message;
   EXPECT_THAT(gguf->keys(), ElementsAre("general.name", "n"));
   EXPECT_EQ(gguf->get_string("general.name", "").value(), "tiny");
@@ -59,7 +59,7 @@ TEST(Gguf, ReadsKeysAndTensors) {
 
 TEST(Gguf, AbsentKeysGiveTheFallbackAndWrongTypesAreNamed) {
   const std::string file = good().build();
-  const auto gguf = parse(file);
+  const auto gguf = parse_gguf(file);
   ASSERT_TRUE(gguf.ok());
   EXPECT_EQ(gguf->get_int("absent", -3).value(), -3);
   EXPECT_EQ(gguf->get_double("absent", 0.5).value(), 0.5);
@@ -75,7 +75,7 @@ TEST(Gguf, AbsentKeysGiveTheFallbackAndWrongTypesAreNamed) {
 TEST(Gguf, Version2IsReadAsVersion3) {
   GgufBuilder file = good();
   file.version = 2;
-  EXPECT_TRUE(parse(file.build()).ok());
+  EXPECT_TRUE(parse_gguf(file.build()).ok());
 }
 
 TEST(Gguf, TypesThatAreNotDecodedAreListedByName) {
@@ -83,7 +83,7 @@ TEST(Gguf, TypesThatAreNotDecodedAreListedByName) {
   file.tensor("k", std::vector<std::uint64_t>{256}, 11, 0);
   file.data.resize(110);
   const std::string bytes = file.build();
-  const auto gguf = parse(bytes);
+  const auto gguf = parse_gguf(bytes);
   ASSERT_TRUE(gguf.ok()) << gguf.error().message;
   EXPECT_TRUE(gguf->tensors().empty());
   ASSERT_EQ(gguf->unsupported().size(), 1u);
@@ -104,17 +104,17 @@ TEST(Gguf, DecodedTypesAgreeWithTheEncodingTable) {
 TEST(Gguf, AlignmentOfTheFileIsObeyed) {
   GgufBuilder file = good();
   file.key("general.alignment", kU32, raw<std::uint32_t>(8));
-  EXPECT_TRUE(parse(file.build(8)).ok());
+  EXPECT_TRUE(parse_gguf(file.build(8)).ok());
 }
 
 TEST(Gguf, AVocabularyWithoutTensorsMayEndBeforeItsPadding) {
   GgufBuilder file;
   file.key("n", kU8, "\x01");
-  EXPECT_TRUE(parse(file.build(1)).ok());
-  EXPECT_TRUE(parse(file.build(32)).ok());
+  EXPECT_TRUE(parse_gguf(file.build(1)).ok());
+  EXPECT_TRUE(parse_gguf(file.build(32)).ok());
 }
 
-struct Hostile {
+struct HostileGguf {
   const char* what;
   std::function<std::string()> file;
   const char* message;
@@ -149,10 +149,10 @@ std::function<std::string()> with_alignment(std::uint32_t alignment) {
   return changed([=](GgufBuilder& file) { file.key("general.alignment", kU32, raw(alignment)); });
 }
 
-void expect_refused(std::span<const Hostile> cases) {
-  for (const Hostile& hostile : cases) {
+void expect_refused(std::span<const HostileGguf> cases) {
+  for (const HostileGguf& hostile : cases) {
     const std::string file = hostile.file();
-    const auto gguf = parse(file);
+    const auto gguf = parse_gguf(file);
     ASSERT_FALSE(gguf.ok()) << hostile.what;
     EXPECT_THAT(gguf.error().message, HasSubstr(hostile.message)) << hostile.what;
     EXPECT_THAT(gguf.error().message, HasSubstr("f: ")) << hostile.what;
@@ -160,7 +160,7 @@ void expect_refused(std::span<const Hostile> cases) {
 }
 
 TEST(Gguf, RefusesHeadersThatLie) {
-  const Hostile cases[] = {
+  const HostileGguf cases[] = {
       {"empty", [] { return std::string(); }, "does not begin with GGUF"},
       {"other magic", [] { return std::string("GGML") + std::string(60, '\0'); },
        "does not begin with GGUF"},
@@ -180,7 +180,7 @@ TEST(Gguf, RefusesHeadersThatLie) {
 
 TEST(Gguf, RefusesMetadataThatLies) {
   const std::string huge = raw<std::uint64_t>(~0ULL);
-  const Hostile cases[] = {
+  const HostileGguf cases[] = {
       {"empty key", changed([](GgufBuilder& f) { f.key("", kU8, "x"); }), "has 0 bytes"},
       {"long key", changed([](GgufBuilder& f) { f.key(std::string(65536, 'k'), kU8, "x"); }),
        "65536 bytes"},
@@ -212,7 +212,7 @@ TEST(Gguf, RefusesMetadataThatLies) {
 
 TEST(Gguf, RefusesTensorsThatLie) {
   const std::uint64_t half = 1ULL << 32;
-  const Hostile cases[] = {
+  const HostileGguf cases[] = {
       {"unnamed",
        changed([](GgufBuilder& f) { f.tensor("", std::vector<std::uint64_t>{1}, 0, 64); }),
        "name is missing"},
@@ -266,11 +266,11 @@ TEST(Gguf, EveryTruncationIsRefused) {
   builder.key("list", kArray, array(kString, 2, counted("ab") + counted("")));
   builder.key("flags", kArray, array(kBool, 2, std::string("\x01\x00", 2)));
   const std::string file = builder.build();
-  ASSERT_TRUE(parse(file).ok());
+  ASSERT_TRUE(parse_gguf(file).ok());
   for (std::size_t size = 0; size < file.size(); ++size) {
     // A copy of its own, so that a sanitizer sees a read beyond the end.
     const std::string cut(file.data(), size);
-    EXPECT_FALSE(parse(cut).ok()) << size;
+    EXPECT_FALSE(parse_gguf(cut).ok()) << size;
   }
 }
 
@@ -279,7 +279,7 @@ TEST(Gguf, EveryFlippedBitIsRefusedOrStaysInBounds) {
   for (std::size_t bit = 0; bit < file.size() * 8; ++bit) {
     std::string flipped = file;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
-    const auto gguf = parse(flipped);
+    const auto gguf = parse_gguf(flipped);
     if (!gguf.ok()) {
       continue;
     }
@@ -305,7 +305,7 @@ TEST(Gguf, LargeVocabulariesParseFast) {
   file.key("tokenizer.ggml.merges", kArray, array(kString, 280000, merges));
   const std::string bytes = file.build();
   const auto start = std::chrono::steady_clock::now();
-  const auto gguf = parse(bytes);
+  const auto gguf = parse_gguf(bytes);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   ASSERT_TRUE(gguf.ok()) << gguf.error().message;
   const auto list = gguf->find_as<std::vector<std::string>>("tokenizer.ggml.tokens");

@@ -18,14 +18,16 @@ using ::testing::HasSubstr;
 using testing::raw;
 using testing::safetensors;
 
-Result<TensorTable> parse(std::string_view file) { return parse_safetensors(bytes_of(file), "f"); }
+Result<TensorTable> parse_table(std::string_view file) {
+  return parse_safetensors(bytes_of(file), "f");
+}
 
 TEST(Safetensors, ReadsTensorsInOrderOfTheirData) {
   const auto table =
-      parse(safetensors(R"({"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]},)"
-                        R"("__metadata__":{"format":"pt"},)"
-                        R"("a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]}}   )",
-                        20));
+      parse_table(safetensors(R"({"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]},)"
+                              R"("__metadata__":{"format":"pt"},)"
+                              R"("a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]}}   )",
+                              20));
   ASSERT_TRUE(table.ok()) << table.error().message;
   ASSERT_EQ(table->tensors.size(), 2u);
   EXPECT_EQ(table->tensors[0].name, "a");
@@ -37,10 +39,10 @@ TEST(Safetensors, ReadsTensorsInOrderOfTheirData) {
 
 TEST(Safetensors, ListsTypesThatItDoesNotDecode) {
   const auto table =
-      parse(safetensors(R"({"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
-                        R"("new":{"dtype":"F5_NEW","shape":[1],"data_offsets":[8,9]},)"
-                        R"("four":{"dtype":"F4","shape":[6],"data_offsets":[9,12]}})",
-                        12));
+      parse_table(safetensors(R"({"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+                              R"("new":{"dtype":"F5_NEW","shape":[1],"data_offsets":[8,9]},)"
+                              R"("four":{"dtype":"F4","shape":[6],"data_offsets":[9,12]}})",
+                              12));
   ASSERT_TRUE(table.ok()) << table.error().message;
   EXPECT_TRUE(table->tensors.empty());
   ASSERT_EQ(table->unsupported.size(), 3u);
@@ -50,14 +52,14 @@ TEST(Safetensors, ListsTypesThatItDoesNotDecode) {
 }
 
 TEST(Safetensors, AcceptsScalarsEmptyTensorsAndNoTensors) {
-  EXPECT_TRUE(parse(safetensors("{}")).ok());
+  EXPECT_TRUE(parse_table(safetensors("{}")).ok());
   EXPECT_TRUE(
-      parse(safetensors(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4)).ok());
+      parse_table(safetensors(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4)).ok());
   EXPECT_TRUE(
-      parse(safetensors(R"({"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}})")).ok());
+      parse_table(safetensors(R"({"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}})")).ok());
 }
 
-struct Hostile {
+struct HostileSafetensors {
   const char* what;
   std::string header;
   std::size_t data_bytes;
@@ -72,7 +74,7 @@ std::string one(std::string_view dtype, std::string_view shape, std::string_view
 
 TEST(Safetensors, RefusesHeadersThatLie) {
   const std::string f32 = R"("F32")";
-  const Hostile cases[] = {
+  const HostileSafetensors cases[] = {
       {"not an object", "[]", 0, "not a JSON object"},
       {"empty header", "", 0, "not a JSON object"},
       {"leading space", " {}", 0, "not a JSON object"},
@@ -144,8 +146,8 @@ TEST(Safetensors, RefusesHeadersThatLie) {
        12, "bytes 4 to 8"},
       {"long name", R"({")" + std::string(70000, 'n') + R"(":{}})", 0, "header"},
   };
-  for (const Hostile& hostile : cases) {
-    const auto table = parse(safetensors(hostile.header, hostile.data_bytes));
+  for (const HostileSafetensors& hostile : cases) {
+    const auto table = parse_table(safetensors(hostile.header, hostile.data_bytes));
     ASSERT_FALSE(table.ok()) << hostile.what;
     EXPECT_EQ(table.error().code, ErrorCode::kCorrupt) << hostile.what;
     EXPECT_THAT(table.error().message, HasSubstr(hostile.message)) << hostile.what;
@@ -155,12 +157,12 @@ TEST(Safetensors, RefusesHeadersThatLie) {
 }
 
 TEST(Safetensors, RefusesLengthsThatTheFileDoesNotHave) {
-  EXPECT_FALSE(parse("").ok());
-  EXPECT_FALSE(parse("1234567").ok());
+  EXPECT_FALSE(parse_table("").ok());
+  EXPECT_FALSE(parse_table("1234567").ok());
   for (const std::uint64_t length :
        {std::uint64_t{3}, kMaxSafetensorsHeaderBytes + 1, std::uint64_t{1} << 63, ~std::uint64_t{0},
         ~std::uint64_t{7}}) {
-    const auto table = parse(raw(length) + "{}");
+    const auto table = parse_table(raw(length) + "{}");
     ASSERT_FALSE(table.ok()) << length;
     EXPECT_THAT(table.error().message, HasSubstr("header of " + std::to_string(length)));
   }
@@ -169,7 +171,7 @@ TEST(Safetensors, RefusesLengthsThatTheFileDoesNotHave) {
 TEST(Safetensors, RefusesAHeaderAboveTheLimitEvenWhenTheFileHasIt) {
   std::string header(kMaxSafetensorsHeaderBytes + 1, ' ');
   header.replace(0, 2, "{}");
-  const auto table = parse(safetensors(header));
+  const auto table = parse_table(safetensors(header));
   ASSERT_FALSE(table.ok());
   EXPECT_THAT(table.error().message, HasSubstr("at most 100000000"));
 }
@@ -178,11 +180,11 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   const std::string file = safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                                        R"("b":{"dtype":"F16","shape":[2],"data_offsets":[4,8]}})",
                                        8);
-  ASSERT_TRUE(parse(file).ok());
+  ASSERT_TRUE(parse_table(file).ok());
   for (std::size_t size = 0; size < file.size(); ++size) {
     // A copy of its own, so that a sanitizer sees a read beyond the end.
     const std::string cut(file.data(), size);
-    EXPECT_FALSE(parse(cut).ok()) << size;
+    EXPECT_FALSE(parse_table(cut).ok()) << size;
   }
 }
 
@@ -192,7 +194,7 @@ TEST(Safetensors, EveryFlippedBitIsRefusedOrStaysInBounds) {
   for (std::size_t bit = 0; bit < file.size() * 8; ++bit) {
     std::string flipped = file;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
-    const auto table = parse(flipped);
+    const auto table = parse_table(flipped);
     if (!table.ok()) {
       continue;
     }
