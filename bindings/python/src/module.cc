@@ -30,8 +30,6 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-constexpr int kSignalPollMs = 50;
-
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
                   const std::vector<RequestOptions>& options) {
   const auto list = to_params_list(params);
@@ -45,7 +43,7 @@ nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& 
 }
 
 std::optional<nb::dict> next_delta(Stream& stream) {
-  while (!without_gil([&] { return stream.wait(kSignalPollMs); })) {
+  while (!without_gil([&] { return stream.wait(kInterruptPollMs); })) {
     if (PyErr_CheckSignals() != 0) {
       without_gil([&] { stream.close(); });
       throw nb::python_error();

@@ -20,7 +20,6 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/interrupt_poll.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
