@@ -17,7 +17,6 @@
 // the same most likely token.
 #include <algorithm>
 #include <boost/json.hpp>
-#include <boost/json/src.hpp>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

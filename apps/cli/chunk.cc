@@ -18,6 +18,7 @@
 #include "options.h"
 #include "output.h"
 #include "quire/chunks.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -311,7 +312,7 @@ Status run(ScriptSession& session, const RunOptions& options) {
   session.interrupts.disarm();
   QUIRE_TRY(const Generation done, generation);
   session.interrupted = done.interrupted;
-  return streaming ? print("\n") : print_json(to_json(done.output));
+  return streaming ? print("\n") : print(to_json(done.output) + "\n");
 }
 
 void declare_compose(CLI::App& app, Format format, ScriptAction& action) {

@@ -2,8 +2,11 @@
 // command line names it, leaves what is to be done in `action`; main runs it after parsing.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace quire::cli {
 

@@ -1,13 +1,17 @@
 // Chunks named on a command line, and how they are composed: `compose`, and `run` with --chunk.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "quire/chunks.h"
 #include "quire/result.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace quire::cli {
 

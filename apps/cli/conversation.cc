@@ -58,27 +58,43 @@ std::string default_system(const Tokenizer& tokenizer) {
 Result<Conversation> Conversation::open(const ChatOptions& options, const Tokenizer& tokenizer) {
   Conversation conversation;
   std::string system = options.system;
-  json::array documents;
   const bool as_documents = !options.document_files.empty() && shows_documents(tokenizer);
   for (const std::string& path : options.document_files) {
-    QUIRE_TRY(const std::string text, read_text(path));
+    QUIRE_TRY(std::string text, read_text(path));
     if (as_documents) {
-      documents.emplace_back(json::object{{"title", path}, {"text", text}});
+      conversation.documents_.push_back({.title = path, .text = std::move(text)});
     } else {
       system += (system.empty() ? "" : "\n\n") + text;
     }
   }
-  if (as_documents) {
-    conversation.variables_["documents"] = std::move(documents);
-  }
   if (!system.empty()) {
-    conversation.add("system", system);
+    conversation.messages_.push_back({.role = "system", .content = std::move(system)});
   }
   return conversation;
 }
 
-void Conversation::add(std::string_view role, std::string_view text) {
-  messages_.emplace_back(json::object{{"role", role}, {"content", text}});
+void Conversation::add_user(std::string text) {
+  messages_.push_back({.role = "user", .content = std::move(text)});
+}
+
+std::string Conversation::messages_json() const {
+  json::array messages;
+  for (const auto& [role, content] : messages_) {
+    messages.emplace_back(json::object{{"role", role}, {"content", content}});
+  }
+  return json::serialize(messages);
+}
+
+std::string Conversation::variables_json() const {
+  json::array documents;
+  for (const auto& [title, text] : documents_) {
+    documents.emplace_back(json::object{{"title", title}, {"text", text}});
+  }
+  json::object variables;
+  if (!documents.empty()) {
+    variables["documents"] = std::move(documents);
+  }
+  return json::serialize(variables);
 }
 
 }  // namespace quire::cli

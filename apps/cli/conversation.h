@@ -1,9 +1,8 @@
 // A conversation as the chat template takes it: messages, and the documents that they share.
 #pragma once
 
-#include <boost/json.hpp>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "options.h"
 #include "quire/result.h"
@@ -21,16 +20,20 @@ class Conversation {
   [[nodiscard]] static Result<Conversation> open(const ChatOptions& options,
                                                  const Tokenizer& tokenizer);
 
-  void add_user(std::string_view text) { add("user", text); }
+  void add_user(std::string text);
 
-  [[nodiscard]] std::string messages_json() const { return boost::json::serialize(messages_); }
-  [[nodiscard]] std::string variables_json() const { return boost::json::serialize(variables_); }
+  [[nodiscard]] std::string messages_json() const;
+  [[nodiscard]] std::string variables_json() const;
 
  private:
-  void add(std::string_view role, std::string_view text);
-
-  boost::json::array messages_;
-  boost::json::object variables_;
+  struct Message {
+    std::string role, content;
+  };
+  struct Document {
+    std::string title, text;
+  };
+  std::vector<Message> messages_;
+  std::vector<Document> documents_;
 };
 
 }  // namespace quire::cli

@@ -1,7 +1,7 @@
 // What `quire doctor` makes of its report.
 #pragma once
 
-#include <boost/json.hpp>
+#include <boost/json/fwd.hpp>
 
 #include "quire/result.h"
 

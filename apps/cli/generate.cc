@@ -29,7 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kQuietSeconds = 1.0;  // loads shorter than this show nothing
-constexpr int kInterruptPollMs = 50;   // how late a Ctrl-C may be seen
 constexpr const char* kClearLine = "\r\x1b[K";
 
 double seconds_since(Clock::time_point start) {

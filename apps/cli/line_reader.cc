@@ -21,12 +21,12 @@
 #include <vector>
 
 #include "interrupts.h"
+#include "quire/llm.h"
 
 namespace quire::cli {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-constexpr int kInterruptPollMs = 50;
 
 constexpr std::string_view kBlanks = " \t";
 

@@ -1,15 +1,22 @@
 #include "options.h"
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -17,8 +24,15 @@
 namespace quire::cli {
 namespace {
 
-// "ID=VALUE" of --logit-bias.
-std::pair<TokenId, double> parse_bias(const std::string& text) {
+// Returns the option for a field: "--top-p" for "top_p".
+std::string option_of(const char* field) {
+  std::string option = std::string("--") + field;
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
+
+// Reads "ID=VALUE" of `option`.
+std::pair<TokenId, double> parse_bias(const std::string& option, const std::string& text) {
   const char* begin = text.c_str();
   char* end = nullptr;
   const std::int64_t id = std::strtoll(begin, &end, 10);
@@ -26,10 +40,92 @@ std::pair<TokenId, double> parse_bias(const std::string& text) {
   const char* value_begin = has_id ? end + 1 : begin;
   const double value = std::strtod(value_begin, &end);
   if (!has_id || end == value_begin || *end != '\0') {
-    throw CLI::ValidationError("--logit-bias", "want ID=VALUE, got \"" + text + "\"");
+    throw CLI::ValidationError(option, "want ID=VALUE, got \"" + text + "\"");
   }
   return {static_cast<TokenId>(id), value};
 }
+
+// Declares one option for a field, as its type asks for. The values must outlive the command.
+class FieldOption {
+ public:
+  FieldOption(CLI::App& command, const char* field, std::string help)
+      : command_(command), option_(option_of(field)), help_(std::move(help)) {}
+
+  template <class Value>
+  CLI::Option* add(Value& value) {
+    return command_.add_option(option_, value, help_);
+  }
+
+  // Adds a flag that sets what is not the default.
+  CLI::Option* add(bool& value) {
+    if (!value) {
+      return command_.add_flag(option_, value, help_);
+    }
+    const std::string off = option_ == "--deterministic" ? "--not-" : "--no-";
+    return command_.add_flag_callback(off + option_.substr(2), [&value] { value = false; }, help_);
+  }
+
+  // Takes bytes as parse_bytes reads them, or auto.
+  CLI::Option* add(std::int64_t& value) {
+    const auto set = [option = option_, &value](const std::string& text) {
+      if (text == "auto") {
+        value = kAutoBudget;
+        return;
+      }
+      const auto bytes = parse_bytes(text);
+      if (!bytes.ok()) {
+        throw CLI::ValidationError(option, bytes.error().message);
+      }
+      value = bytes.value();
+    };
+    return command_.add_option_function<std::string>(option_, set, help_);
+  }
+
+  // Takes a text; "none" names the empty one of --quantize.
+  CLI::Option* add(std::string& value) {
+    if (option_ != "--quantize") {
+      return command_.add_option(option_, value, help_);
+    }
+    const auto set = [&value](const std::string& name) { value = name == "none" ? "" : name; };
+    return command_.add_option_function<std::string>(option_, set, help_);
+  }
+
+  // Takes the number of logprobs, which only JSON shows.
+  CLI::Option* add(std::optional<std::int32_t>& value) {
+    return command_.add_option(option_, value, help_ + " (json)");
+  }
+
+  CLI::Option* add(std::optional<std::uint64_t>& value) {
+    return command_.add_option(option_, value, help_)->check(refuse_seed);
+  }
+
+  CLI::Option* add(std::vector<std::string>& values) {
+    return command_.add_option(option_, values, help_ + "; may be repeated")
+        ->allow_extra_args(false);
+  }
+
+  CLI::Option* add(std::vector<TokenId>& values) {
+    return add_list(command_, option_, values, help_ + ", as 2,7");
+  }
+
+  CLI::Option* add(std::vector<std::pair<TokenId, double>>& values) {
+    const auto set = [option = option_, &values](const std::vector<std::string>& entries) {
+      values.clear();
+      for (const std::string& entry : entries) {
+        values.push_back(parse_bias(option, entry));
+      }
+    };
+    return command_
+        .add_option_function<std::vector<std::string>>(option_, set,
+                                                       "ID=VALUE " + help_ + "; may be repeated")
+        ->allow_extra_args(false);
+  }
+
+ private:
+  CLI::App& command_;
+  std::string option_;
+  std::string help_;
+};
 
 }  // namespace
 
@@ -52,8 +148,8 @@ std::optional<std::vector<std::int32_t>> parse_list(const std::string& text) {
   }
 }
 
-CLI::Option* add_list(CLI::App& command, const char* option, std::vector<std::int32_t>& values,
-                      const char* help) {
+CLI::Option* add_list(CLI::App& command, const std::string& option,
+                      std::vector<std::int32_t>& values, const std::string& help) {
   const auto set = [option, &values](const std::vector<std::string>& texts) {
     values.clear();
     for (const std::string& text : texts) {
@@ -67,6 +163,23 @@ CLI::Option* add_list(CLI::App& command, const char* option, std::vector<std::in
   return command.add_option_function<std::vector<std::string>>(option, set, help)
       ->option_text("INT,...")
       ->allow_extra_args(false);
+}
+
+CLI::Option* add_choice(CLI::App& command, const std::string& option,
+                        const std::vector<std::string>& names,
+                        const std::function<void(std::size_t index)>& set, const char* help) {
+  std::string all;
+  for (const std::string& name : names) {
+    all += (all.empty() ? "" : "|") + name;
+  }
+  const auto choose = [=](const std::string& name) {
+    const auto chosen = std::ranges::find(names, name);
+    if (chosen == names.end()) {
+      throw CLI::ValidationError(option, "want " + all + ", got \"" + name + "\"");
+    }
+    set(static_cast<std::size_t>(chosen - names.begin()));
+  };
+  return command.add_option_function<std::string>(option, choose, help)->option_text(all);
 }
 
 void add_format(CLI::App& command, Format& format) {
@@ -91,57 +204,12 @@ void add_model(CLI::App& command, std::string& model) {
 }
 
 void add_engine_options(CLI::App& command, LLMOptions& options) {
-  const std::string group = "Engine";
-  command.add_option("--device", options.device, "cpu, cuda or cuda:N")->group(group);
-  command
-      .add_flag("!--not-deterministic", options.deterministic,
-                "on a GPU: faster; the last bits then depend on what is computed together")
-      ->group(group);
-  command
-      .add_option("--dtype", options.dtype,
-                  "compute type: auto, float32, bfloat16, float16 (on a GPU)")
-      ->group(group);
-  command
-      .add_option_function<std::string>(
-          "--quantize",
-          [&options](const std::string& name) { options.quantize = name == "none" ? "" : name; },
-          "weights, while loading: none, q8g32, q4g32")
-      ->group(group);
-  command
-      .add_option("--kv-dtype", options.kv_dtype,
-                  "auto (= dtype), float32, bfloat16, float16 (on a GPU)")
-      ->group(group);
-  command.add_option("--block-tokens", options.block_tokens, "tokens of a KV block, 1..256")
-      ->group(group);
-  command
-      .add_option_function<std::string>(
-          "--kv-budget",
-          [&options](const std::string& text) {
-            if (text == "auto") {
-              options.kv_budget_bytes = kAutoBudget;
-              return;
-            }
-            auto bytes = parse_bytes(text);
-            if (!bytes.ok()) {
-              throw CLI::ValidationError("--kv-budget", bytes.error().message);
-            }
-            options.kv_budget_bytes = bytes.value();
-          },
-          "memory of KV blocks, such as 512MiB, or auto (default 1GiB)")
-      ->group(group);
-  command.add_option("--max-batch-tokens", options.max_batch_tokens, "rows of one step")
-      ->group(group);
-  command.add_option("--threads", options.threads, "0 = one for each core")->group(group);
-  command.add_option("--store", options.store, "directory that outlives the process")->group(group);
-  command
-      .add_flag("--cache-weights", options.cache_weights,
-                "keep packed weights in the store: later starts map them")
-      ->group(group);
-  command
-      .add_flag_callback(
-          "--no-prefix-cache", [&options] { options.prefix_cache = false; },
-          "compute every prompt from its first token")
-      ->group(group);
+  for (const LLMField& field : llm_fields()) {
+    if (std::string_view(field.name) != "seed") {
+      FieldOption option(command, field.name, field.help);
+      std::visit([&](auto member) { option.add(options.*member)->group("Engine"); }, field.member);
+    }
+  }
 }
 
 CLI::Option* add_salt(CLI::App& command, std::string& salt) {
@@ -158,40 +226,10 @@ std::string refuse_seed(const std::string& text) {
 }
 
 void add_sampling_options(CLI::App& command, SamplingParams& params) {
-  const std::string group = "Sampling";
-  const auto add = [&](const char* name, auto& field, const char* text) {
-    command.add_option(name, field, text)->group(group);
-  };
-  add("--max-tokens", params.max_tokens, "most tokens to generate (default 256)");
-  add("--min-tokens", params.min_tokens, "tokens before an end is allowed, by stop texts too");
-  add("--temperature", params.temperature, "0 is greedy (default 1)");
-  add("--top-p", params.top_p, "share of probability kept, (0, 1]");
-  add("--top-k", params.top_k, "tokens kept, 0 = all");
-  add("--min-p", params.min_p, "kept: at least so much of the likeliest, [0, 1]");
-  add("--repetition-penalty", params.repetition_penalty, "of tokens in prompt and output, > 0");
-  add("--presence-penalty", params.presence_penalty, "of tokens in the output");
-  add("--frequency-penalty", params.frequency_penalty, "of tokens in the output, per occurrence");
-  command.add_option("--seed", params.seed, "makes the answer repeatable")
-      ->check(refuse_seed)
-      ->group(group);
-  add("--logprobs", params.logprobs, "report the K likeliest tokens of each step (json)");
-  command.add_option("--stop", params.stop, "text that ends the output; may be repeated")
-      ->allow_extra_args(false)
-      ->group(group);
-  add_list(command, "--stop-token-ids", params.stop_token_ids, "ids that end it, as 2,7")
-      ->group(group);
-  command.add_flag("--ignore-eos", params.ignore_eos, "go on after the end token")->group(group);
-  command
-      .add_option_function<std::vector<std::string>>(
-          "--logit-bias",
-          [&params](const std::vector<std::string>& entries) {
-            for (const std::string& entry : entries) {
-              params.logit_bias.push_back(parse_bias(entry));
-            }
-          },
-          "ID=VALUE added to a logit; may be repeated")
-      ->allow_extra_args(false)
-      ->group(group);
+  for (const SamplingField& field : sampling_fields()) {
+    FieldOption option(command, field.name, field.help);
+    std::visit([&](auto member) { option.add(params.*member)->group("Sampling"); }, field.member);
+  }
 }
 
 void add_chat_options(CLI::App& command, ChatOptions& options) {

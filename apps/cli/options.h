@@ -2,7 +2,7 @@
 // conversation.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -12,6 +12,12 @@
 
 #include "quire/llm.h"
 #include "quire/sampling.h"
+
+namespace CLI {
+class App;
+class Option;
+class ParseError;
+}  // namespace CLI
 
 namespace quire::cli {
 
@@ -27,30 +33,29 @@ void add_model(CLI::App& command, std::string& model);
 [[nodiscard]] std::optional<std::vector<std::int32_t>> parse_list(const std::string& text);
 
 // An option whose value is such a list; may be repeated. (CLI11's own leaves empty elements out.)
-CLI::Option* add_list(CLI::App& command, const char* option, std::vector<std::int32_t>& values,
-                      const char* help);
+CLI::Option* add_list(CLI::App& command, const std::string& option,
+                      std::vector<std::int32_t>& values, const std::string& help);
+
+// Adds an option whose value is one of `names`; `set` gets its index.
+CLI::Option* add_choice(CLI::App& command, const std::string& option,
+                        const std::vector<std::string>& names,
+                        const std::function<void(std::size_t index)>& set, const char* help);
 
 // An option whose value is one of the names that `name_of` gives `all`.
 template <class Enum>
 CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name_of)(Enum),
                        std::initializer_list<Enum> all, const std::function<void(Enum)>& set,
                        const char* help) {
-  std::string names;
+  std::vector<std::string> names;
   for (const Enum value : all) {
-    names += std::string(names.empty() ? "" : "|") + name_of(value);
+    names.emplace_back(name_of(value));
   }
-  const auto choose = [=, values = std::vector<Enum>(all)](const std::string& name) {
-    for (const Enum value : values) {
-      if (name == name_of(value)) {
-        return set(value);
-      }
-    }
-    throw CLI::ValidationError(option, "want " + names + ", got \"" + name + "\"");
-  };
-  return command.add_option_function<std::string>(option, choose, help)->option_text(names);
+  return add_choice(
+      command, option, names,
+      [set, values = std::vector<Enum>(all)](std::size_t index) { set(values[index]); }, help);
 }
 
-// One option for each field of LLMOptions but `seed`: --seed belongs to the request.
+// One option for each of llm_fields() but `seed`: --seed belongs to the request.
 void add_engine_options(CLI::App& command, LLMOptions& options);
 
 // --salt: whose KV a command sees, of chunks, items and cached prefixes.
@@ -59,7 +64,7 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 // Why `text` is no seed, "" if it is one; CLI11 would cut what does not fit.
 [[nodiscard]] std::string refuse_seed(const std::string& text);
 
-// One option for each field of SamplingParams.
+// One option for each of sampling_fields().
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
 // Numbers of `app` and its commands refuse an empty text, which CLI11 takes for 0: a variable that

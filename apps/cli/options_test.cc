@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/sampling.h"
 
@@ -60,7 +62,7 @@ TEST(Options, EveryEngineOptionReachesItsField) {
           "m --device cuda:1 --dtype float32 --quantize q4g32 --kv-dtype bfloat16 --block-tokens "
           "16 "
           "--kv-budget 512MiB --max-batch-tokens 64 --threads 3 --no-prefix-cache --store dir "
-          "--cache-weights")
+          "--cache-weights --not-deterministic --no-share-reads")
           .engine;
   EXPECT_EQ(engine.device, "cuda:1");
   EXPECT_EQ(engine.dtype, "float32");
@@ -73,6 +75,41 @@ TEST(Options, EveryEngineOptionReachesItsField) {
   EXPECT_FALSE(engine.prefix_cache);
   EXPECT_EQ(engine.store, "dir");
   EXPECT_TRUE(engine.cache_weights);
+  EXPECT_FALSE(engine.deterministic);
+  EXPECT_FALSE(engine.share_reads);
+}
+
+// Returns the option for a field, --x, --no-x or --not-x; "" if the command has none.
+template <class Field>
+std::string option_for(const CLI::App& app, const Field& field) {
+  std::string name = field.name;
+  std::ranges::replace(name, '_', '-');
+  for (const std::string& option : {"--" + name, "--no-" + name, "--not-" + name}) {
+    if (app.get_option_no_throw(option) != nullptr) {
+      return option;
+    }
+  }
+  return "";
+}
+
+TEST(Options, EveryFieldHasAnOptionWithItsHelp) {
+  CLI::App app("test", "test");
+  LLMOptions engine;
+  SamplingParams sampling;
+  add_engine_options(app, engine);
+  add_sampling_options(app, sampling);
+  for (const LLMField& field : llm_fields()) {
+    const std::string option = option_for(app, field);
+    ASSERT_NE(option, "") << field.name;
+    if (option != "--seed") {  // that of the request
+      EXPECT_EQ(app.get_option(option)->get_description(), field.help);
+    }
+  }
+  for (const SamplingField& field : sampling_fields()) {
+    const std::string option = option_for(app, field);
+    ASSERT_NE(option, "") << field.name;
+    EXPECT_THAT(app.get_option(option)->get_description(), HasSubstr(field.help));
+  }
 }
 
 TEST(Options, QuantizeNoneMeansNoQuantisation) {

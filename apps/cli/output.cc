@@ -183,34 +183,6 @@ int fail_options(const Error& error) {
   return error.code == ErrorCode::kInvalidArgument ? fail_usage(error.message) : fail(error);
 }
 
-json::object to_json(const GenerationOutput& output) {
-  json::object object;
-  object["text"] = output.text;
-  object["token_ids"] = json::value_from(output.token_ids);
-  object["finish_reason"] = finish_reason_name(output.finish_reason);
-  object["usage"] = {{"prompt_tokens", output.usage.prompt_tokens},
-                     {"cached_tokens", output.usage.cached_tokens},
-                     {"completion_tokens", output.usage.completion_tokens}};
-  object["reuse"] = {{"grade", reuse_grade_name(output.reuse.grade)},
-                     {"sources", json::value_from(output.reuse.sources)},
-                     {"recompute_share", output.reuse.recompute_share}};
-  object["timing"] = {{"queue_seconds", output.timing.queue_seconds},
-                      {"first_token_seconds", output.timing.first_token_seconds},
-                      {"total_seconds", output.timing.total_seconds}};
-  if (!output.logprobs.empty()) {
-    json::array tokens;
-    for (const TokenLogprobs& token : output.logprobs) {
-      json::object entries;
-      for (const auto& [id, logprob] : token) {
-        entries[std::to_string(id)] = logprob;
-      }
-      tokens.emplace_back(std::move(entries));
-    }
-    object["logprobs"] = std::move(tokens);
-  }
-  return object;
-}
-
 void note(std::string_view line) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
 }

@@ -1,7 +1,7 @@
 // What the program prints: results to stdout, everything else to stderr, errors as one line.
 #pragma once
 
-#include <boost/json.hpp>
+#include <boost/json/fwd.hpp>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -41,9 +41,6 @@ int fail(const Error& error);
 int fail_usage(std::string_view message);
 // The same for what a validate() refused: wrong usage if it is an invalid argument.
 int fail_options(const Error& error);
-
-// The object that `--format json` prints for a request.
-[[nodiscard]] boost::json::object to_json(const GenerationOutput& output);
 
 // One line for people on stderr.
 void note(std::string_view line);

@@ -35,33 +35,9 @@ TEST(Output, ListingNestsObjectsAndJoinsFlatLists) {
 
 GenerationOutput sample() {
   GenerationOutput output;
-  output.text = "a \"b\"\n";
-  output.token_ids = {5, 6};
-  output.finish_reason = FinishReason::kLength;
   output.usage = {.prompt_tokens = 40, .cached_tokens = 32, .completion_tokens = 2};
-  output.reuse.sources = {{"prefix_cache", 32}};
   output.timing = {.queue_seconds = 0.001, .first_token_seconds = 0.02, .total_seconds = 0.5};
   return output;
-}
-
-TEST(Output, JsonHoldsTextIdsUsageReuseAndTiming) {
-  const json::object object = to_json(sample());
-  EXPECT_EQ(object.at("text"), "a \"b\"\n");
-  EXPECT_EQ(object.at("token_ids"), json::parse("[5, 6]"));
-  EXPECT_EQ(object.at("finish_reason"), "length");
-  EXPECT_EQ(object.at("usage"), json::parse(R"({"prompt_tokens": 40, "cached_tokens": 32,
-                                                "completion_tokens": 2})"));
-  EXPECT_EQ(object.at("reuse"), json::parse(R"({"grade": "exact", "recompute_share": 0.0,
-                                                "sources": [["prefix_cache", 32]]})"));
-  EXPECT_EQ(object.at("timing").at("total_seconds"), 0.5);
-  EXPECT_FALSE(object.contains("logprobs"));
-}
-
-TEST(Output, JsonHoldsLogprobsWhenTheyWereAskedFor) {
-  GenerationOutput output = sample();
-  output.logprobs = {{{5, -0.25F}, {9, -2.0F}}, {{6, -0.5F}}};
-  EXPECT_EQ(to_json(output).at("logprobs"),
-            json::parse(R"([{"5": -0.25, "9": -2.0}, {"6": -0.5}])"));
 }
 
 TEST(Output, SummaryNamesTokensAndMilliseconds) {

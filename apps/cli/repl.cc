@@ -1,8 +1,6 @@
 #include "repl.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -20,6 +18,7 @@
 #include "options.h"
 #include "output.h"
 #include "quire/context.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -144,10 +143,7 @@ Status Repl::report() {
   const auto& [answer, before, parts] =
       *last_;  // NOLINT(bugprone-unchecked-optional-access): was set
   if (options_.format == Format::kJson) {
-    boost::json::object object = to_json(answer.output);
-    object["user_id"] = answer.user_id;
-    object["output_id"] = answer.output_id;
-    QUIRE_TRY_STATUS(print_json(object));
+    QUIRE_TRY_STATUS(print(to_json(answer) + "\n"));
   }
   if (answer.output.finish_reason == FinishReason::kCancelled) {
     QUIRE_TRY_STATUS(context_.tag(answer.output_id, std::string(kStoppedTag)));

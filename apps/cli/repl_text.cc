@@ -12,14 +12,17 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "options.h"
 #include "output.h"
 #include "quire/context.h"
+#include "quire/fields.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/tools.h"
+#include "quire/types.h"
 
 namespace quire::cli {
 namespace {
@@ -29,31 +32,25 @@ namespace json = boost::json;
 constexpr std::string_view kDim = "\x1b[2m";
 constexpr std::string_view kPlain = "\x1b[0m";
 
-template <class T>
-json::value or_none(const std::optional<T>& value) {
+// Returns a setting as /set shows it.
+template <class Value>
+json::value shown(const Value& value) {
+  return json::value_from(value);
+}
+template <class Value>
+json::value shown(const std::optional<Value>& value) {
   return value ? json::value(*value) : json::value("none");
 }
-
-json::object to_json(const SamplingParams& params) {
-  json::array bias;
-  for (const auto& [token, value] : params.logit_bias) {
-    bias.emplace_back(std::to_string(token) + "=" + json::serialize(json::value(value)));
+json::value shown(const std::vector<std::pair<TokenId, double>>& bias) {
+  json::array entries;
+  for (const auto& [token, value] : bias) {
+    entries.emplace_back(std::to_string(token) + "=" + json::serialize(json::value(value)));
   }
-  return {{"temperature", params.temperature},
-          {"top_p", params.top_p},
-          {"top_k", params.top_k},
-          {"min_p", params.min_p},
-          {"repetition_penalty", params.repetition_penalty},
-          {"presence_penalty", params.presence_penalty},
-          {"frequency_penalty", params.frequency_penalty},
-          {"max_tokens", params.max_tokens},
-          {"min_tokens", params.min_tokens},
-          {"stop", json::value_from(params.stop)},
-          {"stop_token_ids", json::value_from(params.stop_token_ids)},
-          {"ignore_eos", params.ignore_eos},
-          {"seed", or_none(params.seed)},
-          {"logprobs", or_none(params.logprobs)},
-          {"logit_bias", std::move(bias)}};
+  return entries;
+}
+
+json::value shown(const SamplingParams& params, const SamplingField& field) {
+  return std::visit([&params](auto member) { return shown(params.*member); }, field.member);
 }
 
 json::array short_ids(std::span<const std::string> ids) {
@@ -138,9 +135,6 @@ Result<SamplingParams> with_settings(const SamplingParams& base,
   CLI::App app;
   app.set_help_flag();  // "help" is no setting
   add_sampling_options(app, params);
-  if (settings.contains("logit-bias")) {
-    params.logit_bias.clear();
-  }
   for (const auto& [name, value] : settings) {
     std::string option = "--" + name;
     if (app.get_option_no_throw(option) == nullptr) {
@@ -158,22 +152,24 @@ Result<SamplingParams> with_settings(const SamplingParams& base,
 }
 
 Result<std::string> settings_listing(const SamplingParams& params, const std::string& name) {
-  const json::object all = to_json(params);
-  if (name.empty()) {
-    return format_listing(all);
-  }
   std::string key = name;
   std::ranges::replace(key, '-', '_');
-  if (!all.contains(key)) {
+  json::object listed;
+  for (const SamplingField& field : sampling_fields()) {
+    if (name.empty() || field.name == key) {
+      listed[field.name] = shown(params, field);
+    }
+  }
+  if (listed.empty()) {
     return no_setting(name).error();
   }
-  return format_listing(json::object{{key, all.at(key)}});
+  return format_listing(listed);
 }
 
 std::vector<std::string> setting_names() {
   std::vector<std::string> names;
-  for (const auto& member : to_json(SamplingParams())) {
-    names.emplace_back(member.key());
+  for (const SamplingField& field : sampling_fields()) {
+    names.emplace_back(field.name);
   }
   return names;
 }

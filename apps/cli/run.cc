@@ -18,6 +18,7 @@
 #include "options.h"
 #include "output.h"
 #include "quire/chunks.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -136,7 +137,7 @@ Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
 int finish(const RunOptions& options, const Generation& generation) {
   const GenerationOutput& output = generation.output;
   const Status written =
-      options.format == Format::kJson ? print_json(to_json(output)) : print("\n");
+      options.format == Format::kJson ? print(to_json(output) + "\n") : print("\n");
   if (!written.ok()) {
     return fail(written.error());
   }

@@ -4,7 +4,6 @@
 //   quire_chunk_demo MODEL CONTEXT.jsonl     the first line of the file is the pile
 #include <algorithm>
 #include <boost/json.hpp>
-#include <boost/json/src.hpp>
 #include <chrono>
 #include <cstdio>
 #include <exception>

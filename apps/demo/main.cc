@@ -3,7 +3,6 @@
 //
 //   quire_demo MODEL CONTEXT.jsonl     the first line of the file is the context
 #include <boost/json.hpp>
-#include <boost/json/src.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

@@ -62,8 +62,11 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 enum class ForwardReuse : std::uint8_t { kExact, kNone };
 enum class ForwardRows : std::uint8_t { kAll, kLast };
 
-// Asked every few tens of milliseconds in the calling thread while a call waits; true aborts its
-// requests and the call returns kCancelled (Ctrl-C in the bindings). May be empty.
+// How often whoever waits looks whether the wait was interrupted.
+inline constexpr int kInterruptPollMs = 50;
+
+// Asked every kInterruptPollMs in the calling thread while a call waits; true aborts its requests
+// and the call returns kCancelled (Ctrl-C in the bindings). May be empty.
 using Interrupt = std::function<bool()>;
 
 // How a request is served; what is computed does not depend on it.

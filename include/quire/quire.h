@@ -5,6 +5,7 @@
 #include "quire/checkpoints.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
+#include "quire/fields.h"
 #include "quire/kv_cache.h"
 #include "quire/llm.h"
 #include "quire/output.h"

@@ -128,6 +128,9 @@ class RunTest(CommandLineTest):
         self.assertEqual(result["reuse"]["grade"], "exact")
         self.assertGreater(result["timing"]["total_seconds"], 0)
         self.assertEqual(len(result["logprobs"]), len(result["token_ids"]))
+        members = "request_id text token_ids prompt_token_ids finish_reason usage reuse logprobs timing"
+        self.assertEqual(list(result), members.split())
+        self.assertEqual(len(result["prompt_token_ids"]), result["usage"]["prompt_tokens"])
 
     def test_a_seed_repeats_the_answer(self):
         arguments = ["run", MODEL, "<bos>", "--max-tokens", "16", "--seed", "5"]

@@ -33,6 +33,21 @@ def _is_batch(prompts: Any) -> bool:
     return isinstance(first, str) or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)
 
 
+def _kv_budget(size: str | int) -> int:
+    return _quire.AUTO_BUDGET if size == "auto" else to_bytes(size, "kv_budget")
+
+
+# How a keyword becomes a field of the library's options, where it is not as it is given.
+_TAKEN: dict[str, Callable[[Any], Any]] = {
+    "deterministic": bool,
+    "quantize": lambda name: "" if name is None else name,
+    "kv_budget": _kv_budget,
+    "threads": lambda count: 0 if count is None else count,
+    "store": lambda path: b"" if path is None else to_path(path),
+    "cache_weights": bool,
+}
+
+
 class LLM:
     """Loads `model` (Hugging Face folder, .gguf file, or "preset:NAME") and serves it.
 
@@ -55,6 +70,7 @@ class LLM:
         threads: int | None = None,
         seed: int = 0,
         prefix_cache: bool = True,
+        share_reads: bool = True,
         store: str | os.PathLike[str] | None = None,
         cache_weights: bool = False,
         progress: Callable[[float], None] | None = None,
@@ -62,23 +78,13 @@ class LLM:
         """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights: a second
         start maps them, without reading and packing the model; what keeps that from working is in `remarks()`.
         `kv_budget`: bytes, "4GiB", or "auto": most of what is free once the weights are loaded. `deterministic`: False lets
-        a GPU be faster, with last bits that depend on what is computed together."""
+        a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what requests
+        share for each of them, to measure what sharing gains."""
+        given = locals()
         self.store = store
         options = _quire.Options()
-        _set(options, "device", device)
-        _set(options, "dtype", dtype)
-        _set(options, "quantize", "" if quantize is None else quantize)
-        _set(options, "kv_dtype", kv_dtype)
-        _set(options, "block_tokens", block_tokens)
-        _set(options, "deterministic", bool(deterministic))
-        budget = _quire.AUTO_BUDGET if kv_budget == "auto" else to_bytes(kv_budget, "kv_budget")
-        _set(options, "kv_budget", budget, field="kv_budget_bytes")
-        _set(options, "max_batch_tokens", max_batch_tokens)
-        _set(options, "threads", 0 if threads is None else threads)
-        _set(options, "seed", seed)
-        _set(options, "prefix_cache", prefix_cache)
-        _set(options, "store", b"" if store is None else to_path(store))
-        _set(options, "cache_weights", bool(cache_weights))
+        for name in _quire.Options.fields:
+            _set(options, name, _TAKEN[name](given[name]) if name in _TAKEN else given[name])
         self._handle = self._open(to_path(model), options, _callback(progress, "progress"))
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:

@@ -132,11 +132,7 @@ nb::dict infer(ContextManager& context, const std::optional<std::string>& text,
   auto answered = without_gil(
       [&] { return context.infer(text, sampling, &interrupted, listener.follow(), options); });
   listener.rethrow();
-  const ContextManager::Answer answer = unwrap(std::move(answered));
-  nb::dict dict = to_dict(answer.output);
-  dict["user_id"] = or_none(answer.user_id);
-  dict["output_id"] = answer.output_id;
-  return dict;
+  return to_dict(unwrap(std::move(answered)));
 }
 
 void bind_items(nb::class_<ContextManager>& context) {

@@ -30,8 +30,6 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-constexpr int kSignalPollMs = 50;
-
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
                   const std::vector<RequestOptions>& options) {
   const auto list = to_params_list(params);
@@ -45,7 +43,7 @@ nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& 
 }
 
 std::optional<nb::dict> next_delta(Stream& stream) {
-  while (!without_gil([&] { return stream.wait(kSignalPollMs); })) {
+  while (!without_gil([&] { return stream.wait(kInterruptPollMs); })) {
     if (PyErr_CheckSignals() != 0) {
       without_gil([&] { stream.close(); });
       throw nb::python_error();
@@ -59,29 +57,6 @@ LLM open(const nb::bytes& model, LLMOptions options, const nb::object& progress)
   set_progress(options, progress);
   const std::string path = to_path(model);
   return unwrap(without_gil([&] { return LLM::open(path, options); }));
-}
-
-void bind_options(nb::module_& module) {
-  nb::class_<LLMOptions>(module, "Options")
-      .def(nb::init<>())
-      .def_rw("device", &LLMOptions::device)
-      .def_rw("deterministic", &LLMOptions::deterministic)
-      .def_rw("dtype", &LLMOptions::dtype)
-      .def_rw("quantize", &LLMOptions::quantize)
-      .def_rw("kv_dtype", &LLMOptions::kv_dtype)
-      .def_rw("block_tokens", &LLMOptions::block_tokens)
-      .def_rw("kv_budget_bytes", &LLMOptions::kv_budget_bytes)
-      .def_rw("max_batch_tokens", &LLMOptions::max_batch_tokens)
-      .def_rw("threads", &LLMOptions::threads)
-      .def_rw("seed", &LLMOptions::seed)
-      .def_rw("prefix_cache", &LLMOptions::prefix_cache)
-      .def_prop_rw(
-          "store",
-          [](const LLMOptions& options) {
-            return nb::bytes(options.store.data(), options.store.size());
-          },
-          [](LLMOptions& options, const nb::bytes& path) { options.store = to_path(path); })
-      .def_rw("cache_weights", &LLMOptions::cache_weights);
 }
 
 void bind_tokenizer(nb::module_& module) {

@@ -7,11 +7,15 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "quire/context.h"
+#include "quire/fields.h"
 #include "quire/output.h"
+#include "quire/types.h"
 #include "text.h"
 
 namespace nb = nanobind;
@@ -19,7 +23,20 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-nb::list to_list(const std::vector<TokenLogprobs>& logprobs) {
+// Returns a member as Python holds it.
+template <class Value>
+nb::object to_python(const Value& value) {
+  return nb::cast(value);
+}
+nb::object to_python(const std::string& text) { return to_text(text); }
+nb::object to_python(MissingIfEmpty value) { return or_none(value.text); }
+nb::object to_python(RequestId id) { return nb::cast(id.value); }
+nb::object to_python(FinishReason reason) { return nb::str(finish_reason_name(reason)); }
+nb::object to_python(ReuseGrade grade) { return nb::str(reuse_grade_name(grade)); }
+nb::object to_python(const std::optional<FinishReason>& reason) {
+  return reason ? to_python(*reason) : nb::none();
+}
+nb::object to_python(const std::vector<TokenLogprobs>& logprobs) {
   nb::list list;
   for (const TokenLogprobs& token : logprobs) {
     nb::dict dict;
@@ -28,8 +45,23 @@ nb::list to_list(const std::vector<TokenLogprobs>& logprobs) {
     }
     list.append(dict);
   }
-  return list;
+  return logprobs.empty() ? nb::none() : nb::object(list);
 }
+nb::object to_python(const Usage& usage);
+nb::object to_python(const ReuseReport& reuse);
+nb::object to_python(const Timing& timing);
+
+template <class Output>
+nb::dict members_of(const Output& output) {
+  nb::dict dict;
+  visit_members(output,
+                [&dict](const char* name, const auto& value) { dict[name] = to_python(value); });
+  return dict;
+}
+
+nb::object to_python(const Usage& usage) { return members_of(usage); }
+nb::object to_python(const ReuseReport& reuse) { return members_of(reuse); }
+nb::object to_python(const Timing& timing) { return members_of(timing); }
 
 }  // namespace
 
@@ -37,53 +69,14 @@ nb::object or_none(const std::string& text) {
   return text.empty() ? nb::none() : nb::object(nb::cast(text));
 }
 
-nb::dict to_dict(const GenerationOutput& output) {
-  nb::dict usage;
-  usage["prompt_tokens"] = output.usage.prompt_tokens;
-  usage["cached_tokens"] = output.usage.cached_tokens;
-  usage["completion_tokens"] = output.usage.completion_tokens;
-  nb::dict reuse;
-  reuse["grade"] = reuse_grade_name(output.reuse.grade);
-  reuse["sources"] = output.reuse.sources;
-  reuse["recompute_share"] = output.reuse.recompute_share;
-  nb::dict timing;
-  timing["queue_seconds"] = output.timing.queue_seconds;
-  timing["first_token_seconds"] = output.timing.first_token_seconds;
-  timing["total_seconds"] = output.timing.total_seconds;
-  nb::dict dict;
-  dict["request_id"] = output.request_id.value;
-  dict["text"] = to_text(output.text);
-  dict["token_ids"] = output.token_ids;
-  dict["prompt_token_ids"] = output.prompt_token_ids;
-  dict["finish_reason"] = finish_reason_name(output.finish_reason);
-  dict["usage"] = usage;
-  dict["reuse"] = reuse;
-  dict["logprobs"] = output.logprobs.empty() ? nb::none() : nb::object(to_list(output.logprobs));
-  dict["timing"] = timing;
-  return dict;
-}
-
-nb::dict to_dict(const Delta& delta) {
-  nb::dict dict;
-  dict["text"] = to_text(delta.text);
-  dict["token_ids"] = delta.token_ids;
-  dict["logprobs"] = delta.logprobs.empty() ? nb::none() : nb::object(to_list(delta.logprobs));
-  dict["finish_reason"] =
-      delta.finished ? nb::object(nb::str(finish_reason_name(delta.finish_reason))) : nb::none();
-  return dict;
-}
+nb::dict to_dict(const GenerationOutput& output) { return members_of(output); }
+nb::dict to_dict(const ContextManager::Answer& answer) { return members_of(answer); }
+nb::dict to_dict(const Delta& delta) { return members_of(delta); }
 
 nb::list to_list(const std::vector<ReusePart>& parts) {
   nb::list list;
   for (const ReusePart& part : parts) {
-    nb::dict dict;
-    dict["chunk_type"] = or_none(part.chunk_type);
-    dict["chunk_id"] = or_none(part.chunk_id);
-    dict["position"] = part.position;
-    dict["tokens"] = part.tokens;
-    dict["hit"] = part.hit;
-    dict["reason"] = part.reason;
-    list.append(dict);
+    list.append(members_of(part));
   }
   return list;
 }

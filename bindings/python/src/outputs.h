@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/context.h"
 #include "quire/output.h"
 
 namespace quire::python {
@@ -15,6 +16,7 @@ namespace quire::python {
 // None for what is not there.
 [[nodiscard]] nanobind::object or_none(const std::string& text);
 [[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
+[[nodiscard]] nanobind::dict to_dict(const ContextManager::Answer& answer);
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
 // As explain gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);

@@ -4,14 +4,18 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <string>
-#include <type_traits>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "errors.h"
+#include "paths.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -21,35 +25,16 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-// Fields whose Python form is not their C++ form.
-std::vector<std::string> to_strings(nb::handle value) {
-  if (nb::isinstance<nb::str>(value)) {
-    return {nb::cast<std::string>(value)};
-  }
-  return value.is_none() ? std::vector<std::string>() : nb::cast<std::vector<std::string>>(value);
-}
-
-std::vector<TokenId> to_ids(nb::handle value) {
-  return value.is_none() ? std::vector<TokenId>() : nb::cast<std::vector<TokenId>>(value);
-}
-
-std::vector<std::pair<TokenId, double>> to_bias(nb::handle value) {
-  std::vector<std::pair<TokenId, double>> bias;
-  if (!value.is_none()) {
-    for (const auto& [id, weight] : nb::cast<nb::dict>(value)) {  // JSON keys are strings
-      const nb::object key = nb::isinstance<nb::str>(id) ? nb::int_(id) : nb::borrow(id);
-      bias.emplace_back(nb::cast<TokenId>(key), nb::cast<double>(nb::float_(weight)));
-    }
-  }
-  return bias;
-}
-
+// Returns a value as Python holds it: most as nanobind does, an empty list as None.
 template <class Value>
-nb::object from_list(const std::vector<Value>& values) {
+nb::object to_python(const Value& value) {
+  return nb::cast(value);
+}
+template <class Value>
+nb::object to_python(const std::vector<Value>& values) {
   return values.empty() ? nb::none() : nb::object(nb::cast(values));
 }
-
-nb::object from_bias(const std::vector<std::pair<TokenId, double>>& bias) {
+nb::object to_python(const std::vector<std::pair<TokenId, double>>& bias) {
   nb::dict dict;
   for (const auto& [id, weight] : bias) {
     dict[nb::int_(id)] = weight;
@@ -57,47 +42,48 @@ nb::object from_bias(const std::vector<std::pair<TokenId, double>>& bias) {
   return bias.empty() ? nb::none() : nb::object(dict);
 }
 
-// Calls visit(name, getter, setter) for each field, in the order of the documentation.
-template <class Visit>
-void for_each_field(Visit visit) {
-  const auto plain = [&](const char* name, auto member) {
-    using Value = std::remove_reference_t<decltype(std::declval<SamplingParams>().*member)>;
-    visit(
-        name, [member](const SamplingParams& p) { return nb::cast(p.*member); },
-        [member](SamplingParams& p, nb::handle v) { p.*member = nb::cast<Value>(v); });
-  };
-  plain("temperature", &SamplingParams::temperature);
-  plain("top_p", &SamplingParams::top_p);
-  plain("top_k", &SamplingParams::top_k);
-  plain("min_p", &SamplingParams::min_p);
-  plain("repetition_penalty", &SamplingParams::repetition_penalty);
-  plain("presence_penalty", &SamplingParams::presence_penalty);
-  plain("frequency_penalty", &SamplingParams::frequency_penalty);
-  plain("max_tokens", &SamplingParams::max_tokens);
-  plain("min_tokens", &SamplingParams::min_tokens);
-  visit(
-      "stop", [](const SamplingParams& p) { return from_list(p.stop); },
-      [](SamplingParams& p, nb::handle v) { p.stop = to_strings(v); });
-  visit(
-      "stop_token_ids", [](const SamplingParams& p) { return from_list(p.stop_token_ids); },
-      [](SamplingParams& p, nb::handle v) { p.stop_token_ids = to_ids(v); });
-  plain("ignore_eos", &SamplingParams::ignore_eos);
-  plain("seed", &SamplingParams::seed);
-  plain("logprobs", &SamplingParams::logprobs);
-  visit(
-      "logit_bias", [](const SamplingParams& p) { return from_bias(p.logit_bias); },
-      [](SamplingParams& p, nb::handle v) { p.logit_bias = to_bias(v); });
+// Reads a value from Python: a text is a list of one, keys of a bias may be strings, as in JSON.
+template <class Value>
+void from_python(nb::handle value, Value& out) {
+  out = nb::cast<Value>(value);
+}
+void from_python(nb::handle value, std::vector<TokenId>& out) {
+  out = value.is_none() ? std::vector<TokenId>() : nb::cast<std::vector<TokenId>>(value);
+}
+void from_python(nb::handle value, std::vector<std::string>& out) {
+  if (nb::isinstance<nb::str>(value)) {
+    out = {nb::cast<std::string>(value)};
+    return;
+  }
+  out = value.is_none() ? std::vector<std::string>() : nb::cast<std::vector<std::string>>(value);
+}
+void from_python(nb::handle value, std::vector<std::pair<TokenId, double>>& out) {
+  out.clear();
+  if (!value.is_none()) {
+    for (const auto& [id, weight] : nb::cast<nb::dict>(value)) {
+      const nb::object key = nb::isinstance<nb::str>(id) ? nb::int_(id) : nb::borrow(id);
+      out.emplace_back(nb::cast<TokenId>(key), nb::cast<double>(nb::float_(weight)));
+    }
+  }
+}
+
+nb::object get_field(const SamplingParams& params, const SamplingField& field) {
+  return std::visit([&params](auto member) { return to_python(params.*member); }, field.member);
+}
+
+void set_field(SamplingParams& params, const SamplingField& field, nb::handle value) {
+  std::visit([&](auto member) { from_python(value, params.*member); }, field.member);
 }
 
 // The fields that are not as by default.
 nb::dict said(const SamplingParams& params) {
   nb::dict fields;
-  for_each_field([&](const char* name, auto get, auto) {
-    const nb::object value = get(params);
-    if (!value.equal(get(SamplingParams()))) {
-      fields[name] = value;
+  for (const SamplingField& field : sampling_fields()) {
+    const nb::object value = get_field(params, field);
+    if (!value.equal(get_field(SamplingParams(), field))) {
+      fields[field.name] = value;
     }
-  });
+  }
   return fields;
 }
 
@@ -115,10 +101,10 @@ nb::object signature() {
   const nb::module_ inspect = nb::module_::import_("inspect");
   const nb::object parameter = inspect.attr("Parameter");
   nb::list parameters;
-  for_each_field([&](const char* name, auto get, auto) {
-    parameters.append(parameter(name, parameter.attr("POSITIONAL_OR_KEYWORD"),
-                                nb::arg("default") = get(SamplingParams())));
-  });
+  for (const SamplingField& field : sampling_fields()) {
+    parameters.append(parameter(field.name, parameter.attr("POSITIONAL_OR_KEYWORD"),
+                                nb::arg("default") = get_field(SamplingParams(), field)));
+  }
   return inspect.attr("Signature")(parameters);
 }
 
@@ -126,11 +112,11 @@ nb::object signature() {
 nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
   nb::dict fields;
   std::size_t next = 0;
-  for_each_field([&](const char* name, auto, auto) {
+  for (const SamplingField& field : sampling_fields()) {
     if (next < values.size()) {
-      fields[name] = values[next++];
+      fields[field.name] = values[next++];
     }
-  });
+  }
   if (next < values.size()) {
     throw nb::type_error(("SamplingParams has " + std::to_string(next) + " fields, not " +
                           std::to_string(values.size()))
@@ -165,21 +151,16 @@ void set_fields(SamplingParams& params, const nb::dict& fields) {
   for (const auto& item : fields) {
     const auto name = nb::cast<std::string>(nb::str(item.first));
     const nb::handle value = item.second;
-    bool known = false;
-    for_each_field([&](const char* field, auto, auto set) {
-      if (name != field) {
-        return;
-      }
-      known = true;
-      try {
-        set(params, value);
-      } catch (const std::exception&) {
-        PyErr_Clear();
-        refuse(name, value);
-      }
-    });
-    if (!known) {
+    const auto known = sampling_fields();
+    const auto field = std::ranges::find(known, std::string_view(name), &SamplingField::name);
+    if (field == known.end()) {
       throw nb::value_error(("unknown sampling parameter '" + name + "'").c_str());
+    }
+    try {
+      set_field(params, *field, value);
+    } catch (const std::exception&) {
+      PyErr_Clear();
+      refuse(name, value);
     }
   }
   unwrap(params.validate());
@@ -208,6 +189,24 @@ std::vector<SamplingParams> to_params_list(const nb::list& objects) {
   return params;
 }
 
+void bind_options(nb::module_& module) {
+  nb::class_<LLMOptions> options(module, "Options");
+  options.def(nb::init<>());
+  nb::list names;
+  for (const LLMField& field : llm_fields()) {
+    names.append(field.name);
+    if (std::holds_alternative<std::string LLMOptions::*>(field.member) &&
+        std::get<std::string LLMOptions::*>(field.member) == &LLMOptions::store) {
+      options.def_prop_rw(
+          field.name, [](const LLMOptions& o) { return nb::bytes(o.store.data(), o.store.size()); },
+          [](LLMOptions& o, const nb::bytes& path) { o.store = to_path(path); });
+      continue;
+    }
+    std::visit([&](auto member) { options.def_rw(field.name, member); }, field.member);
+  }
+  options.attr("fields") = names;
+}
+
 void bind_params(nb::module_& module) {
   nb::class_<RequestOptions>(module, "RequestOptions")
       .def(nb::init<>())
@@ -223,9 +222,10 @@ void bind_params(nb::module_& module) {
   };
   cls.def("__init__", [make](SamplingParams* self, const nb::args& values,
                              const nb::kwargs& named) { make(self, by_name(values, named)); });
-  for_each_field([&](const char* name, auto get, auto) {
-    cls.def_prop_ro(name, [get](const SamplingParams& p) { return get(p); });
-  });
+  for (const SamplingField& field : sampling_fields()) {
+    cls.def_prop_ro(
+        field.name, [&field](const SamplingParams& p) { return get_field(p, field); }, field.help);
+  }
   cls.def("__repr__", &repr_of)
       .def(
           "__eq__",

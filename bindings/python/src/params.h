@@ -1,5 +1,4 @@
-// SamplingParams between Python and C++: one list of fields serves constructor, dict and
-// attributes.
+// SamplingParams and LLMOptions between Python and C++, made from the lists of quire/fields.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,5 +22,8 @@ void set_fields(SamplingParams& params, const nanobind::dict& fields);
 [[nodiscard]] std::vector<SamplingParams> to_params_list(const nanobind::list& objects);
 
 void bind_params(nanobind::module_& module);
+
+// Binds LLMOptions as Options, with the names of all fields in `fields`.
+void bind_options(nanobind::module_& module);
 
 }  // namespace quire::python

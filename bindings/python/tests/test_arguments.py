@@ -214,3 +214,39 @@ def test_a_mark_of_another_llm_is_none(chunked):
                     sequence.commit(mark)
             sequence.rollback(own)
             assert len(sequence) == 8
+
+
+def test_an_llm_takes_every_option_of_the_library_in_its_order():
+    keywords = inspect.signature(quire.LLM).parameters
+    assert [name for name in keywords if name not in ("model", "progress")] == quire._quire.Options.fields
+    assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for name, each in keywords.items() if name != "model")
+    forms = {"quantize": None, "kv_budget": "1GiB", "threads": None, "store": None}  # where Python's is another
+    library = quire._quire.Options()
+    defaults = {name: forms.get(name, getattr(library, name)) for name in library.fields}
+    assert {name: keywords[name].default for name in library.fields} == defaults
+
+
+def test_what_requests_share_may_be_read_for_each():
+    outputs = []
+    for share in (True, False):
+        with quire.LLM(MODEL, threads=2, kv_budget="32MiB", share_reads=share) as llm:
+            outputs.append([output.token_ids for output in llm.generate([some_ids(40)] * 2, {"temperature": 0, "max_tokens": 4})])
+    assert outputs[0] == outputs[1]
+
+
+def test_fields_of_sampling_params_say_what_they_are():
+    assert quire.SamplingParams.top_k.__doc__ == "tokens kept, 0 = all"
+    assert all(getattr(quire.SamplingParams, name).__doc__ for name in inspect.signature(quire.SamplingParams).parameters)
+
+
+def test_outputs_have_the_members_of_the_library_in_its_order(chunked):
+    names = "request_id text token_ids prompt_token_ids finish_reason usage reuse logprobs timing".split()
+    output = chunked.generate([5, 6], {"temperature": 0, "max_tokens": 2})
+    assert list(output.keys()) == names and output.logprobs is None
+    assert list(output.reuse.keys()) == ["grade", "sources", "recompute_share"]
+    with chunked.stream([5, 6], {"temperature": 0, "max_tokens": 2}) as stream:
+        deltas = list(stream)
+    assert list(deltas[0].keys()) == ["text", "token_ids", "logprobs", "finish_reason"]
+    assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["length"]
+    (part,) = chunked.explain([5, 6])
+    assert list(part) == ["chunk_type", "chunk_id", "position", "tokens", "hit", "reason"] and part.chunk_id is None

@@ -20,6 +20,7 @@
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/tokenizer.h"
@@ -138,30 +139,6 @@ TEST(Context, TurnsAndOutputsBecomeItemsWithParentsAndSampling) {
   EXPECT_EQ(first.output.reuse.grade, ReuseGrade::kEqualMath) << "each has seen all before it";
 }
 
-// As an item says them.
-SamplingParams params_of(const std::string& sampling_json) {
-  const base::json::object object = base::parse_json(sampling_json, "sampling")->as_object();
-  const auto number = [&](const char* key) { return object.at(key).to_number<double>(); };
-  const auto whole = [&](const char* key) { return object.at(key).to_number<std::int32_t>(); };
-  SamplingParams params{.temperature = number("temperature"),
-                        .top_p = number("top_p"),
-                        .top_k = whole("top_k"),
-                        .min_p = number("min_p"),
-                        .repetition_penalty = number("repetition_penalty"),
-                        .presence_penalty = number("presence_penalty"),
-                        .frequency_penalty = number("frequency_penalty"),
-                        .max_tokens = whole("max_tokens"),
-                        .min_tokens = whole("min_tokens"),
-                        .stop = base::json::value_to<std::vector<std::string>>(object.at("stop")),
-                        .stop_token_ids = base::json::value_to<Ids>(object.at("stop_token_ids")),
-                        .ignore_eos = object.at("ignore_eos").as_bool(),
-                        .seed = object.at("seed").to_number<std::uint64_t>()};
-  for (const auto& [id, bias] : object.at("logit_bias").as_object()) {
-    params.logit_bias.emplace_back(std::stoi(id), bias.to_number<double>());
-  }
-  return params;
-}
-
 TEST(Context, WhatIsSaidOfAnAnswerMakesItAgain) {
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
@@ -175,7 +152,8 @@ TEST(Context, WhatIsSaidOfAnAnswerMakesItAgain) {
                              .ignore_eos = true,
                              .logit_bias = {{400, -100.0}, {401, 2.5}}};
   const auto answer = context.infer("Who owns the red boat?", given).value();
-  const SamplingParams said = params_of(context.show(answer.output_id).value().sampling_json);
+  const SamplingParams said =
+      sampling_from_json(context.show(answer.output_id).value().sampling_json).value();
   EXPECT_EQ(said.min_tokens, 12);
   EXPECT_EQ(said.stop, given.stop);
   EXPECT_EQ(said.stop_token_ids, given.stop_token_ids);

@@ -48,8 +48,6 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
   return engine.text()->tokenizer.encode(std::get<std::string>(prompt));
 }
 
-constexpr int kPollMs = 50;
-
 Status first_failure(Channels channels) {
   for (const auto& channel : channels) {
     QUIRE_TRY_STATUS(channel->failure());
@@ -59,7 +57,7 @@ Status first_failure(Channels channels) {
 
 // Waits until all have ended, one has failed, or the caller interrupts.
 Status wait_all(Channels channels, const Interrupt& interrupted) {
-  const int timeout_ms = interrupted || channels.size() > 1 ? kPollMs : -1;
+  const int timeout_ms = interrupted || channels.size() > 1 ? kInterruptPollMs : -1;
   Status state;
   for (const auto& channel : channels) {
     while (state.ok() && !channel->wait_end(timeout_ms)) {

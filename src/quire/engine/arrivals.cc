@@ -18,7 +18,6 @@
 #include "quire/base/ids.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
-#include "quire/engine/interrupt_poll.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -131,7 +130,7 @@ Status Arrivals::await(std::span<const LoadRef> loads, const Interrupt& interrup
       load->wait(load->all_layers_ - 1);
       continue;
     }
-    while (!load->wait_end(kInterruptPoll)) {
+    while (!load->wait_end(std::chrono::milliseconds(kInterruptPollMs))) {
       if (interrupted()) {
         return {ErrorCode::kCancelled, "the call was interrupted"};
       }

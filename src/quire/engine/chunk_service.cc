@@ -2,6 +2,7 @@
 #include "quire/engine/chunk_service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -27,7 +28,6 @@
 #include "quire/engine/chunk_setup.h"
 #include "quire/engine/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
-#include "quire/engine/interrupt_poll.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
@@ -368,7 +368,8 @@ void ChunkService::leave(std::span<const Pending> pending) {
 Status ChunkService::wait(std::span<const Pending> pending, const Interrupt& interrupted) {
   Status first_failure;
   for (const Pending& prefill : pending) {
-    while (interrupted && prefill.done.wait_for(kInterruptPoll) != std::future_status::ready) {
+    while (interrupted && prefill.done.wait_for(std::chrono::milliseconds(kInterruptPollMs)) !=
+                              std::future_status::ready) {
       if (interrupted()) {
         return {ErrorCode::kCancelled, "the call was interrupted"};
       }

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
@@ -20,11 +19,11 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/interrupt_poll.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -55,35 +54,8 @@ std::span<const TokenId> rest_of(std::span<const TokenId> closing,
   return closing;
 }
 
-// All of them, also those that are as by default: defaults may change.
-std::string to_json(const SamplingParams& params) {
-  base::json::object bias;
-  for (const auto& [id, weight] : params.logit_bias) {
-    bias[std::to_string(id)] = weight;
-  }
-  base::json::object object{{"temperature", params.temperature},
-                            {"top_p", params.top_p},
-                            {"top_k", params.top_k},
-                            {"min_p", params.min_p},
-                            {"repetition_penalty", params.repetition_penalty},
-                            {"presence_penalty", params.presence_penalty},
-                            {"frequency_penalty", params.frequency_penalty},
-                            {"max_tokens", params.max_tokens},
-                            {"min_tokens", params.min_tokens},
-                            {"stop", base::json::value_from(params.stop)},
-                            {"stop_token_ids", base::json::value_from(params.stop_token_ids)},
-                            {"ignore_eos", params.ignore_eos},
-                            {"logit_bias", std::move(bias)}};
-  if (params.seed) {
-    object["seed"] = *params.seed;
-  }
-  if (params.logprobs) {
-    object["logprobs"] = *params.logprobs;
-  }
-  return base::json::serialize(object);
-}
-
-// What makes the answer again: with the seed that was drawn where none was given.
+// Notes what makes the answer again, defaults included, as they may change; with the seed that was
+// drawn where none was given.
 void note_output(ContextItem& info, const GenerationOutput& output, SamplingParams params,
                  const std::optional<std::uint64_t>& seed) {
   info.text = output.text;

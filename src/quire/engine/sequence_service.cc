@@ -22,7 +22,6 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/interrupt_poll.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/ledger.h"

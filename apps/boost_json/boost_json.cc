@@ -1,0 +1,2 @@
+// The one translation unit of all programs that compiles Boost.JSON.
+#include <boost/json/src.hpp>
