@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
@@ -57,30 +57,30 @@ std::span<const TokenId> rest_of(std::span<const TokenId> closing,
 
 // All of them, also those that are as by default: defaults may change.
 std::string to_json(const SamplingParams& params) {
-  base::json::object bias;
+  auto bias = base::Json::object();
   for (const auto& [id, weight] : params.logit_bias) {
-    bias[std::to_string(id)] = weight;
+    bias.set(std::to_string(id), weight);
   }
-  base::json::object object{{"temperature", params.temperature},
-                            {"top_p", params.top_p},
-                            {"top_k", params.top_k},
-                            {"min_p", params.min_p},
-                            {"repetition_penalty", params.repetition_penalty},
-                            {"presence_penalty", params.presence_penalty},
-                            {"frequency_penalty", params.frequency_penalty},
-                            {"max_tokens", params.max_tokens},
-                            {"min_tokens", params.min_tokens},
-                            {"stop", base::json::value_from(params.stop)},
-                            {"stop_token_ids", base::json::value_from(params.stop_token_ids)},
-                            {"ignore_eos", params.ignore_eos},
-                            {"logit_bias", std::move(bias)}};
+  auto object = base::Json::object({{"temperature", params.temperature},
+                                    {"top_p", params.top_p},
+                                    {"top_k", params.top_k},
+                                    {"min_p", params.min_p},
+                                    {"repetition_penalty", params.repetition_penalty},
+                                    {"presence_penalty", params.presence_penalty},
+                                    {"frequency_penalty", params.frequency_penalty},
+                                    {"max_tokens", params.max_tokens},
+                                    {"min_tokens", params.min_tokens},
+                                    {"stop", base::Json::list(params.stop)},
+                                    {"stop_token_ids", base::Json::list(params.stop_token_ids)},
+                                    {"ignore_eos", params.ignore_eos},
+                                    {"logit_bias", std::move(bias)}});
   if (params.seed) {
-    object["seed"] = *params.seed;
+    object.set("seed", *params.seed);
   }
   if (params.logprobs) {
-    object["logprobs"] = *params.logprobs;
+    object.set("logprobs", *params.logprobs);
   }
-  return base::json::serialize(object);
+  return base::write_json(object);
 }
 
 // What makes the answer again: with the seed that was drawn where none was given.
