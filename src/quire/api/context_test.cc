@@ -146,24 +146,28 @@ TEST(Context, TurnsAndOutputsBecomeItemsWithParentsAndSampling) {
 
 // As an item says them.
 SamplingParams params_of(const std::string& sampling_json) {
-  const base::json::object object = base::parse_json(sampling_json, "sampling")->as_object();
-  const auto number = [&](const char* key) { return object.at(key).to_number<double>(); };
-  const auto whole = [&](const char* key) { return object.at(key).to_number<std::int32_t>(); };
-  SamplingParams params{.temperature = number("temperature"),
-                        .top_p = number("top_p"),
-                        .top_k = whole("top_k"),
-                        .min_p = number("min_p"),
-                        .repetition_penalty = number("repetition_penalty"),
-                        .presence_penalty = number("presence_penalty"),
-                        .frequency_penalty = number("frequency_penalty"),
-                        .max_tokens = whole("max_tokens"),
-                        .min_tokens = whole("min_tokens"),
-                        .stop = base::json::value_to<std::vector<std::string>>(object.at("stop")),
-                        .stop_token_ids = base::json::value_to<Ids>(object.at("stop_token_ids")),
-                        .ignore_eos = object.at("ignore_eos").as_bool(),
-                        .seed = object.at("seed").to_number<std::uint64_t>()};
-  for (const auto& [id, bias] : object.at("logit_bias").as_object()) {
-    params.logit_bias.emplace_back(std::stoi(id), bias.to_number<double>());
+  const base::Json parsed = base::parse_json(sampling_json, "sampling").value();
+  const base::JsonView object = parsed;
+  const auto number = [&](const char* key) { return object.find(key).as_double(); };
+  const auto whole = [&](const char* key) {
+    return object.find(key).exact<std::int32_t>().value();
+  };
+  SamplingParams params{
+      .temperature = number("temperature"),
+      .top_p = number("top_p"),
+      .top_k = whole("top_k"),
+      .min_p = number("min_p"),
+      .repetition_penalty = number("repetition_penalty"),
+      .presence_penalty = number("presence_penalty"),
+      .frequency_penalty = number("frequency_penalty"),
+      .max_tokens = whole("max_tokens"),
+      .min_tokens = whole("min_tokens"),
+      .stop = base::read_json_list<std::string>(object.find("stop")).value(),
+      .stop_token_ids = base::read_json_list<TokenId>(object.find("stop_token_ids")).value(),
+      .ignore_eos = object.find("ignore_eos").as_bool(),
+      .seed = object.find("seed").exact<std::uint64_t>()};
+  for (const auto [id, bias] : object.find("logit_bias").members()) {
+    params.logit_bias.emplace_back(std::stoi(std::string(id)), bias.as_double());
   }
   return params;
 }
@@ -534,16 +538,17 @@ TEST(Context, OfModeExactHasThePromptsOfTheChatTemplateTurnByTurn) {
     ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
     ASSERT_TRUE(context.add(system, {.name = "", .tags = {}, .kind = ItemKind::kSystem}).ok());
     ASSERT_TRUE(context.add("Card 7. Ada trades in apples.").ok());
-    base::json::array messages{
-        base::json::object{{"role", "system"}, {"content", system}},
-        base::json::object{{"role", "context"}, {"content", "Card 7. Ada trades in apples."}}};
+    const auto message = [](std::string_view role, const std::string& content) {
+      return base::Json::object({{"role", role}, {"content", content}});
+    };
+    base::Json messages = base::Json::array(message("system", system),
+                                            message("context", "Card 7. Ada trades in apples."));
     for (const std::string question : {"What does Ada trade in?", "And who else?", "Why?"}) {
-      messages.push_back(base::json::object{{"role", "user"}, {"content", question}});
+      messages.push(message("user", question));
       const auto answer = context.infer(question, greedy(max_tokens)).value();
       EXPECT_EQ(answer.output.prompt_token_ids,
-                tokenizer.apply_chat_template(base::json::serialize(messages)).value());
-      messages.push_back(
-          base::json::object{{"role", "assistant"}, {"content", answer.output.text}});
+                tokenizer.apply_chat_template(base::write_json(messages)).value());
+      messages.push(message("assistant", answer.output.text));
     }
   }
 }
