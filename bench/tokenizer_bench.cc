@@ -12,6 +12,7 @@
 // bench/tokenizer_peer.py.
 #include <algorithm>
 #include <array>
+#include <boost/json.hpp>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -21,7 +22,6 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/result.h"
 #include "quire/text/detokenizer.h"
@@ -34,7 +34,7 @@ using quire::Result;
 using quire::TokenId;
 using quire::text::Detokenizer;
 using quire::text::Tokenizer;
-namespace json = quire::base::json;
+namespace json = boost::json;
 
 constexpr int kRounds = 5;
 
@@ -135,13 +135,13 @@ json::object answer_one(const Tokenizer& tokenizer, const json::object& query) {
 
 int answer(const Tokenizer& tokenizer) {
   for (std::string line; std::getline(std::cin, line);) {
-    const auto query = quire::base::parse_json(line, "query");
-    if (!query.ok()) {
-      std::cerr << query.error().message << "\n";
+    boost::system::error_code failure;
+    const json::value query = json::parse(line, failure);
+    if (failure) {
+      std::cerr << "query: not valid JSON: " << failure.message() << "\n";
       return 1;
     }
-    std::cout << json::serialize(answer_one(tokenizer, query.value().as_object())) << "\n"
-              << std::flush;
+    std::cout << json::serialize(answer_one(tokenizer, query.as_object())) << "\n" << std::flush;
   }
   return 0;
 }

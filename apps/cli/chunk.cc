@@ -42,7 +42,7 @@ json::value or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
 }
 
-json::object describe(const ChunkInfo& chunk, bool whole) {
+json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
   json::object object{{"chunk_id", chunk.chunk_id},
                       {"chunk_type", chunk_type_name(chunk.type)},
                       {"token_count", chunk.token_ids.size()},
@@ -62,7 +62,7 @@ json::object describe(const ChunkInfo& chunk, bool whole) {
   return object;
 }
 
-json::object describe(const CompositionInfo& info) {
+json::object describe_chunk(const CompositionInfo& info) {
   json::array segments;
   for (const CompositionInfo::Segment& segment : info.segments) {
     segments.push_back(json::object{{"chunk_id", segment.chunk_id},
@@ -80,7 +80,7 @@ json::object describe(const CompositionInfo& info) {
           {"segments", std::move(segments)}};
 }
 
-Status show(const json::value& value, Format format) {
+Status print_value(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : print(format_listing(value));
 }
 
@@ -148,7 +148,7 @@ Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
   return std::optional(anchor.chunk_id);
 }
 
-Status add(ScriptSession& session, AddOptions& options) {
+Status register_text(ScriptSession& session, AddOptions& options) {
   QUIRE_TRY(options.chunk.content, content_of(options));
   QUIRE_TRY(options.chunk.options.anchor, anchor_of(session, options));
   json::object metadata;
@@ -172,7 +172,8 @@ Status add(ScriptSession& session, AddOptions& options) {
     QUIRE_TRY_STATUS(session.llm.flush_store());
   }
   QUIRE_TRY(const ChunkInfo chunk, session.llm.get_chunk(id));
-  return options.format == Format::kJson ? print_json(describe(chunk, false)) : print(id + "\n");
+  return options.format == Format::kJson ? print_json(describe_chunk(chunk, false))
+                                         : print(id + "\n");
 }
 
 void declare_add(CLI::App& app, Format format, ScriptAction& action) {
@@ -197,7 +198,7 @@ void declare_add(CLI::App& app, Format format, ScriptAction& action) {
   command->add_option("--priority", chunk.options.priority, "lower ones are evicted first");
   command->add_flag("--pin", chunk.options.pinned, "never evict it");
   command->callback([&action, options] {
-    action = [options](ScriptSession& session) { return add(session, *options); };
+    action = [options](ScriptSession& session) { return register_text(session, *options); };
   });
 }
 
@@ -206,12 +207,12 @@ struct ListOptions {
   std::optional<ChunkType> type;
 };
 
-Status list(ScriptSession& session, const ListOptions& options) {
+Status list_chunks(ScriptSession& session, const ListOptions& options) {
   QUIRE_TRY(const auto chunks, session.llm.list_chunks(options.type));
   json::array objects;
   std::string table;
   for (const ChunkInfo& chunk : chunks) {
-    objects.push_back(describe(chunk, false));
+    objects.push_back(describe_chunk(chunk, false));
     table += chunk.chunk_id.substr(0, kShownDigits) + '\t' + chunk_type_name(chunk.type) + '\t' +
              std::to_string(chunk.token_ids.size()) + '\t' + (chunk.pinned ? "pinned" : "") + '\t' +
              preview(name_of(chunk)) + '\t' + preview(chunk.content) + '\n';
@@ -224,13 +225,13 @@ void declare_list(CLI::App& app, Format format, ScriptAction& action) {
   auto options = options_of<ListOptions>(*command, format);
   add_type(*command, [options](ChunkType type) { options->type = type; });
   command->callback([&action, options] {
-    action = [options](ScriptSession& session) { return list(session, *options); };
+    action = [options](ScriptSession& session) { return list_chunks(session, *options); };
   });
 }
 
-Status clear(ScriptSession& session, const ListOptions& options) {
+Status clear_chunks(ScriptSession& session, const ListOptions& options) {
   QUIRE_TRY(const std::int64_t cleared, session.llm.clear_chunks(options.type));
-  return show({{"cleared", cleared}}, options.format);
+  return print_value({{"cleared", cleared}}, options.format);
 }
 
 void declare_clear(CLI::App& app, Format format, ScriptAction& action) {
@@ -238,7 +239,7 @@ void declare_clear(CLI::App& app, Format format, ScriptAction& action) {
   auto options = options_of<ListOptions>(*command, format);
   add_type(*command, [options](ChunkType type) { options->type = type; });
   command->callback([&action, options] {
-    action = [options](ScriptSession& session) { return clear(session, *options); };
+    action = [options](ScriptSession& session) { return clear_chunks(session, *options); };
   });
 }
 
@@ -250,17 +251,17 @@ struct OneOptions {
 
 Status show_one(ScriptSession& session, const OneOptions& options) {
   QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
-  return show(describe(chunk, true), options.format);
+  return print_value(describe_chunk(chunk, true), options.format);
 }
 
-Status pin(ScriptSession& session, const OneOptions& options) {
+Status pin_chunk(ScriptSession& session, const OneOptions& options) {
   QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
   QUIRE_TRY(const ChunkInfo now,
             session.llm.update_chunk(chunk.chunk_id, {.pinned = !options.off}));
-  return confirm(describe(now, false), options.format);
+  return confirm(describe_chunk(now, false), options.format);
 }
 
-Status remove(ScriptSession& session, const OneOptions& options) {
+Status delete_chunk(ScriptSession& session, const OneOptions& options) {
   QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
   QUIRE_TRY(const bool deleted, session.llm.delete_chunk(chunk.chunk_id));
   return confirm({{"chunk_id", chunk.chunk_id}, {"deleted", deleted}}, options.format);
@@ -273,7 +274,7 @@ void declare_one(CLI::App& app, Format format, ScriptAction& action,
   CLI::App* command = app.add_subcommand(name_and_help.first, name_and_help.second);
   auto options = options_of<OneOptions>(*command, format);
   command->add_option("CHUNK", options->chunk, kChunkHelp)->required();
-  if (work == &pin) {
+  if (work == &pin_chunk) {
     command->add_flag("--off", options->off, "let it be evicted again");
   }
   command->callback([&action, options, work] {
@@ -281,19 +282,19 @@ void declare_one(CLI::App& app, Format format, ScriptAction& action,
   });
 }
 
-struct RunOptions {
+struct AskOptions {
   Format format = Format::kText;
   ComposeOptions composing;
   SamplingParams sampling;
 };
 
-Status compose(ScriptSession& session, const RunOptions& options) {
+Status compose_chunks(ScriptSession& session, const AskOptions& options) {
   QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing));
   QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(composed.spec));
-  return show(describe(info), options.format);
+  return print_value(describe_chunk(info), options.format);
 }
 
-Status run(ScriptSession& session, const RunOptions& options) {
+Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   QUIRE_TRY_STATUS(options.sampling.validate());
   QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing));
   auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
@@ -317,24 +318,24 @@ Status run(ScriptSession& session, const RunOptions& options) {
 
 void declare_compose(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("compose", "Show what running these chunks would do");
-  auto options = options_of<RunOptions>(*command, format);
+  auto options = options_of<AskOptions>(*command, format);
   command->add_option("CHUNK", options->composing.chunks, kChunkHelp)->required();
   add_composing_options(*command, options->composing.spec);
   command->callback([&action, options] {
-    action = [options](ScriptSession& session) { return compose(session, *options); };
+    action = [options](ScriptSession& session) { return compose_chunks(session, *options); };
   });
 }
 
 void declare_run(CLI::App& app, Format format, ScriptAction& action) {
   CLI::App* command = app.add_subcommand("run", "Answer the query behind the contexts");
-  auto options = options_of<RunOptions>(*command, format);
+  auto options = options_of<AskOptions>(*command, format);
   command->add_option("QUERY", options->composing.query,
                       "text, unless one of the chunks is a query");
   add_chunk_option(*command, options->composing.chunks)->required();
   add_composing_options(*command, options->composing.spec);
   add_sampling_options(*command, options->sampling);
   command->callback([&action, options] {
-    action = [options](ScriptSession& session) { return run(session, *options); };
+    action = [options](ScriptSession& session) { return ask_chunks(session, *options); };
   });
 }
 
@@ -345,8 +346,8 @@ void declare_all(CLI::App& app, Format format, ScriptAction& action) {
   declare_add(*chunk, format, action);
   declare_list(*chunk, format, action);
   declare_one(*chunk, format, action, {"show", "All about one chunk"}, &show_one);
-  declare_one(*chunk, format, action, {"pin", "Never evict a chunk"}, &pin);
-  declare_one(*chunk, format, action, {"rm", "Delete a chunk"}, &remove);
+  declare_one(*chunk, format, action, {"pin", "Never evict a chunk"}, &pin_chunk);
+  declare_one(*chunk, format, action, {"rm", "Delete a chunk"}, &delete_chunk);
   declare_clear(*chunk, format, action);
   declare_compose(app, format, action);
   declare_run(app, format, action);

@@ -40,7 +40,7 @@ Result<std::string> take_model(std::vector<std::string>& words) {
   return name;
 }
 
-int run(StoredOptions options) {
+int run_stored(StoredOptions options) {
   auto model = take_model(options.words);
   if (!model.ok()) {
     return fail_options(model.error());
@@ -85,7 +85,7 @@ void add_stored(CLI::App& app, Action& action, const std::string& name, const st
   command->callback([command, name, options, &action] {
     options->words = command->remaining();
     options->words.insert(options->words.begin(), name);
-    action = [options] { return run(*options); };
+    action = [options] { return run_stored(*options); };
   });
 }
 

@@ -12,7 +12,6 @@
 namespace quire::cli {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r";
 constexpr std::string_view kNameOption = "name=";
 constexpr std::string_view kNameUsage = "[name=NAME]";
 
@@ -22,11 +21,6 @@ std::string_view take_word(std::string_view& text) {
   const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
   text.remove_prefix(word.size());
   return word;
-}
-
-std::string_view trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
 bool is_flag(std::string_view word) { return word.starts_with("--"); }
@@ -71,6 +65,11 @@ bool take_option(std::string_view usage, std::string_view word, Arguments& argum
 }
 
 }  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
 
 Result<Arguments> parse_arguments(const Command& command, std::string_view rest) {
   const Shape shape = shape_of(command.usage);

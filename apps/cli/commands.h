@@ -44,6 +44,11 @@ struct Command {
 // "/tag ID TAG"
 [[nodiscard]] std::string usage_of(const Command& command);
 
+// Between words.
+inline constexpr std::string_view kBlanks = " \t\r";
+// Returns the text without the blanks at both ends.
+[[nodiscard]] std::string_view trimmed(std::string_view text);
+
 // kInvalidArgument naming the usage.
 [[nodiscard]] Result<Arguments> parse_arguments(const Command& command, std::string_view rest);
 

@@ -19,7 +19,7 @@ struct InspectOptions {
 };
 
 // `text` is JSON that the library made.
-int show(const std::string& text, Format format) {
+int print_model(const std::string& text, Format format) {
   const Status done = format == Format::kJson ? print(text + "\n")
                                               : print(format_listing(boost::json::parse(text)));
   return done.ok() ? kExitOk : fail(done.error());
@@ -27,7 +27,7 @@ int show(const std::string& text, Format format) {
 
 int inspect(const InspectOptions& options) {
   const auto text = inspect_json(options.model);
-  return text.ok() ? show(text.value(), options.format) : fail(text.error());
+  return text.ok() ? print_model(text.value(), options.format) : fail(text.error());
 }
 
 }  // namespace

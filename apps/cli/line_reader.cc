@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kHistoryLines = 1000;
 
-constexpr std::string_view kBlanks = " \t";
+constexpr std::string_view kWordEnds = " \t";
 
 struct EndHistory {
   void operator()(History* lines) const { history_end(lines); }
@@ -146,7 +146,7 @@ struct LineReader::Editor {
   static unsigned char complete(EditLine* editor, std::wint_t /*key*/) {
     const LineInfo* info = el_line(editor);
     const std::string typed(info->buffer, info->cursor);
-    const std::string word = typed.substr(typed.find_last_of(kBlanks) + 1);
+    const std::string word = typed.substr(typed.find_last_of(kWordEnds) + 1);
     std::vector<std::string> choices = of(editor).completer(typed);
     std::erase_if(choices, [&](const std::string& choice) { return !choice.starts_with(word); });
     if (choices.empty()) {

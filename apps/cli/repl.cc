@@ -28,15 +28,8 @@
 namespace quire::cli {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r";
-
 // Words that leave without a slash, as people type them.
 bool means_exit(std::string_view line) { return line == "q" || line == "quit" || line == "exit"; }
-
-std::string_view trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
-}
 
 }  // namespace
 

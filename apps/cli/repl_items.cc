@@ -38,7 +38,7 @@ Status add_text(Repl& repl, const std::string& text, const ItemOptions& options)
   return print_title(repl, id);
 }
 
-Status add(Repl& repl, const Arguments& arguments) {
+Status add_item(Repl& repl, const Arguments& arguments) {
   return add_text(repl, arguments.text, {.name = arguments.name, .tags = {}});
 }
 
@@ -75,7 +75,7 @@ Status system(Repl& repl, const Arguments& arguments) {
   return print_title(repl, id);
 }
 
-Status list(Repl& repl, const Arguments& /*arguments*/) {
+Status list_items(Repl& repl, const Arguments& /*arguments*/) {
   return print(item_table(repl.context().items(), repl.colours()));
 }
 
@@ -85,7 +85,7 @@ Status show_context(Repl& repl, const Arguments& arguments) {
                                              arguments.words.front() +
                                              "\"; /add TEXT adds an item"};
   }
-  QUIRE_TRY_STATUS(list(repl, arguments));
+  QUIRE_TRY_STATUS(list_items(repl, arguments));
   const ContextStats stats = repl.context().stats();
   QUIRE_TRY(const Stats engine, repl.llm().stats());
   const auto count = [&engine](std::string_view name) {
@@ -102,7 +102,7 @@ Status show_context(Repl& repl, const Arguments& arguments) {
                " in use, " + count("blocks_free") + " of " + count("blocks_total") + " free\n");
 }
 
-Status show(Repl& repl, const Arguments& arguments) {
+Status show_item(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(const ContextItem item, repl.context().show(arguments.words.front()));
   return print(item_listing(item));
 }
@@ -135,7 +135,7 @@ Status populate(Repl& repl, const Arguments& arguments) {
   return print(counted(repl.context().stats().tokens_computed - before, "token") + " computed\n");
 }
 
-Status compose(Repl& repl, const Arguments& arguments) {
+Status compose_items(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(const std::string id,
             repl.context().compose(arguments.words, arguments.name, repl.interrupt()));
   return print_title(repl, id);
@@ -152,7 +152,7 @@ Status set_retention(Repl& repl, const std::string& name,
   return repl.context().set_retention(item.id, item.retention);
 }
 
-Status pin(Repl& repl, const Arguments& arguments) {
+Status pin_item(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
   const bool pinned = !arguments.flags.contains("--off");
   for (const std::string& id : ids) {
@@ -272,7 +272,7 @@ Status clear_all(Repl& repl, bool disk) {
   return print("cleared " + counted(std::ssize(items) - kept, "item") + "\n");
 }
 
-Status clear(Repl& repl, const Arguments& arguments) {
+Status clear_items(Repl& repl, const Arguments& arguments) {
   const bool disk = arguments.flags.contains("--disk");
   if (arguments.words.empty()) {
     return clear_all(repl, disk);
@@ -284,7 +284,7 @@ Status clear(Repl& repl, const Arguments& arguments) {
           "/clear takes \"conversation\" or nothing, not \"" + arguments.words.front() + "\""};
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kItemCommands[] = {
     {"system", "TEXT|FILE", "what the assistant is told first",
      "TEXT that is the path of a file stands for what is in it. An earlier one is switched off.\n"
      "It comes before all other items; /clear forgets those.\n",
@@ -292,20 +292,20 @@ constexpr Command kCommands[] = {
     {"add", "[name=NAME] TEXT", "a text that the next questions share",
      "Its KV is computed once. The same text again is the same item. Items are named by id, by\n"
      "the beginning of an id (4 digits or more), or by NAME.\n",
-     add},
+     add_item},
     {"load", "[name=NAME] FILE", "the same with the text of a file", "", load},
     {"context", "[list]", "all items, memory and tokens", "", show_context},
-    {"list", "", "all items", "", list},
-    {"show", "ID", "all about one item", "", show},
+    {"list", "", "all items", "", list_items},
+    {"show", "ID", "all about one item", "", show_item},
     {"activate", "ID...", "switches items on", "Nothing is computed or copied.\n", activate},
     {"deactivate", "ID...", "switches items off: they have no influence on what is asked next",
      "Nothing is computed or copied.\n", deactivate},
     {"populate", "[ID]", "computes or fetches the KV of active items, or of one", "", populate},
     {"compose", "ID... [name=NAME]", "one item of several, which then have seen each other",
-     "The items it is made of are switched off.\n", compose},
+     "The items it is made of are switched off.\n", compose_items},
     {"tag", "ID TAG", "gives an item a tag", "", tag},
     {"pin", "ID... [--off]", "keeps the KV of items where it is, while others make room",
-     "In the store too. With --off they may go again.\n", pin},
+     "In the store too. With --off they may go again.\n", pin_item},
     {"priority", "ID NUMBER", "where memory is short items with a lower one go first",
      "0 at the start; it may be negative. Of equal ones the least recently used goes first.\n",
      set_priority},
@@ -329,11 +329,11 @@ constexpr Command kCommands[] = {
      "What was saved stays in the store; saved questions and answers are switched off. With\n"
      "--disk these items go from the store too; what only other sessions have saved there stays\n"
      "in any case: `quire store rm` removes it. Branches and checkpoints are forgotten too.\n",
-     clear},
+     clear_items},
 };
 
 }  // namespace
 
-std::span<const Command> item_commands() { return kCommands; }
+std::span<const Command> item_commands() { return kItemCommands; }
 
 }  // namespace quire::cli

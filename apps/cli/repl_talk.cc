@@ -227,7 +227,7 @@ Status leave(Repl& repl, const Arguments& /*arguments*/) {
   return {};
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kTalkCommands[] = {
     {"infer", "[TEXT]", "an answer behind all active items",
      "TEXT becomes a question, as a line without a slash; without it the assistant just goes on.\n",
      infer},
@@ -274,6 +274,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> talk_commands() { return kCommands; }
+std::span<const Command> talk_commands() { return kTalkCommands; }
 
 }  // namespace quire::cli

@@ -182,7 +182,7 @@ int run_chunks(const RunOptions& options, Interrupts& interrupts) {
   return generation.ok() ? finish(options, *generation) : fail_options(generation.error());
 }
 
-int run(const RunOptions& options) {
+int run_prompt(const RunOptions& options) {
   if (const Status valid = validate(options); !valid.ok()) {
     return fail_options(valid.error());
   }
@@ -225,7 +225,7 @@ void add_run(CLI::App& app, Action& action) {
   add_sampling_options(*command, options->sampling);
   add_engine_options(*command, options->engine);
   declare_chunks(*command, *options);
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command->callback([options, &action] { action = [options] { return run_prompt(*options); }; });
 }
 
 }  // namespace quire::cli

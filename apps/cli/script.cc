@@ -47,7 +47,7 @@ int fail_reading(const std::string& file) {
 }
 
 // Stops at the first command that fails: those behind it build on it.
-int run(const ScriptOptions& options) {
+int run_script(const ScriptOptions& options) {
   for (const Status& valid : {options.engine.validate(), options.chunks.validate()}) {
     if (!valid.ok()) {
       return fail_options(valid.error());
@@ -101,7 +101,7 @@ void add_script(CLI::App& app, Action& action) {
   add_engine_options(*command, options->engine);
   command->get_option("--store")->description("directory where chunks live on");
   add_salt(*command, options->chunks.salt);
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command->callback([options, &action] { action = [options] { return run_script(*options); }; });
 }
 
 }  // namespace quire::cli

@@ -41,7 +41,7 @@ struct Options {
 // Does one command on the open store; false: done, and something is wrong with the store.
 using Work = Result<bool> (*)(Store& store, const Options& options);
 
-json::object describe(const StoreEntry& entry) {
+json::object describe_entry(const StoreEntry& entry) {
   boost::system::error_code failed;
   json::value metadata = json::parse(entry.metadata_json, failed);
   const auto time = [](const std::string& text) {
@@ -61,7 +61,7 @@ json::object describe(const StoreEntry& entry) {
           {"metadata", failed ? json::value(nullptr) : std::move(metadata)}};
 }
 
-json::object describe(const StoreWeights& weights) {
+json::object describe_entry(const StoreWeights& weights) {
   return {{"key", weights.key},
           {"kind", kWeightsKind},
           {"name", weights.model},
@@ -91,7 +91,7 @@ std::string shown_ratio(double ratio) {
   return ratio > 0 ? std::string(text.begin(), end) : "-";
 }
 
-Result<bool> list(Store& store, const Options& options) {
+Result<bool> list_entries(Store& store, const Options& options) {
   QUIRE_TRY(const std::vector<StoreEntry> entries, store.list());
   json::array objects;
   std::vector<std::vector<std::string>> rows = {
@@ -100,7 +100,7 @@ Result<bool> list(Store& store, const Options& options) {
     if (!options.kind.empty() && entry.kind != options.kind) {
       continue;
     }
-    objects.push_back(describe(entry));
+    objects.push_back(describe_entry(entry));
     const std::string expires = entry.expires_at.empty() ? "-" : "until " + entry.expires_at;
     rows.push_back({entry.key.substr(0, kShownDigits), entry.kind, std::to_string(entry.tokens),
                     std::to_string(entry.bytes), shown_ratio(entry.ratio), entry.accessed_at,
@@ -110,7 +110,7 @@ Result<bool> list(Store& store, const Options& options) {
     if (!options.kind.empty() && options.kind != kWeightsKind) {
       continue;
     }
-    objects.push_back(describe(weights));
+    objects.push_back(describe_entry(weights));
     rows.push_back({weights.key.substr(0, kShownDigits), kWeightsKind, "-",
                     std::to_string(weights.bytes), "-", "-", weights.state,
                     preview(weights.model)});
@@ -174,14 +174,14 @@ Result<bool> export_entry(Store& store, const Options& options) {
   QUIRE_TRY(const StoreEntry entry, store.find(options.entry));
   QUIRE_TRY_STATUS(store.export_entry(entry.key, options.file));
   if (options.format == Format::kJson) {
-    QUIRE_TRY_STATUS(print_json(describe(entry)));
+    QUIRE_TRY_STATUS(print_json(describe_entry(entry)));
   }
   return true;
 }
 
 Result<bool> import_entry(Store& store, const Options& options) {
   QUIRE_TRY(const StoreEntry entry, store.import_entry(options.file));
-  QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(describe(entry))
+  QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(describe_entry(entry))
                                                    : print(entry.key + '\n'));
   return true;
 }
@@ -209,7 +209,7 @@ Status finish_wipe(Store& store, const std::string& name) {
   return store.find(name).ok() ? Status() : store.remove(name, true);
 }
 
-Result<bool> remove(Store& store, const Options& options) {
+Result<bool> delete_entry(Store& store, const Options& options) {
   for (const std::string& name : options.entries) {
     QUIRE_TRY_STATUS(options.wipe ? finish_wipe(store, name) : Status());
   }
@@ -218,7 +218,7 @@ Result<bool> remove(Store& store, const Options& options) {
   });
 }
 
-Result<bool> pin(Store& store, const Options& options) {
+Result<bool> pin_entry(Store& store, const Options& options) {
   return for_each_entry(
       store, options, [&](const StoreEntry& entry) { return store.pin(entry.key, !options.off); });
 }
@@ -235,7 +235,7 @@ Result<Store> open_for_import(const Options& options) {
   return store;
 }
 
-int run(const Options& options, Work work) {
+int run_on_store(const Options& options, Work work) {
   auto store =
       work == &import_entry ? open_for_import(options) : Store::open(options.folder, options.store);
   if (!store.ok()) {
@@ -282,7 +282,7 @@ class StoreCommand {
   }
   void ends_with(Action& action, Work work) const {
     command_->add_option("--tenant", options_->store.tenant, "only entries of this tenant");
-    ends_with(action, [work](const Options& options) { return run(options, work); });
+    ends_with(action, [work](const Options& options) { return run_on_store(options, work); });
   }
 
  private:
@@ -295,7 +295,7 @@ void add_looking(CLI::App& store, Action& action) {
   ls.options().store.read_only = true;
   ls->add_option("--kind", ls.options().kind, "only these")
       ->check(CLI::IsMember({"chunk", "sequence", "context", "checkpoint", kWeightsKind}));
-  ls.ends_with(action, &list);
+  ls.ends_with(action, &list_entries);
 
   const StoreCommand check(
       store, "verify", "Read every object and all packed weights; exit code 1 if one is damaged");
@@ -320,12 +320,12 @@ void add_changing(CLI::App& store, Action& action) {
   const StoreCommand rm(store, "rm", "Remove entries, and what only they held");
   rm->add_option("ENTRY", rm.options().entries, kEntryHelp)->required();
   rm->add_flag("--wipe", rm.options().wipe, "overwrite the bytes with zeros first");
-  rm.ends_with(action, &remove);
+  rm.ends_with(action, &delete_entry);
 
   const StoreCommand keep(store, "pin", "Never evict entries, nor let them expire");
   keep->add_option("ENTRY", keep.options().entries, kEntryHelp)->required();
   keep->add_flag("--off", keep.options().off, "let them go again");
-  keep.ends_with(action, &pin);
+  keep.ends_with(action, &pin_entry);
 
   const StoreCommand gc(
       store, "gc", "Remove what expired, what nobody names, and weights of models that are gone");

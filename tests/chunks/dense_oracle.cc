@@ -15,16 +15,16 @@
 namespace quire::chunks {
 namespace {
 
-base::json::object read_json(const std::filesystem::path& path) {
+base::Json read_json(const std::filesystem::path& path) {
   std::ifstream in(path);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return base::parse_json(text, path.string()).value().as_object();
+  return base::parse_json(text, path.string()).value();
 }
 
 template <class T>
-T number(const base::json::object& object, std::string_view key, T otherwise) {
-  const auto* value = object.if_contains(key);
-  return value == nullptr || value->is_null() ? otherwise : value->to_number<T>();
+T number(base::JsonView object, std::string_view key, T otherwise) {
+  const base::JsonView value = object.find(key);
+  return value.is_null() ? otherwise : static_cast<T>(value.as_double());
 }
 
 double dot(std::span<const double> a, std::span<const double> b) {
@@ -84,13 +84,12 @@ Sight causal() {
 }
 
 DenseModel::DenseModel(const std::filesystem::path& folder) {
-  const base::json::object config = read_json(folder / "config.json");
-  layers_ = config.at("num_hidden_layers").to_number<std::size_t>();
-  heads_ = config.at("num_attention_heads").to_number<std::size_t>();
-  kv_heads_ = config.at("num_key_value_heads").to_number<std::size_t>();
-  head_dim_ =
-      number(config, "head_dim", config.at("hidden_size").to_number<std::size_t>() / heads_);
-  epsilon_ = config.at("rms_norm_eps").to_number<double>();
+  const base::Json config = read_json(folder / "config.json");
+  layers_ = number(config, "num_hidden_layers", std::size_t{0});
+  heads_ = number(config, "num_attention_heads", std::size_t{0});
+  kv_heads_ = number(config, "num_key_value_heads", std::size_t{0});
+  head_dim_ = number(config, "head_dim", number(config, "hidden_size", std::size_t{0}) / heads_);
+  epsilon_ = number(config, "rms_norm_eps", 0.0);
   read_rotary(folder, config);
   const auto checkpoint = weights::Checkpoint::open(folder);
   if (!checkpoint.ok()) {
@@ -106,20 +105,20 @@ DenseModel::DenseModel(const std::filesystem::path& folder) {
   }
 }
 
-void DenseModel::read_rotary(const std::filesystem::path& folder,
-                             const base::json::object& config) {
-  const auto* nested = config.if_contains("rope_parameters");
-  const base::json::object& rope = nested != nullptr ? nested->as_object() : config;
-  const auto* type = rope.if_contains("rope_type");
-  const std::string name = type != nullptr ? type->as_string().c_str() : "default";
+void DenseModel::read_rotary(const std::filesystem::path& folder, base::JsonView config) {
+  const base::JsonView rope =
+      config.contains("rope_parameters") ? config.find("rope_parameters") : config;
+  const std::string name = base::get_string(rope, "rope_type", "default").value();
   if (name != "default" && name != "linear") {
-    const base::json::object golden = read_json(folder / "golden.json");
-    frequencies_ = base::json::value_to<std::vector<double>>(golden.at("inv_freq"));
-    rope_scale_ = golden.at("rope_scale").to_number<double>();
+    const base::Json golden = read_json(folder / "golden.json");
+    for (const base::JsonView frequency : golden.view().find("inv_freq").elements()) {
+      frequencies_.push_back(frequency.as_double());
+    }
+    rope_scale_ = number(golden, "rope_scale", 1.0);
     return;
   }
-  const double theta = rope.at("rope_theta").to_number<double>();
-  const double factor = name == "linear" ? rope.at("factor").to_number<double>() : 1.0;
+  const double theta = rope.find("rope_theta").as_double();
+  const double factor = name == "linear" ? rope.find("factor").as_double() : 1.0;
   const auto rotated = static_cast<std::size_t>(static_cast<double>(head_dim_) *
                                                 number(rope, "partial_rotary_factor", 1.0));
   for (std::size_t i = 0; i < rotated; i += 2) {

@@ -63,7 +63,7 @@ class DenseModel {
                                Watch* watch = nullptr) const;
 
  private:
-  void read_rotary(const std::filesystem::path& folder, const base::json::object& config);
+  void read_rotary(const std::filesystem::path& folder, base::JsonView config);
   [[nodiscard]] const Matrix& weight(const std::string& name) const;
   [[nodiscard]] Matrix linear(const Matrix& in, const std::string& name) const;
   [[nodiscard]] Matrix normed(const Matrix& in, const std::string& name) const;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <boost/json.hpp>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/types.h"
 
 namespace quire::chunks {
@@ -58,20 +58,20 @@ class Writer {
   }
 
   void write(const std::filesystem::path& path) const {
-    base::json::object header;
+    boost::json::object header;
     std::size_t offset = 0;
     for (const Tensor& tensor : tensors_) {
-      base::json::array shape;
+      boost::json::array shape;
       if (tensor.rows > 1) {
         shape.emplace_back(tensor.rows);
       }
       shape.emplace_back(tensor.columns);
       const std::size_t end = offset + tensor.values.size() * sizeof(float);
       header[tensor.name] = {
-          {"dtype", "F32"}, {"shape", shape}, {"data_offsets", base::json::array{offset, end}}};
+          {"dtype", "F32"}, {"shape", shape}, {"data_offsets", boost::json::array{offset, end}}};
       offset = end;
     }
-    const std::string text = base::json::serialize(header);
+    const std::string text = boost::json::serialize(header);
     const std::uint64_t size = text.size();
     std::ofstream out(path, std::ios::binary);
     out.write(reinterpret_cast<const char*>(&size), sizeof size);
@@ -158,26 +158,26 @@ class Writer {
 std::filesystem::path write_checkpoint(const std::string& name, const TinyModel& model) {
   const auto folder = std::filesystem::path(testing::TempDir()) / ("chunks_" + name);
   std::filesystem::create_directories(folder);
-  const base::json::object config = {{"architectures", base::json::array{"LlamaForCausalLM"}},
-                                     {"model_type", "llama"},
-                                     {"dtype", "float32"},
-                                     {"hidden_act", "silu"},
-                                     {"hidden_size", kWidth},
-                                     {"intermediate_size", kInner},
-                                     {"num_hidden_layers", model.layers},
-                                     {"num_attention_heads", kHeads},
-                                     {"num_key_value_heads", kKVHeads},
-                                     {"head_dim", kHeadDim},
-                                     {"vocab_size", kVocab},
-                                     {"max_position_embeddings", model.max_positions},
-                                     {"rms_norm_eps", 1e-6},
-                                     {"rope_theta", 10000.0},
-                                     {"tie_word_embeddings", false},
-                                     {"bos_token_id", 1},
-                                     {"eos_token_id", 2}};
+  const boost::json::object config = {{"architectures", boost::json::array{"LlamaForCausalLM"}},
+                                      {"model_type", "llama"},
+                                      {"dtype", "float32"},
+                                      {"hidden_act", "silu"},
+                                      {"hidden_size", kWidth},
+                                      {"intermediate_size", kInner},
+                                      {"num_hidden_layers", model.layers},
+                                      {"num_attention_heads", kHeads},
+                                      {"num_key_value_heads", kKVHeads},
+                                      {"head_dim", kHeadDim},
+                                      {"vocab_size", kVocab},
+                                      {"max_position_embeddings", model.max_positions},
+                                      {"rms_norm_eps", 1e-6},
+                                      {"rope_theta", 10000.0},
+                                      {"tie_word_embeddings", false},
+                                      {"bos_token_id", 1},
+                                      {"eos_token_id", 2}};
   // Renamed into place: another test may have the same file mapped.
   const std::string own = std::to_string(getpid()) + ".tmp";
-  std::ofstream(folder / own) << base::json::serialize(config);
+  std::ofstream(folder / own) << boost::json::serialize(config);
   std::filesystem::rename(folder / own, folder / "config.json");
   Writer(model).write(folder / own);
   std::filesystem::rename(folder / own, folder / "model.safetensors");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +20,6 @@
 #include "kv_rows.h"
 #include "quire/api/test_support.h"
 #include "quire/base/ids.h"
-#include "quire/base/json.h"
 #include "quire/checkpoints.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -80,7 +80,7 @@ class LostBlocks : public testing::Test {
     ASSERT_TRUE(llm.sequence(prompt(tokens)).value().save(file()).ok());
   }
 
-  using Edit = std::function<void(kv_store::KVFileContent&, base::json::object&,
+  using Edit = std::function<void(kv_store::KVFileContent&, boost::json::object&,
                                   std::vector<std::vector<BlockId>>&)>;
   // Writes the file anew with what `edit` makes of its content, its metadata and its blocks.
   void rewrite(const Edit& edit) const {
@@ -100,9 +100,9 @@ class LostBlocks : public testing::Test {
         ASSERT_TRUE(saved.read_layer(0, layer, run.lost_blocks, blocks[0], *shelves).ok());
       }
     }
-    auto metadata = base::parse_json(content.metadata_json, "metadata").value().as_object();
+    auto metadata = boost::json::parse(content.metadata_json).as_object();
     edit(content, metadata, blocks);
-    content.metadata_json = base::json::serialize(metadata);
+    content.metadata_json = boost::json::serialize(metadata);
     const Status written = kv_store::write_kv_file(file(), content, *shelves, blocks);
     ASSERT_TRUE(written.ok()) << written.error().message;
   }
@@ -256,7 +256,7 @@ TEST_F(LostBlocks, BehindSeveralRunsTheOwnOneIsSavedWithoutWhatItLost) {
 
 TEST_F(LostBlocks, KvOfOtherKernelsIsGradedAndSharedWithNobody) {
   save(mistral, 90);
-  rewrite([](auto&, base::json::object& metadata, auto&) { metadata["kernels"] = "others"; });
+  rewrite([](auto&, boost::json::object& metadata, auto&) { metadata["kernels"] = "others"; });
   LLM llm = open(mistral);
   LLM cold = open(mistral);
   const Ids ids = prompt(90);
@@ -312,16 +312,16 @@ TEST_F(LostBlocks, AStrangersFileThatHasLostWhatIsNeededIsRefused) {
     ++content.runs[0].lost_blocks;
     blocks[0].erase(blocks[0].begin());
   });
-  refused("only the last run", 90, [](auto& content, base::json::object& metadata, auto&) {
+  refused("only the last run", 90, [](auto& content, boost::json::object& metadata, auto&) {
     // Compilers disagree on what a list of one list is.
-    metadata["ranks"] = base::json::parse("[[0, 0]]");
-    metadata["stored_from"] = base::json::parse("[0]");
+    metadata["ranks"] = boost::json::parse("[[0, 0]]");
+    metadata["stored_from"] = boost::json::parse("[0]");
     metadata["own_position"] = content.runs[0].tokens.size();
   });
   // The KV of the last token would have to be given up, before which the window sees more.
   for (std::size_t tokens = 82; tokens < 90; ++tokens) {
-    refused("tail", tokens, [&](auto&, base::json::object& metadata, auto&) {
-      metadata["tail"] = base::json::array{};
+    refused("tail", tokens, [&](auto&, boost::json::object& metadata, auto&) {
+      metadata["tail"] = boost::json::array{};
     });
   }
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +16,6 @@
 
 #include "quire/api/test_support.h"
 #include "quire/base/ids.h"
-#include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
@@ -40,7 +40,7 @@ class SavedFiles : public testing::Test {
   [[nodiscard]] std::string file() const { return folder_ / "sequence.qkv"; }
 
   // Writes the file anew with what `edit` makes of its metadata, and its KV spoilt if wanted.
-  void rewrite(const std::function<void(base::json::object&)>& edit, bool spoil = false) const {
+  void rewrite(const std::function<void(boost::json::object&)>& edit, bool spoil = false) const {
     kv_store::KVFileContent content;
     std::vector<std::vector<BlockId>> blocks(1);
     std::optional<kv_store::PagedStore> shelves;
@@ -61,9 +61,9 @@ class SavedFiles : public testing::Test {
         byte ^= std::byte{1};
       }
     }
-    auto metadata = base::parse_json(content.metadata_json, "metadata").value().as_object();
+    auto metadata = boost::json::parse(content.metadata_json).as_object();
     edit(metadata);
-    content.metadata_json = base::json::serialize(metadata);
+    content.metadata_json = boost::json::serialize(metadata);
     ASSERT_TRUE(kv_store::write_kv_file(file(), content, *shelves, blocks).ok());
   }
 
@@ -78,24 +78,24 @@ class SavedFiles : public testing::Test {
 };
 
 TEST_F(SavedFiles, CountsAndPositionsOutOfRangeAreRefusedOrHarmless) {
-  rewrite([](base::json::object& metadata) { metadata["sampled"] = 1 << 29; });
+  rewrite([](boost::json::object& metadata) { metadata["sampled"] = 1 << 29; });
   Sequence many = llm_.load_sequence(file()).value();
   SamplingParams penalised{.repetition_penalty = 1.2, .max_tokens = 4, .seed = 1};
   EXPECT_TRUE(many.generate(penalised).ok());
   for (const char* key : {"sampled", "own_position"}) {
-    rewrite([&](base::json::object& metadata) { metadata[key] = -1; });
+    rewrite([&](boost::json::object& metadata) { metadata[key] = -1; });
     EXPECT_EQ(llm_.load_sequence(file()).error().code, ErrorCode::kCorrupt) << key;
-    rewrite([&](base::json::object& metadata) { metadata[key] = 0; });
+    rewrite([&](boost::json::object& metadata) { metadata[key] = 0; });
   }
-  rewrite([](base::json::object& metadata) { metadata["own_position"] = 1 << 29; });
+  rewrite([](boost::json::object& metadata) { metadata["own_position"] = 1 << 29; });
   EXPECT_EQ(llm_.load_sequence(file()).error().code, ErrorCode::kOverflow);
-  rewrite([](base::json::object& metadata) {
+  rewrite([](boost::json::object& metadata) {
     metadata["own_position"] = 0;
     metadata["tail"].emplace_array().push_back(1 << 30);
   });
   EXPECT_EQ(llm_.load_sequence(file()).error().code, ErrorCode::kInvalidArgument);
-  for (const base::json::value& bad : std::vector<base::json::value>{"x", {1, 2}}) {
-    rewrite([&](base::json::object& metadata) { metadata["tail"] = bad; });
+  for (const boost::json::value& bad : std::vector<boost::json::value>{"x", {1, 2}}) {
+    rewrite([&](boost::json::object& metadata) { metadata["tail"] = bad; });
     EXPECT_EQ(llm_.load_sequence(file()).error().code, ErrorCode::kCorrupt);
   }
   EXPECT_EQ(llm_.generate(ids_, {.max_tokens = 1}).value().reuse.grade, ReuseGrade::kExact);
@@ -109,7 +109,7 @@ TEST_F(SavedFiles, KvThatIsNotExactNeverGetsIntoThePrefixCache) {
            {"kernels", "of another machine", ReuseGrade::kEqualMath},
            {"grade", "approximate", ReuseGrade::kApproximate},
            {"grade", "nobody knows", ReuseGrade::kApproximate}}) {
-    rewrite([&key = key, &value = value](base::json::object& metadata) { metadata[key] = value; },
+    rewrite([&key = key, &value = value](boost::json::object& metadata) { metadata[key] = value; },
             true);
     LLM other = LLM::open(kModel, here({.threads = 2})).value();
     Sequence loaded = other.load_sequence(file()).value();
@@ -119,7 +119,7 @@ TEST_F(SavedFiles, KvThatIsNotExactNeverGetsIntoThePrefixCache) {
     EXPECT_EQ(other.forward(ids_, ForwardReuse::kExact, ForwardRows::kLast).value().logits, right)
         << "a plain prompt has found it";
     rewrite(
-        [&](base::json::object& metadata) {
+        [&](boost::json::object& metadata) {
           metadata["kernels"] = "";
           metadata["grade"] = "exact";
         },
@@ -147,9 +147,9 @@ TEST_F(SavedFiles, ChunksWhoseAnchorsLieAreRefusedOrComputedAndNobodyCrashes) {
   const auto set_anchor = [&](const std::string& chunk, const std::string& anchor) {
     auto opened = kv_store::Store::open(store).value();
     auto entry = opened.find(chunk, "").value().value();
-    auto metadata = base::parse_json(entry.metadata_json, "metadata").value().as_object();
+    auto metadata = boost::json::parse(entry.metadata_json).as_object();
     metadata["anchor"] = anchor;
-    entry.metadata_json = base::json::serialize(metadata);
+    entry.metadata_json = boost::json::serialize(metadata);
     ASSERT_TRUE(opened.put_entry(entry).ok());
   };
   const CompositionSpec spec{

@@ -33,30 +33,31 @@ struct Golden {
 };
 
 template <class T>
-std::vector<T> numbers(const base::json::value& list) {
+std::vector<T> numbers(base::JsonView list) {
   std::vector<T> out;
-  for (const auto& item : list.as_array()) {
-    out.push_back(item.to_number<T>());
+  for (const base::JsonView item : list.elements()) {
+    out.push_back(static_cast<T>(item.as_double()));
   }
   return out;
 }
 
-inline base::json::value parse_file(const std::filesystem::path& path) {
+inline base::Json parse_file(const std::filesystem::path& path) {
   return base::parse_json(read_text(path), path.string()).value();
 }
 
 inline Golden read_golden(const std::filesystem::path& folder) {
-  const auto json = parse_file(folder / "golden.json");
-  Golden golden{.std = json.at("std").to_number<double>(),
-                .bf16_rms = json.at("bf16_rms").to_number<double>(),
-                .bf16_max = json.at("bf16_max").to_number<double>(),
-                .inv_freq = numbers<double>(json.at("inv_freq")),
-                .rope_scale = json.at("rope_scale").to_number<double>()};
-  for (const auto& item : json.at("prompts").as_array()) {
-    GoldenPrompt prompt{.ids = numbers<TokenId>(item.at("ids")),
-                        .rows = numbers<std::size_t>(item.at("rows")),
-                        .greedy = numbers<TokenId>(item.at("greedy"))};
-    for (const auto& row : item.at("logits").as_array()) {
+  const base::Json parsed = parse_file(folder / "golden.json");
+  const base::JsonView json = parsed;
+  Golden golden{.std = json.find("std").as_double(),
+                .bf16_rms = json.find("bf16_rms").as_double(),
+                .bf16_max = json.find("bf16_max").as_double(),
+                .inv_freq = numbers<double>(json.find("inv_freq")),
+                .rope_scale = json.find("rope_scale").as_double()};
+  for (const base::JsonView item : json.find("prompts").elements()) {
+    GoldenPrompt prompt{.ids = numbers<TokenId>(item.find("ids")),
+                        .rows = numbers<std::size_t>(item.find("rows")),
+                        .greedy = numbers<TokenId>(item.find("greedy"))};
+    for (const base::JsonView row : item.find("logits").elements()) {
       prompt.logits.push_back(numbers<float>(row));
     }
     golden.prompts.push_back(std::move(prompt));

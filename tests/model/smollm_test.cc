@@ -59,39 +59,39 @@ class SmolLM2 : public ::testing::Test {
   }
 
   std::unique_ptr<Decoder> decoder_;
-  base::json::value golden_;
+  base::Json golden_;
 };
 
 // Equal to the id, without exceptions: the closest call of the reference on all these paths is
 // 1.5e-3 (5e-4 standard deviations) between the best two logits.
 TEST_F(SmolLM2, GreedyAnswersTo20PromptsEqualTransformers) {
-  const auto& prompts = golden_.at("prompts").as_array();
+  const base::JsonView prompts = golden_.view().find("prompts");
   ASSERT_EQ(prompts.size(), 20U);
-  for (const auto& prompt : prompts) {
+  for (const base::JsonView prompt : prompts.elements()) {
     Runner runner(*decoder_, tensor::DType::kFloat32, 32, 20);
-    const auto answer = numbers<TokenId>(prompt.at("greedy"));
-    EXPECT_EQ(greedy(runner, numbers<TokenId>(prompt.at("ids")), answer.size(), kEndOfTurn),
+    const auto answer = numbers<TokenId>(prompt.find("greedy"));
+    EXPECT_EQ(greedy(runner, numbers<TokenId>(prompt.find("ids")), answer.size(), kEndOfTurn),
               answer);
   }
 }
 
 TEST_F(SmolLM2, LogitsAndAnswerAfterALongDocumentEqualTransformers) {
-  const auto& deep = golden_.at("deep");
-  const auto ids = numbers<TokenId>(deep.at("ids"));
+  const base::JsonView deep = golden_.view().find("deep");
+  const auto ids = numbers<TokenId>(deep.find("ids"));
   ASSERT_GT(ids.size(), 1800U);
   Runner runner(*decoder_, tensor::DType::kFloat32, 32, 80);
   Sequence sequence;
   auto logits = runner.feed(sequence, ids, Rows::kLast);
 
-  const auto stride = deep.at("logit_stride").to_number<std::size_t>();
-  const auto expected = numbers<float>(deep.at("logits"));
-  const double bound = 1e-3 * deep.at("logits_std").to_number<double>();
+  const auto stride = static_cast<std::size_t>(deep.find("logit_stride").as_int());
+  const auto expected = numbers<float>(deep.find("logits"));
+  const double bound = 1e-3 * deep.find("logits_std").as_double();
   ASSERT_EQ(logits.size(), expected.size() * stride);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_NEAR(logits[i * stride], expected[i], bound) << "of token " << i * stride;
   }
 
-  const auto answer = numbers<TokenId>(deep.at("greedy"));
+  const auto answer = numbers<TokenId>(deep.find("greedy"));
   for (const TokenId id : answer) {
     EXPECT_EQ(argmax(logits), id);
     logits = runner.feed(sequence, {&id, 1}, Rows::kLast);
@@ -135,20 +135,20 @@ TEST_F(SmolLM2InItsOwnCodes, LogitsAfterALongDocumentAreNearTransformers) {
   auto loaded = load_decoder(*find_gguf(), device::best_isa(), options_);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   decoder_ = std::make_unique<Decoder>(std::move(loaded).value());
-  const auto& deep = golden_.at("deep");
+  const base::JsonView deep = golden_.view().find("deep");
   Runner runner(*decoder_, tensor::DType::kBFloat16, 32, 80);
   Sequence sequence;
-  const auto logits = runner.feed(sequence, numbers<TokenId>(deep.at("ids")), Rows::kLast);
-  const auto stride = deep.at("logit_stride").to_number<std::size_t>();
-  const auto expected = numbers<float>(deep.at("logits"));
+  const auto logits = runner.feed(sequence, numbers<TokenId>(deep.find("ids")), Rows::kLast);
+  const auto stride = static_cast<std::size_t>(deep.find("logit_stride").as_int());
+  const auto expected = numbers<float>(deep.find("logits"));
   double squares = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double error = double{logits[i * stride]} - double{expected[i]};
     squares += error * error;
   }
-  const double deviation = deep.at("logits_std").to_number<double>();
+  const double deviation = deep.find("logits_std").as_double();
   EXPECT_LE(std::sqrt(squares / static_cast<double>(expected.size())), 0.2 * deviation);
-  EXPECT_EQ(argmax(logits), numbers<TokenId>(deep.at("greedy")).front());
+  EXPECT_EQ(argmax(logits), numbers<TokenId>(deep.find("greedy")).front());
 }
 
 }  // namespace

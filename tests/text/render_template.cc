@@ -25,7 +25,12 @@ json::object render(const ChatTemplate& parsed, const json::object& request) {
   quire::text::RenderOptions options;
   options.now =
       std::chrono::local_seconds(std::chrono::seconds(request.at("now").to_number<std::int64_t>()));
-  const auto prompt = parsed.render(request.at("variables").as_object(), options);
+  const auto variables =
+      quire::base::parse_json(json::serialize(request.at("variables")), "variables");
+  if (!variables.ok()) {
+    return failure(variables.error());
+  }
+  const auto prompt = parsed.render(*variables, options);
   if (!prompt.ok()) {
     return failure(prompt.error());
   }

@@ -136,6 +136,18 @@ class Rules(CheckTest):
             "Pool& Pool::operator=(Pool&&) noexcept = default;", "int next(int x) {", "using A = int;", "namespace json = boost::json;",
             "template <class T>", "  int member_ = 0;", "#define QUIRE_X 1", "static_assert(true);", ""])})
 
+    def test_boost_json_outside_of_its_files_is_found(self):
+        for line in ("#include <boost/json.hpp>", "#include <boost/json/fwd.hpp>", '  # include "boost/json/value.hpp"'):
+            with self.subTest(line=line):
+                self.assert_finds(check_rules.check, "src/quire/text/a.cc", f"\n{line}\n",
+                                  "src/quire/text/a.cc:2: library code reads JSON through quire/base/json.h: boost/json")
+        self.assert_finds(check_rules.check, "include/quire/a.h", "#pragma once\n#include <boost/json/fwd.hpp>\n", "include/quire/a.h:2: ")
+
+    def test_files_of_boost_json_tests_and_programs_may_include_it(self):
+        self.assert_clean(check_rules.check, {name: "#include <boost/json.hpp>\n" for name in (
+            "src/quire/base/json.cc", "src/quire/weights/safetensors_header.cc", "src/quire/text/a_test.cc", "apps/cli/a.cc", "tests/a/b.cc")})
+        self.assert_clean(check_rules.check, {"src/quire/engine/a.cc": "#include <boost/version.hpp>\n// #include <boost/json.hpp>\n"})
+
     def test_header_that_may_be_included_twice_is_found(self):
         self.assert_finds(check_rules.check, "src/quire/kv/a.h", "// Blocks.\n#include <vector>\n", "src/quire/kv/a.h:1: a header begins with")
         self.assert_clean(check_rules.check, {"src/quire/kv/a.h": "// Blocks.\n#pragma once\n\n#include <vector>\n"})

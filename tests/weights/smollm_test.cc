@@ -2,6 +2,7 @@
 // answers tests/golden/weights/make_smollm2_expected.py wrote.
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -11,7 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/weights/checkpoint.h"
@@ -20,7 +20,7 @@
 namespace quire::weights {
 namespace {
 
-namespace json = base::json;
+namespace json = boost::json;
 
 const std::filesystem::path kRoot = QUIRE_SOURCE_DIR;
 const std::filesystem::path kModel = kRoot / ".cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -64,7 +64,7 @@ class SmolLM2 : public ::testing::Test {
   }
   static json::object expected(const char* part) {
     const auto text = base::read_file(kRoot / "tests/golden/weights/smollm2_expected.json").value();
-    return base::parse_json(text, "smollm2_expected.json")->at(part).as_object();
+    return json::parse(text).at(part).as_object();
   }
 };
 

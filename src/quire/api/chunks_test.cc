@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <fstream>
 #include <map>
 #include <string>
@@ -14,7 +15,6 @@
 #include <vector>
 
 #include "quire/api/test_support.h"
-#include "quire/base/json.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
@@ -38,13 +38,13 @@ struct GoldenChunks {
   }
 };
 
-Ids ids_in(const base::json::value& list) { return base::json::value_to<Ids>(list); }
+Ids ids_in(const boost::json::value& list) { return boost::json::value_to<Ids>(list); }
 
 std::vector<GoldenChunks> read_golden_chunks(std::size_t count) {
   std::ifstream in(kModel + "/golden.jsonl");
   std::vector<GoldenChunks> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
-    const auto parsed = base::parse_json(line, "golden.jsonl").value();
+    const auto parsed = boost::json::parse(line);
     const auto& object = parsed.as_object();
     GoldenChunks golden{.type = object.at("type").as_string().c_str(),
                         .greedy = ids_in(object.at("greedy"))};

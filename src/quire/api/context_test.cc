@@ -506,16 +506,17 @@ TEST(Context, OfModeExactHasThePromptsOfTheChatTemplateTurnByTurn) {
     ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
     ASSERT_TRUE(context.add(system, {.name = "", .tags = {}, .kind = ItemKind::kSystem}).ok());
     ASSERT_TRUE(context.add("Card 7. Ada trades in apples.").ok());
-    base::json::array messages{
-        base::json::object{{"role", "system"}, {"content", system}},
-        base::json::object{{"role", "context"}, {"content", "Card 7. Ada trades in apples."}}};
+    const auto message = [](std::string_view role, const std::string& content) {
+      return base::Json::object({{"role", role}, {"content", content}});
+    };
+    base::Json messages = base::Json::array(message("system", system),
+                                            message("context", "Card 7. Ada trades in apples."));
     for (const std::string question : {"What does Ada trade in?", "And who else?", "Why?"}) {
-      messages.push_back(base::json::object{{"role", "user"}, {"content", question}});
+      messages.push(message("user", question));
       const auto answer = context.infer(question, greedy(max_tokens)).value();
       EXPECT_EQ(answer.output.prompt_token_ids,
-                tokenizer.apply_chat_template(base::json::serialize(messages)).value());
-      messages.push_back(
-          base::json::object{{"role", "assistant"}, {"content", answer.output.text}});
+                tokenizer.apply_chat_template(base::write_json(messages)).value());
+      messages.push(message("assistant", answer.output.text));
     }
   }
 }

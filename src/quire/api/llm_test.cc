@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -15,7 +16,6 @@
 #include <string>
 
 #include "quire/api/test_support.h"
-#include "quire/base/json.h"
 #include "quire/chunks.h"
 
 namespace quire {
@@ -29,7 +29,7 @@ struct Golden {
   std::vector<TokenId> greedy;
 };
 
-std::vector<TokenId> ids_of(const base::json::value& list) {
+std::vector<TokenId> ids_of(const boost::json::value& list) {
   std::vector<TokenId> ids;
   for (const auto& id : list.as_array()) {
     ids.push_back(static_cast<TokenId>(id.as_int64()));
@@ -41,8 +41,8 @@ std::vector<Golden> read_goldens(std::size_t count) {
   std::ifstream in(kModel + "/golden.jsonl");
   std::vector<Golden> goldens;
   for (std::string line; goldens.size() < count && std::getline(in, line);) {
-    const auto parsed = base::parse_json(line, "golden.jsonl");
-    const auto& object = parsed.value().as_object();
+    const auto parsed = boost::json::parse(line);
+    const auto& object = parsed.as_object();
     Golden golden{.greedy = ids_of(object.at("greedy"))};
     for (const auto& piece : object.at("pieces").as_array()) {
       const auto ids = ids_of(piece);

@@ -22,12 +22,8 @@
 namespace quire {
 namespace {
 
-namespace json = base::json;
-
-bool is_list_of_objects(const json::value& list) {
-  const auto* items = list.if_array();
-  return items != nullptr && std::all_of(items->begin(), items->end(),
-                                         [](const json::value& item) { return item.is_object(); });
+bool is_list_of_objects(base::JsonView list) {
+  return list.is_array() && std::ranges::all_of(list.elements(), &base::JsonView::is_object);
 }
 
 Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_view messages_json,
@@ -37,11 +33,11 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!is_list_of_objects(messages)) {
     return {ErrorCode::kInvalidArgument, "messages must be a list of {role, content}"};
   }
-  if (!variables.is_object()) {
+  if (!variables.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
   return engine::render_chat(text, std::move(messages), add_generation_prompt,
-                             std::move(variables.get_object()));
+                             std::move(variables));
 }
 
 }  // namespace

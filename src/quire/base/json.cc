@@ -2,29 +2,69 @@
 
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
 
 // The one translation unit that compiles Boost.JSON.
+#include <boost/json.hpp>
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/src.hpp>
 
 namespace quire::base {
+
+namespace json = boost::json;
+
+struct Json::Impl {
+  json::value value;
+};
+
+// Knows what the pointers of views and owners point at.
+struct JsonAccess {
+  static const json::value& of(JsonView view) {
+    static const json::value null;
+    return view.value_ == nullptr ? null : *static_cast<const json::value*>(view.value_);
+  }
+  static JsonView view(const json::value& value) {
+    return {&value, static_cast<JsonKind>(value.kind())};
+  }
+  static Json own(json::value value) {
+    return Json(std::make_unique<Json::Impl>(Json::Impl{std::move(value)}));
+  }
+  static json::value release(Json json) {
+    return json.impl_ == nullptr ? json::value() : std::move(json.impl_->value);
+  }
+};
+
 namespace {
+
+static_assert(static_cast<JsonKind>(json::kind::null) == JsonKind::kNull);
+static_assert(static_cast<JsonKind>(json::kind::bool_) == JsonKind::kBool);
+static_assert(static_cast<JsonKind>(json::kind::int64) == JsonKind::kInt);
+static_assert(static_cast<JsonKind>(json::kind::uint64) == JsonKind::kUint);
+static_assert(static_cast<JsonKind>(json::kind::double_) == JsonKind::kDouble);
+static_assert(static_cast<JsonKind>(json::kind::string) == JsonKind::kString);
+static_assert(static_cast<JsonKind>(json::kind::array) == JsonKind::kArray);
+static_assert(static_cast<JsonKind>(json::kind::object) == JsonKind::kObject);
 
 constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxKeptDepth = 60;
 
-Error wrong_type(std::string_view key, std::string_view expected, const json::value& value) {
-  return {.code = ErrorCode::kInvalidArgument,
-          .message = str_cat("key ", quoted(key), " must be ", expected, ", not ",
-                             quoted(json::serialize(value), 40))};
+// Returns the value behind a view that must be of `kind`.
+const json::value& checked(JsonView view, JsonKind kind) {
+  QUIRE_CHECK(view.kind() == kind, "a JSON value is asked for as another kind");
+  return JsonAccess::of(view);
 }
 
 // Builds the value that is parsed, as Boost.JSON's own handler does, whose doubles may be off by
@@ -139,14 +179,138 @@ Result<Parsed> parse(std::string_view text, std::string_view what,
   return Parsed{parser.handler().release(), parser.handler().lost()};
 }
 
-}  // namespace
-
-Result<json::value> parse_json(std::string_view text, std::string_view what) {
-  QUIRE_TRY(Parsed parsed, parse(text, what));
-  return std::move(parsed.value);
+template <class Items>
+json::array array_of(std::span<const Items> items) {
+  json::array array;
+  array.reserve(items.size());
+  for (const Items& item : items) {
+    array.emplace_back(item);
+  }
+  return array;
 }
 
-Result<json::object> parse_kept_object(std::string_view text, std::string_view what) {
+}  // namespace
+
+bool JsonView::is_number() const {
+  return kind_ == JsonKind::kInt || kind_ == JsonKind::kUint || kind_ == JsonKind::kDouble;
+}
+
+bool JsonView::as_bool() const { return checked(*this, JsonKind::kBool).get_bool(); }
+std::int64_t JsonView::as_int() const { return checked(*this, JsonKind::kInt).get_int64(); }
+std::uint64_t JsonView::as_uint() const { return checked(*this, JsonKind::kUint).get_uint64(); }
+
+double JsonView::as_double() const {
+  QUIRE_CHECK(is_number(), "a JSON value is asked for as a number");
+  return JsonAccess::of(*this).to_number<double>();
+}
+
+std::string_view JsonView::as_string() const {
+  return checked(*this, JsonKind::kString).get_string();
+}
+
+template <std::integral T>
+std::optional<T> JsonView::exact() const {
+  boost::system::error_code failure;
+  const T number = JsonAccess::of(*this).to_number<T>(failure);
+  return failure ? std::nullopt : std::optional(number);
+}
+template std::optional<std::int32_t> JsonView::exact() const;
+template std::optional<std::int64_t> JsonView::exact() const;
+template std::optional<std::uint32_t> JsonView::exact() const;
+template std::optional<std::uint64_t> JsonView::exact() const;
+
+std::size_t JsonView::size() const {
+  const json::value& value = JsonAccess::of(*this);
+  return is_array() ? value.get_array().size() : is_object() ? value.get_object().size() : 0;
+}
+
+JsonView JsonView::operator[](std::size_t index) const {
+  const json::array& array = checked(*this, JsonKind::kArray).get_array();
+  QUIRE_CHECK(index < array.size(), "index beyond a JSON array");
+  return JsonAccess::view(array[index]);
+}
+
+JsonMember JsonView::member(std::size_t index) const {
+  const json::object& object = checked(*this, JsonKind::kObject).get_object();
+  QUIRE_CHECK(index < object.size(), "index beyond a JSON object");
+  const json::key_value_pair& pair = object.begin()[index];
+  return {.key = pair.key(), .value = JsonAccess::view(pair.value())};
+}
+
+JsonRange<JsonView> JsonView::elements() const { return {*this, is_array() ? size() : 0}; }
+JsonRange<JsonMember> JsonView::members() const { return {*this, is_object() ? size() : 0}; }
+
+bool JsonView::contains(std::string_view key) const {
+  return is_object() && JsonAccess::of(*this).get_object().contains(key);
+}
+
+JsonView JsonView::find(std::string_view key) const {
+  const json::value* value =
+      is_object() ? JsonAccess::of(*this).get_object().if_contains(key) : nullptr;
+  return value == nullptr ? JsonView() : JsonAccess::view(*value);
+}
+
+Json::Json() = default;
+Json::Json(Tag /*tag*/, bool value) : Json(JsonAccess::own(value)) {}
+Json::Json(Tag /*tag*/, std::int64_t value) : Json(JsonAccess::own(value)) {}
+Json::Json(Tag /*tag*/, std::uint64_t value) : Json(JsonAccess::own(value)) {}
+Json::Json(Tag /*tag*/, double value) : Json(JsonAccess::own(value)) {}
+Json::Json(Tag /*tag*/, std::string_view text) : Json(JsonAccess::own(json::string(text))) {}
+Json::Json(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+Json::~Json() = default;
+
+Json Json::object() { return JsonAccess::own(json::object()); }
+Json Json::empty_array() { return JsonAccess::own(json::array()); }
+
+Json Json::object(std::initializer_list<JsonField> fields) {
+  Json out = object();
+  for (const JsonField& field : fields) {
+    out.set(field.key, std::move(field.value));
+  }
+  return out;
+}
+
+Json Json::list(std::span<const std::int32_t> numbers) {
+  return JsonAccess::own(array_of(numbers));
+}
+Json Json::list(std::span<const std::string> texts) { return JsonAccess::own(array_of(texts)); }
+Json Json::copy(JsonView value) { return JsonAccess::own(JsonAccess::of(value)); }
+
+void Json::set(std::string_view key, Json value) {
+  QUIRE_CHECK(view().is_object(), "a member is set in what is no JSON object");
+  impl_->value.get_object().insert_or_assign(key, JsonAccess::release(std::move(value)));
+}
+
+bool Json::add(std::string_view key, Json value) {
+  QUIRE_CHECK(view().is_object(), "a member is added to what is no JSON object");
+  return impl_->value.get_object().emplace(key, JsonAccess::release(std::move(value))).second;
+}
+
+void Json::push(Json value) {
+  QUIRE_CHECK(view().is_array(), "an element is added to what is no JSON array");
+  impl_->value.get_array().push_back(JsonAccess::release(std::move(value)));
+}
+
+JsonView Json::view() const {
+  return impl_ == nullptr ? JsonView() : JsonAccess::view(impl_->value);
+}
+
+bool operator==(JsonView a, JsonView b) { return JsonAccess::of(a) == JsonAccess::of(b); }
+
+bool operator==(JsonView value, std::string_view text) {
+  return value.is_string() && value.as_string() == text;
+}
+
+std::string write_json(JsonView value) { return json::serialize(JsonAccess::of(value)); }
+
+Result<Json> parse_json(std::string_view text, std::string_view what) {
+  QUIRE_TRY(Parsed parsed, parse(text, what));
+  return JsonAccess::own(std::move(parsed.value));
+}
+
+Result<Json> parse_kept_object(std::string_view text, std::string_view what) {
   QUIRE_TRY(Parsed parsed, parse(text, what, kMaxKeptDepth));
   if (!parsed.value.is_object()) {
     return {ErrorCode::kInvalidArgument, str_cat(what, " must be an object")};
@@ -156,80 +320,7 @@ Result<json::object> parse_kept_object(std::string_view text, std::string_view w
             str_cat(what, " holds the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
                     ", which 64 bits cannot; give it as a string")};
   }
-  return std::move(parsed.value.get_object());
-}
-
-Result<std::string> kept_object(std::string_view text, std::string_view what) {
-  QUIRE_TRY(const json::object object, parse_kept_object(text, what));
-  return json::serialize(object);
-}
-
-std::string merged_objects(std::string_view object, std::string_view over) {
-  if (over == "{}") {
-    return std::string(object);
-  }
-  json::value merged = parse_json(object, "an object").value();
-  const json::value said = parse_json(over, "an object").value();
-  for (const auto& [key, value] : said.get_object()) {
-    merged.get_object()[key] = value;
-  }
-  return json::serialize(merged);
-}
-
-const json::value* find(const json::object& object, std::string_view key) {
-  const json::value* value = object.if_contains({key.data(), key.size()});
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
-Result<std::int64_t> get_int(const json::object& object, std::string_view key,
-                             std::int64_t fallback) {
-  const json::value* value = find(object, key);
-  if (value == nullptr) {
-    return fallback;
-  }
-  if (value->is_int64()) {
-    return value->get_int64();
-  }
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  if (value->is_double() && std::trunc(value->get_double()) == value->get_double() &&
-      std::fabs(value->get_double()) <= kExact) {
-    return static_cast<std::int64_t>(value->get_double());
-  }
-  return wrong_type(key, "an integer", *value);
-}
-
-Result<double> get_double(const json::object& object, std::string_view key, double fallback) {
-  const json::value* value = find(object, key);
-  if (value == nullptr) {
-    return fallback;
-  }
-  if (!value->is_number()) {
-    return wrong_type(key, "a number", *value);
-  }
-  return value->to_number<double>();
-}
-
-Result<bool> get_bool(const json::object& object, std::string_view key, bool fallback) {
-  const json::value* value = find(object, key);
-  if (value == nullptr) {
-    return fallback;
-  }
-  if (!value->is_bool()) {
-    return wrong_type(key, "true or false", *value);
-  }
-  return value->get_bool();
-}
-
-Result<std::string> get_string(const json::object& object, std::string_view key,
-                               std::string_view fallback) {
-  const json::value* value = find(object, key);
-  if (value == nullptr) {
-    return std::string(fallback);
-  }
-  if (!value->is_string()) {
-    return wrong_type(key, "a string", *value);
-  }
-  return std::string(value->get_string());
+  return JsonAccess::own(std::move(parsed.value));
 }
 
 }  // namespace quire::base

@@ -25,9 +25,9 @@
 namespace quire::base {
 namespace {
 
-Error io_error(const std::filesystem::path& path, std::string_view doing, int reason) {
+Error io_error(const std::string& path, std::string_view doing, int reason) {
   return {.code = ErrorCode::kIo,
-          .message = str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason))};
+          .message = str_cat("cannot ", doing, " ", path, ": ", std::strerror(reason))};
 }
 
 // Closes the descriptor when it leaves scope; a mapping outlives its descriptor.
@@ -45,7 +45,7 @@ struct Descriptor {
 
 }  // namespace
 
-Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+Result<MappedFile> MappedFile::open(const std::string& path) {
   // Non-blocking, so that a pipe in place of a file is refused and not waited for.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) {
@@ -54,14 +54,13 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   return map(file.fd, path, MappedUse::kOnce);
 }
 
-Result<MappedFile> MappedFile::map(int descriptor, const std::filesystem::path& path,
-                                   MappedUse use) {
+Result<MappedFile> MappedFile::map(int descriptor, const std::string& path, MappedUse use) {
   struct stat info{};
   if (::fstat(descriptor, &info) != 0) {
     return io_error(path, "open", errno);
   }
   if (!S_ISREG(info.st_mode)) {
-    return {ErrorCode::kIo, str_cat("cannot read ", path.string(), ": not a regular file")};
+    return {ErrorCode::kIo, str_cat("cannot read ", path, ": not a regular file")};
   }
   MappedFile mapped;
   mapped.path_ = path;
@@ -107,10 +106,10 @@ void MappedFile::will_need(std::size_t first, std::size_t count) const {
   }
 }
 
-Result<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
   std::error_code failure;
   if (std::filesystem::is_directory(path, failure)) {
-    return {ErrorCode::kIo, str_cat("cannot read ", path.string(), ": is a directory")};
+    return {ErrorCode::kIo, str_cat("cannot read ", path, ": is a directory")};
   }
   errno = 0;
   std::ifstream in(path, std::ios::binary);
@@ -122,9 +121,9 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
   while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
     text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
     if (text.size() > max_bytes) {
-      return {ErrorCode::kInvalidArgument,
-              str_cat(path.string(), " is larger than ",
-                      format_bytes(static_cast<std::int64_t>(max_bytes)))};
+      return {
+          ErrorCode::kInvalidArgument,
+          str_cat(path, " is larger than ", format_bytes(static_cast<std::int64_t>(max_bytes)))};
     }
   }
   if (in.bad()) {

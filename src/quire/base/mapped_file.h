@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 
@@ -21,9 +20,9 @@ enum class MappedUse : std::uint8_t { kOnce, kAgain };  // first to last; all of
 class MappedFile {
  public:
   // kIo with path and reason when the file cannot be opened, is a directory, or cannot be mapped.
-  [[nodiscard]] static Result<MappedFile> open(const std::filesystem::path& path);
+  [[nodiscard]] static Result<MappedFile> open(const std::string& path);
   // The same of an open file, which may be closed afterwards; `path` is for messages.
-  [[nodiscard]] static Result<MappedFile> map(int descriptor, const std::filesystem::path& path,
+  [[nodiscard]] static Result<MappedFile> map(int descriptor, const std::string& path,
                                               MappedUse use);
 
   MappedFile() = default;
@@ -38,19 +37,19 @@ class MappedFile {
   // `first` is a multiple of the page size.
   void will_need(std::size_t first, std::size_t count) const;
 
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
   // When the file was last written to, as it was mapped: nanoseconds since 1970.
   [[nodiscard]] std::int64_t modified_ns() const { return modified_ns_; }
 
  private:
-  std::filesystem::path path_;
+  std::string path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::int64_t modified_ns_ = 0;
 };
 
 // The file's bytes as a string. kIo with path and reason; kInvalidArgument above `max_bytes`.
-[[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
+[[nodiscard]] Result<std::string> read_file(const std::string& path,
                                             std::size_t max_bytes = std::size_t{256} << 20);
 
 }  // namespace quire::base

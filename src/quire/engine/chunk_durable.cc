@@ -42,10 +42,9 @@ std::string make_nonce() {
   return base::str_cat(chance(), ".", chance(), ".", chance(), ".", chance());
 }
 
-bool holds_pairs(const base::json::object& metadata, const base::json::object& pairs) {
-  return std::ranges::all_of(pairs, [&](const auto& pair) {
-    const auto* value = metadata.if_contains(pair.key());
-    return value != nullptr && *value == pair.value();
+bool holds_pairs(base::JsonView metadata, base::JsonView pairs) {
+  return std::ranges::all_of(pairs.members(), [&](const base::JsonMember& pair) {
+    return metadata.contains(pair.key) && metadata.find(pair.key) == pair.value;
   });
 }
 
@@ -438,8 +437,7 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
   }
   std::erase_if(infos, [&](const ChunkInfo& info) {
     const auto metadata = base::parse_json(info.metadata_json, "metadata");
-    return (type && info.type != *type) || !metadata.ok() ||
-           !holds_pairs(metadata->as_object(), pairs);
+    return (type && info.type != *type) || !metadata.ok() || !holds_pairs(*metadata, pairs);
   });
   return infos;
 }

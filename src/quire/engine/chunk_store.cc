@@ -30,8 +30,6 @@
 namespace quire::engine {
 namespace {
 
-namespace json = base::json;
-
 // A thousand years are for ever.
 std::int64_t to_ms(double seconds) {
   constexpr double kLongest = 1000.0 * 366 * 24 * 3600;
@@ -40,7 +38,7 @@ std::int64_t to_ms(double seconds) {
 
 // What a stranger has written may be anything: a field that is not as it should be ends the
 // reading.
-Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view model) {
+Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) {
   kv::NewChunk chunk;
   QUIRE_TRY(const std::string written_for, base::get_string(object, "model", ""));
   if (written_for != model) {
@@ -54,17 +52,17 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
       known = true;
     }
   }
-  const auto* tokens = base::find(object, "token_ids");
-  const auto* metadata = base::find(object, "metadata");
-  if (!known || tokens == nullptr || metadata == nullptr || !metadata->is_object()) {
+  const base::JsonView tokens = object.find("token_ids");
+  const base::JsonView metadata = object.find("metadata");
+  if (!known || tokens.is_null() || !metadata.is_object()) {
     return {ErrorCode::kCorrupt, "a saved chunk lacks its type, ids or metadata"};
   }
-  auto ids = json::try_value_to<std::vector<TokenId>>(*tokens);
-  if (ids.has_error() || ids->empty()) {
+  auto ids = base::read_json_list<TokenId>(tokens);
+  if (!ids || ids->empty()) {
     return {ErrorCode::kCorrupt, "the ids of a saved chunk are malformed"};
   }
   chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(*ids));
-  chunk.metadata_json = json::serialize(*metadata);
+  chunk.metadata_json = base::write_json(metadata);
   QUIRE_TRY(chunk.content, base::get_string(object, "content", ""));
   QUIRE_TRY(chunk.anchor, base::get_string(object, "anchor", ""));
   QUIRE_TRY(chunk.text_id, base::get_string(object, "text_id", ""));
@@ -81,11 +79,11 @@ Result<kv::NewChunk> parse_chunk(const json::object& object, std::string_view mo
 }
 
 Result<kv::NewChunk> parse_chunk(const kv_store::Entry& entry, std::string_view model) {
-  QUIRE_TRY(const auto value, base::parse_json(entry.metadata_json, "a saved chunk"));
-  if (!value.is_object()) {
+  QUIRE_TRY(const base::Json value, base::parse_json(entry.metadata_json, "a saved chunk"));
+  if (!value.view().is_object()) {
     return {ErrorCode::kCorrupt, "a saved chunk is no JSON object"};
   }
-  return parse_chunk(value.get_object(), model);
+  return parse_chunk(value, model);
 }
 
 }  // namespace
@@ -103,21 +101,22 @@ Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, 
 
 kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
                                      const kv_store::Entry* known) const {
-  json::object object{{"model", model_},
-                      {"type", chunk_type_name(chunk.type)},
-                      {"content", chunk.content},
-                      {"token_ids", json::value_from(*chunk.tokens)},
-                      {"metadata", base::parse_json(chunk.metadata_json, "metadata").value()},
-                      {"anchor", chunk.anchor},
-                      {"text_id", chunk.text_id},
-                      {"priority", chunk.priority}};
+  auto object =
+      base::Json::object({{"model", model_},
+                          {"type", chunk_type_name(chunk.type)},
+                          {"content", chunk.content},
+                          {"token_ids", base::Json::list(*chunk.tokens)},
+                          {"metadata", base::parse_json(chunk.metadata_json, "metadata").value()},
+                          {"anchor", chunk.anchor},
+                          {"text_id", chunk.text_id},
+                          {"priority", chunk.priority}});
   if (chunk.ttl_seconds) {
-    object["ttl_seconds"] = *chunk.ttl_seconds;
+    object.set("ttl_seconds", *chunk.ttl_seconds);
   }
   kv_store::Entry entry{.key = chunk.id,
                         .tenant = tenant_,
                         .kind = kv_store::EntryKind::kChunk,
-                        .metadata_json = json::serialize(object),
+                        .metadata_json = base::write_json(object),
                         .pinned = chunk.pinned};
   if (chunk.ttl_seconds) {
     entry.ttl_ms = to_ms(*chunk.ttl_seconds);

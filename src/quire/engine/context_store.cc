@@ -36,35 +36,33 @@ namespace {
 
 std::string to_json(const Item& item) {
   const ContextItem& info = item.info;
-  return base::json::serialize(
-      base::json::object{{"item_kind", item_kind_name(info.kind)},
-                         {"tags", base::json::value_from(info.tags)},
-                         {"text", info.text},
-                         {"token_ids", base::json::value_from(info.token_ids)},
-                         {"parents", base::json::value_from(info.parents)},
-                         {"sampling", info.sampling_json},
-                         {"active", info.active},
-                         {"borrows", item.borrows}});
+  return base::write_json(base::Json::object({{"item_kind", item_kind_name(info.kind)},
+                                              {"tags", base::Json::list(info.tags)},
+                                              {"text", info.text},
+                                              {"token_ids", base::Json::list(info.token_ids)},
+                                              {"parents", base::Json::list(info.parents)},
+                                              {"sampling", info.sampling_json},
+                                              {"active", info.active},
+                                              {"borrows", item.borrows}}));
 }
 
 // The list under `key`; kCorrupt when it is anything else.
 template <class T>
-Result<std::vector<T>> list_of(const base::json::object& object, std::string_view key) {
-  const auto* list = base::find(object, key);
-  const auto values = list == nullptr ? base::json::result<std::vector<T>>(std::vector<T>())
-                                      : base::json::try_value_to<std::vector<T>>(*list);
-  if (values.has_error()) {
+Result<std::vector<T>> list_of(base::JsonView object, std::string_view key) {
+  const base::JsonView list = object.find(key);
+  auto values = list.is_null() ? std::vector<T>() : base::read_json_list<T>(list);
+  if (!values) {
     return {ErrorCode::kCorrupt, base::str_cat("'", key, "' of a saved item is malformed")};
   }
-  return *values;
+  return *std::move(values);
 }
 
 Result<Item> parse_item(const kv_store::Entry& entry) {
-  QUIRE_TRY(const auto value, base::parse_json(entry.metadata_json, "a saved item"));
-  if (!value.is_object()) {
+  QUIRE_TRY(const base::Json value, base::parse_json(entry.metadata_json, "a saved item"));
+  const base::JsonView object = value;
+  if (!object.is_object()) {
     return {ErrorCode::kCorrupt, "the metadata of a saved item is no object"};
   }
-  const base::json::object& object = value.as_object();
   Item item;
   ContextItem& info = item.info;
   info.id = entry.key;

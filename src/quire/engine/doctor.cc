@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "quire/attention/self_check.h"
-#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
+#include "quire/base/json.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/kernels/self_check.h"
@@ -20,7 +21,7 @@
 namespace quire {
 namespace {
 
-namespace json = base::json;
+using base::Json;
 
 std::string cpu_name() {
   std::ifstream in("/proc/cpuinfo");
@@ -42,25 +43,25 @@ Status test_kernels(device::Isa isa) {
   return attention::self_test(isa);
 }
 
-json::object isa_report() {
-  json::array supported;
-  json::object self_test;
+Json isa_report() {
+  Json supported = Json::array();
+  Json self_test = Json::object();
   for (const device::Isa isa : device::supported_isas()) {
-    const auto name = device::isa_name(isa);
+    const std::string_view name = device::isa_name(isa);
     const Status status = test_kernels(isa);
-    supported.emplace_back(std::string(name));
-    self_test[std::string(name)] = status.ok() ? "ok" : status.error().message;
+    supported.push(name);
+    self_test.set(name, status.ok() ? "ok" : status.error().message);
   }
-  return {{"chosen", std::string(device::isa_name(device::best_isa()))},
-          {"supported", std::move(supported)},
-          {"self_test", std::move(self_test)}};
+  return Json::object({{"chosen", device::isa_name(device::best_isa())},
+                       {"supported", std::move(supported)},
+                       {"self_test", std::move(self_test)}});
 }
 
 // What LLMOptions::device may be here, and why not more.
-json::object device_report() {
-  json::object report{{"cpu", cpu_name()}};
+Json device_report() {
+  Json report = Json::object({{"cpu", cpu_name()}});
   const auto accelerator = device::Accelerator::open("cuda");
-  report["cuda"] = accelerator.ok() ? (*accelerator)->name() : accelerator.error().message;
+  report.set("cuda", accelerator.ok() ? (*accelerator)->name() : accelerator.error().message);
   return report;
 }
 
@@ -71,7 +72,7 @@ const char* version() { return QUIRE_VERSION; }
 std::string doctor_json() {
   utsname system{};
   ::uname(&system);
-  const json::object report = {
+  const Json report = Json::object({
       {"version", version()},
       {"compiler", __VERSION__},
       {"system", std::string(system.sysname) + " " + system.release + " " + system.machine},
@@ -79,10 +80,10 @@ std::string doctor_json() {
       {"cores", std::thread::hardware_concurrency()},
       {"memory_bytes", memory_bytes()},
       {"isa", isa_report()},
-      {"libraries", {{"boost", BOOST_LIB_VERSION}}},
+      {"libraries", Json::object({{"boost", BOOST_LIB_VERSION}})},
       {"devices", device_report()},
-  };
-  return json::serialize(report);
+  });
+  return base::write_json(report);
 }
 
 }  // namespace quire

@@ -1,4 +1,5 @@
 // inspect_json: what a model path holds and needs, without reading weights.
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -6,7 +7,7 @@
 #include <utility>
 
 #include "quire/base/home_path.h"
-#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
+#include "quire/base/json.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -21,19 +22,19 @@
 namespace quire {
 namespace {
 
-namespace json = base::json;
+using base::Json;
 using kernels::WeightFormat;
 
-json::object shape_of(const model::ModelConfig& config) {
-  return {{"layers", config.layers},
-          {"hidden_size", config.hidden_size},
-          {"intermediate_size", config.intermediate_size},
-          {"heads", config.heads},
-          {"kv_heads", config.kv_heads},
-          {"head_dim", config.head_dim},
-          {"vocab_size", config.vocab_size},
-          {"max_positions", config.max_positions},
-          {"tied_embeddings", config.tied_embeddings}};
+Json shape_of(const model::ModelConfig& config) {
+  return Json::object({{"layers", config.layers},
+                       {"hidden_size", config.hidden_size},
+                       {"intermediate_size", config.intermediate_size},
+                       {"heads", config.heads},
+                       {"kv_heads", config.kv_heads},
+                       {"head_dim", config.head_dim},
+                       {"vocab_size", config.vocab_size},
+                       {"max_positions", config.max_positions},
+                       {"tied_embeddings", config.tied_embeddings}});
 }
 
 // What is computed in where nothing is asked for, on the CPU.
@@ -42,61 +43,69 @@ WeightFormat computed_format(const model::ModelConfig& config) {
   return is_f32 ? WeightFormat::kF32 : WeightFormat::kBf16;
 }
 
-json::object weight_bytes_of(const model::ModelConfig& config) {
-  json::object bytes;
-  bytes["auto"] = model::packed_weight_bytes(config, computed_format(config));
+// Returns the bytes of packed weights by format. Codes of a checkpoint whose types are all known
+// stay codes where nothing is asked for.
+Json weight_bytes_of(const model::ModelConfig& config,
+                     const std::optional<weights::Checkpoint>& checkpoint) {
+  const WeightFormat chosen = computed_format(config);
+  std::int64_t chosen_bytes = model::packed_weight_bytes(config, chosen);
+  if (checkpoint && checkpoint->unsupported().empty()) {
+    const auto own = model::own_weight_bytes(config, *checkpoint, chosen);
+    chosen_bytes = own.ok() ? *own : chosen_bytes;
+  }
+  Json bytes = Json::object({{"auto", chosen_bytes}});
   for (const auto format :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
-    bytes[kernels::format_name(format)] = model::packed_weight_bytes(config, format);
+    bytes.set(kernels::format_name(format), model::packed_weight_bytes(config, format));
   }
   return bytes;
 }
 
-json::object kv_bytes_of(const model::ModelConfig& config) {
-  json::object bytes;
+Json kv_bytes_of(const model::ModelConfig& config) {
+  Json bytes = Json::object();
   for (const auto dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
     const auto geometry = config.kv_geometry(dtype, 32);
-    bytes[tensor::dtype_name(dtype)] = geometry.block_bytes() / geometry.block_tokens;
+    bytes.set(tensor::dtype_name(dtype), geometry.block_bytes() / geometry.block_tokens);
   }
   return bytes;
 }
 
-void add_config(const model::ModelConfig& config, json::object& report) {
-  report["family"] = config.family;
-  report["shape"] = shape_of(config);
-  report["parameters"] = config.parameters();
-  report["dtype"] = tensor::dtype_name(config.checkpoint_dtype);
-  report["weight_bytes"] = weight_bytes_of(config);
-  report["kv_bytes_per_token"] = kv_bytes_of(config);
-  json::array remarks(config.remarks.begin(), config.remarks.end());
-  report["remarks"] = std::move(remarks);
+void add_config(const model::ModelConfig& config,
+                const std::optional<weights::Checkpoint>& checkpoint, Json& report) {
+  report.set("family", config.family);
+  report.set("shape", shape_of(config));
+  report.set("parameters", config.parameters());
+  report.set("dtype", tensor::dtype_name(config.checkpoint_dtype));
+  report.set("weight_bytes", weight_bytes_of(config, checkpoint));
+  report.set("kv_bytes_per_token", kv_bytes_of(config));
+  report.set("remarks", Json::list(config.remarks));
 }
 
 // A model without a tokenizer runs on ids: nothing is missing there.
-void add_text(const std::string& path, const weights::Checkpoint& checkpoint, json::object& report,
-              json::array& unsupported) {
+void add_text(const std::string& path, const weights::Checkpoint& checkpoint, Json& report,
+              Json& unsupported) {
   const auto text = engine::text_of(path, checkpoint);
-  report["tokenizer"] = nullptr;
-  report["chat_template"] = false;
+  report.set("tokenizer", nullptr);
+  report.set("chat_template", false);
   if (!text.ok()) {
-    unsupported.emplace_back("tokenizer: " + text.error().message);
+    unsupported.push("tokenizer: " + text.error().message);
   }
   if (!text.ok() || *text == nullptr) {
     return;
   }
   const engine::TextBundle& bundle = **text;
-  report["tokenizer"] = json::object{{"vocab_size", bundle.tokenizer.vocab_size()},
-                                     {"bos_token", bundle.bos_token},
-                                     {"eos_token", bundle.eos_token}};
-  report["chat_template"] = bundle.chat_template.has_value();
+  report.set("tokenizer", Json::object({{"vocab_size", bundle.tokenizer.vocab_size()},
+                                        {"bos_token", bundle.bos_token},
+                                        {"eos_token", bundle.eos_token}}));
+  report.set("chat_template", bundle.chat_template.has_value());
   if (!bundle.chat_template) {
-    report["chat_template_error"] = bundle.template_error;
+    report.set("chat_template_error", bundle.template_error);
   }
 }
 
 // How many tensors are in which encoding, and of the quantised ones how many are computed how.
-json::object encodings_of(const weights::Checkpoint& checkpoint,
-                          const std::map<std::string, std::string>& computed) {
+Json encodings_of(const weights::Checkpoint& checkpoint,
+                  const std::map<std::string, std::string>& computed) {
   struct Kind {
     int tensors = 0;
     std::map<std::string, int> computed_as;
@@ -109,37 +118,38 @@ json::object encodings_of(const weights::Checkpoint& checkpoint,
       ++kind.computed_as[found->second];
     }
   }
-  json::object encodings;
+  Json encodings = Json::object();
   for (const auto& [encoding, kind] : kinds) {
-    json::object& entry = encodings[weights::encoding_name(encoding)].emplace_object();
-    entry["tensors"] = kind.tensors;
+    Json entry = Json::object({{"tensors", kind.tensors}});
     if (!kind.computed_as.empty()) {
-      entry["computed_as"] = json::object(kind.computed_as.begin(), kind.computed_as.end());
+      Json computed_as = Json::object();
+      for (const auto& [format, tensors] : kind.computed_as) {
+        computed_as.set(format, tensors);
+      }
+      entry.set("computed_as", std::move(computed_as));
     }
+    encodings.set(weights::encoding_name(encoding), std::move(entry));
   }
   return encodings;
 }
 
 // Tensors of unknown types, and the first that is missing, superfluous or has another shape.
 void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::ModelConfig>& config,
-                    json::object& report, json::array& unsupported) {
-  report["tensors"] = checkpoint.tensors().size();
-  report["file_bytes"] = checkpoint.total_bytes();
+                    Json& report, Json& unsupported) {
+  report.set("tensors", checkpoint.tensors().size());
+  report.set("file_bytes", checkpoint.total_bytes());
   const auto computed = config.ok() ? model::computed_as(*config, checkpoint)
                                     : std::map<std::string, std::string>();  // nobody knows
-  report["encodings"] =
-      encodings_of(checkpoint, computed.ok() ? *computed : std::map<std::string, std::string>());
+  report.set(
+      "encodings",
+      encodings_of(checkpoint, computed.ok() ? *computed : std::map<std::string, std::string>()));
   for (const auto& tensor : checkpoint.unsupported()) {
-    unsupported.emplace_back("tensor " + tensor.name + " of type " + tensor.type);
+    unsupported.push("tensor " + tensor.name + " of type " + tensor.type);
   }
   if (config.ok() && checkpoint.unsupported().empty()) {
-    const auto bytes = model::own_weight_bytes(*config, checkpoint, computed_format(*config));
-    if (bytes.ok()) {
-      report["weight_bytes"].as_object()["auto"] = *bytes;  // codes stay codes
-    }
     const Status fits = model::TensorMap(*config, checkpoint).check_all();
     if (!fits.ok()) {
-      unsupported.emplace_back(fits.error().message);
+      unsupported.push(fits.error().message);
     }
   }
 }
@@ -149,9 +159,8 @@ void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::M
 std::string expand_home(std::string_view path) { return base::home_path(path); }
 
 Result<std::string> inspect_json(const std::string& model) {
-  json::object report;
-  json::array unsupported;
-  report["model"] = model;
+  Json report = Json::object({{"model", model}});
+  Json unsupported = Json::array();
   auto config = engine::load_config(model);
   if (!config.ok() && config.error().code != ErrorCode::kUnsupported) {
     return config.error();
@@ -165,20 +174,20 @@ Result<std::string> inspect_json(const std::string& model) {
   }
   if (!config.ok()) {
     for (const std::string& what : engine::refused_by_config(model)) {
-      unsupported.emplace_back(what);
+      unsupported.push(what);
     }
   } else {
     if (checkpoint) {
       model::take_dtype(*checkpoint, *config);
     }
-    add_config(*config, report);
+    add_config(*config, checkpoint, report);
   }
   if (checkpoint) {
     add_checkpoint(*checkpoint, config, report, unsupported);
     add_text(path, *checkpoint, report, unsupported);
   }
-  report["unsupported"] = std::move(unsupported);
-  return json::serialize(report);
+  report.set("unsupported", std::move(unsupported));
+  return base::write_json(report);
 }
 
 }  // namespace quire

@@ -33,7 +33,8 @@ namespace quire::engine {
 namespace {
 
 namespace fs = std::filesystem;
-using base::json::object;
+using base::Json;
+using base::JsonView;
 
 constexpr std::string_view kPresetPrefix = "preset:";
 constexpr std::int32_t kPresetPositions = 1 << 20;
@@ -51,15 +52,15 @@ Result<std::string> read_optional(const fs::path& path) {
   return base::read_file(path);
 }
 
-Result<object> parse_object(const std::string& text, std::string_view what) {
+Result<Json> parse_object(const std::string& text, std::string_view what) {
   if (text.empty()) {
-    return object();
+    return Json::object();
   }
   QUIRE_TRY(auto value, base::parse_json(text, what));
-  if (!value.is_object()) {
+  if (!value.view().is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(what, " must hold a JSON object")};
   }
-  return std::move(value.get_object());
+  return value;
 }
 
 // The sources of a model's chat templates; empty: there is none. transformers takes the second one
@@ -69,32 +70,31 @@ struct TemplateSources {
 };
 
 // A template stands as a string, or as a list of {"name", "template"}. Fills what is still empty.
-Status add_templates(const object& config, TemplateSources& sources) {
-  const auto* value = base::find(config, "chat_template");
-  if (value == nullptr || !sources.main.empty()) {
+Status add_templates(JsonView config, TemplateSources& sources) {
+  const JsonView value = config.find("chat_template");
+  if (value.is_null() || !sources.main.empty()) {
     return {};
   }
-  if (value->is_string()) {
-    sources.main = value->get_string();
+  if (value.is_string()) {
+    sources.main = value.as_string();
     return {};
   }
-  if (!value->is_array()) {
-    const char* type = value->is_object() ? "an object" : value->is_bool() ? "a bool" : "a number";
+  if (!value.is_array()) {
+    const char* type = value.is_object() ? "an object" : value.is_bool() ? "a bool" : "a number";
     return {ErrorCode::kInvalidArgument,
             base::str_cat("\"chat_template\" is ", type,
                           "; it must be a string, or a list of {\"name\", \"template\"}")};
   }
-  for (const auto& item : value->get_array()) {
-    const auto* entry = item.if_object();
-    const auto* name = entry == nullptr ? nullptr : base::find(*entry, "name");
-    const auto* body = entry == nullptr ? nullptr : base::find(*entry, "template");
-    if (name == nullptr || body == nullptr || !body->is_string()) {
+  for (const JsonView item : value.elements()) {
+    const JsonView name = item.find("name");
+    const JsonView body = item.find("template");
+    if (!body.is_string()) {
       continue;
     }
-    if (*name == "default") {
-      sources.main = body->get_string();
-    } else if (*name == "tool_use") {
-      sources.tool_use = body->get_string();
+    if (name == "default") {
+      sources.main = body.as_string();
+    } else if (name == "tool_use") {
+      sources.tool_use = body.as_string();
     }
   }
   return {};
@@ -320,7 +320,7 @@ Result<std::string> locate(const std::string& model) {
   if (!fs::exists(fs::path(path) / "config.json", failure)) {
     const auto checkpoint = weights::Checkpoint::open(path);
     if (checkpoint.ok() && checkpoint->gguf() != nullptr) {
-      return checkpoint->files().front().path.string();
+      return checkpoint->files().front().path;
     }
   }
   return path;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,9 +25,11 @@
 namespace quire::engine {
 namespace {
 
-namespace json = base::json;
+using base::Json;
+using base::JsonView;
 
 constexpr std::string_view kKind = "sequence";
+constexpr std::string_view kMalformed = "its tail or its runs are malformed";
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
 
 bool in_range(std::int64_t number) { return number >= 0 && number <= kMostTokens; }
@@ -44,24 +47,24 @@ ReuseGrade grade_called(std::string_view name) {
   return ReuseGrade::kApproximate;
 }
 
-// The list under `key`; nothing when there is none or it holds anything else.
-template <class T>
-bool read_list(const json::object& object, std::string_view key, std::vector<T>& list) {
-  const json::value* const found = base::find(object, key);
-  if (found == nullptr) {
-    return false;
+// Returns the pairs of chunk and variant; nullopt for anything else.
+std::optional<std::vector<kv::MergeRank>> read_ranks(JsonView list) {
+  std::vector<kv::MergeRank> ranks;
+  for (const JsonView pair : list.elements()) {
+    const bool is_pair = pair.is_array() && pair.size() == 2;
+    const auto chunk = is_pair ? pair[0].exact<std::uint64_t>() : std::nullopt;
+    const auto variant = is_pair ? pair[1].exact<std::uint32_t>() : std::nullopt;
+    if (!chunk || !variant) {
+      return std::nullopt;
+    }
+    ranks.push_back({*chunk, *variant});
   }
-  auto values = json::try_value_to<std::vector<T>>(*found);
-  if (values.has_error()) {
-    return false;
-  }
-  list = *std::move(values);
-  return true;
+  return list.is_array() ? std::optional(std::move(ranks)) : std::nullopt;
 }
 
 // Members with a type of their own, and the object for the lists.
 struct Fields {
-  json::object object;
+  Json object;
   std::string kind;
   std::int64_t position = 0;
   std::int64_t sampled = 0;
@@ -70,11 +73,11 @@ struct Fields {
 };
 
 Result<Fields> parse_fields(std::string_view text, std::string_view what) {
-  QUIRE_TRY(json::value value, base::parse_json(text, what));
-  if (!value.is_object()) {
+  QUIRE_TRY(Json value, base::parse_json(text, what));
+  if (!value.view().is_object()) {
     return {ErrorCode::kCorrupt, "its metadata is no object"};
   }
-  Fields fields{.object = std::move(value.as_object())};
+  Fields fields{.object = std::move(value)};
   QUIRE_TRY(fields.kind, base::get_string(fields.object, "kind", ""));
   QUIRE_TRY(fields.position, base::get_int(fields.object, "own_position", -1));
   QUIRE_TRY(fields.sampled, base::get_int(fields.object, "sampled", -1));
@@ -101,18 +104,18 @@ base::KVFingerprint kv_fingerprint(std::string_view model_digest, std::string_vi
 }
 
 std::string to_json(const SavedState& state) {
-  json::array ranks;
+  Json ranks = Json::array();
   for (const kv::MergeRank& rank : state.ranks) {
-    ranks.push_back({rank.chunk, rank.variant});
+    ranks.push(Json::array(rank.chunk, rank.variant));
   }
-  return json::serialize(json::object{{"kind", kKind},
-                                      {"ranks", std::move(ranks)},
-                                      {"stored_from", json::value_from(state.stored_from)},
-                                      {"own_position", state.own_position},
-                                      {"tail", json::value_from(state.tail)},
-                                      {"sampled", state.sampled},
-                                      {"grade", reuse_grade_name(state.grade)},
-                                      {"kernels", state.kernels}});
+  return base::write_json(Json::object({{"kind", kKind},
+                                        {"ranks", std::move(ranks)},
+                                        {"stored_from", Json::list(state.stored_from)},
+                                        {"own_position", state.own_position},
+                                        {"tail", Json::list(state.tail)},
+                                        {"sampled", state.sampled},
+                                        {"grade", reuse_grade_name(state.grade)},
+                                        {"kernels", state.kernels}}));
 }
 
 Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs,
@@ -126,28 +129,31 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   if (kind != kKind) {
     return no_sequence(what, base::str_cat("it is of kind ", base::quoted(kind)));
   }
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> ranks;
-  const bool read = read_list(object, "tail", state.tail) && read_list(object, "ranks", ranks) &&
-                    read_list(object, "stored_from", state.stored_from);
+  auto tail = base::read_json_list<TokenId>(object.view().find("tail"));
+  auto ranks = read_ranks(object.view().find("ranks"));
+  auto stored_from = base::read_json_list<std::int32_t>(object.view().find("stored_from"));
+  if (!tail || !ranks || !stored_from) {
+    return no_sequence(what, kMalformed);
+  }
+  state.tail = *std::move(tail);
+  state.ranks = *std::move(ranks);
+  state.stored_from = *std::move(stored_from);
   // The KV of a last token is computed when it is wanted, so behind KV there always is one.
   const bool has_last = state.tail.size() == 1 || (state.tail.empty() && num_runs == 0);
-  if (!read || !has_last || state.stored_from.size() != ranks.size()) {
-    return no_sequence(what, "its tail or its runs are malformed");
+  if (!has_last || state.stored_from.size() != state.ranks.size()) {
+    return no_sequence(what, kMalformed);
   }
   if (!in_range(position) || !in_range(sampled) ||
       !std::ranges::all_of(state.stored_from, in_range)) {
     return no_sequence(what, "a number of it is out of range");
   }
-  if (ranks.size() > num_runs || num_runs > ranks.size() + 1) {
-    return no_sequence(what,
-                       base::str_cat("it has ", num_runs, " runs and ", ranks.size(), " ranks"));
+  const std::size_t num_ranks = state.ranks.size();
+  if (num_ranks > num_runs || num_runs > num_ranks + 1) {
+    return no_sequence(what, base::str_cat("it has ", num_runs, " runs and ", num_ranks, " ranks"));
   }
   state.own_position = static_cast<std::int32_t>(position);
   state.sampled = static_cast<std::int32_t>(sampled);
   state.grade = grade_called(grade);
-  for (const auto& [chunk, variant] : ranks) {
-    state.ranks.push_back({chunk, variant});
-  }
   return state;
 }
 

@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -19,7 +19,7 @@
 namespace quire::engine {
 namespace {
 
-namespace json = base::json;
+namespace json = boost::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;

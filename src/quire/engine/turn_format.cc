@@ -19,12 +19,13 @@ namespace {
 
 constexpr std::string_view kAnswer = "quirequire";  // a text that no template writes
 
-base::json::object message(std::string_view role, std::string_view content) {
-  return {{"role", role}, {"content", content}};
+base::Json message(std::string_view role, std::string_view content) {
+  return base::Json::object({{"role", role}, {"content", content}});
 }
 
-std::string rendered(const TextBundle& text, base::json::array messages, bool generation_prompt) {
-  const auto prompt = render_chat(text, std::move(messages), generation_prompt, {});
+std::string rendered(const TextBundle& text, base::Json messages, bool generation_prompt) {
+  const auto prompt =
+      render_chat(text, std::move(messages), generation_prompt, base::Json::object());
   return prompt.ok() ? prompt->text() : "";
 }
 
@@ -46,9 +47,9 @@ std::optional<TokenId> find_bos(const TextBundle& text, const std::string& asked
 
 }  // namespace
 
-Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::value messages,
-                                         bool add_generation_prompt, base::json::object variables) {
-  const bool has_tools = base::find(variables, "tools") != nullptr;
+Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::Json messages,
+                                         bool add_generation_prompt, base::Json variables) {
+  const bool has_tools = !variables.view().find("tools").is_null();
   const bool for_tools = text.tool_template || !text.tool_template_error.empty();
   const auto& chat_template = has_tools && for_tools ? text.tool_template : text.chat_template;
   if (!chat_template) {
@@ -56,8 +57,8 @@ Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::val
         has_tools && for_tools ? text.tool_template_error : text.template_error;
     return {ErrorCode::kUnsupported, base::str_cat(why, "; use plain prompts (generate) instead")};
   }
-  variables["messages"] = std::move(messages);
-  variables["add_generation_prompt"] = add_generation_prompt;
+  variables.set("messages", std::move(messages));
+  variables.set("add_generation_prompt", add_generation_prompt);
   text::RenderOptions options;
   text::add_model_variables(text.tokenizer, variables, options);
   return chat_template->render(variables, options);
@@ -65,15 +66,15 @@ Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::json::val
 
 TurnFormat make_turn_format(const TextBundle& text) {
   TurnFormat format;
-  const base::json::array question{message("user", "x")};
-  const std::string asked = rendered(text, question, false);
-  const std::string prompted = rendered(text, question, true);
+  const auto question = [] { return base::Json::array(message("user", "x")); };
+  const std::string asked = rendered(text, question(), false);
+  const std::string prompted = rendered(text, question(), true);
   format.bos = find_bos(text, asked);
   if (prompted.starts_with(asked)) {
     format.opening = encode(text, prompted.substr(asked.size()));
   }
   const std::string answered =
-      rendered(text, {message("user", "x"), message("assistant", kAnswer)}, false);
+      rendered(text, base::Json::array(message("user", "x"), message("assistant", kAnswer)), false);
   const std::size_t answer = answered.rfind(kAnswer);
   if (answer != std::string::npos) {
     format.closing = encode(text, answered.substr(answer + kAnswer.size()));

@@ -1,10 +1,10 @@
 // What a chat template writes around the turns of a conversation.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <optional>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
@@ -14,10 +14,9 @@ namespace quire::engine {
 
 // Renders the model's chat template; `variables` may replace the model's own tokens. kUnsupported
 // for models without one.
-[[nodiscard]] Result<text::RenderedPrompt> render_chat(const TextBundle& text,
-                                                       boost::json::value messages,
+[[nodiscard]] Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::Json messages,
                                                        bool add_generation_prompt,
-                                                       boost::json::object variables);
+                                                       base::Json variables);
 
 struct TurnFormat {
   std::vector<TokenId> opening;  // of the assistant's turn: the generation prompt

@@ -38,8 +38,9 @@ TokenId token(const TextBundle& text, const std::string& spelling) {
 }
 
 // What a template shows of the model's variables, or the error.
-std::string shown(const std::string& source, base::json::object variables = {}) {
-  const auto prompt = render_chat(with_template(source), base::json::array(), false, variables);
+std::string shown(const std::string& source, base::Json variables = base::Json::object()) {
+  const auto prompt =
+      render_chat(with_template(source), base::Json::array(), false, std::move(variables));
   return prompt.ok() ? prompt->text() : prompt.error().message;
 }
 
@@ -47,18 +48,22 @@ TEST(RenderChat, ToolsAndDocumentsThatAreNotGivenAreNone) {
   EXPECT_EQ(shown("{% if tools is not none %}tools{% endif %}{% if tools != none %}!{% endif %}"),
             "");
   EXPECT_EQ(shown("{{ documents is none }} {{ tools is defined }}"), "True True");
-  EXPECT_EQ(shown("{{ tools }} {{ documents is none }}", {{"tools", {1}}}), "[1] True");
+  EXPECT_EQ(shown("{{ tools }} {{ documents is none }}",
+                  base::Json::object({{"tools", base::Json::array(1)}})),
+            "[1] True");
 }
 
 TEST(RenderChat, ATemplateSeesTheTokensThatTheModelNamesAndNoOthers) {
   EXPECT_EQ(shown("{{ bos_token }}{{ eos_token }}{{ pad_token }}"), "<bos><eos><pad>");
   EXPECT_EQ(shown("{{ unk_token is defined }}"), "False");
-  EXPECT_EQ(shown("{{ pad_token }}", {{"pad_token", "given"}}), "given");
+  EXPECT_EQ(shown("{{ pad_token }}", base::Json::object({{"pad_token", "given"}})), "given");
 }
 
 TEST(RenderChat, OnlyTheModelsOwnTokensCountAsSuch) {
   const TextBundle text = with_template("{{ pad_token }}{{ mine }}");
-  const auto prompt = render_chat(text, base::json::array(), false, {{"mine", "<pad>"}}).value();
+  const auto prompt =
+      render_chat(text, base::Json::array(), false, base::Json::object({{"mine", "<pad>"}}))
+          .value();
   const auto ids = text::encode_prompt(text.tokenizer, prompt);
   EXPECT_EQ(ids.front(), token(text, "<pad>"));
   EXPECT_GT(ids.size(), 2U);

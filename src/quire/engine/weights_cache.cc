@@ -48,7 +48,9 @@ std::string key_of(const WeightsCache::Model& model) {
   hasher.add_int(static_cast<std::int64_t>(model.options.format));
   hasher.add_int(std::int64_t{model.options.keep_codes});
   for (const weights::CheckpointFile& file : model.checkpoint.files()) {
-    hasher.add(file.path.filename().string()).add_int(file.bytes).add_int(file.modified_ns);
+    hasher.add(std::filesystem::path(file.path).filename().string())
+        .add_int(file.bytes)
+        .add_int(file.modified_ns);
   }
   for (const weights::TensorInfo& tensor : model.checkpoint.tensors()) {
     hasher.add(tensor.name).add_int(static_cast<std::int64_t>(tensor.encoding));

@@ -230,8 +230,9 @@ class RegistryStress {
     return chunk;
   }
   static void merge_metadata(ModelChunk& to, std::string_view from) {
-    for (const auto& [key, value] : base::parse_kept_object(from, "metadata").value()) {
-      to.metadata[std::string(key)] = value.to_number<std::int64_t>();
+    const base::Json object = base::parse_kept_object(from, "metadata").value();
+    for (const auto [key, value] : object.view().members()) {
+      to.metadata[std::string(key)] = value.as_int();
     }
   }
 
@@ -499,10 +500,10 @@ class RegistryStress {
     for (const auto& [key, segment] : chunk.variants) {
       ASSERT_EQ(ledger_.num_blocks(segment), *model.variants.at(key));
     }
-    const auto metadata = base::parse_kept_object(chunk.metadata_json, "metadata").value();
-    ASSERT_EQ(metadata.size(), model.metadata.size());
+    const base::Json metadata = base::parse_kept_object(chunk.metadata_json, "metadata").value();
+    ASSERT_EQ(metadata.view().size(), model.metadata.size());
     for (const auto& [key, value] : model.metadata) {
-      ASSERT_EQ(metadata.at(key).to_number<std::int64_t>(), value);
+      ASSERT_EQ(metadata.view().find(key).as_int(), value);
     }
   }
 

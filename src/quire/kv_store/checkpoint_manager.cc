@@ -30,63 +30,71 @@
 namespace quire::kv_store {
 namespace {
 
-namespace json = base::json;
+using base::Json;
+using base::JsonView;
 
 Result<std::string> describe(const Checkpoint& checkpoint, const std::string& series) {
-  json::array sequences;
+  Json sequences = Json::array();
   for (const SavedSequence& sequence : checkpoint.sequences) {
-    QUIRE_TRY(json::value metadata, base::parse_json(sequence.metadata_json, "metadata"));
-    json::array runs;
+    QUIRE_TRY(Json metadata, base::parse_json(sequence.metadata_json, "metadata"));
+    Json runs = Json::array();
     for (const SavedSequence::Run& run : sequence.runs) {
-      runs.push_back({run.tokens, run.start_position});
+      runs.push(Json::array(run.tokens, run.start_position));
     }
-    sequences.push_back({{"name", sequence.name},
-                         {"parts", sequence.parts.size()},
-                         {"runs", std::move(runs)},
-                         {"kernels", sequence.kernels},
-                         {"follows_from_tokens", sequence.follows_from_tokens},
-                         {"metadata", std::move(metadata)}});
+    sequences.push(Json::object({{"name", sequence.name},
+                                 {"parts", sequence.parts.size()},
+                                 {"runs", std::move(runs)},
+                                 {"kernels", sequence.kernels},
+                                 {"follows_from_tokens", sequence.follows_from_tokens},
+                                 {"metadata", std::move(metadata)}}));
   }
-  return json::serialize(json::object{
-      {"series", series}, {"number", checkpoint.number}, {"sequences", std::move(sequences)}});
+  return base::write_json(Json::object(
+      {{"series", series}, {"number", checkpoint.number}, {"sequences", std::move(sequences)}}));
 }
 
-Status take_sequence(const json::value& value, std::size_t& part, Checkpoint& checkpoint) {
+Result<SavedSequence::Run> read_run(JsonView run) {
+  const bool is_pair = run.is_array() && run.size() == 2;
+  const auto length = is_pair ? run[0].exact<std::int64_t>() : std::nullopt;
+  const auto position = is_pair ? run[1].exact<std::int32_t>() : std::nullopt;
+  if (!length || !position) {
+    return corrupt("the runs of a sequence are malformed");
+  }
+  return SavedSequence::Run{.tokens = *length, .start_position = *position};
+}
+
+Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint) {
   const Entry& entry = checkpoint.entry;
-  const json::object* object = value.if_object();
-  if (object == nullptr) {
+  if (!object.is_object()) {
     return corrupt("a sequence is no object");
   }
-  QUIRE_TRY(std::string name, base::get_string(*object, "name", ""));
-  QUIRE_TRY(const std::int64_t parts, base::get_int(*object, "parts", 0));
+  QUIRE_TRY(std::string name, base::get_string(object, "name", ""));
+  QUIRE_TRY(const std::int64_t parts, base::get_int(object, "parts", 0));
   if (parts < 0 || static_cast<std::size_t>(parts) > entry.parts.size() - part) {
     return corrupt(base::str_cat(parts, " parts for sequence ", base::quoted(name), ", ",
                                  entry.parts.size() - part, " are left"));
   }
   const auto begin = entry.parts.begin() + static_cast<std::ptrdiff_t>(part);
-  const json::value* metadata = base::find(*object, "metadata");
+  const JsonView metadata = object.find("metadata");
   SavedSequence saved{.name = std::move(name),
-                      .metadata_json = metadata == nullptr ? "{}" : json::serialize(*metadata),
+                      .metadata_json = metadata.is_null() ? "{}" : base::write_json(metadata),
                       .parts = {begin, begin + parts}};
-  QUIRE_TRY(saved.kernels, base::get_string(*object, "kernels", ""));
-  QUIRE_TRY(saved.follows_from_tokens, base::get_bool(*object, "follows_from_tokens", false));
-  const json::value* runs = base::find(*object, "runs");
-  using Runs = std::vector<std::pair<std::int64_t, std::int32_t>>;
-  const auto shapes =
-      runs == nullptr ? json::result<Runs>(Runs()) : json::try_value_to<Runs>(*runs);
+  QUIRE_TRY(saved.kernels, base::get_string(object, "kernels", ""));
+  QUIRE_TRY(saved.follows_from_tokens, base::get_bool(object, "follows_from_tokens", false));
   std::int64_t tokens = 0;
   for (const EntryPart& piece : saved.parts) {
     tokens += piece.tokens;
   }
-  if (shapes.has_error()) {
+  const JsonView runs = object.find("runs");
+  if (!runs.is_null() && !runs.is_array()) {
     return corrupt("the runs of a sequence are malformed");
   }
-  for (const auto& [length, position] : *shapes) {
-    if (length < 1 || length > tokens || position < 0) {
-      return corrupt(base::str_cat("a run of ", length, " tokens, ", tokens, " are left"));
+  for (const JsonView run : runs.elements()) {
+    QUIRE_TRY(const SavedSequence::Run shape, read_run(run));
+    if (shape.tokens < 1 || shape.tokens > tokens || shape.start_position < 0) {
+      return corrupt(base::str_cat("a run of ", shape.tokens, " tokens, ", tokens, " are left"));
     }
-    tokens -= length;
-    saved.runs.push_back({.tokens = length, .start_position = position});
+    tokens -= shape.tokens;
+    saved.runs.push_back(shape);
   }
   if (tokens != 0) {
     return corrupt(base::str_cat(tokens, " tokens are of no run"));
@@ -97,15 +105,15 @@ Status take_sequence(const json::value& value, std::size_t& part, Checkpoint& ch
 }
 
 Status take_metadata(Checkpoint& checkpoint) {
-  QUIRE_TRY(const json::value value, base::parse_json(checkpoint.entry.metadata_json, "metadata"));
-  const json::object* object = value.if_object();
-  const json::value* sequences = object == nullptr ? nullptr : base::find(*object, "sequences");
-  if (sequences == nullptr || !sequences->is_array()) {
+  QUIRE_TRY(const Json value, base::parse_json(checkpoint.entry.metadata_json, "metadata"));
+  const JsonView object = value;
+  const JsonView sequences = object.find("sequences");
+  if (!sequences.is_array()) {
     return corrupt("its metadata is not that of a checkpoint");
   }
-  QUIRE_TRY(checkpoint.number, base::get_int(*object, "number", 0));
+  QUIRE_TRY(checkpoint.number, base::get_int(object, "number", 0));
   std::size_t part = 0;
-  for (const json::value& sequence : sequences->get_array()) {
+  for (const JsonView sequence : sequences.elements()) {
     QUIRE_TRY_STATUS(take_sequence(sequence, part, checkpoint));
   }
   return {};

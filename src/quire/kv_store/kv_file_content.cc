@@ -48,7 +48,7 @@ Status check_metadata(const std::string& metadata) {
             base::str_cat("metadata of ", metadata.size(), " bytes; at most ", kMaxMetadataBytes)};
   }
   QUIRE_TRY(const auto value, base::parse_json(metadata, "metadata"));
-  if (!value.is_object()) {
+  if (!value.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "metadata is not a json object"};
   }
   return {};

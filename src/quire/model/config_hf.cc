@@ -23,18 +23,18 @@
 namespace quire::model {
 namespace {
 
-using base::json::object;
-using base::json::value;
+using base::Json;
+using base::JsonView;
 
-Result<object> parse_object(std::string_view text, std::string_view what) {
+Result<Json> parse_object(std::string_view text, std::string_view what) {
   QUIRE_TRY(auto json, base::parse_json(text, what));
-  if (!json.is_object()) {
+  if (!json.view().is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(what, " must hold a JSON object")};
   }
-  return std::move(json.get_object());
+  return json;
 }
 
-Result<const Family*> family_of(const object& json) {
+Result<const Family*> family_of(JsonView json) {
   QUIRE_TRY(const auto name, base::get_string(json, "model_type", ""));
   const Family* family = find_family(name);
   if (family == nullptr) {
@@ -48,20 +48,20 @@ Result<const Family*> family_of(const object& json) {
   return family;
 }
 
-void check_class(const object& json, const Family& family, Refused& refused) {
-  const auto* classes = base::find(json, "architectures");
-  const base::json::array wanted(1, value(base::json::string(family.architecture)));
-  if (classes != nullptr && *classes != value(wanted)) {
-    refused.push_back(base::str_cat("\"architectures\" is ", shown_json(*classes), "; a ",
+void check_class(JsonView json, const Family& family, Refused& refused) {
+  const JsonView classes = json.find("architectures");
+  const Json wanted = Json::array(family.architecture);
+  if (!classes.is_null() && classes != wanted) {
+    refused.push_back(base::str_cat("\"architectures\" is ", shown_json(classes), "; a ",
                                     family.name, " model here must be [\"", family.architecture,
                                     "\"]"));
   }
 }
 
 // A 32-bit integer; `fallback` for an absent field, an error when that is negative.
-Result<std::int32_t> get_count(const object& json, std::string_view key, std::int64_t fallback) {
+Result<std::int32_t> get_count(JsonView json, std::string_view key, std::int64_t fallback) {
   QUIRE_TRY(const std::int64_t count, base::get_int(json, key, fallback));
-  if (base::find(json, key) == nullptr && fallback < 0) {
+  if (json.find(key).is_null() && fallback < 0) {
     return {ErrorCode::kInvalidArgument, base::str_cat("field ", base::quoted(key), " is missing")};
   }
   if (count < 0 || count > std::numeric_limits<std::int32_t>::max()) {
@@ -71,7 +71,7 @@ Result<std::int32_t> get_count(const object& json, std::string_view key, std::in
   return static_cast<std::int32_t>(count);
 }
 
-Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig& config) {
+Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& config) {
   constexpr std::int64_t kRequired = -1;
   QUIRE_TRY(config.vocab_size, get_count(json, "vocab_size", kRequired));
   QUIRE_TRY(config.hidden_size, get_count(json, "hidden_size", kRequired));
@@ -90,7 +90,7 @@ Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig
   const std::int32_t head_dim =
       defaults.head_dim != 0 ? defaults.head_dim : config.hidden_size / config.heads;
   QUIRE_TRY(config.head_dim, get_count(json, "head_dim", head_dim));
-  if (base::find(json, "head_dim") == nullptr && defaults.head_dim == 0 &&
+  if (json.find("head_dim").is_null() && defaults.head_dim == 0 &&
       config.hidden_size % config.heads != 0) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("\"hidden_size\" ", config.hidden_size, " is not a multiple of the ",
@@ -99,7 +99,7 @@ Status read_shape(const object& json, const FieldDefaults& defaults, ModelConfig
   return {};
 }
 
-Status read_switches(const object& json, const FieldDefaults& defaults, ModelConfig& config,
+Status read_switches(JsonView json, const FieldDefaults& defaults, ModelConfig& config,
                      Refused& refused) {
   QUIRE_TRY(config.norm_epsilon, base::get_double(json, "rms_norm_eps", defaults.norm_epsilon));
   QUIRE_TRY(config.tied_embeddings, base::get_bool(json, "tie_word_embeddings", false));
@@ -126,52 +126,52 @@ Status read_switches(const object& json, const FieldDefaults& defaults, ModelCon
   return {};
 }
 
-Result<std::optional<double>> get_optional(const object& json, std::string_view key) {
-  if (base::find(json, key) == nullptr) {
+Result<std::optional<double>> get_optional(JsonView json, std::string_view key) {
+  if (json.find(key).is_null()) {
     return std::optional<double>();
   }
   QUIRE_TRY(const double number, base::get_double(json, key, 0.0));
   return std::optional<double>(number);
 }
 
-Result<std::vector<double>> get_doubles(const object& json, std::string_view key) {
+Result<std::vector<double>> get_doubles(JsonView json, std::string_view key) {
   std::vector<double> numbers;
-  const value* list = base::find(json, key);
-  if (list == nullptr) {
+  const JsonView list = json.find(key);
+  if (list.is_null()) {
     return numbers;
   }
-  if (!list->is_array()) {
+  if (!list.is_array()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(key), " must be a list")};
   }
-  for (const value& item : list->get_array()) {
+  for (const JsonView item : list.elements()) {
     if (!item.is_number()) {
       return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(key), " holds ",
                                                          shown_json(item), ", which is no number")};
     }
-    numbers.push_back(item.to_number<double>());
+    numbers.push_back(item.as_double());
   }
   return numbers;
 }
 
 // The block of rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
-Result<object> rope_block(const object& json, Refused& refused) {
+Result<JsonView> rope_block(JsonView json, Refused& refused) {
   for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
-    const value* block = base::find(json, name);
-    if (block == nullptr) {
+    const JsonView block = json.find(name);
+    if (block.is_null()) {
       continue;
     }
-    if (!block->is_object()) {
+    if (!block.is_object()) {
       return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(name), " must be an object")};
     }
-    check_rope_fields(block->get_object(), name, refused);
-    if (!block->get_object().empty()) {
-      return block->get_object();
+    check_rope_fields(block, name, refused);
+    if (block.size() > 0) {
+      return block;
     }
   }
-  return object();
+  return JsonView();
 }
 
-Status read_scaling(const object& block, RopeSpec& spec) {
+Status read_scaling(JsonView block, RopeSpec& spec) {
   QUIRE_TRY(spec.factor, get_optional(block, "factor"));
   QUIRE_TRY(spec.attention_factor, get_optional(block, "attention_factor"));
   QUIRE_TRY(spec.low_freq_factor, get_optional(block, "low_freq_factor"));
@@ -187,7 +187,7 @@ Status read_scaling(const object& block, RopeSpec& spec) {
 }
 
 // The part of a head that rope turns: 1, or less where the family honours it.
-Result<double> partial_factor(const object& json, const object& block, const Family& family,
+Result<double> partial_factor(JsonView json, JsonView block, const Family& family,
                               Refused& refused) {
   QUIRE_TRY(double factor, base::get_double(json, "partial_rotary_factor", 1.0));
   QUIRE_TRY(factor, base::get_double(block, "partial_rotary_factor", factor));
@@ -203,9 +203,9 @@ Result<double> partial_factor(const object& json, const object& block, const Fam
   return factor;
 }
 
-Status read_rope_and_finish(const object& json, const Family& family, ModelConfig& config,
+Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& config,
                             Refused& refused) {
-  QUIRE_TRY(const object block, rope_block(json, refused));
+  QUIRE_TRY(const JsonView block, rope_block(json, refused));
   RopeSpec spec;
   QUIRE_TRY(const auto old_name, base::get_string(block, "type", "default"));
   QUIRE_TRY(spec.type, base::get_string(block, "rope_type", old_name));
@@ -220,39 +220,43 @@ Status read_rope_and_finish(const object& json, const Family& family, ModelConfi
   QUIRE_TRY_STATUS(read_scaling(block, spec));
   // Phi-3 has this field outside of the block, where it takes precedence.
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
-  const object& holder = base::find(json, kOriginal) != nullptr ? json : block;
+  const JsonView holder = json.find(kOriginal).is_null() ? block : json;
   QUIRE_TRY(spec.original_max_positions,
             base::get_double(holder, kOriginal, static_cast<double>(config.max_positions)));
   return finish_config(spec, config);
 }
 
 // Only what composes behind a BOS token without a tokenizer uses it: what is no id is none.
-std::optional<TokenId> bos_id(const object& json, std::int32_t vocab_size) {
-  const value* given = base::find(json, "bos_token_id");
-  if (given == nullptr || !given->is_int64() || given->get_int64() < 0 ||
-      given->get_int64() >= vocab_size) {
+std::optional<TokenId> bos_id(JsonView json, std::int32_t vocab_size) {
+  const JsonView given = json.find("bos_token_id");
+  if (!given.is_int() || given.as_int() < 0 || given.as_int() >= vocab_size) {
     return std::nullopt;
   }
-  return static_cast<TokenId>(given->get_int64());
+  return static_cast<TokenId>(given.as_int());
 }
 
-Status add_eos_ids(const object& json, std::vector<TokenId>& ids) {
-  const value* given = base::find(json, "eos_token_id");
-  if (given == nullptr) {
+Status add_eos_id(JsonView id, std::vector<TokenId>& ids) {
+  if (!id.is_int() || id.as_int() < 0 || id.as_int() > std::numeric_limits<TokenId>::max()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("\"eos_token_id\" holds ", shown_json(id), ", which is no token id")};
+  }
+  const auto token = static_cast<TokenId>(id.as_int());
+  if (std::find(ids.begin(), ids.end(), token) == ids.end()) {
+    ids.push_back(token);
+  }
+  return {};
+}
+
+Status add_eos_ids(JsonView json, std::vector<TokenId>& ids) {
+  const JsonView given = json.find("eos_token_id");
+  if (given.is_null()) {
     return {};
   }
-  const base::json::array list =
-      given->is_array() ? given->get_array() : base::json::array({*given});
-  for (const value& id : list) {
-    if (!id.is_int64() || id.get_int64() < 0 ||
-        id.get_int64() > std::numeric_limits<TokenId>::max()) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("\"eos_token_id\" holds ", shown_json(id), ", which is no token id")};
-    }
-    const auto token = static_cast<TokenId>(id.get_int64());
-    if (std::find(ids.begin(), ids.end(), token) == ids.end()) {
-      ids.push_back(token);
-    }
+  if (!given.is_array()) {
+    return add_eos_id(given, ids);
+  }
+  for (const JsonView id : given.elements()) {
+    QUIRE_TRY_STATUS(add_eos_id(id, ids));
   }
   return {};
 }
@@ -260,7 +264,8 @@ Status add_eos_ids(const object& json, std::vector<TokenId>& ids) {
 // Goes on behind what is refused, to find all of it.
 Result<ModelConfig> parse(std::string_view config_json, std::string_view generation_config_json,
                           Refused& refused) {
-  QUIRE_TRY(const object json, parse_object(config_json, "config.json"));
+  QUIRE_TRY(const Json document, parse_object(config_json, "config.json"));
+  const JsonView json = document;
   QUIRE_TRY(const Family* family, family_of(json));
   check_class(json, *family, refused);
   check_fields(json, *family, refused);
@@ -278,7 +283,7 @@ Result<ModelConfig> parse(std::string_view config_json, std::string_view generat
   config.bos_token_id = bos_id(json, config.vocab_size);
   QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
   if (!generation_config_json.empty()) {
-    QUIRE_TRY(const object generation,
+    QUIRE_TRY(const Json generation,
               parse_object(generation_config_json, "generation_config.json"));
     QUIRE_TRY_STATUS(add_eos_ids(generation, config.eos_token_ids));
   }

@@ -26,7 +26,7 @@ constexpr std::array kFamilies = {QUIRE_MODEL_FAMILIES(QUIRE_LIST_FAMILY)};
 
 constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30;
 
-Result<std::int32_t> window_tokens(const base::json::object& json, std::string_view key) {
+Result<std::int32_t> window_tokens(base::JsonView json, std::string_view key) {
   QUIRE_TRY(const std::int64_t window, base::get_int(json, key, 0));
   if (window < 1 || window > kMaxWindow) {
     return {ErrorCode::kInvalidArgument,
@@ -36,27 +36,27 @@ Result<std::int32_t> window_tokens(const base::json::object& json, std::string_v
 }
 
 // True for the layers that have the window.
-Result<std::vector<bool>> windowed_layers(const base::json::object& json, bool use_window,
+Result<std::vector<bool>> windowed_layers(base::JsonView json, bool use_window,
                                           std::int32_t layers) {
   std::vector<bool> windowed(static_cast<std::size_t>(layers));
-  const auto* types = base::find(json, "layer_types");
-  if (types == nullptr) {
+  const base::JsonView types = json.find("layer_types");
+  if (types.is_null()) {
     QUIRE_TRY(const std::int64_t first, base::get_int(json, "max_window_layers", 28));
     for (std::size_t i = 0; i < windowed.size(); ++i) {
       windowed[i] = use_window && static_cast<std::int64_t>(i) >= first;
     }
     return windowed;
   }
-  if (!types->is_array() || types->get_array().size() != windowed.size()) {
+  if (!types.is_array() || types.size() != windowed.size()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("\"layer_types\" must be a list of ", layers, " names")};
   }
   for (std::size_t i = 0; i < windowed.size(); ++i) {
-    const auto& type = types->get_array()[i];
+    const base::JsonView type = types[i];
     windowed[i] = type == "sliding_attention";
     if (!windowed[i] && type != "full_attention") {
       return {ErrorCode::kUnsupported,
-              base::str_cat("\"layer_types\" has ", base::quoted(base::json::serialize(type)),
+              base::str_cat("\"layer_types\" has ", base::quoted(base::write_json(type)),
                             " for layer ", i, "; known: full_attention, sliding_attention")};
     }
   }
@@ -133,20 +133,20 @@ std::vector<std::string_view> gguf_family_names() {
   return names;
 }
 
-Status set_window(const base::json::object& json, std::string_view key, std::int32_t absent,
+Status set_window(base::JsonView json, std::string_view key, std::int32_t absent,
                   ModelConfig& config) {
-  std::int32_t window = json.contains({key.data(), key.size()}) ? 0 : absent;
-  if (base::find(json, key) != nullptr) {
+  std::int32_t window = json.contains(key) ? 0 : absent;
+  if (!json.find(key).is_null()) {
     QUIRE_TRY(window, window_tokens(json, key));
   }
   config.window_tokens.assign(static_cast<std::size_t>(config.layers), window);
   return {};
 }
 
-Status set_windows_by_layer(const base::json::object& json, ModelConfig& config) {
+Status set_windows_by_layer(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY(bool use_window, base::get_bool(json, "use_sliding_window", false));
   std::int32_t window = 4096;  // if absent
-  if (use_window && base::find(json, "sliding_window") != nullptr) {
+  if (use_window && !json.find("sliding_window").is_null()) {
     QUIRE_TRY(window, window_tokens(json, "sliding_window"));
   } else if (json.contains("sliding_window")) {
     use_window = false;

@@ -4,11 +4,11 @@
 // To add one: families/<name>.cc defines `<name>_family()`, and the list below gets its line.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/result.h"
 
@@ -58,7 +58,7 @@ struct Family {
   std::vector<std::string_view> fields;  // read by `configure`, beyond those that all families have
   std::vector<FixedField> fixed;
   // Biases, norms and windows from config.json; the shape is already there.
-  Status (*configure)(const boost::json::object& json, ModelConfig& config);
+  Status (*configure)(base::JsonView json, ModelConfig& config);
   bool partial_rotary = false;  // "partial_rotary_factor" is honoured
   bool qk_norm = false;         // of GGUF files, which do not say it
   std::string_view yarn =
@@ -74,9 +74,9 @@ struct Family {
 
 // The same window in all layers: `json[key]` tokens, none when it is null, `absent` when it is not
 // there (0: none).
-[[nodiscard]] Status set_window(const boost::json::object& json, std::string_view key,
-                                std::int32_t absent, ModelConfig& config);
+[[nodiscard]] Status set_window(base::JsonView json, std::string_view key, std::int32_t absent,
+                                ModelConfig& config);
 // Qwen: "use_sliding_window", "sliding_window", "max_window_layers", "layer_types".
-[[nodiscard]] Status set_windows_by_layer(const boost::json::object& json, ModelConfig& config);
+[[nodiscard]] Status set_windows_by_layer(base::JsonView json, ModelConfig& config);
 
 }  // namespace quire::model

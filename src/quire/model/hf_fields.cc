@@ -5,15 +5,14 @@
 #include <string>
 #include <string_view>
 
-#include "quire/base/json.h"  // IWYU pragma: keep (json is its alias)
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/family.h"
 
 namespace quire::model {
 namespace {
 
-using base::json::object;
-using base::json::value;
+using base::JsonView;
 
 // Read for every family, by config_hf.cc.
 constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
@@ -133,14 +132,14 @@ bool contains(const auto& names, std::string_view name) {
 }
 
 // Whether a list of fixed values has `name`, which is refused if its value is another.
-bool check_fixed(const auto& fixed, std::string_view name, const value& json, Refused& refused) {
+bool check_fixed(const auto& fixed, std::string_view name, JsonView json, Refused& refused) {
   bool found = false;
   for (const FixedField& field : fixed) {
     if (field.name != name) {
       continue;
     }
     found = true;
-    if (json != base::json::parse({field.value.data(), field.value.size()})) {
+    if (json != base::parse_json(field.value, field.name).value()) {
       refused.push_back(base::str_cat(base::quoted(name), " is ", shown_json(json),
                                       ", which changes the result and is not implemented; only ",
                                       field.value, " is"));
@@ -151,35 +150,31 @@ bool check_fixed(const auto& fixed, std::string_view name, const value& json, Re
 
 }  // namespace
 
-void check_fields(const object& config, const Family& family, Refused& refused) {
-  for (const auto& member : config) {
-    const std::string_view name(member.key().data(), member.key().size());
-    if (member.value().is_null() || contains(kCommonFields, name) ||
-        contains(kHarmlessFields, name) || contains(family.fields, name)) {
+void check_fields(JsonView config, const Family& family, Refused& refused) {
+  for (const auto [name, value] : config.members()) {
+    if (value.is_null() || contains(kCommonFields, name) || contains(kHarmlessFields, name) ||
+        contains(family.fields, name)) {
       continue;
     }
-    const bool of_family = check_fixed(family.fixed, name, member.value(), refused);
-    if (!check_fixed(kFixedFields, name, member.value(), refused) && !of_family) {
-      refused.push_back(base::str_cat("field ", base::quoted(name), " = ",
-                                      shown_json(member.value()), " is not known for ", family.name,
+    const bool of_family = check_fixed(family.fixed, name, value, refused);
+    if (!check_fixed(kFixedFields, name, value, refused) && !of_family) {
+      refused.push_back(base::str_cat("field ", base::quoted(name), " = ", shown_json(value),
+                                      " is not known for ", family.name,
                                       " models and may change the result"));
     }
   }
 }
 
-void check_rope_fields(const object& block, std::string_view block_name, Refused& refused) {
-  for (const auto& member : block) {
-    const std::string_view name(member.key().data(), member.key().size());
-    if (!member.value().is_null() && !contains(kRopeFields, name)) {
+void check_rope_fields(JsonView block, std::string_view block_name, Refused& refused) {
+  for (const auto [name, value] : block.members()) {
+    if (!value.is_null() && !contains(kRopeFields, name)) {
       refused.push_back(base::str_cat("field ", base::quoted(base::str_cat(block_name, ".", name)),
-                                      " = ", shown_json(member.value()),
+                                      " = ", shown_json(value),
                                       " is not known and may change the result"));
     }
   }
 }
 
-std::string shown_json(const value& value) {
-  return base::quoted(base::json::serialize(value), 40);
-}
+std::string shown_json(JsonView value) { return base::quoted(base::write_json(value), 40); }
 
 }  // namespace quire::model

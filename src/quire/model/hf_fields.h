@@ -1,11 +1,11 @@
 // Which fields of config.json are known: read, harmless, implemented for one value, or refused.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/model/family.h"
 
 namespace quire::model {
@@ -15,12 +15,11 @@ using Refused = std::vector<std::string>;
 
 // Adds every field that may change the result and is not implemented. A field that is null counts
 // as absent.
-void check_fields(const boost::json::object& config, const Family& family, Refused& refused);
+void check_fields(base::JsonView config, const Family& family, Refused& refused);
 // The same inside of the block of rotary fields, which is called `block_name` in messages.
-void check_rope_fields(const boost::json::object& block, std::string_view block_name,
-                       Refused& refused);
+void check_rope_fields(base::JsonView block, std::string_view block_name, Refused& refused);
 
 // The value as JSON, quoted and cut, for messages.
-[[nodiscard]] std::string shown_json(const boost::json::value& value);
+[[nodiscard]] std::string shown_json(base::JsonView value);
 
 }  // namespace quire::model

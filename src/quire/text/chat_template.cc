@@ -1,7 +1,6 @@
 #include "quire/text/chat_template.h"
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
@@ -30,8 +30,6 @@
 namespace quire::text {
 namespace {
 
-namespace json = boost::json;
-
 static_assert(jinja::kFromTemplate == Provenance::kTemplate);
 static_assert(jinja::kFromArgument == Provenance::kArgument);
 
@@ -41,7 +39,7 @@ class Converter {
   Converter(jinja::Meter& meter, std::int32_t source) : meter_(meter), source_(source) {}
 
   // Recursion is bounded: `level` counts the containers around `value`.
-  Result<jinja::Value> convert(const json::value& value, int level = 0) const {
+  Result<jinja::Value> convert(base::JsonView value, int level = 0) const {
     if (meter_.failed()) {
       return meter_.error();
     }
@@ -49,31 +47,31 @@ class Converter {
       return jinja::invalid("variables nest deeper than ", jinja::kMaxContainerDepth);
     }
     switch (value.kind()) {
-      case json::kind::null:
+      case base::JsonKind::kNull:
         return jinja::Value(jinja::None{}, source_);
-      case json::kind::bool_:
-        return jinja::Value(value.get_bool(), source_);
-      case json::kind::int64:
-        return jinja::Value(value.get_int64(), source_);
-      case json::kind::uint64:
-        if (value.get_uint64() > INT64_MAX) {
-          return jinja::invalid("the integer ", value.get_uint64(), " is beyond 64 bits");
+      case base::JsonKind::kBool:
+        return jinja::Value(value.as_bool(), source_);
+      case base::JsonKind::kInt:
+        return jinja::Value(value.as_int(), source_);
+      case base::JsonKind::kUint:
+        if (value.as_uint() > INT64_MAX) {
+          return jinja::invalid("the integer ", value.as_uint(), " is beyond 64 bits");
         }
-        return jinja::Value(static_cast<std::int64_t>(value.get_uint64()), source_);
-      case json::kind::double_:
-        return jinja::Value(value.get_double(), source_);
-      case json::kind::string:
-        return text(value.get_string());
-      case json::kind::array:
-        return list(value.get_array(), level);
-      case json::kind::object:
+        return jinja::Value(static_cast<std::int64_t>(value.as_uint()), source_);
+      case base::JsonKind::kDouble:
+        return jinja::Value(value.as_double(), source_);
+      case base::JsonKind::kString:
+        return text(value.as_string());
+      case base::JsonKind::kArray:
+        return list(value, level);
+      case base::JsonKind::kObject:
         break;
     }
-    return dict(value.get_object(), level);
+    return dict(value, level);
   }
 
   // An array whose items come from the message of their index.
-  static Result<jinja::Value> messages(jinja::Meter& meter, const json::array& array) {
+  static Result<jinja::Value> messages(jinja::Meter& meter, base::JsonView array) {
     jinja::SequenceBuilder out(&meter);
     for (std::size_t i = 0; i < array.size(); ++i) {
       QUIRE_TRY(auto item, Converter(meter, static_cast<std::int32_t>(i)).convert(array[i], 1));
@@ -91,18 +89,18 @@ class Converter {
     return jinja::Value::string(jinja::make_text(&meter_, bytes, source_));
   }
 
-  Result<jinja::Value> list(const json::array& array, int level) const {
+  Result<jinja::Value> list(base::JsonView array, int level) const {
     jinja::SequenceBuilder out(&meter_);
-    for (const auto& item : array) {
+    for (const base::JsonView item : array.elements()) {
       QUIRE_TRY(auto converted, convert(item, level + 1));
       out.push(std::move(converted));
     }
     return std::move(out).build();
   }
 
-  Result<jinja::Value> dict(const json::object& object, int level) const {
+  Result<jinja::Value> dict(base::JsonView object, int level) const {
     jinja::DictBuilder out(&meter_);
-    for (const auto& [key, item] : object) {
+    for (const auto [key, item] : object.members()) {
       QUIRE_TRY(auto name, text(key));
       QUIRE_TRY(auto converted, convert(item, level + 1));
       out.push(std::move(name), std::move(converted));
@@ -130,7 +128,7 @@ std::tm calendar_time(const RenderOptions& options) {
 // The scope of the functions, and inside of it the scope of the variables. Only names that the
 // template mentions are converted.
 Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtime& runtime,
-                                    const json::object& variables, const RenderOptions& options) {
+                                    base::JsonView variables, const RenderOptions& options) {
   auto functions = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);
   auto scope = std::make_shared<jinja::Scope>(runtime.meter(), functions);
   const auto& trusted = options.trusted_variables;
@@ -146,15 +144,15 @@ Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtim
                                             .call = function.call}));
       }
     }
-    const auto* variable = variables.if_contains(name);
-    if (variable == nullptr) {
+    if (!variables.contains(name)) {
       continue;
     }
+    const base::JsonView variable = variables.find(name);
     const bool is_trusted = std::find(trusted.begin(), trusted.end(), name) != trusted.end();
     const std::int32_t source = is_trusted ? jinja::kFromTemplate : jinja::kFromArgument;
-    auto value = name == "messages" && variable->is_array()
-                     ? Converter::messages(runtime.meter(), variable->get_array())
-                     : Converter(runtime.meter(), source).convert(*variable);
+    auto value = name == "messages" && variable.is_array()
+                     ? Converter::messages(runtime.meter(), variable)
+                     : Converter(runtime.meter(), source).convert(variable);
     QUIRE_TRY(auto converted, std::move(value));
     scope->set(symbol, std::move(converted));
   }
@@ -186,7 +184,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   return ChatTemplate(std::make_unique<const Impl>(Impl{std::string(source), std::move(parsed)}));
 }
 
-Result<RenderedPrompt> ChatTemplate::render(const json::object& variables,
+Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
                                             const RenderOptions& options) const {
   const jinja::Limits limits{.steps = options.max_steps,
                              .text_bytes = options.max_output_bytes,
@@ -207,15 +205,15 @@ Result<RenderedPrompt> ChatTemplate::render(const json::object& variables,
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
 
-void add_model_variables(const Tokenizer& tokenizer, json::object& variables,
+void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
                          RenderOptions& options) {
   for (const NamedToken& token : tokenizer.named_tokens()) {
-    if (variables.emplace(token.name, token.text).second) {
+    if (variables.add(token.name, token.text)) {
       options.trusted_variables.emplace_back(token.name);
     }
   }
-  variables.emplace("tools", nullptr);
-  variables.emplace("documents", nullptr);
+  variables.add("tools", nullptr);
+  variables.add("documents", nullptr);
 }
 
 std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt) {

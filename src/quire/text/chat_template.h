@@ -4,7 +4,6 @@
 // Thread rule: immutable after parsing; any number of threads may call render.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -70,7 +70,7 @@ class ChatTemplate {
   // they are printed as they are. What operations add (quotes of |tojson, separators of |join) has
   // the provenance of where it was written. kInvalidArgument with the line and the text of
   // raise_exception, for ill-formed UTF-8, and beyond the bounds of `options`.
-  [[nodiscard]] Result<RenderedPrompt> render(const boost::json::object& variables,
+  [[nodiscard]] Result<RenderedPrompt> render(base::JsonView variables,
                                               const RenderOptions& options = {}) const;
 
   [[nodiscard]] const std::string& source() const;
@@ -83,8 +83,7 @@ class ChatTemplate {
 
 // Fills in what transformers gives every template: the tokenizer's named tokens, whose text then
 // counts as the template's own, and `tools` and `documents`, none. What `variables` has stays.
-void add_model_variables(const Tokenizer& tokenizer, boost::json::object& variables,
-                         RenderOptions& options);
+void add_model_variables(const Tokenizer& tokenizer, base::Json& variables, RenderOptions& options);
 
 // Ids of a rendered prompt, in which only the template's own special tokens count as such.
 [[nodiscard]] std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
@@ -33,7 +34,8 @@ class TemplateGoldens : public testing::Test {
     RenderOptions options;
     options.now = std::chrono::local_seconds(
         std::chrono::seconds(goldens_.at("now").to_number<std::int64_t>()));
-    QUIRE_TRY(const auto prompt, parsed.render(variables, options));
+    QUIRE_TRY(const auto read, base::parse_json(json::serialize(variables), "variables"));
+    QUIRE_TRY(const auto prompt, parsed.render(read, options));
     return prompt.text();
   }
 

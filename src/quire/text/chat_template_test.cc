@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <boost/json.hpp>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -12,12 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 
 namespace quire::text {
 namespace {
 
-namespace json = boost::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
@@ -30,7 +29,9 @@ const char* const kVariables = R"({
   "tools": [{"name": "f", "args": {"k": [1, true, null]}}],
   "bos_token": "<s>"})";
 
-json::object variables(std::string_view text = kVariables) { return json::parse(text).as_object(); }
+base::Json variables(std::string_view text = kVariables) {
+  return base::parse_json(text, "variables").value();
+}
 
 Result<RenderedPrompt> render(std::string_view source, const RenderOptions& options = {}) {
   QUIRE_TRY(const auto parsed, ChatTemplate::parse(source));
@@ -192,8 +193,8 @@ TEST(ChatTemplate, IllFormedUtf8IsRefused) {
   EXPECT_THAT(message_of("abc\xff"), HasSubstr("no UTF-8 at byte 3"));
   const auto parsed = ChatTemplate::parse("{{ messages[0].content }}");
   ASSERT_TRUE(parsed.ok());
-  json::object bad = variables();
-  bad.at("messages").as_array()[0].as_object()["content"] = "x\xc3";
+  const auto bad = base::Json::object(
+      {{"messages", base::Json::array(base::Json::object({{"content", "x\xc3"}}))}});
   const auto prompt = parsed->render(bad);
   ASSERT_FALSE(prompt.ok());
   EXPECT_THAT(prompt.error().message, HasSubstr("no UTF-8 at byte 1"));
@@ -209,11 +210,11 @@ TEST(ChatTemplate, OddVariablesAreValuesOrErrorsNeverCrashes) {
   EXPECT_TRUE(parsed->render(variables(R"({"messages": [1, null, "x", []]})")).ok());
   EXPECT_TRUE(parsed->render(variables(R"({"messages": {"a": 1}})")).ok());
   EXPECT_FALSE(parsed->render(variables(R"({"big": 18446744073709551615})")).ok());
-  json::value deep = 1;
+  base::Json deep = 1;
   for (int i = 0; i < 1000; ++i) {
-    deep = json::array{std::move(deep)};
+    deep = base::Json::array(std::move(deep));
   }
-  const auto prompt = parsed->render({{"big", std::move(deep)}});
+  const auto prompt = parsed->render(base::Json::object({{"big", std::move(deep)}}));
   ASSERT_FALSE(prompt.ok());
   EXPECT_THAT(prompt.error().message, HasSubstr("nest deeper"));
 }
@@ -335,7 +336,7 @@ TEST(ChatTemplate, ThreadsRenderTheSameTemplateAtOnce) {
       "{% macro m(x) %}[{{ x | upper }}]{% endmacro %}{% for m_ in messages %}{{ m(m_.role) }}"
       "{{ m_ | tojson }}{% endfor %}");
   ASSERT_TRUE(parsed.ok());
-  const json::object input = variables();
+  const base::Json input = variables();
   const auto expected = parsed->render(input);
   ASSERT_TRUE(expected.ok());
   std::vector<std::thread> threads;

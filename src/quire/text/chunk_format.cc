@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/json.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
@@ -27,7 +27,6 @@
 namespace quire::text {
 namespace {
 
-namespace json = boost::json;
 using base::str_cat;
 
 constexpr std::string_view kBlankLine = "\n\n";
@@ -57,32 +56,32 @@ struct Way {
   bool system_in_question = false;
 };
 
-json::object message(std::string_view role, std::string_view content) {
-  return {{"role", role}, {"content", content}};
+base::Json message(std::string_view role, std::string_view content) {
+  return base::Json::object({{"role", role}, {"content", content}});
 }
 
-json::object variables(const Way& way, const Texts& texts) {
-  json::array messages;
-  json::array documents;
+base::Json variables(const Way& way, const Texts& texts) {
+  base::Json messages = base::Json::array();
+  base::Json documents = base::Json::array();
   std::string question;
   if (way.system_in_question) {
     question = str_cat(texts.system, kBlankLine);
   } else {
-    messages.push_back(message("system", texts.system));
+    messages.push(message("system", texts.system));
   }
   for (const std::string& context : texts.contexts) {
     if (way.contexts == Way::Contexts::kTurns) {
-      messages.push_back(message(way.role, context));
+      messages.push(message(way.role, context));
     } else if (way.contexts == Way::Contexts::kDocuments) {
-      documents.push_back(json::object{{"text", context}});
+      documents.push(base::Json::object({{"text", context}}));
     } else {
       question += str_cat(context, kBlankLine);
     }
   }
-  messages.push_back(message("user", question + texts.query));
-  json::object out = {{"messages", std::move(messages)}};
-  if (!documents.empty()) {
-    out["documents"] = std::move(documents);
+  messages.push(message("user", question + texts.query));
+  base::Json out = base::Json::object({{"messages", std::move(messages)}});
+  if (documents.view().size() > 0) {
+    out.set("documents", std::move(documents));
   }
   return out;
 }
@@ -143,7 +142,7 @@ class Cutter {
     options_.now = now;
     for (const auto& [name, token] : tokens) {
       if (!token.empty()) {
-        of_model_[name] = token;
+        of_model_.set(name, token);
         options_.trusted_variables.push_back(name);
       }
     }
@@ -172,9 +171,11 @@ class Cutter {
  private:
   [[nodiscard]] Result<RenderedPrompt> render(const Way& way, const Texts& texts,
                                               bool generation_prompt = true) const {
-    json::object all = variables(way, texts);
-    all.insert(of_model_.begin(), of_model_.end());
-    all["add_generation_prompt"] = generation_prompt;
+    base::Json all = variables(way, texts);
+    for (const auto [name, value] : of_model_.view().members()) {
+      all.add(name, base::Json::copy(value));
+    }
+    all.set("add_generation_prompt", generation_prompt);
     return chat_.render(all, options_);
   }
 
@@ -280,14 +281,14 @@ class Cutter {
   [[nodiscard]] std::string samples_of_tokens() const {
     std::string out;
     for (const std::string_view name : options_.trusted_variables) {
-      out += of_model_.at(name).as_string();
+      out += of_model_.view().find(name).as_string();
     }
     return out;
   }
 
   const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;
-  json::object of_model_;  // variables
+  base::Json of_model_ = base::Json::object();  // variables
   RenderOptions options_;
 };
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
@@ -87,11 +88,14 @@ struct Model {
   // What the template renders for `messages` (role, content).
   [[nodiscard]] RenderedPrompt render(
       const std::vector<std::pair<std::string, std::string>>& messages) const {
-    json::object all = {{"bos_token", bos}, {"eos_token", eos}, {"add_generation_prompt", true}};
-    json::array& list = all["messages"].emplace_array();
+    auto list = base::Json::array();
     for (const auto& [role, content] : messages) {
-      list.push_back(json::object{{"role", role}, {"content", content}});
+      list.push(base::Json::object({{"role", role}, {"content", content}}));
     }
+    const auto all = base::Json::object({{"bos_token", bos},
+                                         {"eos_token", eos},
+                                         {"add_generation_prompt", true},
+                                         {"messages", std::move(list)}});
     RenderOptions options;
     options.now = kNow;
     options.trusted_variables = {"bos_token", "eos_token"};

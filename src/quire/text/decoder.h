@@ -5,7 +5,6 @@
 // Thread rule: a Decoder is immutable; each thread makes its own DecodeStream.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/pattern.h"
 
@@ -70,7 +70,7 @@ using Decoder = std::vector<decode::Step>;
 
 // The "decoder" section of tokenizer.json; null gives JoinWithSpaces. kUnsupported naming an
 // unknown type.
-[[nodiscard]] Result<Decoder> decoder_from_json(const boost::json::value& section);
+[[nodiscard]] Result<Decoder> decoder_from_json(base::JsonView section);
 
 class DecodeStage;
 

@@ -18,7 +18,7 @@ namespace {
 
 using MadeStep = Result<decode::Step>;
 
-MadeStep strip_step(const base::json::object& object) {
+MadeStep strip_step(base::JsonView object) {
   decode::Strip step;
   QUIRE_TRY(const char32_t content, get_char(object, "content", U' '));
   append_code_point(step.content, content);
@@ -33,17 +33,14 @@ MadeStep strip_step(const base::json::object& object) {
   return decode::Step(std::move(step));
 }
 
-MadeStep replace_step(const base::json::object& object) {
-  const base::json::value* pattern_json = base::find(object, "pattern");
-  QUIRE_TRY(Pattern pattern,
-            Pattern::from_json(pattern_json != nullptr ? *pattern_json : base::json::value(),
-                               "decoder Replace"));
+MadeStep replace_step(base::JsonView object) {
+  QUIRE_TRY(Pattern pattern, Pattern::from_json(object.find("pattern"), "decoder Replace"));
   QUIRE_TRY(std::string content, require_string(object, "content"));
   return decode::Step(
       decode::Replace{.pattern = std::move(pattern), .content = std::move(content)});
 }
 
-MadeStep metaspace(const base::json::object& object) {
+MadeStep metaspace(base::JsonView object) {
   QUIRE_TRY(const MetaspaceOptions options, metaspace_from_json(object));
   decode::Metaspace step;
   append_code_point(step.replacement, options.replacement);
@@ -51,14 +48,14 @@ MadeStep metaspace(const base::json::object& object) {
   return decode::Step(std::move(step));
 }
 
-MadeStep word_piece(const base::json::object& object) {
+MadeStep word_piece(base::JsonView object) {
   decode::WordPiece step;
   QUIRE_TRY(step.prefix, base::get_string(object, "prefix", "##"));
   QUIRE_TRY(step.cleanup, base::get_bool(object, "cleanup", true));
   return decode::Step(std::move(step));
 }
 
-MadeStep ctc(const base::json::object& object) {
+MadeStep ctc(base::JsonView object) {
   decode::Ctc step;
   QUIRE_TRY(step.pad_token, base::get_string(object, "pad_token", "<pad>"));
   QUIRE_TRY(step.word_delimiter_token, base::get_string(object, "word_delimiter_token", "|"));
@@ -67,7 +64,7 @@ MadeStep ctc(const base::json::object& object) {
 }
 
 MadeStep make_step(const TypedSection& section) {
-  const base::json::object& object = *section.object;
+  const base::JsonView object = section.object;
   if (section.type == "ByteLevel") {
     return decode::Step(decode::ByteLevel{});
   }
@@ -102,7 +99,7 @@ MadeStep make_step(const TypedSection& section) {
 
 }  // namespace
 
-Result<Decoder> decoder_from_json(const boost::json::value& section) {
+Result<Decoder> decoder_from_json(base::JsonView section) {
   Decoder steps;
   QUIRE_TRY_STATUS(for_each_section(section, "decoder", "decoders", [&](const TypedSection& each) {
     auto step = make_step(each);

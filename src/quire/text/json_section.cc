@@ -12,16 +12,15 @@
 
 namespace quire::text {
 
-Result<TypedSection> typed_section(const base::json::value& value, std::string_view section) {
-  const base::json::object* object = value.if_object();
-  if (object == nullptr) {
+Result<TypedSection> typed_section(base::JsonView value, std::string_view section) {
+  if (!value.is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(section, " must be an object or null")};
   }
-  QUIRE_TRY(std::string type, base::get_string(*object, "type", ""));
+  QUIRE_TRY(std::string type, base::get_string(value, "type", ""));
   if (type.empty()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(section, " has no type")};
   }
-  return TypedSection{.object = object, .type = std::move(type)};
+  return TypedSection{.object = value, .type = std::move(type)};
 }
 
 Error unknown_type(std::string_view section, std::string_view type) {
@@ -29,27 +28,25 @@ Error unknown_type(std::string_view section, std::string_view type) {
           .message = base::str_cat(section, " of type ", base::quoted(type), " is not supported")};
 }
 
-Result<std::string> require_string(const base::json::object& object, std::string_view key) {
-  const base::json::value* value = base::find(object, key);
-  if (value == nullptr || !value->is_string()) {
+Result<std::string> require_string(base::JsonView object, std::string_view key) {
+  const base::JsonView value = object.find(key);
+  if (!value.is_string()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("key ", base::quoted(key), " must be a string")};
   }
-  return std::string(value->get_string());
+  return std::string(value.as_string());
 }
 
-Result<const base::json::array*> require_array(const base::json::object& object,
-                                               std::string_view key) {
-  const base::json::value* value = base::find(object, key);
-  if (value == nullptr || !value->is_array()) {
+Result<base::JsonView> require_array(base::JsonView object, std::string_view key) {
+  const base::JsonView value = object.find(key);
+  if (!value.is_array()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("key ", base::quoted(key), " must be an array")};
   }
-  return &value->get_array();
+  return value;
 }
 
-Result<char32_t> get_char(const base::json::object& object, std::string_view key,
-                          char32_t fallback) {
+Result<char32_t> get_char(base::JsonView object, std::string_view key, char32_t fallback) {
   QUIRE_TRY(const std::string text, base::get_string(object, key, ""));
   if (text.empty()) {
     return fallback;

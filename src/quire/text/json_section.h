@@ -12,27 +12,24 @@ namespace quire::text {
 
 // The object and its type. kInvalidArgument naming `section` when it is not an object with a type.
 struct TypedSection {
-  const base::json::object* object;
+  base::JsonView object;
   std::string type;
 };
-[[nodiscard]] Result<TypedSection> typed_section(const base::json::value& value,
-                                                 std::string_view section);
+[[nodiscard]] Result<TypedSection> typed_section(base::JsonView value, std::string_view section);
 
 [[nodiscard]] Error unknown_type(std::string_view section, std::string_view type);
 
 // Required members. kInvalidArgument naming `key` when absent or of another type.
-[[nodiscard]] Result<std::string> require_string(const base::json::object& object,
-                                                 std::string_view key);
-[[nodiscard]] Result<const base::json::array*> require_array(const base::json::object& object,
-                                                             std::string_view key);
+[[nodiscard]] Result<std::string> require_string(base::JsonView object, std::string_view key);
+[[nodiscard]] Result<base::JsonView> require_array(base::JsonView object, std::string_view key);
 // A member that holds exactly one character, as code point.
-[[nodiscard]] Result<char32_t> get_char(const base::json::object& object, std::string_view key,
+[[nodiscard]] Result<char32_t> get_char(base::JsonView object, std::string_view key,
                                         char32_t fallback);
 
 // Calls `each(section)` for `value`, or for the members of a Sequence (under `list_key`), however
 // nested. Null is an empty Sequence. The depth is bounded by the JSON parser.
 template <class Each>
-[[nodiscard]] Status for_each_section(const base::json::value& value, std::string_view section,
+[[nodiscard]] Status for_each_section(base::JsonView value, std::string_view section,
                                       std::string_view list_key, Each&& each) {
   if (value.is_null()) {
     return {};
@@ -41,8 +38,8 @@ template <class Each>
   if (typed.type != "Sequence") {
     return each(typed);
   }
-  QUIRE_TRY(const base::json::array* members, require_array(*typed.object, list_key));
-  for (const base::json::value& member : *members) {
+  QUIRE_TRY(const base::JsonView members, require_array(typed.object, list_key));
+  for (const base::JsonView member : members.elements()) {
     QUIRE_TRY_STATUS(for_each_section(member, section, list_key, each));
   }
   return {};

@@ -28,26 +28,24 @@ constexpr std::int64_t kFreeIds = 65536;
 constexpr std::int64_t kIdsPerToken = 4;
 
 // The vocabulary as an object of token to id.
-Status read_vocab(const base::json::object& model, Vocabulary& vocabulary) {
-  const base::json::value* section = base::find(model, "vocab");
-  if (section == nullptr || !section->is_object()) {
+Status read_vocab(base::JsonView model, Vocabulary& vocabulary) {
+  const base::JsonView tokens = model.find("vocab");
+  if (!tokens.is_object()) {
     return {ErrorCode::kInvalidArgument, "model: vocab must be an object"};
   }
-  const base::json::object& tokens = section->get_object();
   if (tokens.size() > kMaxVocabulary) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("model: ", tokens.size(), " tokens; at most ", kMaxVocabulary)};
   }
   const std::int64_t end = kFreeIds + kIdsPerToken * static_cast<std::int64_t>(tokens.size());
-  for (const auto& [key, value] : tokens) {
-    const std::string_view token(key.data(), key.size());
-    const std::int64_t* id = value.if_int64();
-    if (id == nullptr || *id < 0 || *id >= end) {
+  for (const auto [token, value] : tokens.members()) {
+    const std::int64_t id = value.is_int() ? value.as_int() : -1;
+    if (id < 0 || id >= end) {
       return {ErrorCode::kInvalidArgument,
-              base::str_cat("model: id ", base::json::serialize(value), " of token ",
+              base::str_cat("model: id ", base::write_json(value), " of token ",
                             base::quoted(token), " is outside 0 to ", end - 1)};
     }
-    const auto token_id = static_cast<TokenId>(*id);
+    const auto token_id = static_cast<TokenId>(id);
     if (vocabulary.has(token_id)) {
       return {ErrorCode::kInvalidArgument, base::str_cat("model: id ", token_id, " is given to ",
                                                          base::quoted(vocabulary.token(token_id)),
@@ -59,28 +57,28 @@ Status read_vocab(const base::json::object& model, Vocabulary& vocabulary) {
 }
 
 // "left right", or ["left", "right"].
-Result<BpeMerge> read_merge(const base::json::value& value, std::size_t rank) {
+Result<BpeMerge> read_merge(base::JsonView value, std::size_t rank) {
   BpeMerge merge = {.rank = static_cast<std::uint32_t>(rank)};
   if (value.is_string()) {
-    const std::string_view text(value.get_string());
+    const std::string_view text = value.as_string();
     const std::size_t space = text.find(' ');
     if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
       merge.left = text.substr(0, space);
       merge.right = text.substr(space + 1);
       return merge;
     }
-  } else if (value.is_array() && value.get_array().size() == 2 &&
-             value.get_array()[0].is_string() && value.get_array()[1].is_string()) {
-    merge.left = std::string(value.get_array()[0].get_string());
-    merge.right = std::string(value.get_array()[1].get_string());
+  } else if (value.is_array() && value.size() == 2 && value[0].is_string() &&
+             value[1].is_string()) {
+    merge.left = std::string(value[0].as_string());
+    merge.right = std::string(value[1].as_string());
     return merge;
   }
   return {ErrorCode::kInvalidArgument,
           base::str_cat("model: merge ", rank, " must be two tokens, not ",
-                        base::quoted(base::json::serialize(value), 40))};
+                        base::quoted(base::write_json(value), 40))};
 }
 
-Result<ModelSource> read_bpe(const base::json::object& model, Vocabulary& vocabulary) {
+Result<ModelSource> read_bpe(base::JsonView model, Vocabulary& vocabulary) {
   QUIRE_TRY_STATUS(read_vocab(model, vocabulary));
   QUIRE_TRY(const double dropout, base::get_double(model, "dropout", 0.0));
   if (dropout != 0.0) {
@@ -96,36 +94,34 @@ Result<ModelSource> read_bpe(const base::json::object& model, Vocabulary& vocabu
   QUIRE_TRY(bpe.options.end_of_word_suffix, base::get_string(model, "end_of_word_suffix", ""));
   QUIRE_TRY(const std::string unk, base::get_string(model, "unk_token", ""));
   bpe.options.unk = vocabulary.find(unk);
-  QUIRE_TRY(const base::json::array* merges, require_array(model, "merges"));
-  bpe.merges.reserve(merges->size());
-  for (std::size_t rank = 0; rank < merges->size(); ++rank) {
-    QUIRE_TRY(BpeMerge merge, read_merge((*merges)[rank], rank));
+  QUIRE_TRY(const base::JsonView merges, require_array(model, "merges"));
+  bpe.merges.reserve(merges.size());
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    QUIRE_TRY(BpeMerge merge, read_merge(merges[rank], rank));
     bpe.merges.push_back(std::move(merge));
   }
   return ModelSource{.what = std::move(bpe)};
 }
 
-Result<ModelSource> read_unigram(const base::json::object& model, Vocabulary& vocabulary) {
-  QUIRE_TRY(const base::json::array* pieces, require_array(model, "vocab"));
-  if (pieces->size() > kMaxVocabulary) {
+Result<ModelSource> read_unigram(base::JsonView model, Vocabulary& vocabulary) {
+  QUIRE_TRY(const base::JsonView pieces, require_array(model, "vocab"));
+  if (pieces.size() > kMaxVocabulary) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("model: ", pieces->size(), " tokens; at most ", kMaxVocabulary)};
+            base::str_cat("model: ", pieces.size(), " tokens; at most ", kMaxVocabulary)};
   }
   ModelSource::Unigram unigram;
-  for (const base::json::value& piece : *pieces) {
-    const base::json::array* pair = piece.if_array();
-    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() ||
-        !(*pair)[1].is_number()) {
+  for (const base::JsonView piece : pieces.elements()) {
+    if (!piece.is_array() || piece.size() != 2 || !piece[0].is_string() || !piece[1].is_number()) {
       return {ErrorCode::kInvalidArgument, base::str_cat("model: piece ", unigram.scores.size(),
                                                          " must be a token and a score")};
     }
-    const std::string_view token((*pair)[0].get_string());
+    const std::string_view token = piece[0].as_string();
     if (vocabulary.find(token)) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("model: token ", base::quoted(token), " is there twice")};
     }
     vocabulary.add(token, static_cast<TokenId>(unigram.scores.size()));
-    unigram.scores.push_back((*pair)[1].to_number<double>());
+    unigram.scores.push_back(piece[1].as_double());
   }
   QUIRE_TRY(const std::int64_t unk, base::get_int(model, "unk_id", -1));
   if (unk < 0 || unk >= vocabulary.end_id()) {
@@ -137,7 +133,7 @@ Result<ModelSource> read_unigram(const base::json::object& model, Vocabulary& vo
   return ModelSource{.what = std::move(unigram)};
 }
 
-Result<TokenId> require_unk(const base::json::object& model, const Vocabulary& vocabulary,
+Result<TokenId> require_unk(base::JsonView model, const Vocabulary& vocabulary,
                             std::string_view fallback) {
   QUIRE_TRY(const std::string unk, base::get_string(model, "unk_token", fallback));
   const auto id = vocabulary.find(unk);
@@ -148,7 +144,7 @@ Result<TokenId> require_unk(const base::json::object& model, const Vocabulary& v
   return *id;
 }
 
-Result<ModelSource> read_word_piece(const base::json::object& model, Vocabulary& vocabulary) {
+Result<ModelSource> read_word_piece(base::JsonView model, Vocabulary& vocabulary) {
   QUIRE_TRY_STATUS(read_vocab(model, vocabulary));
   WordPieceOptions options;
   QUIRE_TRY(options.unk, require_unk(model, vocabulary, "[UNK]"));
@@ -158,22 +154,21 @@ Result<ModelSource> read_word_piece(const base::json::object& model, Vocabulary&
   return ModelSource{.what = options};
 }
 
-Result<ModelSource> read_word_level(const base::json::object& model, Vocabulary& vocabulary) {
+Result<ModelSource> read_word_level(base::JsonView model, Vocabulary& vocabulary) {
   QUIRE_TRY_STATUS(read_vocab(model, vocabulary));
   QUIRE_TRY(const TokenId unk, require_unk(model, vocabulary, "<unk>"));
   return ModelSource{.what = ModelSource::WordLevel{.unk = unk}};
 }
 
 // Files from before the type was written down.
-std::string guess_type(const base::json::object& model) {
-  const base::json::value* vocab = base::find(model, "vocab");
-  if (vocab != nullptr && vocab->is_array()) {
+std::string guess_type(base::JsonView model) {
+  if (model.find("vocab").is_array()) {
     return "Unigram";
   }
-  if (base::find(model, "merges") != nullptr) {
+  if (!model.find("merges").is_null()) {
     return "BPE";
   }
-  return base::find(model, "max_input_chars_per_word") != nullptr ? "WordPiece" : "WordLevel";
+  return model.find("max_input_chars_per_word").is_null() ? "WordLevel" : "WordPiece";
 }
 
 }  // namespace
@@ -184,11 +179,10 @@ bool ModelSource::takes_bytes() const {
          bpe->options.continuing_subword_prefix.empty() && bpe->options.end_of_word_suffix.empty();
 }
 
-Result<ModelSource> read_model(const boost::json::value& section, Vocabulary& vocabulary) {
-  if (!section.is_object()) {
+Result<ModelSource> read_model(base::JsonView model, Vocabulary& vocabulary) {
+  if (!model.is_object()) {
     return {ErrorCode::kInvalidArgument, "tokenizer.json: model must be an object"};
   }
-  const base::json::object& model = section.get_object();
   QUIRE_TRY(const std::string type, base::get_string(model, "type", guess_type(model)));
   if (type == "BPE") {
     return read_bpe(model, vocabulary);

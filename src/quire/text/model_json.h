@@ -2,12 +2,12 @@
 // their ids after them; the model when all special tokens are known.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/bpe_model.h"
 #include "quire/text/model.h"
@@ -37,8 +37,7 @@ struct ModelSource {
 
 // Adds the model's tokens to the empty `vocabulary`. kInvalidArgument for ids that are negative,
 // taken twice or far above their number; kUnsupported for an unknown type or option.
-[[nodiscard]] Result<ModelSource> read_model(const boost::json::value& section,
-                                             Vocabulary& vocabulary);
+[[nodiscard]] Result<ModelSource> read_model(base::JsonView model, Vocabulary& vocabulary);
 
 struct BuiltModel {
   std::unique_ptr<const Model> model;

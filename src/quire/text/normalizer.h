@@ -4,11 +4,11 @@
 // Thread rule: immutable.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/charsmap.h"
 #include "quire/text/pattern.h"
@@ -30,7 +30,7 @@ class Normalizer {
 using Normalizers = std::vector<std::unique_ptr<const Normalizer>>;
 
 // The "normalizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown type.
-[[nodiscard]] Result<Normalizers> normalizers_from_json(const boost::json::value& section);
+[[nodiscard]] Result<Normalizers> normalizers_from_json(base::JsonView section);
 
 [[nodiscard]] std::unique_ptr<const Normalizer> make_prepend(std::string prefix);
 [[nodiscard]] std::unique_ptr<const Normalizer> make_replace(Pattern pattern, std::string content);

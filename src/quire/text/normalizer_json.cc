@@ -44,7 +44,7 @@ Result<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
-Made bert(const base::json::object& object) {
+Made bert(base::JsonView object) {
   BertNormalization options;
   QUIRE_TRY(options.clean_text, base::get_bool(object, "clean_text", true));
   QUIRE_TRY(options.handle_chinese_chars, base::get_bool(object, "handle_chinese_chars", true));
@@ -53,23 +53,20 @@ Made bert(const base::json::object& object) {
   return make_bert_normalizer(options);
 }
 
-Made precompiled(const base::json::object& object) {
+Made precompiled(base::JsonView object) {
   QUIRE_TRY(const std::string text, require_string(object, "precompiled_charsmap"));
   QUIRE_TRY(const std::string blob, decode_base64(text));
   QUIRE_TRY(Charsmap map, Charsmap::parse(blob));
   return make_precompiled(std::move(map));
 }
 
-Made replace(const base::json::object& object) {
-  const base::json::value* pattern_json = base::find(object, "pattern");
-  QUIRE_TRY(Pattern pattern,
-            Pattern::from_json(pattern_json != nullptr ? *pattern_json : base::json::value(),
-                               "normalizer Replace"));
+Made replace(base::JsonView object) {
+  QUIRE_TRY(Pattern pattern, Pattern::from_json(object.find("pattern"), "normalizer Replace"));
   QUIRE_TRY(std::string content, require_string(object, "content"));
   return make_replace(std::move(pattern), std::move(content));
 }
 
-Made strip(const base::json::object& object) {
+Made strip(base::JsonView object) {
   QUIRE_TRY(const bool left, base::get_bool(object, "strip_left", true));
   QUIRE_TRY(const bool right, base::get_bool(object, "strip_right", true));
   return make_strip(left, right);
@@ -77,19 +74,19 @@ Made strip(const base::json::object& object) {
 
 Made make(const TypedSection& section) {
   if (section.type == "BertNormalizer") {
-    return bert(*section.object);
+    return bert(section.object);
   }
   if (section.type == "Precompiled") {
-    return precompiled(*section.object);
+    return precompiled(section.object);
   }
   if (section.type == "Replace") {
-    return replace(*section.object);
+    return replace(section.object);
   }
   if (section.type == "Strip") {
-    return strip(*section.object);
+    return strip(section.object);
   }
   if (section.type == "Prepend") {
-    QUIRE_TRY(std::string prefix, require_string(*section.object, "prepend"));
+    QUIRE_TRY(std::string prefix, require_string(section.object, "prepend"));
     return make_prepend(std::move(prefix));
   }
   auto plain = make_plain_normalizer(section.type);
@@ -101,7 +98,7 @@ Made make(const TypedSection& section) {
 
 }  // namespace
 
-Result<Normalizers> normalizers_from_json(const boost::json::value& section) {
+Result<Normalizers> normalizers_from_json(base::JsonView section) {
   Normalizers made;
   QUIRE_TRY_STATUS(
       for_each_section(section, "normalizer", "normalizers", [&](const TypedSection& each) {

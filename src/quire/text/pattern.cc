@@ -12,15 +12,14 @@
 
 namespace quire::text {
 
-Result<Pattern> Pattern::from_json(const boost::json::value& value, std::string_view where) {
-  const base::json::object* object = value.if_object();
-  const base::json::value* literal = object != nullptr ? base::find(*object, "String") : nullptr;
-  const base::json::value* source = object != nullptr ? base::find(*object, "Regex") : nullptr;
-  if (literal != nullptr && literal->is_string()) {
-    return Pattern::literal(std::string(literal->get_string()));
+Result<Pattern> Pattern::from_json(base::JsonView value, std::string_view where) {
+  const base::JsonView literal = value.find("String");
+  const base::JsonView source = value.find("Regex");
+  if (literal.is_string()) {
+    return Pattern::literal(std::string(literal.as_string()));
   }
-  if (source != nullptr && source->is_string()) {
-    QUIRE_TRY(Regex compiled, Regex::compile(std::string(source->get_string())));
+  if (source.is_string()) {
+    QUIRE_TRY(Regex compiled, Regex::compile(std::string(source.as_string())));
     return Pattern::regex(std::move(compiled));
   }
   return {ErrorCode::kInvalidArgument,

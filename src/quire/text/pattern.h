@@ -3,13 +3,13 @@
 // Thread rule: immutable; find calls may run on any number of threads.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/regex.h"
 
@@ -18,8 +18,7 @@ namespace quire::text {
 class Pattern {
  public:
   // {"String": "..."} or {"Regex": "..."}; `where` names the owner in errors.
-  [[nodiscard]] static Result<Pattern> from_json(const boost::json::value& value,
-                                                 std::string_view where);
+  [[nodiscard]] static Result<Pattern> from_json(base::JsonView value, std::string_view where);
   [[nodiscard]] static Pattern literal(std::string text) { return Pattern(std::move(text)); }
   [[nodiscard]] static Pattern regex(Regex regex) { return Pattern(std::move(regex)); }
 

@@ -17,28 +17,25 @@
 namespace quire::text {
 namespace {
 
-Result<TokenId> checked_id(const base::json::value& value, const Vocabulary& vocabulary) {
-  const std::int64_t* id = value.if_int64();
-  if (id == nullptr || *id < 0 || *id >= vocabulary.end_id()) {
+Result<TokenId> checked_id(base::JsonView value, const Vocabulary& vocabulary) {
+  if (!value.is_int() || value.as_int() < 0 || value.as_int() >= vocabulary.end_id()) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("post_processor: ", base::json::serialize(value),
+            base::str_cat("post_processor: ", base::write_json(value),
                           " is not an id of the vocabulary of ", vocabulary.end_id(), " ids")};
   }
-  return static_cast<TokenId>(*id);
+  return static_cast<TokenId>(value.as_int());
 }
 
 // The "ids" of one entry of "special_tokens".
-Status append_special(const base::json::object& section, const std::string& name,
-                      const Vocabulary& vocabulary, PostTemplate& out) {
-  const base::json::value* table = base::find(section, "special_tokens");
-  const base::json::value* entry =
-      table != nullptr && table->is_object() ? base::find(table->get_object(), name) : nullptr;
-  if (entry == nullptr || !entry->is_object()) {
+Status append_special(base::JsonView section, const std::string& name, const Vocabulary& vocabulary,
+                      PostTemplate& out) {
+  const base::JsonView entry = section.find("special_tokens").find(name);
+  if (!entry.is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat("post_processor: special token ",
                                                        base::quoted(name), " is not described")};
   }
-  QUIRE_TRY(const base::json::array* ids, require_array(entry->get_object(), "ids"));
-  for (const base::json::value& value : *ids) {
+  QUIRE_TRY(const base::JsonView ids, require_array(entry, "ids"));
+  for (const base::JsonView value : ids.elements()) {
     QUIRE_TRY(const TokenId id, checked_id(value, vocabulary));
     out.emplace_back(id);
   }
@@ -46,19 +43,19 @@ Status append_special(const base::json::object& section, const std::string& name
 }
 
 // One piece of "single": {"SpecialToken": {"id": ...}} or {"Sequence": {"id": "A"}}.
-Status append_piece(const base::json::object& section, const base::json::object& piece,
-                    const Vocabulary& vocabulary, PostTemplate& out) {
-  const base::json::value* special = base::find(piece, "SpecialToken");
-  if (special != nullptr && special->is_object()) {
-    QUIRE_TRY(const std::string name, require_string(special->get_object(), "id"));
+Status append_piece(base::JsonView section, base::JsonView piece, const Vocabulary& vocabulary,
+                    PostTemplate& out) {
+  const base::JsonView special = piece.find("SpecialToken");
+  if (special.is_object()) {
+    QUIRE_TRY(const std::string name, require_string(special, "id"));
     return append_special(section, name, vocabulary, out);
   }
-  const base::json::value* sequence = base::find(piece, "Sequence");
-  if (sequence == nullptr || !sequence->is_object()) {
+  const base::JsonView sequence = piece.find("Sequence");
+  if (!sequence.is_object()) {
     return {ErrorCode::kInvalidArgument,
             "post_processor: a template piece must be SpecialToken or Sequence"};
   }
-  QUIRE_TRY(const std::string which, require_string(sequence->get_object(), "id"));
+  QUIRE_TRY(const std::string which, require_string(sequence, "id"));
   if (which != "A") {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("post_processor: sequence ", base::quoted(which),
@@ -68,35 +65,32 @@ Status append_piece(const base::json::object& section, const base::json::object&
   return {};
 }
 
-Result<PostTemplate> template_processing(const base::json::object& section,
-                                         const Vocabulary& vocabulary) {
-  QUIRE_TRY(const base::json::array* single, require_array(section, "single"));
+Result<PostTemplate> template_processing(base::JsonView section, const Vocabulary& vocabulary) {
+  QUIRE_TRY(const base::JsonView single, require_array(section, "single"));
   PostTemplate pattern;
-  for (const base::json::value& piece : *single) {
-    const base::json::object* object = piece.if_object();
-    QUIRE_TRY_STATUS(append_piece(section, object != nullptr ? *object : base::json::object(),
-                                  vocabulary, pattern));
+  for (const base::JsonView piece : single.elements()) {
+    QUIRE_TRY_STATUS(append_piece(section, piece, vocabulary, pattern));
   }
   return pattern;
 }
 
 // "cls" and "sep" are pairs of token and id.
-Result<PostTemplate> cls_and_sep(const base::json::object& section, const Vocabulary& vocabulary) {
+Result<PostTemplate> cls_and_sep(base::JsonView section, const Vocabulary& vocabulary) {
   PostTemplate pattern(3);
   for (const auto& [key, place] : {std::pair("cls", 0), std::pair("sep", 2)}) {
-    QUIRE_TRY(const base::json::array* pair, require_array(section, key));
-    if (pair->size() != 2) {
+    QUIRE_TRY(const base::JsonView pair, require_array(section, key));
+    if (pair.size() != 2) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("post_processor: ", key, " must be a token and its id")};
     }
-    QUIRE_TRY(pattern[static_cast<std::size_t>(place)], checked_id((*pair)[1], vocabulary));
+    QUIRE_TRY(pattern[static_cast<std::size_t>(place)], checked_id(pair[1], vocabulary));
   }
   return pattern;
 }
 
 }  // namespace
 
-Result<PostProcessor> PostProcessor::from_json(const boost::json::value& section,
+Result<PostProcessor> PostProcessor::from_json(base::JsonView section,
                                                const Vocabulary& vocabulary) {
   PostProcessor made;
   const auto add = [&](const TypedSection& each) -> Status {
@@ -107,8 +101,8 @@ Result<PostProcessor> PostProcessor::from_json(const boost::json::value& section
     if (!is_template && each.type != "BertProcessing" && each.type != "RobertaProcessing") {
       return unknown_type("post_processor", each.type);
     }
-    QUIRE_TRY(PostTemplate pattern, is_template ? template_processing(*each.object, vocabulary)
-                                                : cls_and_sep(*each.object, vocabulary));
+    QUIRE_TRY(PostTemplate pattern, is_template ? template_processing(each.object, vocabulary)
+                                                : cls_and_sep(each.object, vocabulary));
     made.templates_.push_back(std::move(pattern));
     return {};
   };

@@ -6,10 +6,10 @@
 // Thread rule: immutable.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <optional>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/vocabulary.h"
 #include "quire/types.h"
@@ -23,7 +23,7 @@ class PostProcessor {
  public:
   // The section "post_processor" of a tokenizer.json; null gives none.
   // kInvalidArgument for ids outside `vocabulary`; kUnsupported naming an unknown type.
-  [[nodiscard]] static Result<PostProcessor> from_json(const boost::json::value& section,
+  [[nodiscard]] static Result<PostProcessor> from_json(base::JsonView section,
                                                        const Vocabulary& vocabulary);
   PostProcessor() = default;
   explicit PostProcessor(PostTemplate around) { templates_.push_back(std::move(around)); }

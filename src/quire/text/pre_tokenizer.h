@@ -5,7 +5,6 @@
 // Thread rule: immutable.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/pattern.h"
 
@@ -82,7 +82,7 @@ struct MetaspaceOptions {
   bool split = true;
 };
 // {"type": "Metaspace", ...}, shared by pre-tokenizer and decoder.
-[[nodiscard]] Result<MetaspaceOptions> metaspace_from_json(const boost::json::object& object);
+[[nodiscard]] Result<MetaspaceOptions> metaspace_from_json(base::JsonView object);
 
 [[nodiscard]] std::unique_ptr<const PreTokenizer> make_split(Pattern pattern,
                                                              SplitBehavior behavior, bool invert);
@@ -101,7 +101,7 @@ struct PreTokenizerSet {
 
 // The "pre_tokenizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown
 // type. With `defer_byte_level` a last ByteLevel step does all but the spelling.
-[[nodiscard]] Result<PreTokenizerSet> pre_tokenizers_from_json(const boost::json::value& section,
+[[nodiscard]] Result<PreTokenizerSet> pre_tokenizers_from_json(base::JsonView section,
                                                                bool defer_byte_level);
 
 }  // namespace quire::text

@@ -18,8 +18,7 @@
 namespace quire::text {
 namespace {
 
-Result<SplitBehavior> behavior_from_json(const base::json::object& object,
-                                         std::string_view fallback) {
+Result<SplitBehavior> behavior_from_json(base::JsonView object, std::string_view fallback) {
   QUIRE_TRY(const std::string name, base::get_string(object, "behavior", fallback));
   if (name == "Removed") {
     return SplitBehavior::kRemoved;
@@ -39,18 +38,15 @@ Result<SplitBehavior> behavior_from_json(const base::json::object& object,
   return unknown_type("split behavior", name);
 }
 
-Status add_split(const base::json::object& object, PreTokenizers& steps) {
-  const base::json::value* pattern_json = base::find(object, "pattern");
-  QUIRE_TRY(Pattern pattern,
-            Pattern::from_json(pattern_json != nullptr ? *pattern_json : base::json::value(),
-                               "pre_tokenizer Split"));
+Status add_split(base::JsonView object, PreTokenizers& steps) {
+  QUIRE_TRY(Pattern pattern, Pattern::from_json(object.find("pattern"), "pre_tokenizer Split"));
   QUIRE_TRY(const SplitBehavior behavior, behavior_from_json(object, ""));
   QUIRE_TRY(const bool invert, base::get_bool(object, "invert", false));
   steps.push_back(make_split(std::move(pattern), behavior, invert));
   return {};
 }
 
-Status add_byte_level(const base::json::object& object, PreTokenizers& steps) {
+Status add_byte_level(base::JsonView object, PreTokenizers& steps) {
   QUIRE_TRY(const bool add_prefix_space, base::get_bool(object, "add_prefix_space", true));
   QUIRE_TRY(const bool use_regex, base::get_bool(object, "use_regex", true));
   if (add_prefix_space) {
@@ -63,7 +59,7 @@ Status add_byte_level(const base::json::object& object, PreTokenizers& steps) {
   return {};
 }
 
-Status add_fixed_length(const base::json::object& object, PreTokenizers& steps) {
+Status add_fixed_length(base::JsonView object, PreTokenizers& steps) {
   QUIRE_TRY(const std::int64_t length, base::get_int(object, "length", 5));
   if (length < 1) {
     return {ErrorCode::kInvalidArgument,
@@ -75,12 +71,12 @@ Status add_fixed_length(const base::json::object& object, PreTokenizers& steps) 
 
 Status add_char_split(const TypedSection& section, PreTokenizers& steps) {
   if (section.type == "Digits") {
-    QUIRE_TRY(const bool individual, base::get_bool(*section.object, "individual_digits", false));
+    QUIRE_TRY(const bool individual, base::get_bool(section.object, "individual_digits", false));
     steps.push_back(make_char_split(
         is_numeric, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
     return {};
   }
-  QUIRE_TRY(const SplitBehavior behavior, behavior_from_json(*section.object, "Isolated"));
+  QUIRE_TRY(const SplitBehavior behavior, behavior_from_json(section.object, "Isolated"));
   steps.push_back(make_char_split(is_punctuation, behavior));
   return {};
 }
@@ -89,19 +85,19 @@ Status add_char_split(const TypedSection& section, PreTokenizers& steps) {
 Status add_step(const TypedSection& section, PreTokenizers& steps) {
   const std::string& type = section.type;
   if (type == "Split") {
-    return add_split(*section.object, steps);
+    return add_split(section.object, steps);
   }
   if (type == "Digits" || type == "Punctuation") {
     return add_char_split(section, steps);
   }
   if (type == "FixedLength") {
-    return add_fixed_length(*section.object, steps);
+    return add_fixed_length(section.object, steps);
   }
   if (type == "Metaspace") {
-    QUIRE_TRY(const MetaspaceOptions options, metaspace_from_json(*section.object));
+    QUIRE_TRY(const MetaspaceOptions options, metaspace_from_json(section.object));
     steps.push_back(make_metaspace(options));
   } else if (type == "CharDelimiterSplit") {
-    QUIRE_TRY(std::string delimiter, require_string(*section.object, "delimiter"));
+    QUIRE_TRY(std::string delimiter, require_string(section.object, "delimiter"));
     steps.push_back(
         make_split(Pattern::literal(std::move(delimiter)), SplitBehavior::kRemoved, false));
   } else if (type == "WhitespaceSplit") {
@@ -118,7 +114,7 @@ Status add_step(const TypedSection& section, PreTokenizers& steps) {
 
 }  // namespace
 
-Result<MetaspaceOptions> metaspace_from_json(const boost::json::object& object) {
+Result<MetaspaceOptions> metaspace_from_json(base::JsonView object) {
   MetaspaceOptions options;
   QUIRE_TRY(options.replacement, get_char(object, "replacement", options.replacement));
   QUIRE_TRY(options.split, base::get_bool(object, "split", true));
@@ -143,8 +139,7 @@ Result<MetaspaceOptions> metaspace_from_json(const boost::json::object& object) 
   return options;
 }
 
-Result<PreTokenizerSet> pre_tokenizers_from_json(const boost::json::value& section,
-                                                 bool defer_byte_level) {
+Result<PreTokenizerSet> pre_tokenizers_from_json(base::JsonView section, bool defer_byte_level) {
   PreTokenizerSet set;
   const auto add = [&](const TypedSection& each) -> Status {
     if (set.spells_bytes) {  // a step follows: it must see the spelling
@@ -155,7 +150,7 @@ Result<PreTokenizerSet> pre_tokenizers_from_json(const boost::json::value& secti
       return add_step(each, set.steps);
     }
     set.spells_bytes = true;
-    return add_byte_level(*each.object, set.steps);
+    return add_byte_level(each.object, set.steps);
   };
   QUIRE_TRY_STATUS(for_each_section(section, "pre_tokenizer", "pretokenizers", add));
   if (set.spells_bytes && !defer_byte_level) {

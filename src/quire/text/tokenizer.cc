@@ -192,21 +192,22 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& folder) {
+Result<Tokenizer> Tokenizer::from_folder(const std::string& folder) {
+  const std::filesystem::path path = folder;
   const auto read_if_there = [&](const char* name) -> Result<std::string> {
-    const bool there = std::filesystem::exists(folder / name);
-    return there ? base::read_file(folder / name) : Result<std::string>(std::string());
+    const bool there = std::filesystem::exists(path / name);
+    return there ? base::read_file(path / name) : Result<std::string>(std::string());
   };
   QUIRE_TRY(const std::string config, read_if_there("tokenizer_config.json"));
-  if (std::filesystem::exists(folder / "tokenizer.json")) {
-    QUIRE_TRY(const std::string text, base::read_file(folder / "tokenizer.json"));
+  if (std::filesystem::exists(path / "tokenizer.json")) {
+    QUIRE_TRY(const std::string text, base::read_file(path / "tokenizer.json"));
     QUIRE_TRY(const std::string map, read_if_there("special_tokens_map.json"));
     return from_json(text, config, map);
   }
-  if (std::filesystem::exists(folder / "tokenizer.model")) {
-    return from_sentencepiece(folder / "tokenizer.model", config);
+  if (std::filesystem::exists(path / "tokenizer.model")) {
+    return from_sentencepiece(path / "tokenizer.model", config);
   }
-  return {ErrorCode::kIo, base::str_cat("folder ", base::quoted(folder.string()),
+  return {ErrorCode::kIo, base::str_cat("folder ", base::quoted(folder),
                                         " has neither tokenizer.json nor tokenizer.model")};
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,11 +45,11 @@ class Tokenizer {
   // From the metadata of a GGUF file; the ids of llama.cpp are the reference.
   [[nodiscard]] static Result<Tokenizer> from_vocab(VocabSpec spec);
   // From a sentencepiece tokenizer.model file (through libsentencepiece).
-  [[nodiscard]] static Result<Tokenizer> from_sentencepiece(const std::filesystem::path& path,
+  [[nodiscard]] static Result<Tokenizer> from_sentencepiece(const std::string& path,
                                                             std::string_view config_json);
   // A model folder: tokenizer.json, else tokenizer.model; with tokenizer_config.json if there, and
   // special_tokens_map.json beside tokenizer.json.
-  [[nodiscard]] static Result<Tokenizer> from_folder(const std::filesystem::path& folder);
+  [[nodiscard]] static Result<Tokenizer> from_folder(const std::string& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -25,124 +25,111 @@ constexpr std::array<std::string_view, 7> kSpecialNames = {
 
 // A token is written as a string or as an object with "content". One that has a name is special
 // whatever it says.
-Result<AddedToken> special_token(const base::json::value& value, std::string_view key,
-                                 bool is_named) {
-  base::json::object token;
+Result<AddedToken> special_token(base::JsonView value, std::string_view key, bool is_named) {
+  base::Json token = value.is_object() ? base::Json::copy(value) : base::Json::object();
   if (value.is_string()) {
-    token["content"] = value;
-  } else if (value.is_object()) {
-    token = value.get_object();
-  } else {
+    token.set("content", value.as_string());
+  } else if (!value.is_object()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("key ", base::quoted(key), " must be a string or an object")};
   }
   if (is_named) {
-    token["special"] = true;
+    token.set("special", true);
   }
-  token.emplace("special", true);
+  token.add("special", true);
   return added_token_from_json(token);
 }
 
-using NamedValues = std::vector<std::pair<std::string_view, const base::json::value*>>;
-
 // The seven names, then the model's own: other keys of this form, then those given in an object.
-NamedValues named_values(const base::json::object& object) {
-  NamedValues values;
+std::vector<base::JsonMember> named_values(base::JsonView object) {
+  std::vector<base::JsonMember> values;
   for (const std::string_view name : kSpecialNames) {
-    if (const base::json::value* value = base::find(object, name)) {
-      values.emplace_back(name, value);
+    if (const base::JsonView value = object.find(name); !value.is_null()) {
+      values.push_back({.key = name, .value = value});
     }
   }
-  for (const auto& [key, value] : object) {
-    const bool is_token =
-        value.is_string() || (value.is_object() && value.get_object().contains("content"));
-    const std::string_view name = key;
-    if (is_token && name.ends_with("_token") &&
-        std::ranges::find(kSpecialNames, name) == kSpecialNames.end()) {
-      values.emplace_back(name, &value);
+  for (const base::JsonMember member : object.members()) {
+    const bool is_token = member.value.is_string() || member.value.contains("content");
+    if (is_token && member.key.ends_with("_token") &&
+        std::ranges::find(kSpecialNames, member.key) == kSpecialNames.end()) {
+      values.push_back(member);
     }
   }
   for (const char* holder : {"model_specific_special_tokens", "extra_special_tokens"}) {
-    const base::json::value* tokens = base::find(object, holder);
-    if (tokens == nullptr || !tokens->is_object()) {
-      continue;
-    }
-    for (const auto& [key, value] : tokens->get_object()) {
-      values.emplace_back(key, &value);
+    for (const base::JsonMember member : object.find(holder).members()) {
+      values.push_back(member);
     }
   }
   return values;
 }
 
-Status add_named(const base::json::object& object, TokenizerConfig& config) {
+Status add_named(base::JsonView object, TokenizerConfig& config) {
   for (const auto& [name, value] : named_values(object)) {
-    QUIRE_TRY(AddedToken token, special_token(*value, name, true));
+    QUIRE_TRY(AddedToken token, special_token(value, name, true));
     config.named.push_back({.name = std::string(name), .token = std::move(token)});
   }
   return {};
 }
 
-Status add_extra(const base::json::object& object, TokenizerConfig& config) {
+Status add_extra(base::JsonView object, TokenizerConfig& config) {
   std::string_view key = "extra_special_tokens";  // "additional_" up to transformers 4
-  const base::json::value* list = base::find(object, key);
-  if (list == nullptr) {
+  base::JsonView list = object.find(key);
+  if (list.is_null()) {
     key = "additional_special_tokens";
-    list = base::find(object, key);
+    list = object.find(key);
   }
-  if (list == nullptr || list->is_object()) {
+  if (list.is_null() || list.is_object()) {
     return {};
   }
-  if (!list->is_array()) {
+  if (!list.is_array()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("key ", base::quoted(key), " must be a list of tokens")};
   }
-  for (const base::json::value& value : list->get_array()) {
+  for (const base::JsonView value : list.elements()) {
     QUIRE_TRY(AddedToken token, special_token(value, key, false));
     config.extra.push_back(std::move(token));
   }
   return {};
 }
 
-Result<base::json::object> parse_object(std::string_view json, std::string_view what) {
+Result<base::Json> parse_object(std::string_view json, std::string_view what) {
   if (json.empty()) {
-    return base::json::object();
+    return base::Json::object();
   }
-  QUIRE_TRY(base::json::value root, base::parse_json(json, what));
-  if (!root.is_object()) {
+  QUIRE_TRY(base::Json root, base::parse_json(json, what));
+  if (!root.view().is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(what, " must be an object")};
   }
-  return std::move(root.get_object());
+  return root;
 }
 
-Result<std::optional<bool>> get_flag(const base::json::object& object, std::string_view key) {
-  if (base::find(object, key) == nullptr) {
+Result<std::optional<bool>> get_flag(base::JsonView object, std::string_view key) {
+  if (object.find(key).is_null()) {
     return std::optional<bool>();
   }
   QUIRE_TRY(const bool flag, base::get_bool(object, key, false));
   return std::optional(flag);
 }
 
-Result<std::vector<AddedToken>> added_tokens_decoder(const base::json::object& config) {
+Result<std::vector<AddedToken>> added_tokens_decoder(base::JsonView config) {
   std::vector<AddedToken> tokens;
-  const base::json::value* section = base::find(config, "added_tokens_decoder");
-  if (section == nullptr) {
+  const base::JsonView section = config.find("added_tokens_decoder");
+  if (section.is_null()) {
     return tokens;
   }
-  if (!section->is_object()) {
+  if (!section.is_object()) {
     return {ErrorCode::kInvalidArgument, "added_tokens_decoder must be an object"};
   }
-  for (const auto& [key, value] : section->get_object()) {
+  for (const auto [key, value] : section.members()) {
     if (!value.is_object()) {
-      return {ErrorCode::kInvalidArgument,
-              base::str_cat("added_tokens_decoder: token ", base::quoted(std::string_view(key)),
-                            " must be an object")};
+      return {ErrorCode::kInvalidArgument, base::str_cat("added_tokens_decoder: token ",
+                                                         base::quoted(key), " must be an object")};
     }
-    QUIRE_TRY(AddedToken token, added_token_from_json(value.get_object()));
+    QUIRE_TRY(AddedToken token, added_token_from_json(value));
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
       return {ErrorCode::kInvalidArgument,
-              base::str_cat("added_tokens_decoder: ", base::quoted(std::string_view(key)),
-                            " is not a token id")};
+              base::str_cat("added_tokens_decoder: ", base::quoted(key), " is not a token id")};
     }
     tokens.push_back(std::move(token));
   }
@@ -153,7 +140,7 @@ Result<std::vector<AddedToken>> added_tokens_decoder(const base::json::object& c
 
 }  // namespace
 
-Result<AddedToken> added_token_from_json(const boost::json::object& object) {
+Result<AddedToken> added_token_from_json(base::JsonView object) {
   AddedToken token;
   QUIRE_TRY(token.content, require_string(object, "content"));
   QUIRE_TRY(token.special, base::get_bool(object, "special", false));
@@ -178,12 +165,12 @@ const std::string* TokenizerConfig::find(std::string_view name) const {
 Result<TokenizerConfig> parse_tokenizer_config(std::string_view json,
                                                std::string_view special_tokens_map_json) {
   TokenizerConfig config;
-  QUIRE_TRY(base::json::object object, parse_object(json, "tokenizer_config.json"));
-  if (base::find(object, "added_tokens_decoder") == nullptr) {
-    QUIRE_TRY(const base::json::object map,
+  QUIRE_TRY(base::Json object, parse_object(json, "tokenizer_config.json"));
+  if (object.view().find("added_tokens_decoder").is_null()) {
+    QUIRE_TRY(const base::Json map,
               parse_object(special_tokens_map_json, "special_tokens_map.json"));
-    for (const auto& [key, value] : map) {
-      object[key] = value;
+    for (const auto [key, value] : map.view().members()) {
+      object.set(key, base::Json::copy(value));
     }
   }
   QUIRE_TRY_STATUS(add_named(object, config));

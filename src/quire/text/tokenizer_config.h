@@ -2,12 +2,12 @@
 // proper.
 #pragma once
 
-#include <boost/json/fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/added_tokens.h"
 
@@ -37,6 +37,6 @@ struct TokenizerConfig {
     std::string_view json, std::string_view special_tokens_map_json = {});
 
 // {"content": ..., "lstrip": ..., ...}; the id is not read.
-[[nodiscard]] Result<AddedToken> added_token_from_json(const boost::json::object& object);
+[[nodiscard]] Result<AddedToken> added_token_from_json(base::JsonView object);
 
 }  // namespace quire::text

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
@@ -14,7 +14,7 @@
 namespace quire::text {
 namespace {
 
-namespace json = base::json;
+namespace json = boost::json;
 
 std::vector<std::string> golden_names() {
   std::vector<std::string> names;

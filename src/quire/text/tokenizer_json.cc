@@ -105,20 +105,20 @@ class AddedTokenList {
   std::map<std::string, std::size_t, std::less<>> index_;
 };
 
-Status add_from_json(const base::json::object& root, AddedTokenList& list) {
-  const base::json::value* section = base::find(root, "added_tokens");
-  if (section == nullptr) {
+Status add_from_json(base::JsonView root, AddedTokenList& list) {
+  const base::JsonView section = root.find("added_tokens");
+  if (section.is_null()) {
     return {};
   }
-  if (!section->is_array()) {
+  if (!section.is_array()) {
     return {ErrorCode::kInvalidArgument, "added_tokens must be an array"};
   }
-  for (const base::json::value& value : section->get_array()) {
+  for (const base::JsonView value : section.elements()) {
     if (!value.is_object()) {
       return {ErrorCode::kInvalidArgument, "an added token must be an object"};
     }
-    QUIRE_TRY(AddedToken token, added_token_from_json(value.get_object()));
-    QUIRE_TRY(const std::int64_t id, base::get_int(value.get_object(), "id", -1));
+    QUIRE_TRY(AddedToken token, added_token_from_json(value));
+    QUIRE_TRY(const std::int64_t id, base::get_int(value, "id", -1));
     if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("added token ", base::quoted(token.content), ": id ", id,
@@ -159,12 +159,6 @@ Status add_config_tokens(const TokenizerConfig& config, AddedTokenList& list,
   return {};
 }
 
-const base::json::value& section_of(const base::json::object& root, std::string_view key) {
-  static const base::json::value null;
-  const base::json::value* value = base::find(root, key);
-  return value != nullptr ? *value : null;
-}
-
 SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabulary,
                        std::optional<TokenId> model_unk) {
   const auto id_of = [&](std::string_view name) {
@@ -186,16 +180,16 @@ SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabula
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
                                        std::string_view config_json,
                                        std::string_view special_tokens_map_json) {
-  QUIRE_TRY(const base::json::value parsed, base::parse_json(tokenizer_json, "tokenizer.json"));
-  if (!parsed.is_object()) {
+  QUIRE_TRY(const base::Json parsed, base::parse_json(tokenizer_json, "tokenizer.json"));
+  const base::JsonView root = parsed;
+  if (!root.is_object()) {
     return {ErrorCode::kInvalidArgument, "tokenizer.json must be an object"};
   }
-  const base::json::object& root = parsed.get_object();
   QUIRE_TRY(const TokenizerConfig config,
             parse_tokenizer_config(config_json, special_tokens_map_json));
 
   auto impl = std::make_unique<Impl>();
-  QUIRE_TRY(ModelSource source, read_model(section_of(root, "model"), impl->vocabulary));
+  QUIRE_TRY(ModelSource source, read_model(root.find("model"), impl->vocabulary));
   AddedTokenList added(impl->vocabulary);
   QUIRE_TRY_STATUS(add_from_json(root, added));
   base::FieldHasher hasher;
@@ -203,10 +197,10 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
   QUIRE_TRY_STATUS(add_config_tokens(config, added, hasher));
   std::vector<AddedToken> added_tokens = added.finish();
 
-  QUIRE_TRY(impl->normalizers, normalizers_from_json(section_of(root, "normalizer")));
+  QUIRE_TRY(impl->normalizers, normalizers_from_json(root.find("normalizer")));
   impl->set_added_tokens(std::move(added_tokens));
   QUIRE_TRY(PreTokenizerSet pre_tokenizers,
-            pre_tokenizers_from_json(section_of(root, "pre_tokenizer"), source.takes_bytes()));
+            pre_tokenizers_from_json(root.find("pre_tokenizer"), source.takes_bytes()));
   impl->pre_tokenizers = std::move(pre_tokenizers.steps);
   QUIRE_TRY(BuiltModel built,
             build_model(std::move(source), impl->vocabulary, pre_tokenizers.spells_bytes));
@@ -215,8 +209,8 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
     impl->pre_tokenizers.push_back(make_metaspace_cut());
   }
   QUIRE_TRY(impl->post_processor,
-            PostProcessor::from_json(section_of(root, "post_processor"), impl->vocabulary));
-  QUIRE_TRY(impl->decoder, decoder_from_json(section_of(root, "decoder")));
+            PostProcessor::from_json(root.find("post_processor"), impl->vocabulary));
+  QUIRE_TRY(impl->decoder, decoder_from_json(root.find("decoder")));
   impl->ids = special_ids(config, impl->vocabulary, built.unk);
   for (const NamedSpecial& named : config.named) {
     impl->named_tokens.push_back({.name = named.name, .text = named.token.content});

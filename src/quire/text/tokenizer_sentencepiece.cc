@@ -128,7 +128,7 @@ SpecialIds special_ids(const TokenizerConfig& config, const SentencePieceProcess
 
 }  // namespace
 
-Result<Tokenizer> Tokenizer::from_sentencepiece(const std::filesystem::path& path,
+Result<Tokenizer> Tokenizer::from_sentencepiece(const std::string& path,
                                                 std::string_view config_json) {
   QUIRE_TRY(const std::string bytes, base::read_file(path));
   QUIRE_TRY(const TokenizerConfig config, parse_tokenizer_config(config_json));
@@ -136,7 +136,7 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::filesystem::path& pat
   const auto status = processor->LoadFromSerializedProto(bytes);
   if (!status.ok() || processor->GetPieceSize() == 0) {
     return {ErrorCode::kCorrupt,
-            base::str_cat(base::quoted(path.string(), 200),
+            base::str_cat(base::quoted(path, 200),
                           " is not a sentencepiece model: ", status.ToString())};
   }
   auto impl = std::make_unique<Impl>();

@@ -2,12 +2,12 @@
 // (tests/golden/text/make_sentencepiece.py).
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
@@ -15,7 +15,7 @@
 namespace quire::text {
 namespace {
 
-namespace json = base::json;
+namespace json = boost::json;
 namespace fs = std::filesystem;
 
 const fs::path kSentencepieceFolder = QUIRE_SOURCE_DIR "/tests/golden/text/sentencepiece";

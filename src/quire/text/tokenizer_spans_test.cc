@@ -1,6 +1,7 @@
 // Who may write special tokens, ill-formed text, streaming, and many threads.
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <random>
@@ -9,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
@@ -20,8 +20,8 @@ namespace {
 Tokenizer golden(const std::string& name) {
   const auto text = base::read_file(std::filesystem::path(QUIRE_SOURCE_DIR) /
                                     "tests/golden/text/tokenizers" / (name + ".json"));
-  const auto json = base::json::parse(text.value());
-  return Tokenizer::from_json(base::json::serialize(json.at("tokenizer")), "").value();
+  const auto json = boost::json::parse(text.value());
+  return Tokenizer::from_json(boost::json::serialize(json.at("tokenizer")), "").value();
 }
 
 std::vector<TokenId> plain(const Tokenizer& tokenizer, std::string_view text) {

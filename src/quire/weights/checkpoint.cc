@@ -51,21 +51,20 @@ Result<ShardMap> read_index(const fs::path& path) {
   if (!parsed.ok()) {
     return {ErrorCode::kCorrupt, parsed.error().message};
   }
-  const base::json::object* index = parsed->if_object();
-  const base::json::value* map = index == nullptr ? nullptr : base::find(*index, "weight_map");
-  if (map == nullptr || !map->is_object() || map->get_object().empty()) {
+  const base::JsonView map = parsed->view().find("weight_map");
+  if (!map.is_object() || map.size() == 0) {
     return {ErrorCode::kCorrupt,
             str_cat(path.string(), ": weight_map must be an object with at least one tensor")};
   }
   ShardMap shards;
-  for (const auto& [tensor, shard] : map->get_object()) {
-    if (!shard.is_string() || !is_plain_name(shard.get_string())) {
+  for (const auto [tensor, shard] : map.members()) {
+    if (!shard.is_string() || !is_plain_name(shard.as_string())) {
       return {ErrorCode::kCorrupt,
               str_cat(path.string(), ": tensor ", base::quoted(tensor),
                       " must be mapped to the name of a file in the same folder, not to ",
-                      base::quoted(base::json::serialize(shard)))};
+                      base::quoted(base::write_json(shard)))};
     }
-    shards[std::string(shard.get_string())].emplace_back(tensor);
+    shards[std::string(shard.as_string())].emplace_back(tensor);
   }
   return shards;
 }
@@ -207,12 +206,13 @@ void Checkpoint::Impl::index_tensors() {
   }
 }
 
-Result<Checkpoint> Checkpoint::open(const fs::path& path) {
+Result<Checkpoint> Checkpoint::open(const std::string& name) {
+  const fs::path path = name;
   auto impl = std::make_unique<Impl>();
-  impl->path = path.string();
+  impl->path = name;
   std::error_code failure;
   if (!fs::exists(path, failure)) {
-    return {ErrorCode::kIo, str_cat("cannot open ", path.string(), ": no such file or folder")};
+    return {ErrorCode::kIo, str_cat("cannot open ", name, ": no such file or folder")};
   }
   if (fs::is_directory(path, failure)) {
     QUIRE_TRY_STATUS(impl->open_folder(path));

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,7 +18,7 @@ class GgufFile;
 
 // A file that a checkpoint consists of, as it was when it was opened.
 struct CheckpointFile {
-  std::filesystem::path path;
+  std::string path;
   std::int64_t bytes = 0;
   std::int64_t modified_ns = 0;  // nanoseconds since 1970
 };
@@ -31,7 +31,7 @@ class Checkpoint {
   // bound is checked before it returns; no tensor data is read. Errors name file and tensor: kIo
   // when something is missing, kCorrupt when it contradicts itself, kUnsupported for folders with
   // only pickled weights and for split GGUF files.
-  [[nodiscard]] static Result<Checkpoint> open(const std::filesystem::path& path);
+  [[nodiscard]] static Result<Checkpoint> open(const std::string& path);
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/weights/gguf.h"
 #include "quire/weights/test_files.h"
@@ -28,24 +28,23 @@ using testing::TempFolder;
 const std::filesystem::path kGolden =
     std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / "weights";
 
-base::json::object expected(std::string_view file) {
+boost::json::object expected(std::string_view file) {
   const auto text = base::read_file(kGolden / "expected.json");
-  const auto all = base::parse_json(text.value(), "expected.json");
-  return all->as_object().at(file).as_object();
+  return boost::json::parse(text.value()).at(file).as_object();
 }
 
 // Every tensor with its encoding, shape and values, and no other.
 void expect_golden(const Checkpoint& checkpoint, std::string_view file) {
-  const base::json::object golden = expected(file);
+  const boost::json::object golden = expected(file);
   EXPECT_EQ(checkpoint.tensors().size(), golden.size());
   for (const auto& [name, entry] : golden) {
     const TensorInfo* tensor = checkpoint.find({name.data(), name.size()});
     ASSERT_NE(tensor, nullptr) << name;
     EXPECT_EQ(encoding_name(tensor->encoding), entry.at("encoding").as_string()) << name;
-    EXPECT_EQ(base::json::value_from(tensor->shape), entry.at("shape")) << name;
+    EXPECT_EQ(boost::json::value_from(tensor->shape), entry.at("shape")) << name;
     std::vector<float> values(static_cast<std::size_t>(tensor->num_values()));
     read_rows(*tensor, 0, tensor->rows(), values);
-    const base::json::array& bits = entry.at("bits").as_array();
+    const boost::json::array& bits = entry.at("bits").as_array();
     ASSERT_EQ(values.size(), bits.size()) << name;
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), bits[i].to_number<std::uint32_t>())

@@ -7,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-Status configure_llama(const base::json::object& json, ModelConfig& config) {
+Status configure_llama(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
   config.qkv_bias = attention_bias;
   config.output_bias = attention_bias;

@@ -2,6 +2,8 @@
 // layers. Their GGUF files call themselves llama.
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
@@ -15,15 +17,16 @@ namespace {
 constexpr std::int32_t kWindowIfAbsent = 4096;
 
 // transformers leaves "layer_types" out of account here, so it must say what happens anyway.
-Status configure_mistral(const base::json::object& json, ModelConfig& config) {
+Status configure_mistral(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY_STATUS(set_window(json, "sliding_window", kWindowIfAbsent, config));
-  const base::json::value* types = base::find(json, "layer_types");
-  if (types == nullptr) {
+  const base::JsonView types = json.find("layer_types");
+  if (types.is_null()) {
     return {};
   }
   const char* type = config.window_tokens.front() == 0 ? "full_attention" : "sliding_attention";
-  const base::json::array wanted(static_cast<std::size_t>(config.layers), base::json::value(type));
-  if (*types != base::json::value(wanted)) {
+  const auto wanted =
+      base::Json::list(std::vector<std::string>(static_cast<std::size_t>(config.layers), type));
+  if (types != wanted) {
     return {ErrorCode::kUnsupported,
             base::str_cat("\"layer_types\" is not ", config.layers, " times \"", type,
                           "\", which the sliding window of a mistral model means")};

@@ -1,6 +1,5 @@
 // Phi-3 and Phi-4-mini: fused projections, partial rotation, longrope.
-#include <boost/json/fwd.hpp>
-
+#include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
@@ -8,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-Status configure_phi3(const boost::json::object& json, ModelConfig& config) {
+Status configure_phi3(base::JsonView json, ModelConfig& config) {
   return set_window(json, "sliding_window", 0, config);
 }
 

@@ -1,6 +1,5 @@
 // Qwen2 and Qwen2.5: biases on queries, keys and values; a window from some layer on.
-#include <boost/json/fwd.hpp>
-
+#include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
@@ -8,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-Status configure_qwen2(const boost::json::object& json, ModelConfig& config) {
+Status configure_qwen2(base::JsonView json, ModelConfig& config) {
   config.qkv_bias = true;
   return set_windows_by_layer(json, config);
 }

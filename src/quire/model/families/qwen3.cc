@@ -7,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-Status configure_qwen3(const base::json::object& json, ModelConfig& config) {
+Status configure_qwen3(base::JsonView json, ModelConfig& config) {
   config.qk_norm = true;
   QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
   config.qkv_bias = attention_bias;
