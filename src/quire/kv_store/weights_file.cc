@@ -264,7 +264,7 @@ Status WeightsFile::verify(device::ThreadPool& pool) const {
   if (damaged < 0) {
     return {};
   }
-  return corrupt(base::str_cat(mapping_.path().string(), ": the checksum of the weights at byte ",
+  return corrupt(base::str_cat(mapping_.path(), ": the checksum of the weights at byte ",
                                damaged.load(), " is wrong"));
 }
 
