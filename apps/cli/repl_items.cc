@@ -42,7 +42,7 @@ Status add_item(Repl& repl, const Arguments& arguments) {
   return add_text(repl, arguments.text, {.name = arguments.name, .tags = {}});
 }
 
-Status load(Repl& repl, const Arguments& arguments) {
+Status load_item(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(const std::string text, read_text(arguments.words.front()));
   return add_text(repl, text, {.name = arguments.name, .tags = {}});
 }
@@ -293,7 +293,7 @@ constexpr Command kItemCommands[] = {
      "Its KV is computed once. The same text again is the same item. Items are named by id, by\n"
      "the beginning of an id (4 digits or more), or by NAME.\n",
      add_item},
-    {"load", "[name=NAME] FILE", "the same with the text of a file", "", load},
+    {"load", "[name=NAME] FILE", "the same with the text of a file", "", load_item},
     {"context", "[list]", "all items, memory and tokens", "", show_context},
     {"list", "", "all items", "", list_items},
     {"show", "ID", "all about one item", "", show_item},

@@ -25,12 +25,6 @@ inline const std::filesystem::path kGoldens = source_path("tests/golden/model");
 // A GPU computes in bf16, which keeps 4e-3 of each.
 inline double tolerance() { return on_gpu() ? 0.06 : 1e-5; }
 
-template <class T>
-T must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
-  return std::move(result).value();
-}
-
 // On the device that the tests are for.
 [[nodiscard]] LLMOptions most_exact(std::int32_t block_tokens);
 

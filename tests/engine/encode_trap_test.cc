@@ -53,12 +53,6 @@ Ids counted_encode_spans(const Encoder* self, Spans spans) {
 
 namespace {
 
-template <class T>
-T must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
-  return std::move(result).value();
-}
-
 class EncodeTrap : public testing::Test {
  protected:
   EncodeTrap() {

@@ -374,7 +374,7 @@ inline std::vector<float> random_queries(const AttentionShape& shape, int rows,
 }
 
 // The instruction set and KV type of a case, and its name.
-using Param = std::tuple<device::Isa, DType>;
+using Param = std::tuple<device::Isa, tensor::DType>;
 inline std::string param_name(const ::testing::TestParamInfo<Param>& info) {
   return std::string(device::isa_name(std::get<0>(info.param))) + "_" +
          tensor::dtype_name(std::get<1>(info.param));

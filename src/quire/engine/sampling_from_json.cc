@@ -42,11 +42,6 @@ bool read_field(JsonView json, Int& out) {
   return number.has_value();
 }
 
-bool read_field(JsonView json, std::string& out) {
-  out = json.is_string() ? json.as_string() : "";
-  return json.is_string();
-}
-
 template <class Value>
 bool read_field(JsonView json, std::optional<Value>& out) {
   return read_field(json, out.emplace());

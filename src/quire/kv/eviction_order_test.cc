@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/kv/block_heap.h"
+#include "quire/kv/test_support.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 
@@ -22,8 +23,6 @@ namespace {
 
 using Why = PrefixMiss::Why;
 using std::chrono::seconds;
-
-TimePoint at(int second) { return TimePoint(seconds(second)); }
 
 // Takes a block out as the index does; it has no parent.
 std::int32_t evict(EvictionOrder& order) {

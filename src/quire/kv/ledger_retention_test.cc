@@ -14,8 +14,6 @@ namespace {
 
 using std::chrono::seconds;
 
-TimePoint at(int second) { return TimePoint(seconds(second)); }
-
 // A finished request of `session`.
 void serve(Ledger& ledger, const Tokens& prompt, SessionRef session) {
   const SeqId id = ledger.open(prompt, true, session);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace quire::kv {
 
 using Tokens = std::vector<TokenId>;
 using Ids = std::vector<std::int32_t>;
+
+// Returns the time of a test's clock at `second`.
+inline TimePoint at(int second) { return TimePoint(std::chrono::seconds(second)); }
 
 inline Tokens tokens_of(std::int32_t size, TokenId first = 0) {
   Tokens tokens;
