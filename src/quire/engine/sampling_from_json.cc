@@ -70,7 +70,7 @@ bool read_field(const JsonValue& json, std::optional<Value>& out) {
 }
 
 template <class Value>
-bool read_list(const JsonValue& json, std::vector<Value>& out) {
+bool read_elements(const JsonValue& json, std::vector<Value>& out) {
   if (!json.is_array()) {
     return false;
   }
@@ -80,14 +80,16 @@ bool read_list(const JsonValue& json, std::vector<Value>& out) {
   });
 }
 
-bool read_field(const JsonValue& json, std::vector<TokenId>& out) { return read_list(json, out); }
+bool read_field(const JsonValue& json, std::vector<TokenId>& out) {
+  return read_elements(json, out);
+}
 
 bool read_field(const JsonValue& json, std::vector<std::string>& out) {
   if (std::string text; read_field(json, text)) {
     out = {text};
     return true;
   }
-  return read_list(json, out);
+  return read_elements(json, out);
 }
 
 bool read_field(const JsonValue& json, std::vector<std::pair<TokenId, double>>& out) {
