@@ -44,6 +44,10 @@ function(quire_add_gtest name program)
   endforeach()
 endfunction()
 
+# These replace operator new, which in a batch would be that of other files too.
+set_source_files_properties(src/quire/attention/invariance_test.cc src/quire/kernels/linear_test.cc
+                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 # A test that computes much itself (oracles in loops) is optimised as the product is.
 function(quire_computing_test target)
   quire_precompiled(${target} computing_tests)

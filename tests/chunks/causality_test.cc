@@ -36,7 +36,7 @@ struct How {
   Tokens recomputed;  // that `blend` chooses
 };
 
-constexpr std::pair<ReuseMode, bool> kBases[] = {
+constexpr std::pair<ReuseMode, bool> kCausalBases[] = {
     {ReuseMode::kAnchored, false}, {ReuseMode::kAnchored, true}, {ReuseMode::kIndependent, false}};
 
 class Causality : public testing::Test {
@@ -236,7 +236,7 @@ TEST_F(Causality, IndependentContextsSeeThemselves) {
 
 // A recomputed row sees all before it and none behind it, and every other row keeps its bits.
 TEST_F(Causality, ARecomputedRowSeesWhatIsBeforeItAndNothingBehindIt) {
-  for (const auto& [base, in_place] : kBases) {
+  for (const auto& [base, in_place] : kCausalBases) {
     for (const std::int32_t row : ordinary) {
       if (chunk_of[static_cast<std::size_t>(row)] > 0) {
         expect_what_is_seen({.mode = base,
@@ -252,7 +252,7 @@ TEST_F(Causality, ARecomputedRowSeesWhatIsBeforeItAndNothingBehindIt) {
 // Scattered rows, as a selector would choose them: a mask aligned to the bottom right lets early
 // ones see the future.
 TEST_F(Causality, ScatteredRowsSeeByPosition) {
-  for (const auto& [base, in_place] : kBases) {
+  for (const auto& [base, in_place] : kCausalBases) {
     for (int trial = 0; trial < 10; ++trial) {
       Tokens rows = some(ordinary, 5);
       const Tokens told = some(secrets, 3);  // recomputed secrets tell the query nothing themselves
@@ -286,7 +286,7 @@ TEST_F(Causality, RowsOfEverySelectorSeeByPosition) {
       }
     }
   };
-  for (const auto& [base, in_place] : kBases) {
+  for (const auto& [base, in_place] : kCausalBases) {
     for (const Selector selector : kByShare) {
       SCOPED_TRACE(std::string(selector_name(selector)) + " on " + reuse_mode_name(base));
       compare({.mode = base, .in_place = in_place}, selector, 15);
@@ -330,7 +330,7 @@ TEST_F(Causality, OfTokensThatNobodyLooksAtTheFirstOnesAreRecomputed) {
 
 // All rows computed again: what exact sees, whatever the base has seen.
 TEST_F(Causality, ABlendOfAllRowsSeesWhatExactSees) {
-  for (const auto& [base, in_place] : kBases) {
+  for (const auto& [base, in_place] : kCausalBases) {
     Tokens all;
     for (std::int32_t i = scene.first_context(); i < std::ssize(chunk_of); ++i) {
       all.push_back(i);
@@ -348,7 +348,7 @@ TEST_F(Causality, AQueryTokenChangesNoRowBeforeItself) {
   const Tokens some = {5, 9, 14, 20};
   std::vector<How> hows = {{.mode = ReuseMode::kExact},
                            {.mode = ReuseMode::kIndependent, .positions = Positions::kParallel}};
-  for (const auto& [base, in_place] : kBases) {
+  for (const auto& [base, in_place] : kCausalBases) {
     hows.push_back({.mode = base, .in_place = in_place});
     hows.push_back({.mode = base,
                     .in_place = in_place,
@@ -375,7 +375,7 @@ TEST_F(Causality, AQueryTokenChangesNoRowBeforeItself) {
 
 // What a context is does not show where it is not used, whatever was registered and blended with.
 TEST_F(Causality, AContextLeavesNoTraceInCompositionsWithoutIt) {
-  for (const auto& [base, in_place] : kBases) {
+  for (const auto& [base, in_place] : kCausalBases) {
     How how{.mode = base, .in_place = in_place};
     std::vector<std::vector<float>> runs;
     for (const bool changed : {false, true}) {

@@ -1,13 +1,10 @@
 #include "quire/fields.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/pfr.hpp>
-#include <cstddef>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>

@@ -12,13 +12,14 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {
 
 using testing::HasSubstr;
 
-const char* const kDefaults =
+constexpr const char* kDefaults =
     R"({"temperature":1E0,"top_p":1E0,"top_k":0,"min_p":0E0,"repetition_penalty":1E0,)"
     R"("presence_penalty":0E0,"frequency_penalty":0E0,"max_tokens":256,"min_tokens":0,)"
     R"("stop":[],"stop_token_ids":[],"ignore_eos":false,"logit_bias":{}})";
@@ -84,7 +85,7 @@ TEST(ToJson, SamplingThatAContextHasSavedBeforeIsRead) {
 }
 
 TEST(ToJson, SamplingThatIsNoneIsRefusedByName) {
-  const std::pair<const char*, const char*> kWrong[] = {
+  const std::pair<const char*, const char*> wrong[] = {
       {"5", "must be an object"},
       {"{", "not valid JSON"},
       {R"({"max_token": 3})", "unknown sampling parameter \"max_token\"; there are temperature, "},
@@ -100,7 +101,7 @@ TEST(ToJson, SamplingThatIsNoneIsRefusedByName) {
       {R"({"logit_bias": {"1x": 1}})", "\"logit_bias\" cannot be "},
       {R"({"logit_bias": [1]})", "\"logit_bias\" cannot be "},
       {R"({"top_p": 2})", "top_p"}};
-  for (const auto& [json, said] : kWrong) {
+  for (const auto& [json, said] : wrong) {
     const auto params = sampling_from_json(json);
     ASSERT_FALSE(params.ok()) << json;
     EXPECT_EQ(params.error().code, ErrorCode::kInvalidArgument) << json;
