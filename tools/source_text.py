@@ -37,7 +37,7 @@ def includes(path):
 
 
 def is_test(path):
-    return path.name.endswith(("_test.cc", "test_support.h", "test_util.h")) or "tests" in path.parts
+    return path.name.endswith(("_test.cc", "test_support.h", "test_util.h", "test_length.h")) or "tests" in path.parts
 
 
 def root_from_arguments(arguments):

@@ -15,7 +15,7 @@
 #include "dense_oracle.h"
 #include "desk.h"
 #include "quire/api/test_support.h"
-#include "quire/base/sanitized.h"
+#include "quire/base/test_length.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::int32_t kBlock = 8;
 constexpr int kLayers = 8;  // of the demo model
-constexpr int kRuns = base::kSanitized ? 60 : 400;
+const int kRuns = base::test_length(400, 60);
 
 bool looks_at_kv(const CompositionSpec& spec) {
   const Selector selector = spec.blend.selector;

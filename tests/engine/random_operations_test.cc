@@ -14,7 +14,7 @@
 
 #include "copies_oracle.h"
 #include "quire/api/test_support.h"
-#include "quire/base/sanitized.h"
+#include "quire/base/test_length.h"
 #include "quire/chunks.h"
 #include "random_chunks.h"
 #include "random_contexts.h"
@@ -24,7 +24,7 @@
 namespace quire {
 namespace {
 
-constexpr int kSteps = base::kSanitized ? 5'000 : 100'000;
+const int kSteps = base::test_length(100'000, 5'000);
 
 // One engine with everything that lives in it.
 class World {

@@ -1,13 +1,20 @@
-"""How `make check` counts tests, and how clang-tidy's cache sees what a file includes. Standard library only."""
+"""How `make check` counts tests, chooses stages and times them, and which files clang-tidy looks at. Standard library only."""
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import check  # noqa: E402
+import check_log  # noqa: E402
+import check_stages  # noqa: E402
+import check_times  # noqa: E402
 import tidy  # noqa: E402
 
 
@@ -26,7 +33,7 @@ class Folder(unittest.TestCase):
 
 class ShownTest(Folder):
     def shown(self, *lines):
-        log = check.Log.__new__(check.Log)
+        log = check_log.Log.__new__(check_log.Log)
         log.path = self.write("stage.log", "\n".join(lines))
         return log.tail()
 
@@ -46,42 +53,160 @@ class CountTest(Folder):
     def test_cases_that_ran_count_and_skipped_ones_do_not(self):
         cases = [{"result": "COMPLETED"}, {"result": "COMPLETED", "failures": [{}]}, {"result": "SKIPPED"}, {"result": "SUPPRESSED"}]
         self.write("kv_test.json", json.dumps({"testsuites": [{"testsuite": cases}, {"testsuite": cases[:1]}]}))
-        self.assertEqual(check.count_cases(self.path), check.Count(passed=2, failed=1))
+        self.assertEqual(check_log.count_cases(self.path), check_log.Count(passed=2, failed=1))
 
     def programs(self, *tests):
         entries = "".join(f'<testcase status="{status}"><system-out>{output}</system-out></testcase>' for status, output in tests)
-        return check.count_programs(self.write("ctest.xml", f"<testsuite>{entries}</testsuite>"))
+        return check_log.count_programs(self.write("ctest.xml", f"<testsuite>{entries}</testsuite>"))
 
     def test_a_gtest_program_adds_only_its_crash(self):
-        self.assertEqual(self.programs(("run", "[==========] 3 tests ran.")), check.Count())
-        self.assertEqual(self.programs(("fail", "[==========] Running 3\n[  FAILED  ] Kv.X")), check.Count())
-        self.assertEqual(self.programs(("fail", "[==========] Running 3\nSegmentation fault")), check.Count(0, 1))
+        self.assertEqual(self.programs(("run", "[==========] 3 tests ran.")), check_log.Count())
+        self.assertEqual(self.programs(("fail", "[==========] Running 3\n[  FAILED  ] Kv.X")), check_log.Count())
+        self.assertEqual(self.programs(("fail", "[==========] Running 3\nSegmentation fault")), check_log.Count(0, 1))
 
     def test_unittest_programs_count_their_tests(self):
-        self.assertEqual(self.programs(("run", "Ran 12 tests in 1 s\n\nOK (skipped=2)")), check.Count(10, 0))
-        self.assertEqual(self.programs(("fail", "Ran 12 tests in 1 s\n\nFAILED (failures=2, errors=1)")), check.Count(9, 3))
+        self.assertEqual(self.programs(("run", "Ran 12 tests in 1 s\n\nOK (skipped=2)")), check_log.Count(10, 0))
+        self.assertEqual(self.programs(("fail", "Ran 12 tests in 1 s\n\nFAILED (failures=2, errors=1)")), check_log.Count(9, 3))
 
     def test_other_programs_count_as_one(self):
-        self.assertEqual(self.programs(("run", "layers ok"), ("fail", ""), ("notrun", "")), check.Count(1, 1))
+        self.assertEqual(self.programs(("run", "layers ok"), ("fail", ""), ("notrun", "")), check_log.Count(1, 1))
 
 
-class TidyKeyTest(Folder):
+class StageTest(Folder):
+    def stages(self, *words):
+        parsed = mock.Mock(what=words[0], only=None, every="--every" in words)
+        return [stage.name for stage in check.chosen(parsed)]
+
+    def test_check_and_the_rest_are_all_of_check_all_and_one_part_rotates(self):
+        both = self.stages("check") + self.stages("rest")
+        self.assertEqual(both, self.stages("all"))
+        self.assertEqual(len(set(both)), len(both))
+        rotating = {stage.name for stage in check_stages.ROTATING}
+        self.assertEqual(len(rotating & set(both)), 1)
+
+    def test_every_stage_runs_with_all(self):
+        every = self.stages("check") + self.stages("rest", "--every")
+        self.assertEqual(every, [stage.name for stage in check_stages.ALL])
+
+    def test_the_hash_of_the_commit_chooses_and_each_part_has_its_turn(self):
+        heads = [f"{n:040x}" for n in range(len(check_stages.ROTATING))]
+        chosen = []
+        for head in heads:
+            with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=head + "\n")):
+                chosen.append(check_stages.of_this_commit().name)
+        self.assertEqual(chosen, [stage.name for stage in check_stages.ROTATING])
+
+    def progress(self, *stages):
+        with mock.patch("check_log.LOGS", self.path), mock.patch("check_log.ROOT", self.path), mock.patch("check.ROOT", self.path):
+            progress = check.Progress(check_times.Times(self.path))
+            with mock.patch("builtins.print"):
+                check.run(list(stages), progress)
+        return progress
+
+    def test_a_stage_is_tested_while_the_next_is_built(self):
+        events, next_began = [], []
+
+        def test_first(log):
+            for _ in range(500):
+                if "build b" in events:
+                    next_began.append(True)
+                    break
+                time.sleep(0.01)
+            return check_log.Count(1, 0)
+
+        first = check_stages.Stage("a", "", lambda log: events.append("build a"), test_first)
+        second = check_stages.Stage("b", "", lambda log: events.append("build b"), lambda log: check_log.Count(2, 0))
+        self.assertEqual(self.progress(first, second).total, check_log.Count(3, 0))
+        self.assertEqual(next_began, [True])
+
+    def test_a_stage_that_cannot_be_built_is_not_tested_and_the_others_are(self):
+        def broken(log):
+            raise check_log.Failure("no compiler")
+
+        def never(log):
+            raise AssertionError("tested what was not built")
+
+        stages = (check_stages.Stage("a", "", broken, never), check_stages.Stage("b", "", None, lambda log: check_log.Count(2, 0)))
+        self.assertEqual(self.progress(*stages).total, check_log.Count(2, 1))
+
+
+class TimesTest(Folder):
+    def test_compilations_and_tests_of_this_check_are_listed_slowest_first_and_older_ones_are_not(self):
+        times = check_times.Times(self.path)
+        times.start -= 10
+        for name in ("a.cc.o", "b.cc.o", "old.cc.o"):
+            self.write(f"build/release/CMakeFiles/x.dir/{name}", "")
+        os.utime(self.path / "build/release/CMakeFiles/x.dir/old.cc.o", (1, 1))
+        rows = [(0, 1500, "a.cc.o"), (0, 9000, "b.cc.o"), (0, 90000, "old.cc.o")]
+        log = "".join(f"{start}\t{end}\t0\tCMakeFiles/x.dir/{name}\tffff\n" for start, end, name in rows)
+        self.write("build/release/.ninja_log", "# ninja log v5\n" + log)
+        self.write("build/release/ctest-release.xml", '<t><testcase name="kv" time="3.5"/><testcase name="api" time="70"/></t>')
+        times.add("release", "build", 10.5)
+        report = json.loads((self.path / "build/logs/times.json").read_text())
+        self.assertEqual([each["name"] for each in report["compilations"]["slowest"]], ["release: x b.cc", "release: x a.cc"])
+        self.assertEqual([each["name"] for each in report["tests"]["slowest"]], ["release: api", "release: kv"])
+        self.assertEqual(report["stages"], [{"stage": "release", "phase": "build", "seconds": 10.5}])
+        self.assertIn("10.5", times.table())
+
+
+class TidyTest(Folder):
+    def entry(self, name):
+        return {"command": f"c++ -c {name}", "file": str(self.path / name)}
+
     def test_a_key_follows_headers_of_the_tree_through_headers(self):
-        source = self.write("src/quire/a/a.cc", '#include "quire/a/a.h"\n#include <vector>\n')
+        self.write("src/quire/a/a.cc", '#include "quire/a/a.h"\n#include <vector>\n')
         self.write("src/quire/a/a.h", '#include "quire/b.h"\n')
         deep = self.write("include/quire/b.h", "int x;\n")
-        entry = {"command": "c++ -c a.cc", "file": str(source)}
-        before = tidy.key_of(self.path, entry, {}, b"")
-        self.assertEqual(before, tidy.key_of(self.path, entry, {}, b""))
-        self.assertNotEqual(before, tidy.key_of(self.path, entry, {}, b"other checks"))
+
+        def key(configuration=b""):
+            return tidy.Tree(self.path).key(self.entry("src/quire/a/a.cc"), configuration)
+
+        before = key()
+        self.assertEqual(before, key())
+        self.assertNotEqual(before, key(b"other checks"))
         deep.write_text("int y;\n")
-        self.assertNotEqual(before, tidy.key_of(self.path, entry, {}, b""))
+        self.assertNotEqual(before, key())
 
     def test_only_what_clang_can_read_is_checked(self):
         names = ("src/quire/a/a.cc", "src/quire/a/a_test.cc", "src/quire/a/cuda/a.cu", "tests/b.cc")
-        entries = [{"file": str(self.path / name), "command": "c++"} for name in names]
-        self.write("build/dev/compile_commands.json", json.dumps(entries))
+        self.write("build/dev/compile_commands.json", json.dumps([self.entry(name) for name in names]))
         self.assertEqual(list(tidy.compile_commands(self.path)), [str(self.path / names[0])])
+
+    def test_a_changed_source_is_looked_at_itself_and_a_header_through_one_source(self):
+        self.write("src/quire/a/a.h", "")
+        self.write("src/quire/a/b.h", "")
+        sources = [str(self.write(f"src/quire/a/{name}.cc", text)) for name, text in
+                   {"a": '#include "quire/a/a.h"\n', "b": '#include "quire/a/a.h"\n#include "quire/a/b.h"\n', "c": ""}.items()]
+        tree = tidy.Tree(self.path)
+
+        def chosen(*names):
+            changed = {(self.path / "src/quire/a" / name).resolve() for name in names}
+            return sorted(pathlib.Path(s).name for s in tidy.of_changes(tree, sources, changed))
+
+        self.assertEqual(chosen("c.cc"), ["c.cc"])
+        self.assertEqual(chosen("a.h"), ["a.cc"])
+        self.assertEqual(chosen("a.h", "b.cc"), ["b.cc"])
+        self.assertEqual(chosen("b.h"), ["b.cc"])
+
+    def test_the_base_is_where_main_was_left_or_a_day_before_its_head(self):
+        def git(*arguments, date="2026-01-03T12:00:00Z"):
+            environment = {**os.environ, "GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": date}
+            identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+            return subprocess.run(["git", *identity, *arguments], cwd=self.path, env=environment, check=True, capture_output=True,
+                                  text=True).stdout.strip()
+
+        git("init", "-q", "-b", "main")
+        commits = []
+        for day in ("01", "02", "03"):
+            git("commit", "-q", "--allow-empty", "-m", day, date=f"2026-01-{day}T12:00:00Z")
+            commits.append(git("rev-parse", "HEAD"))
+        with mock.patch.dict(os.environ):
+            os.environ.pop("BASE", None)
+            self.assertEqual(tidy.merge_base(self.path), commits[1])
+            git("update-ref", "refs/remotes/origin/main", commits[0])
+            self.assertEqual(tidy.merge_base(self.path), commits[0])
+            os.environ["BASE"] = commits[2]
+            self.assertEqual(tidy.merge_base(self.path), commits[2])
 
 
 if __name__ == "__main__":

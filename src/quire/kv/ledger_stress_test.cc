@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/base/sanitized.h"
+#include "quire/base/test_length.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -441,10 +441,9 @@ class LedgerStress {
   std::int64_t num_refusals_ = 0;
 };
 
-constexpr int kSteps = base::kSanitized ? 100'000 : 1'000'000;
-
 TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   constexpr int kConfigs = 33 * 3;
+  const int steps = base::test_length(1'000'000, 100'000);
   std::int64_t reused = 0;
   std::int64_t evictions = 0;
   std::int64_t evictions_said = 0;
@@ -459,7 +458,7 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
                                    .extent_blocks = 1 + block_tokens % 5,
                                    .prefix_cache = variant != 2};
       LedgerStress stress(config, static_cast<std::uint32_t>(block_tokens * 10 + variant));
-      for (int i = 0; i < kSteps / kConfigs + 1; ++i) {
+      for (int i = 0; i < steps / kConfigs + 1; ++i) {
         stress.step();
         ASSERT_FALSE(testing::Test::HasFailure())
             << "block_tokens " << block_tokens << " variant " << variant << " step " << i;
@@ -478,12 +477,12 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
     }
   }
   // The walk reached what it is for.
-  EXPECT_GT(reused, kSteps / 10);
-  EXPECT_GT(evictions, kSteps / 100);
-  EXPECT_GT(evictions_said, kSteps / 2000);
-  EXPECT_GT(copies, kSteps / 100);
-  EXPECT_GT(moved, kSteps / 1000);
-  EXPECT_GT(refusals, kSteps / 100);
+  EXPECT_GT(reused, steps / 10);
+  EXPECT_GT(evictions, steps / 100);
+  EXPECT_GT(evictions_said, steps / 2000);
+  EXPECT_GT(copies, steps / 100);
+  EXPECT_GT(moved, steps / 1000);
+  EXPECT_GT(refusals, steps / 100);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/test_length.h"
 #include "quire/kv/block_pool.h"
 #include "quire/types.h"
 
@@ -389,11 +390,11 @@ TEST(PrefixIndex, ExplainsWhyAMatchEndsWhereItDoes) {
 }
 
 TEST(PrefixIndex, MillionRandomOperationsEqualBruteForce) {
-  constexpr std::int64_t kSteps = 1'000'000 / 12 + 1;
+  const std::int64_t steps = base::test_length(1'000'000, 100'000) / 12 + 1;
   for (const std::int32_t num_blocks : {1, 7, 16, 24}) {
     for (const std::uint64_t hash_mask : {~std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{0}}) {
       RandomWalk walk(num_blocks, 1 + num_blocks % 3, hash_mask);
-      for (std::int64_t time = 0; time < kSteps; ++time) {
+      for (std::int64_t time = 0; time < steps; ++time) {
         walk.step(time);
         ASSERT_FALSE(testing::Test::HasFatalFailure());
         const Status status = walk.index().check();

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/base/sanitized.h"
+#include "quire/base/test_length.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_fixture.h"
@@ -23,7 +23,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr int kShare = base::kSanitized ? 10 : 1;  // one fault in so many is injected
+const int kShare = base::test_length(1, 10);  // one fault in so many is injected
 constexpr std::size_t kPage = 4096, kSector = 512;
 constexpr int kEntries = 40, kObjects = 8;
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/base/sanitized.h"
+#include "quire/base/test_length.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"
@@ -36,7 +36,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr int kStoreShare = base::kSanitized ? 10 : 1;  // one fault in so many is injected
+const int kStoreShare = base::test_length(1, 10);  // one fault in so many is injected
 constexpr std::size_t kSector = 512;
 constexpr std::int32_t kBlocks = 12;
 
