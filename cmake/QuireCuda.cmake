@@ -57,6 +57,7 @@ endfunction()
 
 set(QUIRE_HAS_CUDA OFF)
 set(gpus)
+set(reason "QUIRE_CUDA=${QUIRE_CUDA}")
 if(QUIRE_CUDA STREQUAL AUTO)
   quire_find_gpus(gpus)
   set(reason "no GPU answers (QUIRE_CUDA=ON builds without one)")

@@ -82,7 +82,7 @@ def test_release(log):
 
 
 def build_python(log):
-    build(log, "release", "python_package")
+    build(log, "release", "python_package", options=python_options())
 
 
 def pytest(log, name, *arguments, env=None):

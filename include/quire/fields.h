@@ -108,8 +108,8 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 }
 
 // Returns JSON without blanks, in UTF-8: other bytes become U+FFFD. A missing optional or list of
-// logprobs is left out; a logit bias and the logprobs of a token are objects of ids. Infinite
-// numbers are beyond the range of a double, such as -1e99999.
+// logprobs is left out; a logit bias and the logprobs of a token are objects of ids. An infinite
+// number becomes the largest finite one of its sign, and NaN null.
 [[nodiscard]] QUIRE_API std::string to_json(const SamplingParams& params);
 [[nodiscard]] QUIRE_API std::string to_json(const Usage& usage);
 [[nodiscard]] QUIRE_API std::string to_json(const ReuseReport& reuse);

@@ -1,6 +1,9 @@
 // Options and outputs as JSON.
+#include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,13 +37,14 @@ bool is_missing(const std::optional<Value>& value) {
   return !value.has_value();
 }
 bool is_missing(const std::vector<TokenLogprobs>& logprobs) { return logprobs.empty(); }
-bool is_missing(MissingIfEmpty value) { return value.text.empty(); }
 
 // Each json_of returns the JSON of a member's value.
-template <class Number>
-  requires std::integral<Number> || std::floating_point<Number>
-Json json_of(Number value) {
-  return value;
+Json json_of(std::integral auto value) { return value; }
+// JSON has no infinite numbers and no NaN.
+Json json_of(double value) {
+  using Limits = std::numeric_limits<double>;
+  return std::isnan(value) ? Json(nullptr)
+                           : Json(std::clamp(value, Limits::lowest(), Limits::max()));
 }
 Json json_of(std::string_view text) { return text::repair_utf8(text); }
 Json json_of(const std::string& text) { return json_of(std::string_view(text)); }
@@ -60,7 +64,7 @@ template <class Number>
 Json json_of(const std::vector<std::pair<TokenId, Number>>& by_id) {
   Json object = Json::object();
   for (const auto& [id, value] : by_id) {
-    object.set(std::to_string(id), static_cast<double>(value));
+    object.set(std::to_string(id), json_of(static_cast<double>(value)));
   }
   return object;
 }

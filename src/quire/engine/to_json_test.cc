@@ -142,8 +142,9 @@ TEST(ToJson, PartsOfAnOutputAreAsInTheWhole) {
 TEST(ToJson, LogprobsAreThereWhenTheyWereAskedFor) {
   GenerationOutput output = answer();
   output.logprobs = {{{5, -0.25F}, {9, -std::numeric_limits<float>::infinity()}}, {{6, -0.5F}}};
-  EXPECT_THAT(to_json(output),
-              HasSubstr(R"("logprobs":[{"5":-2.5E-1,"9":-1e99999},{"6":-5E-1}],"timing")"));
+  EXPECT_THAT(
+      to_json(output),
+      HasSubstr(R"("logprobs":[{"5":-2.5E-1,"9":-1.7976931348623157E308},{"6":-5E-1}],"timing")"));
 }
 
 TEST(ToJson, AnswerIsAnOutputWithTheIdsOfItsItems) {
