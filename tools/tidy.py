@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 TOOL = "clang-tidy-19"
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.M)
+MAIN_SECONDS = 6 * 3600  # of commits that are looked at on main itself, where nothing says what is new
 PRODUCT = ("src", "apps", "bindings", "bench", "examples")
 
 
@@ -67,15 +68,15 @@ def git(root, *arguments):
 
 def merge_base(root):
     """Returns the commit that changes are counted from, "" where there is none: BASE of the environment; or where origin/main was
-    left; or, on main itself, the last commit that is a day older than its head."""
+    left; or, on main itself, the last commit that is six hours older than its head."""
     asked = os.environ.get("BASE")
     if asked:
         return git(root, "rev-parse", "--verify", f"{asked}^{{commit}}")
     head, base = git(root, "rev-parse", "HEAD"), git(root, "merge-base", "origin/main", "HEAD")
     if base and base != head:
         return base
-    day_before = int(git(root, "show", "-s", "--format=%ct", "HEAD") or 0) - 24 * 3600
-    return git(root, "rev-list", "-1", f"--before={day_before}", "HEAD")
+    before = int(git(root, "show", "-s", "--format=%ct", "HEAD") or 0) - MAIN_SECONDS
+    return git(root, "rev-list", "-1", f"--before={before}", "HEAD")
 
 
 def changed_files(root):

@@ -188,7 +188,7 @@ class TidyTest(Folder):
         self.assertEqual(chosen("a.h", "b.cc"), ["b.cc"])
         self.assertEqual(chosen("b.h"), ["b.cc"])
 
-    def test_the_base_is_where_main_was_left_or_a_day_before_its_head(self):
+    def test_the_base_is_where_main_was_left_or_some_hours_before_its_head(self):
         def git(*arguments, date="2026-01-03T12:00:00Z"):
             environment = {**os.environ, "GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": date}
             identity = ("-c", "user.name=a", "-c", "user.email=a@b")
