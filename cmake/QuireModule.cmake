@@ -3,8 +3,10 @@
 # below src/quire/<name>/cuda is built only with CUDA; its tests are the program <name>_gpu_test, which
 # carries the label `gpu` and fails where no GPU is.
 
-# Modules that the thread sanitizer instruments; `all` for every one.
-set(QUIRE_TSAN_MODULES kv sched device engine api CACHE STRING "Modules that ThreadSanitizer instruments")
+# Modules that the thread sanitizer instruments; `all` for every one. Beside those whose threads meet,
+# those that make threads wait by atomics of their own: it must see what they order.
+set(QUIRE_TSAN_MODULES kv sched device kernels kv_store attention engine api
+    CACHE STRING "Modules that ThreadSanitizer instruments")
 
 add_library(quire_flags INTERFACE)
 target_include_directories(

@@ -77,7 +77,7 @@ def chosen(arguments):
     """Returns the stages that the command line asks for."""
     if arguments.only:
         return [stage for stage in check_stages.ALL if stage.name in arguments.only]
-    rotating = check_stages.ROTATING if arguments.every else [check_stages.of_this_commit()]
+    rotating = [*check_stages.ROTATING, *check_stages.ASKED] if arguments.every else [check_stages.of_this_commit()]
     rest = [*check_stages.REST, *rotating]
     return {"check": check_stages.CHECK, "rest": rest, "all": [*check_stages.CHECK, *rest]}[arguments.what]
 
@@ -86,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", nargs="?", choices=["check", "rest", "all"], default="check")
     parser.add_argument("--only", nargs="+", choices=[stage.name for stage in check_stages.ALL])
-    parser.add_argument("--every", action="store_true", help="all of what rotates from commit to commit")
+    parser.add_argument("--every", action="store_true", help="all of what rotates from commit to commit, and clang-tidy over every file")
     arguments = parser.parse_args()
     stages = chosen(arguments)
     print(f"{len(stages)} stages: {', '.join(stage.name for stage in stages)}; output in {LOGS.relative_to(ROOT)}", flush=True)

@@ -50,8 +50,11 @@ bool read_field(JsonView json, std::optional<Value>& out) {
 template <class Value>
 bool read_list(JsonView json, std::vector<Value>& out) {
   std::optional<std::vector<Value>> list = base::read_json_list<Value>(json);
-  out = std::move(list).value_or(std::vector<Value>());
-  return list.has_value();
+  if (!list) {
+    return false;
+  }
+  out = *std::move(list);
+  return true;
 }
 
 bool read_field(JsonView json, std::vector<TokenId>& out) { return read_list(json, out); }

@@ -21,6 +21,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {

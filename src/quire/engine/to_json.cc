@@ -83,7 +83,7 @@ Json json_of(const std::vector<Value>& values) {
 }
 template <class Value>
 Json json_of(const std::optional<Value>& value) {
-  return json_of(*value);
+  return value ? json_of(*value) : Json(nullptr);
 }
 
 template <class Value>
