@@ -1,7 +1,6 @@
 #include "quire/text/post_processor.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
