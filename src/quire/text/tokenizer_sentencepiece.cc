@@ -4,7 +4,6 @@
 // otherwise.
 #include <sentencepiece_processor.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
