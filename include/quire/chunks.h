@@ -65,12 +65,15 @@ struct ChunkFormat {
   ChunkAffixes system = {}, context = {}, query = {};
 };
 
+// A salt is a tenant, also the empty one. Chunks, ids, anchors, counts and limits are a tenant's
+// own: the id of another one's chunk is kNotFound, word for word as one that never was.
 struct ChunkCacheOptions {
-  std::int32_t max_chunks = 1000;
-  double chunk_memory_ratio = 0.5;   // of the KV blocks that chunks may hold, in (0, 1]
+  std::int32_t max_chunks = 1000;   // of each tenant
+  double chunk_memory_ratio = 0.5;  // of the KV blocks that chunks may hold, in (0, 1]. Beyond it
+                                    // the tenant that holds most gives way; nobody does for others
+                                    // who holds no more than an equal share
   bool enable_deduplication = true;  // equal chunks are one chunk
-  std::string salt = {};             // tenant: equal chunks of two salts are two chunks; also of
-                                     // requests that bring none (RequestOptions::salt)
+  std::string salt = {};             // the tenant of calls and requests that name none
   std::string store = {};  // a directory: registered chunks are written there, and those of
                            // earlier processes are found there, without a prefill
                            // (docs/store-format.md). Where it may not be written to, new chunks
@@ -92,7 +95,9 @@ struct ChunkOptions {
   bool pinned = false;                     // never evicted
   std::int32_t priority = 0;  // lower ones are evicted first, then the least recently used
   std::optional<std::string> anchor = {};  // the system chunk under which a context is computed;
-                                           // "": none; not given: the system chunk registered last
+                                           // "": none; not given: the tenant's system chunk that
+                                           // this call, or an earlier one, has registered last
+  std::string salt = {};                   // tenant; empty: ChunkCacheOptions::salt
 };
 
 // Text goes through the chunk format; ids are taken as they are.
@@ -149,6 +154,8 @@ enum class Positions : std::uint8_t {
 };
 
 struct CompositionSpec {
+  std::string salt =
+      {};  // whose chunks they are; empty: the request's, else ChunkCacheOptions::salt
   std::string system_chunk_id = {};
   bool without_system = false;  // allows an empty system_chunk_id
   std::vector<std::string> context_chunk_ids = {};
@@ -254,25 +261,32 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] Result<std::vector<std::string>> register_chunks(
       std::span<const ChunkContent> chunks, const Interrupt& interrupted = {});
 
-  // Reading is no use: it moves no chunk in the order of eviction.
-  [[nodiscard]] Result<ChunkInfo> get_chunk(const std::string& chunk_id) const;
+  // `salt`, here and below: whose chunk is meant; empty: ChunkCacheOptions::salt. Reading is no
+  // use: it moves no chunk in the order of eviction.
+  [[nodiscard]] Result<ChunkInfo> get_chunk(const std::string& chunk_id,
+                                            const std::string& salt = {}) const;
   // `metadata_filter_json`: an object whose pairs must all be there.
   [[nodiscard]] Result<std::vector<ChunkInfo>> list_chunks(
-      std::optional<ChunkType> type = {}, std::string_view metadata_filter_json = "{}") const;
+      std::optional<ChunkType> type = {}, std::string_view metadata_filter_json = "{}",
+      const std::string& salt = {}) const;
   // kIo, and it stays as it was, where it is saved and the store cannot be written.
   [[nodiscard]] Result<ChunkInfo> update_chunk(const std::string& chunk_id,
-                                               const ChunkUpdate& update);
+                                               const ChunkUpdate& update,
+                                               const std::string& salt = {});
   // Unknown from now on; its blocks return with its last user, those in the prefix cache too but
   // for what prompts have put there. False when it was not there. `wipe`:
   // its bytes in the store become zeros first. kIo, and it stays, where the store cannot be
   // written.
-  [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id, bool wipe = false);
+  [[nodiscard]] Result<bool> delete_chunk(const std::string& chunk_id, bool wipe = false,
+                                          const std::string& salt = {});
   // Deletes all (of a type) that no request uses, those that are only in the store too; returns
   // how many. kIo, and nothing is deleted, where some are saved in a store that is read-only.
-  [[nodiscard]] Result<std::int64_t> clear_chunks(std::optional<ChunkType> type = {});
+  [[nodiscard]] Result<std::int64_t> clear_chunks(std::optional<ChunkType> type = {},
+                                                  const std::string& salt = {});
   // Deletes those without use for so long, pinned ones and those in use apart.
-  [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600);
-  [[nodiscard]] Result<ChunkStats> chunk_stats() const;
+  [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600,
+                                                         const std::string& salt = {});
+  [[nodiscard]] Result<ChunkStats> chunk_stats(const std::string& salt = {}) const;
   // Waits until all that was registered, or computed for a composition, is in the store; the first
   // failure to write behind a call's back since the last flush; kIo too where something since then
   // was not written because the store is read-only. A chunk that could not be written
@@ -315,7 +329,8 @@ class QUIRE_API ChunkedLLM {
                                                          const Interrupt& interrupted = {});
 
   // The KV that the chunk was registered with. kNotFound; kInvalidComposition for a query.
-  [[nodiscard]] Result<BlockList> chunk_blocks(const std::string& chunk_id) const;
+  [[nodiscard]] Result<BlockList> chunk_blocks(const std::string& chunk_id,
+                                               const std::string& salt = {}) const;
   // A sequence behind the composition: its query is the first of the sequence's own tokens.
   [[nodiscard]] Result<Sequence> sequence(const CompositionSpec& spec,
                                           const Interrupt& interrupted = {},

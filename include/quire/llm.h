@@ -170,8 +170,8 @@ class QUIRE_API LLM {
                                               const Interrupt& interrupted = {},
                                               const RequestOptions& options = {});
 
-  // What the prefix cache holds of the prompt for requests of this salt, and why it holds no more;
-  // of a prompt that another salt has computed it says so, to whoever may ask. Changes nothing.
+  // Says what the prefix cache holds of the prompt for requests of this salt, and why it holds no
+  // more. A prompt that only another salt has computed was never seen. Changes nothing.
   [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt,
                                                        const RequestOptions& options = {}) const;
 
@@ -203,10 +203,12 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<Sequence> load_sequence(const std::string& path,
                                                const LoadSequenceOptions& options = {});
   // What plain block ids stand for; they do not say which of their slots count, so together with
-  // `num_tokens` they must be those of chunks and sequences, the last one possibly cut.
+  // `num_tokens` they must be those of chunks and sequences, the last one possibly cut. Ids that
+  // can be typed are no leave: only what has this salt counts (as RequestOptions::salt).
   // kInvalidComposition when they are not, or could mean several things.
   [[nodiscard]] Result<BlockList> find_blocks(std::span<const std::int32_t> block_ids,
-                                              std::int64_t num_tokens) const;
+                                              std::int64_t num_tokens,
+                                              const std::string& salt = {}) const;
 
   // Sessions: whose requests follow on one another, and when the next one comes. When memory runs
   // short the KV of closed sessions goes first, then what outlived its TTL, then the lowest
@@ -214,15 +216,17 @@ class QUIRE_API LLM {
   // for what the session's last request has left in the prefix cache; what others have used too
   // stays as long as theirs. All errors are kInvalidArgument naming the argument, and kNotFound for
   // a session that is not open: one is from the first request or set_retention that names it until
-  // it is closed, or until 16,384 others were named since.
+  // it is closed, or until 16,384 others were named since. Each salt has sessions of its own.
   // The session is away, and expected back in so many seconds; not given: nobody knows. Forgotten
   // when its next request comes.
   [[nodiscard]] Status pause_session(const std::string& session,
-                                     std::optional<double> expected_return_seconds = {});
+                                     std::optional<double> expected_return_seconds = {},
+                                     const std::string& salt = {});
   // Nobody comes back. A later request of that name begins a new session.
-  [[nodiscard]] Status close_session(const std::string& session);
+  [[nodiscard]] Status close_session(const std::string& session, const std::string& salt = {});
   // Opens the session if it is not.
-  [[nodiscard]] Status set_retention(const std::string& session, const SessionRetention& retention);
+  [[nodiscard]] Status set_retention(const std::string& session, const SessionRetention& retention,
+                                     const std::string& salt = {});
 
   // kUnsupported for presets, which have none.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;

@@ -141,7 +141,7 @@ std::vector<std::int32_t> RandomChunks::blocks_of(const ChunkInfo& info) const {
   std::int64_t variants = 0;
   for (std::size_t i = 0; i < gaps.size() && variants < info.num_variants; ++i) {
     const auto run =
-        engine->sequences().chunk_run(info.chunk_id, {{.before = info.anchor, .gap = gaps[i]}});
+        engine->sequences().chunk_run(info.chunk_id, "", {{.before = info.anchor, .gap = gaps[i]}});
     if (run.ok()) {
       blocks.insert(blocks.end(), run->blocks.begin(), run->blocks.end());
       ++variants;

@@ -15,7 +15,7 @@ from . import _quire, sequence
 from .errors import ChunkNotFoundError, InvalidCompositionError
 from .llm import LLM, Params, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
-from .session import each_whose, whose
+from .session import each_whose, to_salt, whose
 from .stream import Stream
 from .tokenizer import _pass, _set, to_bytes, to_json, to_path, to_text
 
@@ -176,12 +176,21 @@ def _how(
     return spec
 
 
+def _of_tenant(spec: _quire.CompositionSpec, salt: str | None) -> _quire.CompositionSpec:
+    """The composition for a tenant: its own, or one that it does not name."""
+    if salt is not None and spec.salt not in ("", salt):
+        raise ValueError("the composition is another salt's than the request; give that one, or none")
+    spec.salt = spec.salt or to_salt(salt)
+    return spec
+
+
 def _spec(
     system_chunk_id: str | None = None,
     context_chunk_ids: Iterable[str] | None = (),
     query_chunk_id: str | None = None,
     *,
     composition: Composition | None = None,
+    salt: str | None = None,
     **how: Any,
 ) -> _quire.CompositionSpec:
     if composition is not None:
@@ -189,8 +198,8 @@ def _spec(
             raise TypeError("composition= says already what is composed and how; give nothing else")
         if not isinstance(composition, Composition):
             raise TypeError(f"composition must come from compose(), not be a {type(composition).__name__}")
-        return composition.spec
-    spec = _how(**how)
+        return _of_tenant(composition.spec, salt)
+    spec = _of_tenant(_how(**how), salt)
     spec.system_chunk_id = _optional_id(system_chunk_id)
     spec.context_chunk_ids = _ids(context_chunk_ids)
     spec.query_chunk_id = _optional_id(query_chunk_id)
@@ -214,6 +223,7 @@ def _content(
     pinned: bool = False,
     priority: int = 0,
     anchor: str | None = None,
+    salt: str | None = None,
     **unknown: Any,
 ) -> _quire.ChunkContent:
     if unknown:
@@ -224,6 +234,7 @@ def _content(
     _set(options, "pinned", pinned)
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
+    options.salt = to_salt(salt)
     return _quire.ChunkContent(_prompt(content, "content"), ChunkType(chunk_type).value, options)
 
 
@@ -266,6 +277,9 @@ class ChunkedLLM(LLM):
     sink: "bos": contexts of mode "independent" have seen a BOS token too
     computed_in_place: contexts of mode "anchored" are computed at the distance at which they are used
     without_system: allows a composition without a system chunk
+
+    Every call takes `salt=`, the tenant; None is the one that the registry was opened with. Chunks, ids, anchors, counts
+    and limits are a tenant's own: another one's chunk is a ChunkNotFoundError, as one that never was.
     """
 
     def __init__(
@@ -284,7 +298,7 @@ class ChunkedLLM(LLM):
         **options: Any,
     ) -> None:
         """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
-        template; `salt`: equal chunks of two salts are two chunks, and requests that bring none have this one; `store`:
+        template; `salt`: the tenant of calls that name none; `store`:
         a directory where registered chunks are written and those of earlier processes are found (one that cannot be
         written to is read: new chunks stay in memory); `max_store_bytes`:
         beyond it (bytes or "10GiB", 0: no limit) registering evicts what was used least recently from there;
@@ -319,6 +333,7 @@ class ChunkedLLM(LLM):
         pinned: bool = False,
         priority: int = 0,
         anchor: str | None = None,
+        salt: str | None = None,
     ) -> str:
         """Computes the chunk's KV, unless an equal chunk is there, and returns its id: 64 hexadecimal digits.
 
@@ -327,9 +342,9 @@ class ChunkedLLM(LLM):
 
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
-        anchor: id of the system chunk under which a context is computed; "": none; None: the one registered last
+        anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
         """
-        kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor}
+        kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
         return self._chunks.register_chunks([_content(content, chunk_type, metadata, **kept)])[0]
 
     def register_chunks(self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[str]:
@@ -337,14 +352,19 @@ class ChunkedLLM(LLM):
         return self._chunks.register_chunks([_listed_content(chunk) for chunk in chunks])
 
     def list_chunks(
-        self, chunk_type: ChunkType | str | None = None, metadata_filter: Mapping[str, Any] | None = None
+        self,
+        chunk_type: ChunkType | str | None = None,
+        metadata_filter: Mapping[str, Any] | None = None,
+        *,
+        salt: str | None = None,
     ) -> list[Fields]:
         """Chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
-        return [_listed(info) for info in self._chunks.list_chunks(_type(chunk_type), _json(metadata_filter))]
+        chunks = self._chunks.list_chunks(_type(chunk_type), _json(metadata_filter), to_salt(salt))
+        return [_listed(info) for info in chunks]
 
-    def get_chunk(self, chunk_id: str) -> Fields:
+    def get_chunk(self, chunk_id: str, *, salt: str | None = None) -> Fields:
         """All about one chunk, with its content and token ids. Reading is no use of it."""
-        return _chunk(self._chunks.get_chunk(_id(chunk_id)))
+        return _chunk(self._chunks.get_chunk(_id(chunk_id), to_salt(salt)))
 
     def update_chunk(
         self,
@@ -354,6 +374,7 @@ class ChunkedLLM(LLM):
         ttl_seconds: float | None | object = _KEEP,
         pinned: bool | None = None,
         priority: int | None = None,
+        salt: str | None = None,
     ) -> Fields:
         """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end."""
         update = _quire.ChunkUpdate()
@@ -365,23 +386,24 @@ class ChunkedLLM(LLM):
             _set(update, "pinned", pinned)
         if priority is not None:
             _set(update, "priority", priority)
-        return _chunk(self._chunks.update_chunk(_id(chunk_id), update))
+        return _chunk(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
 
-    def delete_chunk(self, chunk_id: str, wipe: bool = False) -> bool:
+    def delete_chunk(self, chunk_id: str, wipe: bool = False, *, salt: str | None = None) -> bool:
         """Forgets the chunk; its memory is free with its last user. False when it was not there.
 
         `wipe`: its bytes in the store become zeros first, and nothing of it is left in the folder; OSError where
         something is, since another process reads: call again.
         """
-        return self._chunks.delete_chunk(_id(chunk_id), bool(wipe))
+        return self._chunks.delete_chunk(_id(chunk_id), bool(wipe), to_salt(salt))
 
-    def clear_chunks(self, chunk_type: ChunkType | str | None = None) -> int:
+    def clear_chunks(self, chunk_type: ChunkType | str | None = None, *, salt: str | None = None) -> int:
         """Deletes all chunks (of a type) that nobody uses, also those only in the store; returns how many."""
-        return self._chunks.clear_chunks(_type(chunk_type))
+        return self._chunks.clear_chunks(_type(chunk_type), to_salt(salt))
 
-    def evict_unused_chunks(self, max_age_seconds: float = 3600) -> int:
+    def evict_unused_chunks(self, max_age_seconds: float = 3600, *, salt: str | None = None) -> int:
         """Deletes chunks without use for so long, but for pinned ones and those in use; returns how many."""
-        return _pass("max_age_seconds", max_age_seconds, self._chunks.evict_unused_chunks)
+        whose = to_salt(salt)
+        return _pass("max_age_seconds", max_age_seconds, lambda age: self._chunks.evict_unused_chunks(age, whose))
 
     def flush_store(self) -> None:
         """Waits until all that was registered, or computed for a composition, is in the store, and raises the first
@@ -390,9 +412,9 @@ class ChunkedLLM(LLM):
         process alone until it is registered again. Closing waits too, and raises nothing."""
         self._chunks.flush_store()
 
-    def get_chunk_stats(self) -> Fields:
+    def get_chunk_stats(self, *, salt: str | None = None) -> Fields:
         """Numbers of chunks, memory of their KV, and prefills avoided (`cache_hits`) and done (`cache_misses`)."""
-        stats = self._chunks.chunk_stats()
+        stats = self._chunks.chunk_stats(to_salt(salt))
         looked_up = stats["cache_hits"] + stats["cache_misses"]
         return Fields(
             stats,
@@ -432,19 +454,17 @@ class ChunkedLLM(LLM):
         """For each part of a request whether its KV is there (`hit`), and why not (`reason`). Changes nothing.
 
         A request is one of batch_generate_from_chunks, a Composition, composing keywords, or a plain prompt.
-        Chunks that have gone are parts too. `salt`: of a plain prompt, as for LLM.explain.
+        Chunks that have gone are parts too.
         """
         plain = request is not None and not isinstance(request, (Mapping, Composition))
-        if salt is not None and not plain:
-            raise TypeError("chunks have the salt that the LLM was opened with; give none")
         if request is None:
-            spec = _spec(**composing)
+            spec = _spec(**composing, salt=salt)
         elif composing:
             raise TypeError("explain takes a request, or composing keywords")
         elif plain:
             return super().explain(request, salt=salt)
         else:
-            spec = _request(request)
+            spec = _of_tenant(_request(request), salt)
         return [Fields(part) for part in self._chunks.explain(spec)]
 
     def generate_from_chunks(
@@ -455,6 +475,7 @@ class ChunkedLLM(LLM):
         sampling_params: Params = None,
         *,
         session: str | None = None,
+        salt: str | None = None,
         **how: Any,
     ) -> GenerationOutput:
         """Answers the query behind the contexts; only the query is computed when their KV is there.
@@ -462,7 +483,7 @@ class ChunkedLLM(LLM):
         session: whose request it is; what it alone composes goes by what it says (see pause_session)
         """
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        fields = self._chunks.generate_from_chunks([spec], [sampling_params], [whose(session)])
+        fields = self._chunks.generate_from_chunks([spec], [sampling_params], [whose(session, salt)])
         return GenerationOutput(fields[0])
 
     def stream_from_chunks(
@@ -473,11 +494,12 @@ class ChunkedLLM(LLM):
         sampling_params: Params = None,
         *,
         session: str | None = None,
+        salt: str | None = None,
         **how: Any,
     ) -> Stream:
         """Deltas as they come; joined they equal what generate_from_chunks gives."""
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        return Stream(self._chunks.stream_from_chunks(spec, sampling_params, whose(session)))
+        return Stream(self._chunks.stream_from_chunks(spec, sampling_params, whose(session, salt)))
 
     def batch_generate_from_chunks(
         self,
@@ -485,12 +507,13 @@ class ChunkedLLM(LLM):
         sampling_params: Params | Sequence[Params] = None,
         *,
         session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
     ) -> list[GenerationOutput]:
-        """One continuous batch. A request is a dict of composing arguments or a Composition; params and session are
-        one for all, or one for each."""
+        """One continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
+        are one for all, or one for each."""
         params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
         specs = [_request(request) for request in requests]
-        outputs = self._chunks.generate_from_chunks(specs, params, each_whose(session))
+        outputs = self._chunks.generate_from_chunks(specs, params, each_whose(session, salt))
         return [GenerationOutput(fields) for fields in outputs]
 
     def logits_from_chunks(
@@ -503,9 +526,9 @@ class ChunkedLLM(LLM):
         """Logits float32 [query tokens, vocab_size]; no sampling. Mode "exact" reuses nothing."""
         return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how))["logits"]
 
-    def chunk_blocks(self, chunk_id: str) -> tuple[sequence.Blocks, int]:
+    def chunk_blocks(self, chunk_id: str, *, salt: str | None = None) -> tuple[sequence.Blocks, int]:
         """A handle on the KV that a system or context chunk was registered with, and the number of its tokens."""
-        blocks = sequence.Blocks(self._chunks.chunk_blocks(_id(chunk_id)))
+        blocks = sequence.Blocks(self._chunks.chunk_blocks(_id(chunk_id), to_salt(salt)))
         return blocks, blocks.num_tokens
 
     def sequence(

@@ -11,7 +11,7 @@ from . import _quire, sequence
 from ._quire import SamplingParams
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .sequence import VirtualSequence
-from .session import each_whose, session_name, whose
+from .session import each_whose, session_name, to_salt, whose
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer, _callback, _pass, _set, to_bytes, to_ids, to_path, to_text
 
@@ -178,31 +178,35 @@ class LLM:
     def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
         """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing.
 
-        `salt`: for requests of that tenant. It says of a prompt that another one has computed it: not for their eyes.
+        `salt`: for requests of that tenant; it says nothing of what others have computed.
         """
         return [Fields(part) for part in self._handle.explain(_prompt(prompt), whose(salt=salt))]
 
-    def pause_session(self, session: str, expected_return: float | None = None) -> None:
+    def pause_session(
+        self, session: str, expected_return: float | None = None, *, salt: str | None = None
+    ) -> None:
         """The session is away, and back in `expected_return` seconds (None: nobody knows); its next request ends this.
 
         When memory runs short the KV of closed sessions goes first, then what outlived its TTL, then the lowest priority,
         and among equals what is expected back last. Results never depend on it. LookupError for a session that is not
         open: one is from the first request or set_retention that names it until it is closed, or until 16,384 others
-        were named since.
+        were named since. Each `salt` (see generate) has sessions of its own.
         """
-        name = session_name(session)
-        _pass("expected_return", expected_return, lambda seconds: self._handle.pause_session(name, seconds))
+        name, tenant = session_name(session), to_salt(salt)
+        _pass("expected_return", expected_return, lambda seconds: self._handle.pause_session(name, seconds, tenant))
 
-    def close_session(self, session: str) -> None:
+    def close_session(self, session: str, *, salt: str | None = None) -> None:
         """Nobody comes back to it; what it alone has left in the cache goes first. LookupError as above."""
-        self._handle.close_session(session_name(session))
+        self._handle.close_session(session_name(session), to_salt(salt))
 
-    def set_retention(self, session: str, *, priority: int = 0, ttl: float | None = None) -> None:
+    def set_retention(
+        self, session: str, *, priority: int = 0, ttl: float | None = None, salt: str | None = None
+    ) -> None:
         """How long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
         retention = _quire.SessionRetention()
         _set(retention, "priority", priority)
         _set(retention, "ttl", ttl)
-        self._handle.set_retention(session_name(session), retention)
+        self._handle.set_retention(session_name(session), retention, to_salt(salt))
 
     def sequence(
         self,
@@ -219,7 +223,7 @@ class LLM:
         generate) for all that follows; blocks of sequences must have the same one.
         """
         ids = sequence.token_ids_of(token_ids, "token_ids")
-        handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count))
+        handle = sequence.handle_of(self._handle, *sequence.existing(blocks, existing_token_count), salt)
         return sequence.Sequence(self._handle.sequence(handle, ids, whose(session, salt)))
 
     def load_sequence(
@@ -274,19 +278,19 @@ class LLM:
         self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None
     ) -> GenerationOutput:
         """Runs a VirtualSequence as infer_from_blocks does."""
-        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(sequence), whose(session, salt)))
+        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(sequence, salt), whose(session, salt)))
 
     def infer_stream(
         self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None
     ) -> Iterator[dict[str, Any]]:
         """Runs a VirtualSequence as infer_from_blocks_stream does."""
-        stream = self._handle.infer_from_blocks_stream(*self._virtual(sequence), whose(session, salt))
+        stream = self._handle.infer_from_blocks_stream(*self._virtual(sequence, salt), whose(session, salt))
         return token_dicts(Stream(stream))
 
-    def _virtual(self, virtual: VirtualSequence) -> tuple[_quire.Blocks, list[int], Params]:
+    def _virtual(self, virtual: VirtualSequence, salt: str | None) -> tuple[_quire.Blocks, list[int], Params]:
         if not isinstance(virtual, VirtualSequence):
             raise TypeError(f"infer takes a VirtualSequence, not a {type(virtual).__name__}")
-        handle = sequence.handle_of(self._handle, virtual.existing_blocks, virtual.existing_token_count)
+        handle = sequence.handle_of(self._handle, virtual.existing_blocks, virtual.existing_token_count, salt)
         return handle, virtual.token_ids, virtual.sampling_params
 
     @property

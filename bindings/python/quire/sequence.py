@@ -14,7 +14,7 @@ from . import _quire
 from ._quire import Mark, SamplingParams
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
-from .session import whose
+from .session import to_salt, whose
 from .stream import Stream
 from .tokenizer import to_ids, to_path
 
@@ -106,9 +106,9 @@ def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], i
     return (blocks, blocks.num_tokens) if count is None else (blocks.first(count), count)
 
 
-def handle_of(llm: _quire.LLM, blocks: Blocks | list[int], num_tokens: int) -> _quire.Blocks:
-    """The library's handle on what `existing` gave."""
-    return blocks._handle if isinstance(blocks, Blocks) else llm.find_blocks(blocks, num_tokens)
+def handle_of(llm: _quire.LLM, blocks: Blocks | list[int], num_tokens: int, salt: str | None = None) -> _quire.Blocks:
+    """The library's handle on what `existing` gave: a handle is leave to use it, block ids are looked up for `salt`."""
+    return blocks._handle if isinstance(blocks, Blocks) else llm.find_blocks(blocks, num_tokens, to_salt(salt))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -15,13 +15,18 @@ def session_name(session: str | None) -> str:
     return "" if session is None else to_text(session, "session")
 
 
-def whose(session: str | None = None, salt: str | None = None) -> _quire.RequestOptions:
-    """RequestOptions with the name of a session and a salt, checked."""
+def to_salt(salt: str | None) -> str:
+    """The name of a tenant; empty: the engine's own, which nobody may ask for by accident."""
     if salt == "":
         raise ValueError("salt must have 1 to 1024 bytes, or be None")
+    return "" if salt is None else to_text(salt, "salt")
+
+
+def whose(session: str | None = None, salt: str | None = None) -> _quire.RequestOptions:
+    """RequestOptions with the name of a session and a salt, checked."""
     options = _quire.RequestOptions()
     options.session = session_name(session)
-    options.salt = "" if salt is None else to_text(salt, "salt")
+    options.salt = to_salt(salt)
     return options
 
 

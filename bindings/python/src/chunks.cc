@@ -182,7 +182,8 @@ void bind_values(nb::module_& module) {
       .def_rw("ttl_seconds", &ChunkOptions::ttl_seconds, nb::arg().none())
       .def_rw("pinned", &ChunkOptions::pinned)
       .def_rw("priority", &ChunkOptions::priority)
-      .def_rw("anchor", &ChunkOptions::anchor, nb::arg().none());
+      .def_rw("anchor", &ChunkOptions::anchor, nb::arg().none())
+      .def_rw("salt", &ChunkOptions::salt);
 
   nb::class_<ChunkContent>(module, "ChunkContent")
       .def("__init__", [](ChunkContent* self, Prompt content, const std::string& type,
@@ -206,6 +207,7 @@ void bind_values(nb::module_& module) {
 void bind_composition(nb::module_& module) {
   nb::class_<CompositionSpec>(module, "CompositionSpec")
       .def(nb::init<>())
+      .def_rw("salt", &CompositionSpec::salt)
       .def_rw("system_chunk_id", &CompositionSpec::system_chunk_id)
       .def_rw("without_system", &CompositionSpec::without_system)
       .def_rw("context_chunk_ids", &CompositionSpec::context_chunk_ids)
@@ -239,45 +241,47 @@ void bind_composition(nb::module_& module) {
 void bind_registry(nb::class_<ChunkedLLM>& llm) {
   llm.def("register_chunks", &register_chunks)
       .def("get_chunk",
-           [](const ChunkedLLM& llm, const std::string& id) {
-             return describe(unwrap(without_gil([&] { return llm.get_chunk(id); })));
+           [](const ChunkedLLM& llm, const std::string& id, const std::string& salt) {
+             return describe(unwrap(without_gil([&] { return llm.get_chunk(id, salt); })));
            })
       .def(
           "list_chunks",
           [](const ChunkedLLM& llm, const std::optional<std::string>& type,
-             const std::string& filter) {
+             const std::string& filter, const std::string& salt) {
             const auto wanted = to_type(type);
             nb::list list;
             for (const ChunkInfo& chunk :
-                 unwrap(without_gil([&] { return llm.list_chunks(wanted, filter); }))) {
+                 unwrap(without_gil([&] { return llm.list_chunks(wanted, filter, salt); }))) {
               list.append(describe(chunk));
             }
             return list;
           },
-          nb::arg().none(), nb::arg())
+          nb::arg().none(), nb::arg(), nb::arg())
       .def("update_chunk",
-           [](ChunkedLLM& llm, const std::string& id, const ChunkUpdate& update) {
-             return describe(unwrap(without_gil([&] { return llm.update_chunk(id, update); })));
+           [](ChunkedLLM& llm, const std::string& id, const ChunkUpdate& update,
+              const std::string& salt) {
+             return describe(
+                 unwrap(without_gil([&] { return llm.update_chunk(id, update, salt); })));
            })
       .def("delete_chunk",
-           [](ChunkedLLM& llm, const std::string& id, bool wipe) {
-             return unwrap(without_gil([&] { return llm.delete_chunk(id, wipe); }));
+           [](ChunkedLLM& llm, const std::string& id, bool wipe, const std::string& salt) {
+             return unwrap(without_gil([&] { return llm.delete_chunk(id, wipe, salt); }));
            })
       .def(
           "clear_chunks",
-          [](ChunkedLLM& llm, const std::optional<std::string>& type) {
+          [](ChunkedLLM& llm, const std::optional<std::string>& type, const std::string& salt) {
             const auto wanted = to_type(type);
-            return unwrap(without_gil([&] { return llm.clear_chunks(wanted); }));
+            return unwrap(without_gil([&] { return llm.clear_chunks(wanted, salt); }));
           },
-          nb::arg().none())
+          nb::arg().none(), nb::arg())
       .def("evict_unused_chunks",
-           [](ChunkedLLM& llm, double seconds) {
-             return unwrap(without_gil([&] { return llm.evict_unused_chunks(seconds); }));
+           [](ChunkedLLM& llm, double seconds, const std::string& salt) {
+             return unwrap(without_gil([&] { return llm.evict_unused_chunks(seconds, salt); }));
            })
       .def("flush_store",
            [](ChunkedLLM& llm) { unwrap(without_gil([&] { return llm.flush_store(); })); })
-      .def("chunk_stats", [](const ChunkedLLM& llm) {
-        return describe(unwrap(without_gil([&] { return llm.chunk_stats(); })));
+      .def("chunk_stats", [](const ChunkedLLM& llm, const std::string& salt) {
+        return describe(unwrap(without_gil([&] { return llm.chunk_stats(salt); })));
       });
 }
 
@@ -317,8 +321,8 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
                  unwrap(without_gil([&] { return llm.logits_from_chunks(spec, &interrupted); })));
            })
       .def("chunk_blocks",
-           [](const ChunkedLLM& llm, const std::string& id) {
-             return unwrap(without_gil([&] { return llm.chunk_blocks(id); }));
+           [](const ChunkedLLM& llm, const std::string& id, const std::string& salt) {
+             return unwrap(without_gil([&] { return llm.chunk_blocks(id, salt); }));
            })
       .def("sequence",
            [](ChunkedLLM& llm, const CompositionSpec& spec, const RequestOptions& options) {

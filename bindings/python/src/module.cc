@@ -98,18 +98,19 @@ void bind_sessions(nb::module_& module, nb::class_<LLM>& llm) {
       .def_rw("ttl", &SessionRetention::ttl_seconds, nb::arg().none());
   llm.def(
          "pause_session",
-         [](LLM& llm, const std::string& session, std::optional<double> expected_return) {
-           unwrap(without_gil([&] { return llm.pause_session(session, expected_return); }));
+         [](LLM& llm, const std::string& session, std::optional<double> expected_return,
+            const std::string& salt) {
+           unwrap(without_gil([&] { return llm.pause_session(session, expected_return, salt); }));
          },
-         nb::arg("session"), nb::arg("expected_return").none())
+         nb::arg("session"), nb::arg("expected_return").none(), nb::arg("salt"))
       .def("close_session",
-           [](LLM& llm, const std::string& session) {
-             unwrap(without_gil([&] { return llm.close_session(session); }));
+           [](LLM& llm, const std::string& session, const std::string& salt) {
+             unwrap(without_gil([&] { return llm.close_session(session, salt); }));
            })
-      .def("set_retention",
-           [](LLM& llm, const std::string& session, const SessionRetention& retention) {
-             unwrap(without_gil([&] { return llm.set_retention(session, retention); }));
-           });
+      .def("set_retention", [](LLM& llm, const std::string& session,
+                               const SessionRetention& retention, const std::string& salt) {
+        unwrap(without_gil([&] { return llm.set_retention(session, retention, salt); }));
+      });
 }
 
 void bind_llm(nb::module_& module) {

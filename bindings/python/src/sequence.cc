@@ -161,10 +161,10 @@ void bind_direct_inference(nb::class_<LLM>& llm) {
              return unwrap(without_gil(
                  [&] { return llm.load_sequence(file, {.wait = wait, .salt = options.salt}); }));
            })
-      .def("find_blocks",
-           [](const LLM& llm, const std::vector<std::int32_t>& block_ids, std::int64_t num_tokens) {
-             return unwrap(without_gil([&] { return llm.find_blocks(block_ids, num_tokens); }));
-           });
+      .def("find_blocks", [](const LLM& llm, const std::vector<std::int32_t>& block_ids,
+                             std::int64_t num_tokens, const std::string& salt) {
+        return unwrap(without_gil([&] { return llm.find_blocks(block_ids, num_tokens, salt); }));
+      });
 }
 
 }  // namespace

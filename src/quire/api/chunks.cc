@@ -72,6 +72,8 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
             "a composition has exactly one system chunk; give a system prompt, or say "
             "without_system"};
   }
+  run.spec = &how;
+  QUIRE_TRY(const std::string salt, service->salt_of(run));
   std::vector<ChunkContent> chunks;
   chunks.reserve(prompt.contexts.size() + 2);
   if (prompt.system) {
@@ -84,7 +86,9 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
     }
   }
   chunks.push_back({.content = well_formed(prompt.query), .type = ChunkType::kQuery});
-  run.spec = &how;
+  for (ChunkContent& chunk : chunks) {
+    chunk.options.salt = salt;
+  }
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
     QUIRE_TRY(const auto added,
@@ -129,7 +133,7 @@ std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpe
     if (id.empty()) {
       continue;
     }
-    const Result<ChunkInfo> chunk = service->get(id);
+    const Result<ChunkInfo> chunk = service->get(id, spec.salt);
     if (!chunk.ok()) {
       parts.push_back({.chunk_id = id, .reason = chunk.error().message});
       continue;
@@ -215,40 +219,46 @@ Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const Chu
   return ids;
 }
 
-Result<ChunkInfo> ChunkedLLM::get_chunk(const std::string& chunk_id) const {
+Result<ChunkInfo> ChunkedLLM::get_chunk(const std::string& chunk_id,
+                                        const std::string& salt) const {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->get(chunk_id);
+  return service->get(chunk_id, salt);
 }
 
-Result<std::vector<ChunkInfo>> ChunkedLLM::list_chunks(
-    std::optional<ChunkType> type, std::string_view metadata_filter_json) const {
+Result<std::vector<ChunkInfo>> ChunkedLLM::list_chunks(std::optional<ChunkType> type,
+                                                       std::string_view metadata_filter_json,
+                                                       const std::string& salt) const {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->list(type, metadata_filter_json);
+  return service->list(type, metadata_filter_json, salt);
 }
 
-Result<ChunkInfo> ChunkedLLM::update_chunk(const std::string& chunk_id, const ChunkUpdate& update) {
+Result<ChunkInfo> ChunkedLLM::update_chunk(const std::string& chunk_id, const ChunkUpdate& update,
+                                           const std::string& salt) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->update(chunk_id, update);
+  return service->update(chunk_id, update, salt);
 }
 
-Result<bool> ChunkedLLM::delete_chunk(const std::string& chunk_id, bool wipe) {
+Result<bool> ChunkedLLM::delete_chunk(const std::string& chunk_id, bool wipe,
+                                      const std::string& salt) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->remove(chunk_id, wipe);
+  return service->remove(chunk_id, wipe, salt);
 }
 
-Result<std::int64_t> ChunkedLLM::clear_chunks(std::optional<ChunkType> type) {
+Result<std::int64_t> ChunkedLLM::clear_chunks(std::optional<ChunkType> type,
+                                              const std::string& salt) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->clear(type);
+  return service->clear(type, salt);
 }
 
-Result<std::int64_t> ChunkedLLM::evict_unused_chunks(double max_age_seconds) {
+Result<std::int64_t> ChunkedLLM::evict_unused_chunks(double max_age_seconds,
+                                                     const std::string& salt) {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->evict_unused(max_age_seconds);
+  return service->evict_unused(max_age_seconds, salt);
 }
 
-Result<ChunkStats> ChunkedLLM::chunk_stats() const {
+Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->stats();
+  return service->stats(salt);
 }
 
 Status ChunkedLLM::flush_store() {
@@ -341,9 +351,10 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
   return channels.front()->take_forward();
 }
 
-Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id) const {
+Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
+                                           const std::string& salt) const {
   QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto run, engine->sequences().chunk_run(chunk_id));
+  QUIRE_TRY(auto run, engine->sequences().chunk_run(chunk_id, salt));
   return make_block_list({std::move(run)});
 }
 

@@ -337,20 +337,21 @@ Result<std::int64_t> LLM::clear_prefix_cache() {
   return engine->clear_prefix_cache();
 }
 
-Status LLM::pause_session(const std::string& session,
-                          std::optional<double> expected_return_seconds) {
+Status LLM::pause_session(const std::string& session, std::optional<double> expected_return_seconds,
+                          const std::string& salt) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->sessions().pause(session, expected_return_seconds);
+  return engine->sessions().pause(session, salt, expected_return_seconds);
 }
 
-Status LLM::close_session(const std::string& session) {
+Status LLM::close_session(const std::string& session, const std::string& salt) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->sessions().close(session);
+  return engine->sessions().close(session, salt);
 }
 
-Status LLM::set_retention(const std::string& session, const SessionRetention& retention) {
+Status LLM::set_retention(const std::string& session, const SessionRetention& retention,
+                          const std::string& salt) {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->sessions().set_retention(session, retention);
+  return engine->sessions().set_retention(session, salt, retention);
 }
 
 Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,

@@ -444,10 +444,10 @@ Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
   return Stream(std::move(stream));
 }
 
-Result<BlockList> LLM::find_blocks(std::span<const std::int32_t> block_ids,
-                                   std::int64_t num_tokens) const {
+Result<BlockList> LLM::find_blocks(std::span<const std::int32_t> block_ids, std::int64_t num_tokens,
+                                   const std::string& salt) const {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(auto runs, engine->sequences().find_runs(block_ids, num_tokens));
+  QUIRE_TRY(auto runs, engine->sequences().find_runs(block_ids, num_tokens, salt));
   return make_block_list(std::move(runs));
 }
 

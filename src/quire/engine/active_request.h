@@ -55,7 +55,8 @@ struct NewRequest {
   std::int32_t first_logit = 0;  // of kForwardAll: rows before it are computed without logits
   bool reuse = true;
   std::string session;  // whose it is, for SessionService; empty: nobody's
-  std::string salt;     // of a prompt: whose cached prefixes it shares; set by the engine if empty
+  std::string salt;     // its tenant: of its session, and of the cached prefixes that a prompt
+                        // shares; empty: the engine's own
   bool streaming = false;
   bool same_bits = true;                      // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;     // instead of `prompt`

@@ -101,7 +101,7 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
   QUIRE_TRY_STATUS(outcome(round()));  // computes what KV of the chunks is missing
   auto seconds = median_of_rounds(round);
   for (const ChunkService::Registered& chunk : registered) {
-    QUIRE_TRY_STATUS(outcome(engine.chunks().remove(chunk.id)));
+    QUIRE_TRY_STATUS(outcome(engine.chunks().remove(chunk.id, false, "")));
   }
   return seconds;
 }

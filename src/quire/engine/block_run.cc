@@ -19,6 +19,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
+#include "quire/engine/session_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
@@ -85,6 +86,7 @@ Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& r
 
 BlockRun SequenceService::run_of(const StateRef& state) {
   return {.engine = state->engine,
+          .salt = state->salt,
           .state = state,
           .blocks = state->blocks,
           .tokens = std::ssize(state->tokens)};
@@ -96,6 +98,7 @@ BlockRun run_of(const std::weak_ptr<Engine>& engine, const kv::Ledger& ledger,
                 const kv::Chunk& chunk, kv::SegmentId variant) {
   const kv::Segment& segment = *ledger.segment(variant);
   BlockRun run{.engine = engine,
+               .salt = chunk.salt,
                .chunk_id = chunk.id,
                .registration = chunk.registration,
                .segment = variant,
@@ -108,11 +111,13 @@ BlockRun run_of(const std::weak_ptr<Engine>& engine, const kv::Ledger& ledger,
 
 }  // namespace
 
-Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id,
+Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const std::string& salt,
                                             const std::optional<kv::VariantKey>& key) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
+  const std::string& whose = engine_.salt_of(salt);
   return engine_.ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
-    QUIRE_TRY_STATUS(engine_.chunks_->adopt(chunk_id));
-    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id));
+    QUIRE_TRY_STATUS(engine_.chunks_->adopt(chunk_id, whose));
+    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id, whose));
     const auto variant = chunk->variants.find(key.value_or(kv::registered_key(*chunk)));
     if (variant == chunk->variants.end()) {
       return Error{
@@ -125,16 +130,17 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id,
   });
 }
 
-// Everything that has blocks of its own.
-std::vector<BlockRun> SequenceService::known_runs() const {
+// Everything of a tenant that has blocks of its own.
+std::vector<BlockRun> SequenceService::known_runs(const std::string& salt) const {
   std::vector<BlockRun> runs;
-  for (const kv::Chunk* chunk : engine_.chunks_->registry().list()) {
+  for (const kv::Chunk* chunk : engine_.chunks_->registry().list(salt)) {
     for (const auto& [key, variant] : chunk->variants) {
       runs.push_back(engine::run_of(engine_.weak_from_this(), ledger(), *chunk, variant));
     }
   }
   for (const auto& known : states_) {
-    if (const StateRef state = known.lock(); state != nullptr && !state->blocks.empty()) {
+    if (const StateRef state = known.lock();
+        state != nullptr && !state->blocks.empty() && state->salt == salt) {
       runs.push_back(run_of(state));
     }
   }
@@ -216,10 +222,12 @@ class RunFinder {
 }  // namespace
 
 Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::int32_t> blocks,
-                                                         std::int64_t tokens) {
+                                                         std::int64_t tokens,
+                                                         const std::string& salt) {
   using Runs = std::vector<BlockRun>;
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
   return engine_.ask<Runs>([&]() -> Result<Runs> {
-    const Runs known = known_runs();
+    const Runs known = known_runs(engine_.salt_of(salt));
     RunFinder finder(known, ledger().config().block_tokens,
                      [this](const BlockRun& run) { return tokens_of(run); });
     Meaning meaning = finder.find(blocks, tokens);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,11 @@ using HeldRef = std::shared_ptr<const HeldSegment>;
 // The first `tokens` tokens of a chunk, a held segment or a sequence's state. A handle: it holds no
 // KV, and what it names may go.
 struct BlockRun {
-  std::weak_ptr<Engine> engine;    // whose blocks they are
-  std::string chunk_id;            // of a chunk, with
-  std::uint64_t registration = 0;  // its registration
-  kv::SegmentId segment;           // and variant
+  std::weak_ptr<Engine> engine;     // whose blocks they are
+  std::optional<std::string> salt;  // of the chunk or state; a held segment is whoever holds it
+  std::string chunk_id;             // of a chunk, with
+  std::uint64_t registration = 0;   // its registration
+  kv::SegmentId segment;            // and variant
   std::weak_ptr<const HeldSegment> held;
   std::weak_ptr<const SequenceState> state;
   std::vector<std::int32_t> blocks;  // ids, in order

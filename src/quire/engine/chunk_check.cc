@@ -42,23 +42,30 @@ Status ChunkService::check_anchor(std::span<const Draft> drafts) {
     return {};
   }
   const auto before = drafts.first(drafts.size() - 1);
-  const auto own =
-      std::ranges::find(before, *asked, [](const Draft& draft) { return draft.chunk.id; });
+  const auto own = std::ranges::find_if(before, [&](const Draft& draft) {
+    return draft.chunk.id == *asked && draft.chunk.salt == drafts.back().chunk.salt;
+  });
   if (own != before.end()) {
     return check_is_system(own->chunk);
   }
-  if (const auto saved = saved_chunk(*asked)) {
+  const std::string& salt = drafts.back().chunk.salt;
+  if (const auto saved = saved_chunk(*asked, salt)) {
     return check_is_system(*saved);
   }
-  QUIRE_TRY(const kv::Chunk* anchor, registry_.get(*asked));
+  QUIRE_TRY(const kv::Chunk* anchor, registry_.get(*asked, salt));
   return check_is_system(*anchor);
 }
 
 // Of texts that are there.
 void ChunkService::take_known_tokens(std::span<Draft> drafts) {
-  const std::vector<const kv::Chunk*> listed = registry_.list();
+  std::map<std::string, std::vector<const kv::Chunk*>> lists;  // by salt
   for (Draft& draft : drafts) {
     const std::string* text = draft.text();
+    auto [place, is_new] = lists.try_emplace(draft.chunk.salt);
+    std::vector<const kv::Chunk*>& listed = place->second;
+    if (is_new) {
+      listed = registry_.list(draft.chunk.salt);
+    }
     const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
       return text != nullptr && !other->text_id.empty() && other->type == draft.chunk.type &&
              other->content == *text;
@@ -69,52 +76,61 @@ void ChunkService::take_known_tokens(std::span<Draft> drafts) {
   }
 }
 
-// The anchor that it will have: `system` unless it names one.
-Status ChunkService::name_anchor(Draft& draft, std::optional<std::string>& system) {
+// The anchor that it will have: that of `anchors` unless it names one.
+Status ChunkService::name_anchor(Draft& draft, Anchors& anchors) {
   if (draft.chunk.type != ChunkType::kContext || windowed()) {
     return {};
   }
+  const std::string& salt = draft.chunk.salt;
   const std::optional<std::string>& asked = draft.content->options.anchor;
-  if (!asked && !system) {
-    QUIRE_TRY(system, engine_.ask_for_blocks<std::string>([this] { return last_system(); }));
+  if (!asked && !anchors.contains(salt)) {
+    QUIRE_TRY(anchors[salt],
+              engine_.ask_for_blocks<std::string>([&] { return last_system(salt); }));
   }
-  draft.chunk.anchor = asked ? *asked : system.value_or("");
+  draft.chunk.anchor = asked ? *asked : anchors[salt];
   return {};
 }
 
 // A text that is there is not encoded again.
 Status ChunkService::name_drafts(std::span<Draft> drafts) {
   QUIRE_TRY_STATUS(engine_.call([&] { take_known_tokens(drafts); }));
-  std::optional<std::string> system;  // the last one before
+  Anchors anchors;  // the last ones before
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     Draft& draft = drafts[i];
     draft.serial = options_.enable_deduplication ? "" : base::str_cat(i);  // like no other
-    QUIRE_TRY_STATUS(name_anchor(draft, system));
+    QUIRE_TRY_STATUS(name_anchor(draft, anchors));
     QUIRE_TRY_STATUS(draft.chunk.tokens == nullptr ? tokenize(draft) : Status());
     draft.chunk.id = kv::chunk_id(identity_of(draft), *draft.chunk.tokens);
     if (draft.chunk.type == ChunkType::kSystemPrompt) {
-      system = draft.chunk.id;
+      anchors[draft.chunk.salt] = draft.chunk.id;
     }
   }
   return {};
 }
 
-ChunkService::Room ChunkService::room_for(std::span<const Draft> drafts,
-                                          const std::function<bool(const Draft&)>& is_there) {
-  Room room;
+std::vector<std::string_view> ChunkService::ids_and_anchors(std::span<const Draft> drafts) {
+  std::vector<std::string_view> ids;
+  for (const Draft& draft : drafts) {
+    ids.insert(ids.end(), {draft.chunk.id, draft.chunk.anchor});
+  }
+  return ids;
+}
+
+ChunkService::Rooms ChunkService::rooms_for(std::span<const Draft> drafts,
+                                            const std::function<bool(const Draft&)>& is_there) {
+  Rooms rooms;
   std::set<std::string_view> wanted;
-  std::int64_t blocks = 0;
   for (const Draft& draft : drafts) {
     const kv::NewChunk& chunk = draft.chunk;
-    room.spared.insert(room.spared.end(), {chunk.id, chunk.anchor});
-    if (!is_there(draft) && !pending_.contains({chunk.id, kv::registered_key(chunk)}) &&
-        wanted.insert(chunk.id).second && needs_kv(chunk)) {
-      blocks += ledger().min_blocks(std::ssize(*chunk.tokens));
+    if (is_there(draft) || pending_.contains({chunk.id, kv::registered_key(chunk)}) ||
+        !wanted.insert(chunk.id).second) {
+      continue;
     }
+    Room& room = rooms[chunk.salt];
+    ++room.chunks;
+    room.blocks += needs_kv(chunk) ? ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
   }
-  room.chunks = static_cast<std::int32_t>(std::ssize(wanted));
-  room.blocks = static_cast<std::int32_t>(blocks);
-  return room;
+  return rooms;
 }
 
 // What is saved is read into the room that there is.
@@ -122,10 +138,18 @@ Status ChunkService::check_room_now(std::span<const Draft> drafts) {
   for (std::size_t count = 1; count <= drafts.size(); ++count) {
     QUIRE_TRY_STATUS(check_anchor(drafts.first(count)));
   }
-  const Room room = room_for(drafts, [this](const Draft& draft) {
-    return registry_.find(draft.chunk.id) != nullptr || saved_chunk(draft.chunk.id);
+  const Rooms rooms = rooms_for(drafts, [this](const Draft& draft) {
+    return registry_.find(draft.chunk.id) != nullptr ||
+           saved_chunk(draft.chunk.id, draft.chunk.salt);
   });
-  return registry_.check_room(room.chunks, room.blocks, room.spared);
+  const std::vector<std::string_view> spared = ids_and_anchors(drafts);
+  for (const auto& [salt, room] : rooms) {
+    QUIRE_TRY_STATUS(registry_.check_room({.salt = salt,
+                                           .chunks = room.chunks,
+                                           .blocks = static_cast<std::int32_t>(room.blocks),
+                                           .spared = spared}));
+  }
+  return {};
 }
 
 Status ChunkService::check_room(std::span<const Draft> drafts) {
@@ -137,7 +161,7 @@ Status ChunkService::check_room(std::span<const Draft> drafts) {
 }
 
 Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run) {
-  QUIRE_TRY_STATUS(check_user(run.options));
+  QUIRE_TRY([[maybe_unused]] const std::string salt, salt_of(run));
   QUIRE_TRY_STATUS(engine_.check(*run.params));
   std::vector<Draft> drafts;
   for (const ChunkContent& content : chunks) {

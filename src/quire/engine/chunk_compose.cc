@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <ranges>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -156,7 +157,7 @@ Status ChunkService::check_fits(const Run& run, const kv::ResolvedComposition& c
 Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const Run> runs) {
   Compositions compositions;
   for (const Run& run : runs) {
-    QUIRE_TRY(auto composition, kv::resolve(registry_, *run.spec, windowed()));
+    QUIRE_TRY(auto composition, kv::resolve(registry_, whose(run), *run.spec, windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));
     QUIRE_TRY_STATUS(check_fits(run, composition));
     compositions.push_back(std::move(composition));
@@ -168,7 +169,9 @@ Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const R
 Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses,
                                                          Behind* behind) {
   for (const Run& run : runs) {
-    QUIRE_TRY_STATUS(adopt_all(chunk_ids(*run.spec), behind));
+    for (const std::string& id : chunk_ids(*run.spec)) {
+      QUIRE_TRY_STATUS(adopt(id, whose(run), behind));
+    }
   }
   QUIRE_TRY(Compositions compositions, resolve_known(runs));
   Uses held;
@@ -200,7 +203,7 @@ struct ChunkService::Attempt {
 // Parts behind a BOS token wait for that. What is at work already is waited for.
 Result<bool> ChunkService::start_missing(const Compositions& compositions, Attempt& attempt) {
   bool complete = true;
-  bool wants_bos = false;
+  std::set<std::string> want_bos;  // salts
   std::vector<Name> variants;
   std::int64_t needed = 0;  // blocks: of those, and of the longest query
   for (const kv::ResolvedComposition& composition : compositions) {
@@ -210,8 +213,9 @@ Result<bool> ChunkService::start_missing(const Compositions& compositions, Attem
     for (const kv::Part& part : composition.missing()) {
       complete = false;
       const Name name(part.chunk->id, part.key);
-      if (part.key.before == kv::kBosVariant && !bos_) {
-        wants_bos = true;
+      const std::string& salt = part.chunk->salt;
+      if (part.key.before == kv::kBosVariant && !bos_.contains(salt)) {
+        want_bos.insert(salt);
       } else if (auto meanwhile = join(name)) {
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
@@ -224,9 +228,17 @@ Result<bool> ChunkService::start_missing(const Compositions& compositions, Attem
   if (variants.empty() && lacks > 0) {
     return registry_.pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
   }
-  QUIRE_TRY_STATUS(registry_.begin_variants(variants, lacks));
-  QUIRE_TRY_STATUS(start_variants(variants, attempt));
-  QUIRE_TRY_STATUS(wants_bos ? start_bos(attempt) : Status());
+  std::map<std::string, std::vector<Name>> by_salt;
+  for (const Name& name : variants) {
+    by_salt[registry_.find(name.first)->salt].push_back(name);
+  }
+  for (const auto& [salt, own] : by_salt) {
+    QUIRE_TRY_STATUS(registry_.begin_variants(own, lacks));
+    QUIRE_TRY_STATUS(start_variants(own, attempt));
+  }
+  for (const std::string& salt : want_bos) {
+    QUIRE_TRY_STATUS(start_bos(salt, attempt));
+  }
   return complete;
 }
 
@@ -252,21 +264,23 @@ Status ChunkService::start_variants(std::span<const Name> variants, Attempt& att
 }
 
 // The KV that stands before contexts computed under a BOS token.
-Status ChunkService::start_bos(Attempt& attempt) {
+Status ChunkService::start_bos(const std::string& salt, Attempt& attempt) {
   const auto bos = bos_token();
   if (!bos) {
     return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
   }
-  const Name name = bos_name();
+  const Name name = bos_name(salt);
   if (auto meanwhile = join(name)) {
     attempt.pending.push_back(*std::move(meanwhile));
     return {};
   }
-  QUIRE_TRY(const Pending pending,
-            start({.prompt = {*bos}}, name, [this](std::optional<kv::SegmentId> segment) {
-              bos_ = segment;
-              return true;
-            }));
+  QUIRE_TRY(const Pending pending, start({.prompt = {*bos}, .salt = salt}, name,
+                                         [this, salt](std::optional<kv::SegmentId> segment) {
+                                           if (segment) {
+                                             bos_.insert_or_assign(salt, *segment);
+                                           }
+                                           return true;
+                                         }));
   attempt.started.insert_or_assign(name, pending);
   attempt.pending.push_back(pending);
   return {};
@@ -295,8 +309,9 @@ ChunkService::Origins ChunkService::origins_of(const kv::ResolvedComposition& co
   }
   const bool behind_bos = std::ranges::any_of(
       composition.parts, [](const kv::Part& part) { return part.key.before == kv::kBosVariant; });
-  if (behind_bos && fresh.contains(bos_name())) {
-    add(bos_name(), std::string(kv::kBosVariant), 1);
+  const Name bos = bos_name(composition.query.chunk->salt);
+  if (behind_bos && fresh.contains(bos)) {
+    add(bos, std::string(kv::kBosVariant), 1);
   }
   return origins;
 }
@@ -339,7 +354,10 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
 Result<NewRequest> ChunkService::request_for(const Run& run,
                                              const kv::ResolvedComposition& composition,
                                              Origins origins) {
-  NewRequest request{.kind = run.kind, .session = run.options.session, .streaming = run.streaming};
+  NewRequest request{.kind = run.kind,
+                     .session = run.options.session,
+                     .salt = whose(run),
+                     .streaming = run.streaming};
   if (run.kind == RequestKind::kGenerate) {
     request.params = *run.params;
   }
@@ -413,14 +431,14 @@ void ChunkService::count_use(const Run& run, std::span<const PartOrigin> origins
   if (!run.counted) {
     return;
   }
-  const kv::SessionRef session = engine_.sessions_->named(run.options.session);
+  const kv::SessionRef session = engine_.sessions_->named(run.options.session, whose(run));
   for (const std::string& id : chunk_ids(*run.spec)) {
     if (registry_.find(id) != nullptr) {
       registry_.use(id, session);
-      note_use(id);
+      note_use(id, whose(run));
     }
   }
-  registry_.count(std::ranges::count(origins, 0, &PartOrigin::computed), 0);
+  registry_.count(whose(run), std::ranges::count(origins, 0, &PartOrigin::computed), 0);
 }
 
 void ChunkService::count_uses(std::span<const Run> runs, Attempt& attempt) {
@@ -506,7 +524,9 @@ void ChunkService::give_up(Attempt attempt) {
         registry_.drop_variant(name);  // no effect where it is the BOS token
       }
     }
-    drop_unused_bos();
+    for (const auto& [salt, segment] : std::map(bos_)) {
+      drop_unused_bos(salt);
+    }
     last->in_use.clear();
     engine_.publish_stats();
   });
@@ -515,17 +535,26 @@ void ChunkService::give_up(Attempt attempt) {
   }
 }
 
-Status ChunkService::check_user(const RequestOptions& options) const {
-  return SessionService::check_user(
-      options, options_.salt,
-      "chunks have the salt that the LLM was opened with; give that one, or none");
+Result<std::string> ChunkService::salt_of(const Run& run) const {
+  const std::string& salt = run.spec->salt;
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
+  QUIRE_TRY_STATUS(SessionService::check_user(run.options));
+  if (!salt.empty() && !run.options.salt.empty() && salt != run.options.salt) {
+    return {ErrorCode::kInvalidArgument,
+            "the composition is another salt's than the request; give that one, or none"};
+  }
+  return whose(run);
+}
+
+const std::string& ChunkService::whose(const Run& run) const {
+  return engine_.salt_of(run.spec->salt.empty() ? run.options.salt : run.spec->salt);
 }
 
 Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
     std::span<const Run> runs, const Interrupt& interrupted,
     std::vector<kv::VariantName>* computed) {
   for (const Run& run : runs) {
-    QUIRE_TRY_STATUS(check_user(run.options));
+    QUIRE_TRY([[maybe_unused]] const std::string salt, salt_of(run));
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};

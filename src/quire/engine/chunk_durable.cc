@@ -22,6 +22,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
@@ -56,14 +57,14 @@ Status ChunkService::open_store() {
   }
   // What is written is in the pool already: no second copy of it in the page cache.
   const auto open = [&] {
-    return ChunkStore::open(options_.store, setup().model_digest, options_.salt,
+    return ChunkStore::open(options_.store, setup().model_digest,
                             {.max_bytes = options_.max_store_bytes,
                              .write = {.compress = options_.compress_store, .direct = true}});
   };
   QUIRE_TRY(store_, open());
   QUIRE_TRY(written_, open());
   QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options_.store));
-  uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), options_.salt);
+  uses_ = std::make_unique<kv_store::StoreUses>(std::move(told));
   if (const Status writable = store_->check_writable(); !writable.ok()) {
     engine_.bundle_.remarks.push_back(
         base::str_cat("new chunks are not saved: ", writable.error().message));
@@ -85,34 +86,34 @@ bool ChunkService::saves() {
 // Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
 // without effect for one that is there, or whose KV is damaged or another model's: then it is a
 // miss. kOutOfBlocks, kOverflow when there is no room for it.
-Status ChunkService::adopt(const std::string& id, Behind* behind) {
-  const auto saved = saved_chunk(id);
+Status ChunkService::adopt(const std::string& id, const std::string& salt, Behind* behind) {
+  const auto saved = saved_chunk(id, salt);
   if (!saved) {
     return {};
   }
   if (saved->anchor.empty()) {
     return adopt_saved(*saved, behind);
   }
-  QUIRE_TRY(const bool stands, adopt_anchor(saved->anchor));
+  QUIRE_TRY(const bool stands, adopt_anchor(saved->anchor, salt));
   return stands ? adopt_saved(*saved, behind) : Status();
 }
 
 // Whether the system chunk that a context was computed under is there, or can be had.
-Result<bool> ChunkService::adopt_anchor(const std::string& id) {
-  const auto saved = saved_chunk(id);
+Result<bool> ChunkService::adopt_anchor(const std::string& id, const std::string& salt) {
+  const auto saved = saved_chunk(id, salt);
   if (saved && saved->type == ChunkType::kSystemPrompt) {
     QUIRE_TRY_STATUS(adopt_saved(*saved, nullptr));
   }
-  const kv::Chunk* known = registry_.find(id);
+  const kv::Chunk* known = registry_.find(id, salt);
   return known != nullptr && known->type == ChunkType::kSystemPrompt;
 }
 
 // On disk and not in the registry.
-std::optional<kv::Chunk> ChunkService::saved_chunk(const std::string& id) {
+std::optional<kv::Chunk> ChunkService::saved_chunk(const std::string& id, const std::string& salt) {
   if (store_ == nullptr || id.empty() || registry_.find(id) != nullptr) {
     return std::nullopt;
   }
-  auto saved = store_->find(id);
+  auto saved = store_->find(id, salt);
   return saved && engine_.check_prompt(*saved->tokens).ok() ? std::move(saved) : std::nullopt;
 }
 
@@ -181,7 +182,7 @@ Result<bool> ChunkService::read_variant(const kv::Part& part, Behind* behind) {
   const Name name{chunk.id, key};
   const bool had = chunk.variants.contains(key);  // for an earlier composition
   if (had || key == kv::registered_key(chunk) || pending_.contains(name) ||
-      !store_->has_kv(chunk.id, object_of(chunk, key)) || !reads_next(name)) {
+      !store_->has_kv(chunk.id, chunk.salt, object_of(chunk, key)) || !reads_next(name)) {
     return false;
   }
   QUIRE_TRY_STATUS(registry_.begin_variants({&name, 1}));
@@ -222,26 +223,26 @@ std::string ChunkService::object_of(const kv::NewChunk& chunk, const kv::Variant
 }
 
 // Registered last: by this process, else by an earlier one.
-Result<std::string> ChunkService::last_system() {
-  std::string id = registry_.last_system();
+Result<std::string> ChunkService::last_system(const std::string& salt) {
+  std::string id = registry_.last_system(salt);
   if (!id.empty() || store_ == nullptr) {
     return id;
   }
   kv::WallClock::time_point last;
-  for (const kv::Chunk& chunk : store_->list()) {
+  for (const kv::Chunk& chunk : store_->list(salt)) {
     if (chunk.type == ChunkType::kSystemPrompt && (id.empty() || chunk.created >= last)) {
       id = chunk.id;
       last = chunk.created;
     }
   }
-  QUIRE_TRY_STATUS(adopt(id));
-  return registry_.last_system();
+  QUIRE_TRY_STATUS(adopt(id, salt));
+  return registry_.last_system(salt);
 }
 
 Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::VariantKey& key,
                                          Behind* behind) {
   QUIRE_TRY(kv_store::KVFile file, store_->open_kv(object_of(chunk, key)));
-  note_use(chunk.id);
+  note_use(chunk.id, chunk.salt);
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
@@ -255,13 +256,6 @@ Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::Va
   behind->arriving.push_back(
       {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
   return segment;
-}
-
-Status ChunkService::adopt_all(std::span<const std::string> ids, Behind* behind) {
-  for (const std::string& id : ids) {
-    QUIRE_TRY_STATUS(adopt(id, behind));
-  }
-  return {};
 }
 
 // Engine thread. The KV of a chunk for who writes it, nullptr when it has none; it stays when the
@@ -278,14 +272,14 @@ Result<HeldRef> ChunkService::hold_kv(const kv::Chunk& chunk, const kv::VariantK
 }
 
 // Writes what a registration has created, or lets it be written. Callers' thread.
-Status ChunkService::save(const std::string& id) {
+Status ChunkService::save(const std::string& id, const std::string& salt) {
   if (!saves()) {
     return {};
   }
   HeldRef held;
   bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
   QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
-    QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
+    QUIRE_TRY(const kv::Chunk* known, registry_.get(id, salt));
     QUIRE_TRY(held, hold_kv(*known, kv::registered_key(*known)));
     behind =
         !options_.write_through && ledger().blocks_available() > ledger().config().num_blocks / 4;
@@ -303,23 +297,25 @@ Status ChunkService::save(const std::string& id) {
 
 // Whether the store has forgotten a chunk that is there: by its limit, its TTL, or since another
 // process deleted it. Looks at the index, not at the KV. Callers' thread.
-bool ChunkService::is_lost(const std::string& id) {
-  return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id);
+bool ChunkService::is_lost(const std::string& id, const std::string& salt) {
+  return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id, salt);
 }
 
 // Registering writes what it has created, changed of one that was there, or found lost.
 Status ChunkService::save_registered(const Draft& draft) {
   const std::string& id = draft.result.id;
+  const std::string& salt = draft.chunk.salt;
   // Who has begun an equal one may not have saved it yet, or given up.
-  const bool unsaved = draft.result.created || draft.waits || writes_.has_failed(id) || is_lost(id);
+  const bool unsaved =
+      draft.result.created || draft.waits || writes_.has_failed(id) || is_lost(id, salt);
   if (unsaved) {
-    return save(id);
+    return save(id, salt);
   }
   if (!draft.result.changed || !saves()) {
     return {};
   }
   QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
-    QUIRE_TRY(const kv::Chunk* known, registry_.get(id));
+    QUIRE_TRY(const kv::Chunk* known, registry_.get(id, salt));
     const kv::NewChunk& chunk = *known;
     return chunk;
   }));
@@ -339,7 +335,7 @@ void ChunkService::save_variants(const Started& computed) {
   for (const auto& [name, prefill] : computed) {
     const auto& [id, key] = name;
     HeldRef held;
-    std::string object;
+    std::string object, salt;
     [[maybe_unused]] const Status closed = engine_.call([&] {
       const kv::Chunk* const chunk = registry_.find(id);
       if (not_read_.erase(name) > 0 || chunk == nullptr) {
@@ -348,26 +344,27 @@ void ChunkService::save_variants(const Started& computed) {
       const auto kv = hold_kv(*chunk, key);
       held = kv.ok() ? *kv : nullptr;
       object = object_of(*chunk, key);
+      salt = chunk->salt;
     });
     if (held != nullptr && saves()) {
       // By a name of its own: the chunk's says whether the chunk is written.
       const std::string write = base::str_cat("kv ", object);
-      writes_.put(write, [this, id = id, object, held = std::move(held)] {
-        return written_->put_variant(id, object, held, engine_.tiers());
+      writes_.put(write, [this, id = id, salt, object, held = std::move(held)] {
+        return written_->put_variant(id, salt, object, held, engine_.tiers());
       });
     }
   }
 }
 
-std::vector<kv::Chunk> ChunkService::saved_chunks() const {
-  return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list();
+std::vector<kv::Chunk> ChunkService::saved_chunks(const std::string& salt) const {
+  return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list(salt);
 }
 
 // Of a chunk that is in the store; "" where none is, and so of those of other tenants.
-std::string ChunkService::why_not_found(std::string_view id) const {
-  return store_ == nullptr
-             ? std::string()
-             : store_->why_not_found(std::string(id), engine_.tiers().shelves().geometry());
+std::string ChunkService::why_not_found(std::string_view id, std::string_view salt) const {
+  return store_ == nullptr ? std::string()
+                           : store_->why_not_found(std::string(id), std::string(salt),
+                                                   engine_.tiers().shelves().geometry());
 }
 
 void ChunkService::stop_writing() {
@@ -375,41 +372,46 @@ void ChunkService::stop_writing() {
   uses_ = nullptr;
 }
 
-void ChunkService::note_use(const std::string& id) const {
+void ChunkService::note_use(const std::string& id, const std::string& salt) const {
   if (uses_ != nullptr) {
-    uses_->note(id);
+    uses_->note(id, salt);
   }
 }
 
 // What the store says of a chunk: another process may have pinned it there. Callers' thread, for
 // the store may be at work.
-void ChunkService::note_saved(ChunkInfo& info) {
-  const auto saved = store_ == nullptr ? std::nullopt : store_->find(info.chunk_id);
+void ChunkService::note_saved(ChunkInfo& info, const std::string& salt) {
+  const auto saved = store_ == nullptr ? std::nullopt : store_->find(info.chunk_id, salt);
   info.saved = saved.has_value();
   info.pinned = info.pinned || (saved && saved->pinned);
 }
 
-Result<ChunkInfo> ChunkService::get(const std::string& id) {
+Result<ChunkInfo> ChunkService::get(const std::string& id, const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   QUIRE_TRY(ChunkInfo info, engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
-    const auto chunk = registry_.get(id);
+    const auto chunk = registry_.get(id, salt);
     if (!chunk.ok() && store_ != nullptr) {
-      if (const auto saved = store_->find(id)) {
+      if (const auto saved = store_->find(id, salt)) {
         return info_of(*saved);
       }
     }
     return chunk.ok() ? Result<ChunkInfo>(info_of(**chunk)) : chunk.error();
   }));
-  note_saved(info);
+  note_saved(info, salt);
   return info;
 }
 
 Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
-                                                  std::string_view metadata_filter_json) {
+                                                  std::string_view metadata_filter_json,
+                                                  const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   QUIRE_TRY(const auto pairs, base::parse_kept_object(metadata_filter_json, "metadata_filter"));
   using Dated = std::vector<std::pair<kv::WallClock::time_point, ChunkInfo>>;
   QUIRE_TRY(Dated dated, engine_.ask<Dated>([&]() -> Result<Dated> {
     Dated all;
-    for (const kv::Chunk* chunk : registry_.list()) {
+    for (const kv::Chunk* chunk : registry_.list(salt)) {
       all.emplace_back(chunk->created, info_of(*chunk));
     }
     return all;
@@ -419,7 +421,7 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
     known.emplace(info.chunk_id, &info);
   }
   Dated only_saved;
-  for (const kv::Chunk& saved : saved_chunks()) {
+  for (const kv::Chunk& saved : saved_chunks(salt)) {
     const auto found = known.find(saved.id);
     ChunkInfo& info = found != known.end()
                           ? *found->second
@@ -442,25 +444,27 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
   return infos;
 }
 
-Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type) {
+Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   writes_.wait();
   return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
     const auto is_meant = [&](const kv::Chunk& saved) { return !type || saved.type == *type; };
     const Status writable = store_ == nullptr ? Status() : store_->check_writable();
-    if (!writable.ok() && std::ranges::any_of(saved_chunks(), is_meant)) {
+    if (!writable.ok() && std::ranges::any_of(saved_chunks(salt), is_meant)) {
       return writable.error();  // as a whole: a part would be gone in this process alone
     }
     std::unordered_set<std::string> registered;
-    for (const kv::Chunk* chunk : registry_.list()) {
+    for (const kv::Chunk* chunk : registry_.list(salt)) {
       registered.insert(chunk->id);
     }
-    std::int64_t cleared = registry_.clear(type);
-    drop_unused_bos();
-    for (const kv::Chunk& saved : saved_chunks()) {
+    std::int64_t cleared = registry_.clear(salt, type);
+    drop_unused_bos(salt);
+    for (const kv::Chunk& saved : saved_chunks(salt)) {
       if (!is_meant(saved) || registry_.find(saved.id) != nullptr) {
         continue;  // of another type, or in use
       }
-      QUIRE_TRY(const bool removed, store_->remove(saved.id));
+      QUIRE_TRY(const bool removed, store_->remove(saved.id, salt));
       cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
     }
     return cleared;

@@ -19,6 +19,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/reload_pace.h"
 #include "quire/engine/reuse_grade.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_registry.h"
@@ -84,11 +85,11 @@ void add_blend(const BlendCost& cost, CompositionInfo& info) {
 // damaged is computed by the run.
 class ChunkService::Foresight {
  public:
-  explicit Foresight(ChunkService& service)
-      : service_(service), pace_(service.engine_.tiers().pace().forecast()) {}
+  Foresight(ChunkService& service, const std::string& salt)
+      : service_(service), salt_(salt), pace_(service.engine_.tiers().pace().forecast()) {}
 
   void adopt(const std::string& id) {
-    const auto saved = service_.saved_chunk(id);
+    const auto saved = service_.saved_chunk(id, salt_);
     if (saved && (saved->anchor.empty() || adopts_anchor(saved->anchor))) {
       adopt_saved(*saved);
     }
@@ -105,7 +106,7 @@ class ChunkService::Foresight {
 
   [[nodiscard]] Result<const kv::Chunk*> find(const std::string& id) const {
     const auto saved = chunks_.find(id);
-    return saved == chunks_.end() ? service_.registry_.get(id)
+    return saved == chunks_.end() ? service_.registry_.get(id, salt_)
                                   : Result<const kv::Chunk*>(&saved->second);
   }
 
@@ -129,7 +130,7 @@ class ChunkService::Foresight {
 
  private:
   bool adopts_anchor(const std::string& id) {
-    const auto saved = service_.saved_chunk(id);
+    const auto saved = service_.saved_chunk(id, salt_);
     if (saved && saved->type == ChunkType::kSystemPrompt) {
       adopt_saved(*saved);
     }
@@ -160,10 +161,11 @@ class ChunkService::Foresight {
 
   [[nodiscard]] bool may_read(const kv::Chunk& chunk, const kv::VariantKey& key) const {
     return service_.store_ != nullptr && !service_.pending_.contains({chunk.id, key}) &&
-           service_.store_->has_kv(chunk.id, service_.object_of(chunk, key));
+           service_.store_->has_kv(chunk.id, salt_, service_.object_of(chunk, key));
   }
 
   ChunkService& service_;
+  const std::string& salt_;
   ReloadPace::Forecast pace_;
   std::map<std::string, kv::Chunk> chunks_;  // that are on disk alone
   std::set<Name> read_, not_read_;           // KV that is; of the latter computing is faster
@@ -174,10 +176,11 @@ void ChunkService::describe_exact(const kv::ResolvedComposition& composition,
                                   CompositionInfo& info) const {
   const kv::Ledger& ledger = this->ledger();
   const std::vector<TokenId> prompt = composition.joined();
-  const kv::PrefixMatch match = ledger.probe(prompt, options_.salt);
+  const std::string& salt = composition.query.chunk->salt;
+  const kv::PrefixMatch match = ledger.probe(prompt, salt);
   const std::int64_t contexts_end = info.total_tokens - info.segments.back().num_tokens;
   const std::string miss =
-      match.tokens < contexts_end ? kv::to_text(ledger.explain(prompt, options_.salt)) : "";
+      match.tokens < contexts_end ? kv::to_text(ledger.explain(prompt, salt)) : "";
   std::int64_t end = 0;
   for (CompositionInfo::Segment& segment : all_but_query(info)) {
     end += segment.num_tokens;
@@ -196,6 +199,7 @@ void ChunkService::describe_exact(const kv::ResolvedComposition& composition,
 void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
                                      const Foresight& foresight, CompositionInfo& info) const {
   const kv::Ledger& ledger = this->ledger();
+  const std::string& salt = composition.query.chunk->salt;
   const std::int64_t query = info.segments.back().num_tokens;
   info.num_levels = std::ssize(info.segments);
   info.tokens_computed = query;
@@ -223,13 +227,13 @@ void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
     // Computed behind nothing it is a plain prompt.
     const bool plain = part.key.before.empty() && options_.enable_deduplication;
     const kv::PrefixMatch match =
-        plain ? ledger.probe(*segment.token_ids, options_.salt) : kv::PrefixMatch{};
+        plain ? ledger.probe(*segment.token_ids, salt) : kv::PrefixMatch{};
     info.tokens_reused += match.tokens;
     info.tokens_computed += segment.num_tokens - match.tokens;
     info.new_blocks -= match.blocks;
     wants_bos = wants_bos || part.key.before == kv::kBosVariant;
   }
-  if (wants_bos && !bos_ && !pending_.contains(bos_name())) {
+  if (wants_bos && !bos_.contains(salt) && !pending_.contains(bos_name(salt))) {
     ++info.tokens_computed;
     ++info.num_blocks;
     ++info.new_blocks;
@@ -265,8 +269,10 @@ bool ChunkService::retokenizes_alike(const CompositionInfo& info) {
 }
 
 Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", spec.salt));
+  const std::string& salt = engine_.salt_of(spec.salt);
   return engine_.ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
-    Foresight foresight(*this);
+    Foresight foresight(*this, salt);
     for (const std::string& id : chunk_ids(spec)) {
       foresight.adopt(id);
     }

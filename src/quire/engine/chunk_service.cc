@@ -28,6 +28,7 @@
 #include "quire/engine/chunk_setup.h"
 #include "quire/engine/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
@@ -43,7 +44,7 @@ namespace {
 
 kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
                                    std::int64_t block_bytes,
-                                   std::function<std::string(std::string_view)> known_elsewhere) {
+                                   decltype(kv::RegistryConfig::known_elsewhere) known_elsewhere) {
   const double blocks = options.chunk_memory_ratio * ledger.config().num_blocks;
   return {.max_chunks = options.max_chunks,
           .max_blocks = static_cast<std::int32_t>(blocks),
@@ -93,7 +94,9 @@ ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
     : engine_(engine),
       options_(options),
       registry_(registry_config(options, ledger(), engine.counters_.block_bytes,
-                                [this](std::string_view id) { return why_not_found(id); }),
+                                [this](std::string_view id, std::string_view salt) {
+                                  return why_not_found(id, salt);
+                                }),
                 ledger()) {}
 
 const ChunkSetup& ChunkService::setup() const {
@@ -103,6 +106,10 @@ const ChunkSetup& ChunkService::setup() const {
 }
 
 ChunkService::~ChunkService() = default;
+
+ChunkService::Name ChunkService::bos_name(const std::string& salt) {
+  return {base::str_cat(kv::kBosVariant, " ", salt), {.before = std::string(kv::kBosVariant)}};
+}
 
 kv::Ledger& ChunkService::ledger() const {
   auto& ledger = engine_.ledger_;
@@ -129,7 +136,7 @@ const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
 
 kv::ChunkIdentity ChunkService::identity_of(const Draft& draft) const {
   return {.model = setup().model_digest,
-          .salt = options_.salt,
+          .salt = draft.chunk.salt,
           .anchor = draft.chunk.anchor,
           .type = draft.chunk.type,
           .serial = draft.serial};
@@ -162,6 +169,8 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
   if (options.anchor && content.type != ChunkType::kContext) {
     return {ErrorCode::kInvalidArgument, "only context chunks have an anchor"};
   }
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", options.salt));
+  draft.chunk.salt = engine_.salt_of(options.salt);
   draft.chunk.type = content.type;
   draft.chunk.ttl_seconds = options.ttl_seconds;
   draft.chunk.pinned = options.pinned;
@@ -197,18 +206,51 @@ Status ChunkService::tokenize(Draft& draft) const {
   return {};
 }
 
-// A context goes under the anchor that it names, else under the system chunk registered last.
-Status ChunkService::place_anchor(Draft& draft) {
+// Returns the anchor that a context names, else the system chunk that its tenant has registered
+// last: in this call, or before. Chunks of one call go under the same one, whatever others do
+// meanwhile.
+Result<std::string> ChunkService::anchor_of(const Draft& draft, Anchors& anchors) {
+  const std::string& salt = draft.chunk.salt;
+  if (const std::optional<std::string>& asked = draft.content->options.anchor) {
+    return *asked;
+  }
+  const auto known = anchors.find(salt);
+  if (known == anchors.end() ||
+      (!known->second.empty() && registry_.find(known->second, salt) == nullptr)) {
+    QUIRE_TRY(anchors[salt], last_system(salt));
+  }
+  return anchors[salt];
+}
+
+// Puts a context under its anchor, which stays until the context is registered.
+Status ChunkService::place_anchor(Draft& draft, Anchors& anchors) {
+  const std::string& salt = draft.chunk.salt;
   if (draft.chunk.type == ChunkType::kContext && !windowed()) {
-    const std::optional<std::string>& asked = draft.content->options.anchor;
-    QUIRE_TRY(draft.chunk.anchor, asked ? Result<std::string>(*asked) : last_system());
-    QUIRE_TRY_STATUS(adopt(draft.chunk.anchor));
+    QUIRE_TRY(draft.chunk.anchor, anchor_of(draft, anchors));
+    QUIRE_TRY_STATUS(adopt(draft.chunk.anchor, salt));
   }
   if (draft.chunk.anchor.empty()) {
     return {};
   }
-  QUIRE_TRY(const kv::Chunk* anchor, registry_.get(draft.chunk.anchor));
-  return check_is_system(*anchor);
+  QUIRE_TRY(const kv::Chunk* anchor, registry_.get(draft.chunk.anchor, salt));
+  QUIRE_TRY_STATUS(check_is_system(*anchor));
+  if (!draft.anchor) {
+    draft.anchor = registry_.hold(anchor->id);
+  }
+  return {};
+}
+
+// Lets the anchors of drafts go that are registered, or are not to be.
+void ChunkService::release_anchors(std::span<Draft> drafts) {
+  std::vector<Registered> held;
+  for (Draft& draft : drafts) {
+    if (draft.anchor) {
+      held.push_back({.hold = std::exchange(draft.anchor, std::nullopt)});
+    }
+  }
+  if (!held.empty()) {
+    release(std::move(held));
+  }
 }
 
 // True when an equal chunk is there: the draft has become a use of it.
@@ -222,7 +264,7 @@ bool ChunkService::merge(Draft& draft, const kv::Chunk* known) {
   }
   if (draft.how.counted) {
     draft.result.changed = registry_.merge(draft.chunk);
-    note_use(known->id);
+    note_use(known->id, known->salt);
     draft.result.used = true;
   }
   return true;
@@ -251,20 +293,23 @@ Result<ChunkService::Pending> ChunkService::start(NewRequest request, Name name,
 // Room was set aside for this variant; it is given back when the prefill cannot start.
 Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk,
                                                           const kv::VariantKey& key, bool counted) {
-  const auto store = [this, id = chunk.id, key, counted](std::optional<kv::SegmentId> segment) {
-    registry_.count(0, counted && segment ? 1 : 0);
+  const auto store = [this, id = chunk.id, salt = chunk.salt, key,
+                      counted](std::optional<kv::SegmentId> segment) {
+    if (counted && segment) {
+      registry_.count(salt, 0, 1);
+    }
     const bool wanted = registry_.end(id, key, segment);
     if (wanted && segment) {
       registry_.publish(id);
     }
     return wanted;
   };
-  NewRequest request{.reuse = options_.enable_deduplication};
+  NewRequest request{.reuse = options_.enable_deduplication, .salt = chunk.salt};
   if (key.before.empty()) {
     request.prompt = *chunk.tokens;
     return start(std::move(request), {chunk.id, key}, store);
   }
-  const Result<SeqId> sequence = compose_behind(key, *chunk.tokens);
+  const Result<SeqId> sequence = compose_behind(chunk, key);
   if (!sequence.ok()) {
     store(std::nullopt);
     return sequence.error();
@@ -278,24 +323,24 @@ std::optional<TokenId> ChunkService::bos_token() const {
                                    : engine_.text()->tokenizer.bos_token_id();
 }
 
-// A sequence of `tokens` behind what the variant stands behind.
-Result<SeqId> ChunkService::compose_behind(const kv::VariantKey& key,
-                                           std::span<const TokenId> tokens) {
+// A sequence of the chunk's tokens behind what its variant stands behind.
+Result<SeqId> ChunkService::compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key) {
   kv::SegmentUse before;
   std::int64_t position = key.gap;
   if (key.before == kv::kBosVariant) {
-    QUIRE_CHECK(bos_.has_value(), "the BOS token is computed first");
-    before.segment = *bos_;
+    const auto bos = bos_.find(chunk.salt);
+    QUIRE_CHECK(bos != bos_.end(), "the BOS token is computed first");
+    before.segment = bos->second;
     position += 1;
   } else {
-    QUIRE_TRY(const kv::Chunk* anchor, registry_.get(key.before));
+    QUIRE_TRY(const kv::Chunk* anchor, registry_.get(key.before, chunk.salt));
     const auto variant = anchor->variants.find({});
     QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
     before = {.segment = variant->second, .rank = {anchor->rank}};
     position += std::ssize(*anchor->tokens);
   }
-  return ledger().compose({&before, 1},
-                          {.tokens = tokens, .position = static_cast<std::int32_t>(position)});
+  return ledger().compose(
+      {&before, 1}, {.tokens = *chunk.tokens, .position = static_cast<std::int32_t>(position)});
 }
 
 // A chunk that nobody has registered yet: it has its id from now on, unless somebody else computes
@@ -309,7 +354,7 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   }
   draft.result.id = draft.chunk.id;
   QUIRE_TRY(const kv::Chunk* chunk,
-            registry_.begin(std::move(draft.chunk), has_kv ? std::optional(key) : std::nullopt));
+            registry_.begin(draft.chunk, has_kv ? std::optional(key) : std::nullopt));
   draft.result.created = draft.how.counted;
   if (draft.how.held) {
     draft.result.hold = registry_.hold(chunk->id);
@@ -329,11 +374,17 @@ std::int64_t ChunkService::lacking(std::int64_t blocks) const {
 
 // Drafts that have no id yet become uses of what is there, or are begun or waited for.
 Status ChunkService::begin_all(std::span<Draft> drafts, std::vector<Pending>& pending) {
-  const Room room = room_for(drafts, [this](const Draft& draft) {  // before one of them is begun
+  const Rooms rooms = rooms_for(drafts, [this](const Draft& draft) {  // before one of them is begun
     return !draft.result.id.empty() || registry_.find(draft.chunk.id) != nullptr;
   });
-  QUIRE_TRY_STATUS(
-      registry_.make_room(room.chunks, room.blocks, room.spared, lacking(room.blocks)));
+  const std::vector<std::string_view> spared = ids_and_anchors(drafts);
+  for (const auto& [salt, room] : rooms) {
+    QUIRE_TRY_STATUS(registry_.make_room({.salt = salt,
+                                          .chunks = room.chunks,
+                                          .blocks = static_cast<std::int32_t>(room.blocks),
+                                          .spared = spared,
+                                          .lacking = lacking(room.blocks)}));
+  }
   for (Draft& draft : drafts) {
     if (!draft.result.id.empty() ||
         (options_.enable_deduplication && merge(draft, registry_.find(draft.chunk.id)))) {
@@ -418,11 +469,12 @@ Status ChunkService::begin_all_with_room(std::span<Draft> drafts, std::vector<Pe
 // Registers drafts that do not depend on each other, in one batch. Hashing and encoding happen
 // here, between visits to the engine thread. Who waits for an equal one looks again once that has
 // ended: it may be gone, and is begun anew.
-Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& interrupted) {
+Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
+                                     const Interrupt& interrupted) {
   const bool share = options_.enable_deduplication;
   QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) {
     draft.serial = share ? "" : base::str_cat(nonce_, " ", ++serial_);
-    return place_anchor(draft);
+    return place_anchor(draft, anchors);
   }));
   for (Draft& draft : drafts) {
     if (draft.text() != nullptr) {
@@ -448,7 +500,8 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, const Interrupt& i
     }
   }
   if (share) {
-    QUIRE_TRY_STATUS(visit_with_room(drafts, [&](Draft& draft) { return adopt(draft.chunk.id); }));
+    QUIRE_TRY_STATUS(visit_with_room(
+        drafts, [&](Draft& draft) { return adopt(draft.chunk.id, draft.chunk.salt); }));
   }
   while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
     std::vector<Pending> pending;
@@ -476,15 +529,21 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     QUIRE_TRY_STATUS(check_room(drafts));
   }
   // A context stands under the system chunk before it, so every system chunk begins a new batch.
+  Anchors anchors;
   Status status;
   for (auto first = drafts.begin(); first != drafts.end() && status.ok();) {
     const auto next = std::find_if(first + 1, drafts.end(), [&](const Draft& draft) {
       return (draft.chunk.type == ChunkType::kSystemPrompt) !=
              (first->chunk.type == ChunkType::kSystemPrompt);
     });
-    status = register_drafts({first, next}, interrupted);
-    first = next;
+    status = register_drafts({first, next}, anchors, interrupted);
+    for (; first != next; ++first) {
+      if (first->chunk.type == ChunkType::kSystemPrompt) {
+        anchors[first->chunk.salt] = first->result.id;
+      }
+    }
   }
+  release_anchors(drafts);
   for (const Draft& draft : drafts) {
     if (status.ok() && how.counted) {
       status = save_registered(draft);

@@ -5,6 +5,9 @@
 // composition is a request whose sequence stands behind the segments of its chunks. Both run in the
 // same continuous batch as plain prompts.
 //
+// A salt that is asked for is the tenant's; an empty one is ChunkCacheOptions::salt. What one
+// tenant has registered is for another as if it never was.
+//
 // Thread rule: every public method may be called from any thread but the engine's.
 #pragma once
 
@@ -87,14 +90,16 @@ class ChunkService {
   // The same, and deletes what the call created and computed, unless somebody else has use for it.
   void withdraw(const Taken& taken);
 
-  [[nodiscard]] Result<ChunkInfo> get(const std::string& id);
+  [[nodiscard]] Result<ChunkInfo> get(const std::string& id, const std::string& salt);
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
-                                                    std::string_view metadata_filter_json);
-  [[nodiscard]] Result<ChunkInfo> update(const std::string& id, const ChunkUpdate& update);
-  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe = false);
-  [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type);
-  [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds);
-  [[nodiscard]] Result<ChunkStats> stats();
+                                                    std::string_view metadata_filter_json,
+                                                    const std::string& salt);
+  [[nodiscard]] Result<ChunkInfo> update(const std::string& id, const ChunkUpdate& update,
+                                         const std::string& salt);
+  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe, const std::string& salt);
+  [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type, const std::string& salt);
+  [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds, const std::string& salt);
+  [[nodiscard]] Result<ChunkStats> stats(const std::string& salt);
 
   // What running the composition would do. Changes nothing, needs no block, and reads no KV: what
   // is damaged on disk counts as there.
@@ -112,8 +117,8 @@ class ChunkService {
     RequestOptions options = {};
     std::shared_ptr<RequestObserver> observer = nullptr;
   };
-  // kInvalidArgument for another salt than ChunkCacheOptions::salt.
-  [[nodiscard]] Status check_user(const RequestOptions& options) const;
+  // Whose chunks a run composes. kInvalidArgument where its composition and its request name two.
+  [[nodiscard]] Result<std::string> salt_of(const Run& run) const;
   // What register_chunks() of `chunks`, system and query included, and then submit() of `run` would
   // refuse now. The spec's ids are not read.
   [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const Run& run);
@@ -134,8 +139,10 @@ class ChunkService {
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
-  // Brings a saved chunk into the registry. Its KV has been read when it returns.
-  [[nodiscard]] Status adopt(const std::string& id) { return adopt(id, nullptr); }
+  // Brings a tenant's saved chunk into the registry. Its KV has been read when it returns.
+  [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
+    return adopt(id, salt, nullptr);
+  }
 
   // Whether some layer of the model forgets what is far away. Any thread.
   [[nodiscard]] bool windowed() const;
@@ -154,15 +161,19 @@ class ChunkService {
     kv::NewChunk chunk;
     std::string serial;  // kv::ChunkIdentity::serial
     Registration how;
-    bool waits = false;  // for a prefill that was begun for an equal one
-    Registered result;   // its id once it is known to the registry
+    bool waits = false;                             // for a prefill that was begun for an equal one
+    std::optional<kv::ChunkRegistry::Hold> anchor;  // on the anchor, until it is registered
+    Registered result;                              // its id once it is known to the registry
     [[nodiscard]] const std::string* text() const {  // null of what came as ids
       return std::get_if<std::string>(&content->content);
     }
   };
   using Name = kv::VariantName;             // of a prefill
   using Started = std::map<Name, Pending>;  // prefills of one call
-  [[nodiscard]] static Name bos_name() { return {"", {.before = std::string(kv::kBosVariant)}}; }
+  // Under which contexts of one call go that name no anchor, by salt; "": none.
+  using Anchors = std::map<std::string, std::string>;
+  // Of the KV of a BOS token, of which each tenant has its own. No chunk is called so.
+  [[nodiscard]] static Name bos_name(const std::string& salt);
 
   [[nodiscard]] kv::Ledger& ledger() const;  // the engine's; engine thread
 
@@ -170,7 +181,8 @@ class ChunkService {
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
-  [[nodiscard]] Status register_drafts(std::span<Draft> drafts, const Interrupt& interrupted);
+  [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,
+                                       const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
   [[nodiscard]] Status visit_with_room(std::span<Draft> drafts,
                                        const std::function<Status(Draft&)>& visit_one);
@@ -181,10 +193,12 @@ class ChunkService {
   [[nodiscard]] Status wait(std::span<const Pending> pending, const Interrupt& interrupted);
 
   // Engine thread: registering.
-  [[nodiscard]] Status place_anchor(Draft& draft);
+  [[nodiscard]] Status place_anchor(Draft& draft, Anchors& anchors);
+  [[nodiscard]] Result<std::string> anchor_of(const Draft& draft, Anchors& anchors);
+  void release_anchors(std::span<Draft> drafts);
   bool merge(Draft& draft, const kv::Chunk* known);
   void release_now(std::span<const Registered> registered);
-  void drop_unused_bos();
+  void drop_unused_bos(const std::string& salt);
   // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);
   // One call less waits for each; those that none waits for any more are aborted.
@@ -194,13 +208,14 @@ class ChunkService {
   // What those take that are neither there nor on their way; none of `spared` may make room for it.
   struct Room {
     std::int32_t chunks = 0;
-    std::int32_t blocks = 0;
-    std::vector<std::string_view> spared;
+    std::int64_t blocks = 0;
   };
+  using Rooms = std::map<std::string_view, Room>;  // by salt
+  [[nodiscard]] static std::vector<std::string_view> ids_and_anchors(std::span<const Draft> drafts);
   // Blocks that the pool lacks for so many, where nothing runs that could give some back.
   [[nodiscard]] std::int64_t lacking(std::int64_t blocks) const;
-  [[nodiscard]] Room room_for(std::span<const Draft> drafts,
-                              const std::function<bool(const Draft&)>& is_there);
+  [[nodiscard]] Rooms rooms_for(std::span<const Draft> drafts,
+                                const std::function<bool(const Draft&)>& is_there);
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;  // else ids alone
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
                                       std::function<bool(std::optional<kv::SegmentId>)> store);
@@ -208,15 +223,15 @@ class ChunkService {
   [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key,
                                               bool counted);
   [[nodiscard]] std::optional<TokenId> bos_token() const;
-  [[nodiscard]] Result<SeqId> compose_behind(const kv::VariantKey& key,
-                                             std::span<const TokenId> tokens);
+  [[nodiscard]] Result<SeqId> compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
-  [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const ChunkUpdate& update);
+  [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const std::string& salt,
+                                               const ChunkUpdate& update);
 
   // Before anything changes: chunk_check.cc. Callers' threads. Drafts get their tokens, and the
   // anchors and ids that they will have; then whether they can be registered, all of them.
   [[nodiscard]] Status name_drafts(std::span<Draft> drafts);
-  [[nodiscard]] Status name_anchor(Draft& draft, std::optional<std::string>& system);
+  [[nodiscard]] Status name_anchor(Draft& draft, Anchors& anchors);
   [[nodiscard]] Status check_room(std::span<const Draft> drafts);
   // Engine thread.
   void take_known_tokens(std::span<Draft> drafts);
@@ -237,10 +252,10 @@ class ChunkService {
     TierService::JointRead read;
     std::vector<Arriving> arriving;
   };
-  [[nodiscard]] Status adopt(const std::string& id, Behind* behind);
-  [[nodiscard]] Status adopt_all(std::span<const std::string> ids, Behind* behind);
-  [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id);
-  [[nodiscard]] Result<bool> adopt_anchor(const std::string& id);
+  [[nodiscard]] Status adopt(const std::string& id, const std::string& salt, Behind* behind);
+  [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id,
+                                                     const std::string& salt);
+  [[nodiscard]] Result<bool> adopt_anchor(const std::string& id, const std::string& salt);
   [[nodiscard]] Status adopt_saved(const kv::Chunk& saved, Behind* behind);
   [[nodiscard]] bool reads_next(const Name& name);
   [[nodiscard]] Result<bool> read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key,
@@ -250,25 +265,29 @@ class ChunkService {
   void start_reading(Behind behind);
   void drop_damaged(Arrivals::Load& load, std::span<const Arriving> arriving);
   [[nodiscard]] std::string object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const;
-  [[nodiscard]] Result<std::string> last_system();
+  [[nodiscard]] Result<std::string> last_system(const std::string& salt);
   [[nodiscard]] Result<kv::SegmentId> load(const kv::NewChunk& chunk, const kv::VariantKey& key,
                                            Behind* behind);
   [[nodiscard]] Result<HeldRef> hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key);
   [[nodiscard]] bool saves();
-  [[nodiscard]] Status save(const std::string& id);
-  [[nodiscard]] bool is_lost(const std::string& id);
+  [[nodiscard]] Status save(const std::string& id, const std::string& salt);
+  [[nodiscard]] bool is_lost(const std::string& id, const std::string& salt);
   [[nodiscard]] Status save_registered(const Draft& draft);
   void save_variants(const Started& computed);
-  [[nodiscard]] std::vector<kv::Chunk> saved_chunks() const;  // of any process
-  void note_saved(ChunkInfo& info);
-  [[nodiscard]] std::string why_not_found(std::string_view id) const;
-  void note_use(const std::string& id) const;  // in memory, for the store to know
+  [[nodiscard]] std::vector<kv::Chunk> saved_chunks(
+      const std::string& salt) const;  // of any process
+  void note_saved(ChunkInfo& info, const std::string& salt);
+  [[nodiscard]] std::string why_not_found(std::string_view id, std::string_view salt) const;
+  // In memory, for the store to know.
+  void note_use(const std::string& id, const std::string& salt) const;
 
   // Engine thread: composing.
   using Uses = std::vector<std::shared_ptr<Use>>;
   // `uses` keep their chunks from being evicted.
   [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses, Behind* behind);
   [[nodiscard]] Result<Compositions> resolve_known(std::span<const Run> runs);
+  // Of a run that salt_of() takes.
+  [[nodiscard]] const std::string& whose(const Run& run) const;
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
   [[nodiscard]] std::int32_t max_new_tokens(const Run& run,
                                             const kv::ResolvedComposition& composition) const;
@@ -284,7 +303,7 @@ class ChunkService {
   void give_up(Attempt attempt);  // the caller's thread
   // Whether nothing was missing.
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
-  [[nodiscard]] Status start_bos(Attempt& attempt);
+  [[nodiscard]] Status start_bos(const std::string& salt, Attempt& attempt);
   [[nodiscard]] Status start_variants(std::span<const Name> variants, Attempt& attempt);
   [[nodiscard]] Status start_runs(std::span<const Run> runs, Attempt& attempt);
   // Of KV that the compositions stand on.
@@ -323,9 +342,9 @@ class ChunkService {
   // Engine thread only.
   kv::ChunkRegistry registry_;
   std::map<Name, Pending> pending_;
-  std::set<Name> not_read_;           // on disk, but computing is faster
-  std::optional<kv::SegmentId> bos_;  // KV of a BOS token alone, once somebody wanted it
-  std::uint64_t serial_ = 0;          // of chunks that are not shared
+  std::set<Name> not_read_;                   // on disk, but computing is faster
+  std::map<std::string, kv::SegmentId> bos_;  // KV of a BOS token alone, by salt, once wanted
+  std::uint64_t serial_ = 0;                  // of chunks that are not shared
 };
 
 }  // namespace quire::engine

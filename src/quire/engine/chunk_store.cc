@@ -89,14 +89,12 @@ Result<kv::NewChunk> parse_chunk(const kv_store::Entry& entry, std::string_view 
 }  // namespace
 
 Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, std::string model,
-                                                     std::string tenant,
                                                      kv_store::StoreOptions options) {
   auto store = kv_store::Store::open(folder, std::move(options));
   if (!store.ok()) {
     return missing_file(std::move(store).error());
   }
-  return std::unique_ptr<ChunkStore>(
-      new ChunkStore(std::move(store).value(), std::move(model), std::move(tenant)));
+  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(store).value(), std::move(model)));
 }
 
 kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
@@ -114,7 +112,7 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
     object.set("ttl_seconds", *chunk.ttl_seconds);
   }
   kv_store::Entry entry{.key = chunk.id,
-                        .tenant = tenant_,
+                        .tenant = chunk.salt,
                         .kind = kv_store::EntryKind::kChunk,
                         .metadata_json = base::write_json(object),
                         .pinned = chunk.pinned};
@@ -139,6 +137,7 @@ std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
   };
   kv::Chunk chunk{std::move(parsed).value()};
   chunk.id = entry.key;
+  chunk.salt = entry.tenant;
   chunk.pinned = entry.pinned;
   chunk.created = time(entry.created_ms);
   chunk.created_before = chunk.created;
@@ -165,7 +164,7 @@ Status ChunkStore::put(const kv::NewChunk& chunk, const HeldRef& segment,
 
 Status ChunkStore::put_once(const kv::NewChunk& chunk, const HeldRef& segment,
                             const TierService& tiers) {
-  const auto known = find_entry(chunk.id);
+  const auto known = find_entry(chunk.id, chunk.salt);
   kv_store::Entry entry = entry_of(chunk, known ? &*known : nullptr);
   std::erase_if(entry.parts, [&](const auto& part) { return part.object == chunk.id; });
   if (segment != nullptr) {
@@ -175,14 +174,16 @@ Status ChunkStore::put_once(const kv::NewChunk& chunk, const HeldRef& segment,
   return store_.put_entry(std::move(entry));
 }
 
-Status ChunkStore::put_variant(const std::string& id, const std::string& object,
-                               const HeldRef& segment, const TierService& tiers) {
+Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
+                               const std::string& object, const HeldRef& segment,
+                               const TierService& tiers) {
   const std::lock_guard lock(mutex_);
-  if (!find_entry(id)) {
+  if (!find_entry(id, tenant)) {
     return {};
   }
   QUIRE_TRY(const kv_store::EntryPart part, write_object(object, segment, tiers));
-  std::optional<kv_store::Entry> entry = find_entry(id);  // what others have added meanwhile too
+  std::optional<kv_store::Entry> entry =
+      find_entry(id, tenant);  // what others have added meanwhile too
   if (!entry || std::ranges::find(entry->parts, part) != entry->parts.end()) {
     return {};
   }
@@ -192,7 +193,7 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& object,
 
 Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
   const std::lock_guard lock(mutex_);
-  const auto known = find_entry(chunk.id);
+  const auto known = find_entry(chunk.id, chunk.salt);
   if (!known) {
     return {};
   }
@@ -206,30 +207,32 @@ Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned)
   return store_.put_entry(std::move(entry));
 }
 
-std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id) const {
+std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id,
+                                                      const std::string& tenant) const {
   if (!kv_store::is_hash(id)) {
     return std::nullopt;
   }
-  auto found = store_.find(id, tenant_);
+  auto found = store_.find(id, tenant);
   std::optional<kv_store::Entry> entry = found.ok() ? std::move(found).value() : std::nullopt;
   return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
-bool ChunkStore::has(const std::string& id) {
+bool ChunkStore::has(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
-  const auto known = store_.has(id, tenant_);
+  const auto known = store_.has(id, tenant);
   return known.ok() && *known;
 }
 
-std::optional<kv::Chunk> ChunkStore::find(const std::string& id) {
+std::optional<kv::Chunk> ChunkStore::find(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
-  const auto entry = find_entry(id);
+  const auto entry = find_entry(id, tenant);
   return entry ? parse(*entry) : std::nullopt;
 }
 
-std::string ChunkStore::why_not_found(const std::string& id, const tensor::KVGeometry& here) {
+std::string ChunkStore::why_not_found(const std::string& id, const std::string& tenant,
+                                      const tensor::KVGeometry& here) {
   const std::lock_guard lock(mutex_);
-  const auto entry = find_entry(id);
+  const auto entry = find_entry(id, tenant);
   if (!entry) {
     return {};
   }
@@ -249,10 +252,10 @@ std::string ChunkStore::why_not_found(const std::string& id, const tensor::KVGeo
                        differs.empty() ? "" : base::str_cat(" (", differs, ")"));
 }
 
-std::vector<kv::Chunk> ChunkStore::list() {
+std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   std::vector<kv::Chunk> chunks;
-  const auto entries = store_.list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant_});
+  const auto entries = store_.list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant});
   if (!entries.ok()) {
     return chunks;
   }
@@ -269,19 +272,20 @@ Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& object) {
   return store_.open_object(object);
 }
 
-bool ChunkStore::has_kv(const std::string& id, const std::string& object) {
+bool ChunkStore::has_kv(const std::string& id, const std::string& tenant,
+                        const std::string& object) {
   const std::lock_guard lock(mutex_);
-  const auto entry = find_entry(id);
+  const auto entry = find_entry(id, tenant);
   return entry && std::ranges::find(entry->parts, object, &kv_store::EntryPart::object) !=
                       entry->parts.end();
 }
 
-Result<bool> ChunkStore::remove(const std::string& id, bool wipe) {
+Result<bool> ChunkStore::remove(const std::string& id, const std::string& tenant, bool wipe) {
   if (!kv_store::is_hash(id)) {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  return store_.remove(id, tenant_, wipe);
+  return store_.remove(id, tenant, wipe);
 }
 
 }  // namespace quire::engine

@@ -24,11 +24,10 @@ namespace quire::engine {
 
 class ChunkStore {
  public:
-  // `model`: ChunkSetup::model_digest; chunks of other models are not seen. `tenant`: the salt.
-  // The limit and whether KV is compressed: kv_store::StoreOptions.
+  // `model`: ChunkSetup::model_digest; chunks of other models are not seen. The limit and whether
+  // KV is compressed: kv_store::StoreOptions.
   [[nodiscard]] static Result<std::unique_ptr<ChunkStore>> open(const std::string& folder,
                                                                 std::string model,
-                                                                std::string tenant,
                                                                 kv_store::StoreOptions options);
 
   // kIo naming the store when it is open read-only: it is read, and whoever changes it is refused.
@@ -39,27 +38,31 @@ class ChunkStore {
   [[nodiscard]] Status put(const kv::NewChunk& chunk, const HeldRef& segment,
                            const TierService& tiers);
   // Writes other KV of a chunk, as `object`. Nothing when the chunk is not there.
-  [[nodiscard]] Status put_variant(const std::string& id, const std::string& object,
-                                   const HeldRef& segment, const TierService& tiers);
+  [[nodiscard]] Status put_variant(const std::string& id, const std::string& tenant,
+                                   const std::string& object, const HeldRef& segment,
+                                   const TierService& tiers);
   // The same for what may change of it; `pinned`: what is said of that, else a pin of another
   // process stays. Nothing when it is not there, or is so already.
   [[nodiscard]] Status update(const kv::NewChunk& chunk, std::optional<bool> pinned = {});
   // Whether a chunk of this id is there, whatever is said of it. Costs the same for all lengths.
-  [[nodiscard]] bool has(const std::string& id);
+  [[nodiscard]] bool has(const std::string& id, const std::string& tenant);
   // A damaged or foreign entry is none.
-  [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id);
+  [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id, const std::string& tenant);
   // Why not, of a chunk that the store has; "" where none is. `here`: of the KV that could be read.
-  [[nodiscard]] std::string why_not_found(const std::string& id, const tensor::KVGeometry& here);
-  [[nodiscard]] std::vector<kv::Chunk> list();
+  [[nodiscard]] std::string why_not_found(const std::string& id, const std::string& tenant,
+                                          const tensor::KVGeometry& here);
+  [[nodiscard]] std::vector<kv::Chunk> list(const std::string& tenant);
   // KV of a chunk, if it has some of this name. The caller compares the tokens.
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& object);
-  [[nodiscard]] bool has_kv(const std::string& id, const std::string& object);
+  [[nodiscard]] bool has_kv(const std::string& id, const std::string& tenant,
+                            const std::string& object);
   // Whether it was there. `wipe`: its bytes become zeros first.
-  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe = false);
+  [[nodiscard]] Result<bool> remove(const std::string& id, const std::string& tenant,
+                                    bool wipe = false);
 
  private:
-  ChunkStore(kv_store::Store store, std::string model, std::string tenant)
-      : store_(std::move(store)), model_(std::move(model)), tenant_(std::move(tenant)) {}
+  ChunkStore(kv_store::Store store, std::string model)
+      : store_(std::move(store)), model_(std::move(model)) {}
   [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const HeldRef& segment,
                                 const TierService& tiers);
   // As it is to be put: of what is there (nullptr: nothing) it keeps age, pin and KV.
@@ -70,11 +73,12 @@ class ChunkStore {
   [[nodiscard]] Result<kv_store::EntryPart> write_object(const std::string& object,
                                                          const HeldRef& segment,
                                                          const TierService& tiers);
-  [[nodiscard]] std::optional<kv_store::Entry> find_entry(const std::string& id) const;
+  [[nodiscard]] std::optional<kv_store::Entry> find_entry(const std::string& id,
+                                                          const std::string& tenant) const;
 
   std::mutex mutex_;
   kv_store::Store store_;
-  std::string model_, tenant_;
+  std::string model_;
 };
 
 }  // namespace quire::engine

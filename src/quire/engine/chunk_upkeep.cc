@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -37,8 +39,11 @@ void ChunkService::withdraw(const Taken& taken) {
   writes_.wait();
   [[maybe_unused]] const Status closed = engine_.call([&] {
     release_now(taken.registered);
+    std::set<std::string> salts;
     for (const Registered& registered : taken.registered) {
       const kv::Chunk* chunk = registry_.find(registered.id);
+      const std::string salt = chunk == nullptr ? std::string() : chunk->salt;
+      salts.insert(salt);
       const auto own = std::ranges::count_if(taken.registered, [&](const Registered& equal) {
         return equal.used && equal.id == registered.id;
       });
@@ -46,25 +51,27 @@ void ChunkService::withdraw(const Taken& taken) {
           (chunk->temporary || (registered.created && chunk->accesses == own))) {
         registry_.remove(registered.id, kv::Removal::kDeleted);
         [[maybe_unused]] const auto saved =
-            store_ == nullptr ? Result<bool>(false) : store_->remove(registered.id);
+            store_ == nullptr ? Result<bool>(false) : store_->remove(registered.id, salt);
       }
     }
     for (const Name& name : taken.computed) {
       const kv::Chunk* chunk = registry_.find(name.first);
+      salts.insert(chunk == nullptr ? std::string() : chunk->salt);
       if (chunk != nullptr && chunk->holders == 0) {
         registry_.drop_variant(name);
       }
     }
-    drop_unused_bos();
+    std::ranges::for_each(salts, [this](const std::string& salt) { drop_unused_bos(salt); });
     engine_.publish_stats();
   });
 }
 
-// KV of a BOS token that no chunk's KV stands behind.
-void ChunkService::drop_unused_bos() {
-  if (bos_ && !registry_.stands_behind(kv::kBosVariant)) {
-    ledger().drop_segment(*bos_);
-    bos_.reset();
+// KV of a BOS token that no KV of the tenant's chunks stands behind.
+void ChunkService::drop_unused_bos(const std::string& salt) {
+  const auto bos = bos_.find(salt);
+  if (bos != bos_.end() && !registry_.stands_behind(kv::kBosVariant, salt)) {
+    ledger().drop_segment(bos->second);
+    bos_.erase(bos);
   }
 }
 
@@ -86,63 +93,74 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
 }
 
 // The store comes first: what cannot be changed there is not changed.
-Result<ChunkInfo> ChunkService::update_known(const std::string& id, const ChunkUpdate& update) {
-  QUIRE_TRY_STATUS(adopt(id));
-  QUIRE_TRY(const kv::NewChunk changed, registry_.updated(id, update));
+Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::string& salt,
+                                             const ChunkUpdate& update) {
+  QUIRE_TRY_STATUS(adopt(id, salt));
+  QUIRE_TRY(const kv::NewChunk changed, registry_.updated(id, salt, update));
   const Status saved = store_ == nullptr ? Status() : store_->update(changed, update.pinned);
   if (!saved.ok()) {
     return saved.error();
   }
-  QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, update));
+  QUIRE_TRY(const kv::Chunk* chunk, registry_.update(id, salt, update));
   return info_of(*chunk);
 }
 
-Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update) {
+Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update,
+                                       const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   writes_.wait();
   QUIRE_TRY(ChunkInfo info,
-            engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, update); }));
-  if (is_lost(id)) {
-    QUIRE_TRY_STATUS(save(id));
+            engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, salt, update); }));
+  if (is_lost(id, salt)) {
+    QUIRE_TRY_STATUS(save(id, salt));
   }
-  note_saved(info);
+  note_saved(info, salt);
   return info;
 }
 
-Result<bool> ChunkService::remove(const std::string& id, bool wipe) {
+Result<bool> ChunkService::remove(const std::string& id, bool wipe, const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   writes_.wait();
   return engine_.ask<bool>([&]() -> Result<bool> {
     bool saved = false;  // first: what cannot be deleted there is not deleted
     if (store_ != nullptr) {
-      QUIRE_TRY(saved, store_->remove(id, wipe));
+      QUIRE_TRY(saved, store_->remove(id, salt, wipe));
     }
-    const bool removed = registry_.remove(id, kv::Removal::kDeleted);
-    drop_unused_bos();
+    const bool removed =
+        registry_.find(id, salt) != nullptr && registry_.remove(id, kv::Removal::kDeleted);
+    drop_unused_bos(salt);
     return removed || saved;
   });
 }
 
-Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds) {
+Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds, const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   if (!(max_age_seconds >= 0)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
   }
   return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
-    const std::int64_t evicted = registry_.evict_unused(max_age_seconds);
-    drop_unused_bos();
+    const std::int64_t evicted = registry_.evict_unused(salt, max_age_seconds);
+    drop_unused_bos(salt);
     return evicted;
   });
 }
 
-Result<ChunkStats> ChunkService::stats() {
+Result<ChunkStats> ChunkService::stats(const std::string& asked) {
+  QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
+  const std::string& salt = engine_.salt_of(asked);
   return engine_.ask<ChunkStats>([&]() -> Result<ChunkStats> {
     ChunkStats stats;
-    for (const kv::Chunk* chunk : registry_.list()) {
+    for (const kv::Chunk* chunk : registry_.list(salt)) {
       ++stats.total_chunks;
       ++(chunk->type == ChunkType::kSystemPrompt ? stats.system_chunks
          : chunk->type == ChunkType::kContext    ? stats.context_chunks
                                                  : stats.query_chunks);
     }
-    const kv::RegistryCounts counts = registry_.counts();
+    const kv::RegistryCounts counts = registry_.counts(salt);
     const std::int64_t block_bytes = engine_.counters_.block_bytes;
     stats.memory_used_bytes = counts.blocks * block_bytes;
     stats.memory_limit_bytes = registry_.max_blocks() * block_bytes;

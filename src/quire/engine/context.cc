@@ -128,7 +128,7 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
     QUIRE_TRY(kv_store::Store store, open_store(options));
     context->store_ = std::make_unique<kv_store::Store>(std::move(store));
     QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options.store));
-    context->uses_ = std::make_unique<kv_store::StoreUses>(std::move(told), salted.salt);
+    context->uses_ = std::make_unique<kv_store::StoreUses>(std::move(told));
   }
   return context;
 }

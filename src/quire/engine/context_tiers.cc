@@ -53,7 +53,7 @@ void Context::touch(Item& item) {
   item.used = ++last_use_;
   item.used_at = steady_clock::now();
   if (item.info.saved) {
-    uses_->note(item.info.id);
+    uses_->note(item.info.id, options_.salt);
   }
 }
 

@@ -380,7 +380,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
     const RequestId id{next_request_++};
     const std::optional<SeqId> sequence =
         request.composed ? std::optional(request.composed->sequence) : std::nullopt;
-    const kv::SessionRef session = sessions_->named(request.session);
+    const kv::SessionRef session = sessions_->named(request.session, request.salt);
     if (sequence) {
       ledger_->assign(*sequence, session);
     }

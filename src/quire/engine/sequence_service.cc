@@ -55,19 +55,19 @@ Status check_user(const RequestOptions& options, const SequenceState& state) {
       options, state.salt, "the sequence was made with another salt; give that one, or none");
 }
 
-// With the salt of what the request stands on; null states have none.
-Result<RequestOptions> with_salt_of(std::span<const StateRef> states, RequestOptions options) {
+// With the salt of what the request stands on: a handle is leave to use it.
+Result<RequestOptions> with_salt_of(std::span<const BlockRun> runs, RequestOptions options) {
   bool known = !options.salt.empty();
-  for (const StateRef& state : states) {
-    if (state == nullptr) {
+  for (const BlockRun& run : runs) {
+    if (!run.salt) {
       continue;
     }
-    if (known && state->salt != options.salt) {
+    if (known && *run.salt != options.salt) {
       return {ErrorCode::kInvalidArgument,
-              "blocks of sequences with another salt cannot be used; give blocks of one salt, and "
-              "that one or none"};
+              "blocks of chunks and sequences with another salt cannot be used; give blocks of one "
+              "salt, and that one or none"};
     }
-    options.salt = state->salt;
+    options.salt = *run.salt;
     known = true;
   }
   return options;
@@ -168,8 +168,8 @@ StateRef SequenceService::keep(const Draft& draft) {
 SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tokens,
                                                     const RequestOptions& options) {
   Draft draft{.salt = engine_.salt_of(options.salt)};
-  draft.sequence =
-      ledger().open(tokens, true, engine_.sessions_->named(options.session), draft.salt);
+  draft.sequence = ledger().open(tokens, true,
+                                 engine_.sessions_->named(options.session, draft.salt), draft.salt);
   if (!tokens.empty()) {
     draft.last = tokens.back();
     const Status cut = ledger().rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
@@ -312,7 +312,7 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
   const auto begin = [&]() -> Result<std::shared_ptr<Channel>> {
     QUIRE_TRY(const Draft draft, make());
     if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
-      ledger().assign(draft.sequence, engine_.sessions_->named(options.session));
+      ledger().assign(draft.sequence, engine_.sessions_->named(options.session, draft.salt));
       *state = keep(draft);
       return std::shared_ptr<Channel>();
     }
@@ -321,7 +321,8 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
       next.sequence = ledger().fork(computed);
       return keep(next);
     };
-    NewRequest request{.kind = RequestKind::kPrefill, .session = options.session};
+    NewRequest request{
+        .kind = RequestKind::kPrefill, .session = options.session, .salt = draft.salt};
     request.params.max_tokens = 0;
     request.composed.emplace().sequence = draft.sequence;
     request.observer = std::make_shared<Next>(
@@ -345,22 +346,21 @@ Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
 Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
                                        const RequestOptions& options) {
   ChunkService& chunks = *engine_.chunks_;
-  QUIRE_TRY_STATUS(chunks.check_user(options));
-  QUIRE_TRY(const CompositionInfo info, chunks.preview(spec));
+  ChunkService::Run run{.spec = &spec, .kind = RequestKind::kPrefill, .options = options};
+  QUIRE_TRY(run.options.salt, chunks.salt_of(run));
+  CompositionSpec own = spec;
+  own.salt = run.options.salt;
+  run.spec = &own;
+  QUIRE_TRY(const CompositionInfo info, chunks.preview(own));
   if (info.mode == ReuseMode::kExact) {
-    return open(info.token_ids(), interrupted, options);
+    return open(info.token_ids(), interrupted, run.options);
   }
   const auto state = std::make_shared<StateRef>();
-  const auto keep_fork = [this, grade = info.grade,
-                          salt = engine_.salt_of(options.salt)](SeqId computed) {
+  const auto keep_fork = [this, grade = info.grade, salt = own.salt](SeqId computed) {
     return keep({.sequence = ledger().fork(computed), .grade = grade, .salt = salt});
   };
-  const ChunkService::Run run{
-      .spec = &spec,
-      .kind = RequestKind::kPrefill,
-      .options = options,
-      .observer = std::make_shared<Next>(
-          keep_fork, [state](StateRef computed) { *state = std::move(computed); })};
+  run.observer = std::make_shared<Next>(
+      keep_fork, [state](StateRef computed) { *state = std::move(computed); });
   QUIRE_TRY(const auto channels, chunks.submit({&run, 1}, interrupted));
   QUIRE_TRY_STATUS(await(engine_, *channels.front(), interrupted));
   return *state;
@@ -390,7 +390,7 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
     }
     states.push_back(std::move(state));
   }
-  QUIRE_TRY(const RequestOptions whose, with_salt_of(states, options));
+  QUIRE_TRY(const RequestOptions whose, with_salt_of(parts, options));
   if (parts.size() == 1 && states.front() != nullptr) {
     QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
     return append(state, tokens, interrupted, whose);
@@ -490,7 +490,7 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
 // A request on a fork of the state. Engine thread.
 NewRequest SequenceService::request_for(RequestKind kind, const StateRef& state) const {
   const std::int64_t cached = std::ssize(state->tokens) - 1;
-  NewRequest request{.kind = kind, .sampled_before = state->sampled};
+  NewRequest request{.kind = kind, .salt = state->salt, .sampled_before = state->sampled};
   request.composed =
       ComposedPrompt{.sequence = ledger().fork(state->sequence),
                      .pieces = {std::shared_ptr<const std::vector<TokenId>>(state, &state->tokens)},

@@ -111,14 +111,16 @@ class SequenceService {
   // Logits of the next token; the state stays.
   [[nodiscard]] Result<std::shared_ptr<Channel>> logits(const StateRef& state);
 
-  // The KV of a chunk; no key: that which it was registered with. kNotFound, kInvalidComposition
-  // for one without.
-  [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id,
+  // The KV of a tenant's chunk; no key: that which it was registered with. kNotFound,
+  // kInvalidComposition for one without.
+  [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id, const std::string& salt,
                                            const std::optional<kv::VariantKey>& key = {});
-  // What plain block ids mean: the chunks and states that consist of exactly these blocks and
-  // `tokens` tokens. kInvalidComposition when there is none, or when it could mean several things.
+  // What plain block ids mean: the chunks and states of the tenant that consist of exactly these
+  // blocks and `tokens` tokens. kInvalidComposition when there is none, whoever else has them, or
+  // when it could mean several things.
   [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,
-                                                        std::int64_t tokens);
+                                                        std::int64_t tokens,
+                                                        const std::string& salt);
   // Gives up the sequence of a state that has gone. Any thread, the engine's too; does not wait.
   void release(SeqId sequence);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
@@ -148,7 +150,7 @@ class SequenceService {
 
   // Engine thread.
   [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
-  [[nodiscard]] std::vector<BlockRun> known_runs() const;
+  [[nodiscard]] std::vector<BlockRun> known_runs(const std::string& salt) const;
   [[nodiscard]] Status check_end(std::int64_t end) const;
   [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens,
                                   const RequestOptions& options = {});

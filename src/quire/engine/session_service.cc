@@ -72,32 +72,40 @@ kv::Ledger& SessionService::ledger() const {
   return *ledger;
 }
 
-kv::SessionRef SessionService::named(const std::string& id) {
+// No two pairs have one key.
+std::string SessionService::key_of(const std::string& id, const std::string& salt) const {
+  const std::string& whose = engine_.salt_of(salt);
+  return base::str_cat(whose.size(), ":", whose, id);
+}
+
+kv::SessionRef SessionService::named(const std::string& id, const std::string& salt) {
   if (id.empty()) {
     return {};
   }
-  if (const auto found = by_id_.find(id); found != by_id_.end()) {
+  const std::string key = key_of(id, salt);
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
     recent_.splice(recent_.begin(), recent_, found->second);
     return found->second->session;
   }
   if (recent_.size() == kMostSessions) {
     ledger().forget_session(recent_.back().session);
     engine_.chunks().registry().forget_session(recent_.back().session);
-    by_id_.erase(recent_.back().id);
+    by_key_.erase(recent_.back().key);
     recent_.pop_back();
   }
-  recent_.push_front({.id = id, .session = ledger().open_session()});
-  by_id_.emplace(recent_.front().id, recent_.begin());
+  recent_.push_front({.key = key, .session = ledger().open_session()});
+  by_key_.emplace(recent_.front().key, recent_.begin());
   return recent_.front().session;
 }
 
 template <class Change>
-Status SessionService::change(const std::string& id, Change change) {
+Status SessionService::change(const std::string& id, const std::string& salt, Change change) {
   QUIRE_TRY_STATUS(check_id(id));
+  QUIRE_TRY_STATUS(check_salt("salt", salt));
   Status status;
   QUIRE_TRY_STATUS(engine_.call([&] {
-    const auto found = by_id_.find(id);
-    if (found == by_id_.end()) {
+    const auto found = by_key_.find(key_of(id, salt));
+    if (found == by_key_.end()) {
       status = Error{.code = ErrorCode::kNotFound,
                      .message = base::str_cat(
                          "no session ", base::quoted(id), " is open: no request named it, or it ",
@@ -110,9 +118,10 @@ Status SessionService::change(const std::string& id, Change change) {
   return status;
 }
 
-Status SessionService::pause(const std::string& id, std::optional<double> expected_return_seconds) {
+Status SessionService::pause(const std::string& id, const std::string& salt,
+                             std::optional<double> expected_return_seconds) {
   QUIRE_TRY_STATUS(check_seconds("expected_return", expected_return_seconds));
-  return change(id, [&](Place place) {
+  return change(id, salt, [&](Place place) {
     kv::Retention retention = ledger().retention(place->session);
     retention.expected_return.reset();
     if (expected_return_seconds) {
@@ -122,20 +131,22 @@ Status SessionService::pause(const std::string& id, std::optional<double> expect
   });
 }
 
-Status SessionService::close(const std::string& id) {
-  return change(id, [&](Place place) {
+Status SessionService::close(const std::string& id, const std::string& salt) {
+  return change(id, salt, [&](Place place) {
     ledger().close_session(place->session);
     engine_.chunks().registry().close_session(place->session);
-    by_id_.erase(place->id);
+    by_key_.erase(place->key);
     recent_.erase(place);
   });
 }
 
-Status SessionService::set_retention(const std::string& id, const SessionRetention& retention) {
+Status SessionService::set_retention(const std::string& id, const std::string& salt,
+                                     const SessionRetention& retention) {
   QUIRE_TRY_STATUS(check_id(id));
+  QUIRE_TRY_STATUS(check_salt("salt", salt));
   QUIRE_TRY_STATUS(check_seconds("ttl", retention.ttl_seconds));
   return engine_.call([&] {
-    const kv::SessionRef session = named(id);
+    const kv::SessionRef session = named(id, salt);
     kv::Retention said = ledger().retention(session);
     said.priority = retention.priority;
     said.ttl.reset();

@@ -34,9 +34,13 @@ class SessionService {
 
   // Any thread but the engine's. kInvalidArgument naming the argument; kNotFound for a session that
   // is not open.
-  [[nodiscard]] Status pause(const std::string& id, std::optional<double> expected_return_seconds);
-  [[nodiscard]] Status close(const std::string& id);
-  [[nodiscard]] Status set_retention(const std::string& id, const SessionRetention& retention);
+  // The sessions of two salts never meet, whatever they are called; an empty salt is the engine's
+  // own.
+  [[nodiscard]] Status pause(const std::string& id, const std::string& salt,
+                             std::optional<double> expected_return_seconds);
+  [[nodiscard]] Status close(const std::string& id, const std::string& salt);
+  [[nodiscard]] Status set_retention(const std::string& id, const std::string& salt,
+                                     const SessionRetention& retention);
   [[nodiscard]] static Status check_id(const std::string& id);
   // `argument`: what the caller calls it, "salt" or "tenant".
   [[nodiscard]] static Status check_salt(const char* argument, const std::string& salt);
@@ -48,11 +52,11 @@ class SessionService {
                                          const char* message);
 
   // Engine thread: the session of a request that begins now; nobody for an empty id.
-  [[nodiscard]] kv::SessionRef named(const std::string& id);
+  [[nodiscard]] kv::SessionRef named(const std::string& id, const std::string& salt);
 
  private:
   struct Named {
-    std::string id;
+    std::string key;  // of salt and id
     kv::SessionRef session;
   };
   using Place = std::list<Named>::iterator;
@@ -60,12 +64,13 @@ class SessionService {
   [[nodiscard]] kv::Ledger& ledger() const;
   // Runs `change` with what the ledger knows of an open session.
   template <class Change>
-  [[nodiscard]] Status change(const std::string& id, Change change);
+  [[nodiscard]] Status change(const std::string& id, const std::string& salt, Change change);
+  [[nodiscard]] std::string key_of(const std::string& id, const std::string& salt) const;
 
   Engine& engine_;
   // Engine thread.
   std::list<Named> recent_;  // named last first
-  std::unordered_map<std::string_view, Place> by_id_;
+  std::unordered_map<std::string_view, Place> by_key_;
 };
 
 }  // namespace quire::engine

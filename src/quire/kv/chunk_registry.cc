@@ -4,7 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -82,6 +85,16 @@ ChunkRegistry::~ChunkRegistry() {
   }
 }
 
+ChunkRegistry::Tenant& ChunkRegistry::tenant(std::string_view salt) {
+  const auto known = tenants_.find(salt);
+  return known != tenants_.end() ? known->second : tenants_[std::string(salt)];
+}
+
+void ChunkRegistry::add_blocks(std::string_view salt, std::int32_t blocks) {
+  tenant(salt).counts.blocks += blocks;
+  blocks_ += blocks;
+}
+
 Chunk* ChunkRegistry::lookup(std::string_view id) {
   const auto found = chunks_.find(std::string(id));
   return found == chunks_.end() ? nullptr : &found->second;
@@ -134,21 +147,26 @@ const Chunk* ChunkRegistry::find(std::string_view id) {
   return chunk != nullptr && chunk->listed ? chunk : nullptr;
 }
 
-Result<const Chunk*> ChunkRegistry::get(std::string_view id) {
-  if (const Chunk* chunk = find(id)) {
+const Chunk* ChunkRegistry::find(std::string_view id, std::string_view salt) {
+  const Chunk* const chunk = find(id);
+  return chunk != nullptr && chunk->salt == salt ? chunk : nullptr;
+}
+
+Result<const Chunk*> ChunkRegistry::get(std::string_view id, std::string_view salt) {
+  if (const Chunk* chunk = find(id, salt)) {
     return chunk;
   }
   return Error{.code = ErrorCode::kNotFound,
-               .message = base::str_cat("no chunk ", base::quoted(shown(id)), ": ", fate(id),
+               .message = base::str_cat("no chunk ", base::quoted(shown(id)), ": ", fate(id, salt),
                                         "; register it (again)"),
                .chunk_id = std::string(id)};
 }
 
-std::vector<const Chunk*> ChunkRegistry::list() {
+std::vector<const Chunk*> ChunkRegistry::list(std::string_view salt) {
   expire();
   std::vector<const Chunk*> chunks;
   for (const auto& [id, chunk] : chunks_) {
-    if (chunk.listed) {
+    if (chunk.listed && chunk.salt == salt) {
       chunks.push_back(&chunk);
     }
   }
@@ -187,15 +205,18 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   }
   known->temporary = false;
   touch(*known);
-  counts_.hits += known->variants.empty() ? 0 : 1;
+  Tenant& tenant = this->tenant(known->salt);
+  tenant.counts.hits += known->variants.empty() ? 0 : 1;
   if (known->type == ChunkType::kSystemPrompt) {
-    std::erase(systems_, chunk.id);
-    systems_.push_back(chunk.id);
+    std::erase(tenant.systems, chunk.id);
+    tenant.systems.push_back(chunk.id);
   }
   return said() != before;
 }
 
-std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
+// The chunks of each tenant that may go, the first one first.
+std::map<std::string_view, ChunkRegistry::Order> ChunkRegistry::eviction_orders(
+    Spared spared) const {
   using Place = std::tuple<std::int32_t, Standing, std::uint64_t>;
   std::vector<std::pair<Place, const Chunk*>> places;
   for (const auto& [id, chunk] : chunks_) {
@@ -207,9 +228,11 @@ std::vector<const Chunk*> ChunkRegistry::eviction_order(Spared spared) const {
     }
   }
   std::ranges::sort(places);
-  std::vector<const Chunk*> order;
-  std::ranges::transform(places, std::back_inserter(order), &decltype(places)::value_type::second);
-  return order;
+  std::map<std::string_view, Order> orders;
+  for (const auto& [place, chunk] : places) {
+    orders[chunk->salt].push_back(chunk);
+  }
+  return orders;
 }
 
 Status ChunkRegistry::check_size(std::int64_t chunks, std::int64_t blocks) const {
@@ -232,21 +255,23 @@ Status ChunkRegistry::check_size(std::int64_t chunks, std::int64_t blocks) const
       .free_bytes = config_.max_blocks * config_.block_bytes};
 }
 
-Error ChunkRegistry::no_room(std::int32_t chunks, std::int32_t blocks, bool for_chunks) const {
+Error ChunkRegistry::no_room(const Wanted& wanted, bool for_chunks) const {
   const std::int64_t bytes = config_.block_bytes;
+  const auto known = tenants_.find(wanted.salt);
+  const Tenant own = known == tenants_.end() ? Tenant() : known->second;
   const char* others = "; the others are pinned or in use: unpin or delete some";
   return Error{
       .code = ErrorCode::kOutOfBlocks,
       .message =
           for_chunks
-              ? base::str_cat("no room for ", chunks, " more chunks: there are ", chunks_.size(),
+              ? base::str_cat("no room for ", wanted.chunks, " more chunks: there are ", own.chunks,
                               " of ", config_.max_chunks, others, ", or raise max_chunks")
-              : base::str_cat("no room: chunks would need ", blocks, " more blocks (",
-                              base::format_bytes(blocks * bytes), "), they hold ", counts_.blocks,
+              : base::str_cat("no room: chunks would need ", wanted.blocks, " more blocks (",
+                              base::format_bytes(wanted.blocks * bytes), "), they hold ", blocks_,
                               " of ", config_.max_blocks, " (",
                               base::format_bytes(config_.max_blocks * bytes), ")", others),
-      .needed_bytes = blocks * bytes,
-      .free_bytes = std::max(0, config_.max_blocks - counts_.blocks) * bytes};
+      .needed_bytes = wanted.blocks * bytes,
+      .free_bytes = std::max(0, config_.max_blocks - blocks_) * bytes};
 }
 
 Error ChunkRegistry::pool_has_no_room(std::int64_t lacking) const {
@@ -263,43 +288,105 @@ Error ChunkRegistry::pool_has_no_room(std::int64_t lacking) const {
           .free_bytes = free_blocks * config_.block_bytes};
 }
 
-Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(std::int32_t chunks, std::int32_t blocks,
-                                                          Spared spared, std::int64_t lacking) {
-  QUIRE_TRY_STATUS(check_size(chunks, blocks));
-  expire(spared);
-  const std::int64_t beyond_limit = std::int64_t{counts_.blocks} + blocks - config_.max_blocks;
-  std::int64_t excess_blocks = std::max(beyond_limit, lacking);
-  std::int64_t excess_chunks = std::ssize(chunks_) + chunks - std::int64_t{config_.max_chunks};
-  Victims victims;
-  for (const Chunk* chunk : eviction_order(spared)) {
-    const std::int32_t freed = blocks_of(*chunk);
-    if (excess_chunks > 0 || (excess_blocks > 0 && freed > 0)) {
-      victims.emplace_back(
-          chunk->id, excess_chunks > 0 ? Removal::kEvictedForCount : Removal::kEvictedForBlocks);
-      excess_blocks -= freed;
-      --excess_chunks;
+namespace {
+
+// Who gives way when the blocks of all tenants are too many: whoever holds most, what is wanted
+// included, and nobody for others who holds no more than an equal share.
+class Yielding {
+ public:
+  Yielding(std::string_view wanting, std::int32_t limit) : wanting_(wanting), limit_(limit) {}
+
+  void add(std::string_view salt, std::int64_t held) {
+    if (held > 0) {
+      held_[salt] += held;
     }
   }
-  if (excess_blocks > 0 && lacking > beyond_limit) {
-    return pool_has_no_room(lacking);
+  void take(std::string_view salt, std::int64_t blocks) { held_[salt] -= blocks; }
+
+  // Of those that `can` give something, the one whose turn it is.
+  [[nodiscard]] std::optional<std::string_view> next(
+      const std::function<bool(std::string_view)>& can) const {
+    const std::int64_t share = limit_ / std::max<std::int64_t>(1, std::ssize(held_));
+    std::optional<std::string_view> most;
+    for (const auto& [salt, held] : held_) {
+      const bool own = salt == wanting_;
+      const bool more = !most || held > held_.at(*most) || (own && held == held_.at(*most));
+      if ((own || held > share) && more && can(salt)) {
+        most = salt;
+      }
+    }
+    return most;
+  }
+
+ private:
+  std::string_view wanting_;
+  std::int64_t limit_;
+  std::map<std::string_view, std::int64_t> held_;
+};
+
+}  // namespace
+
+Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(const Wanted& wanted) {
+  QUIRE_TRY_STATUS(check_size(wanted.chunks, wanted.blocks));
+  expire(wanted.spared);
+  const std::int64_t beyond_limit = std::int64_t{blocks_} + wanted.blocks - config_.max_blocks;
+  std::int64_t excess_blocks = std::max(beyond_limit, wanted.lacking);
+  std::int64_t excess_chunks =
+      std::int64_t{tenant(wanted.salt).chunks} + wanted.chunks - config_.max_chunks;
+  auto orders = eviction_orders(wanted.spared);
+  Victims victims;
+  Order& own = orders[wanted.salt];
+  Yielding yielding(wanted.salt, config_.max_blocks);
+  for (const auto& [salt, each] : tenants_) {
+    yielding.add(salt, each.counts.blocks);
+  }
+  yielding.add(wanted.salt, std::max<std::int64_t>(wanted.blocks, 1));
+  const auto evict = [&](Order& order, Order::iterator victim, Removal reason) {
+    const std::int32_t freed = blocks_of(**victim);
+    victims.emplace_back((*victim)->id, reason);
+    yielding.take((*victim)->salt, freed);
+    excess_blocks -= freed;
+    order.erase(victim);
+  };
+  for (; excess_chunks > 0 && !own.empty(); --excess_chunks) {
+    evict(own, own.begin(), Removal::kEvictedForCount);
+  }
+  const auto with_blocks = [&](Order& order) {
+    return std::ranges::find_if(order, [&](const Chunk* chunk) { return blocks_of(*chunk) > 0; });
+  };
+  const auto can = [&](std::string_view salt) {
+    const auto order = orders.find(salt);
+    return order != orders.end() && with_blocks(order->second) != order->second.end();
+  };
+  while (excess_blocks > 0) {
+    const auto salt = yielding.next(can);
+    if (!salt) {
+      break;
+    }
+    Order& order = orders[*salt];
+    evict(order, with_blocks(order), Removal::kEvictedForBlocks);
+  }
+  if (excess_blocks > 0 && wanted.lacking > beyond_limit) {
+    return pool_has_no_room(wanted.lacking);
   }
   if (excess_blocks > 0 || excess_chunks > 0) {
-    return no_room(chunks, blocks, excess_blocks <= 0);
+    return no_room(wanted, excess_blocks <= 0);
   }
   return victims;
 }
 
-Status ChunkRegistry::check_room(std::int32_t chunks, std::int32_t blocks, Spared spared) {
-  const Result<Victims> victims = victims_for(chunks, blocks, spared, 0);
+Status ChunkRegistry::check_room(const Wanted& wanted) {
+  Wanted within = wanted;
+  within.lacking = 0;
+  const Result<Victims> victims = victims_for(within);
   return victims.ok() ? Status() : victims.error();
 }
 
-Status ChunkRegistry::make_room(std::int32_t chunks, std::int32_t blocks, Spared spared,
-                                std::int64_t lacking) {
-  QUIRE_TRY(const Victims victims, victims_for(chunks, blocks, spared, lacking));
+Status ChunkRegistry::make_room(const Wanted& wanted) {
+  QUIRE_TRY(const Victims victims, victims_for(wanted));
   for (const auto& [id, reason] : victims) {
+    ++tenant(lookup(id)->salt).counts.evictions;
     remove(id, reason);
-    ++counts_.evictions;
   }
   return {};
 }
@@ -308,7 +395,8 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   QUIRE_CHECK(lookup(chunk.id) == nullptr, "a chunk was begun twice");
   const std::int32_t blocks = key ? blocks_for(chunk.tokens->size()) : 0;
   const std::string_view before = key ? std::string_view(key->before) : "";
-  QUIRE_TRY_STATUS(make_room(1, blocks, {&before, 1}));
+  QUIRE_TRY_STATUS(
+      make_room({.salt = chunk.salt, .chunks = 1, .blocks = blocks, .spared = {&before, 1}}));
   Chunk entry{std::move(chunk)};
   entry.accessed = config_.now();
   entry.created = entry.created_before.value_or(entry.accessed);
@@ -318,7 +406,8 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   if (key) {
     entry.pending[*key] = blocks;
   }
-  counts_.blocks += blocks;
+  ++tenant(entry.salt).chunks;
+  add_blocks(entry.salt, blocks);
   if (!entry.text_id.empty()) {
     by_text_[entry.text_id] = entry.id;
   }
@@ -329,18 +418,22 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
 Status ChunkRegistry::begin_variants(std::span<const VariantName> variants, std::int64_t lacking) {
   std::vector<std::int32_t> blocks;
   std::vector<std::string_view> spared;
+  std::string salt;
   for (const auto& [id, key] : variants) {
     const Chunk* chunk = lookup(id);
     QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
+    salt = chunk->salt;
     blocks.push_back(blocks_for(chunk->tokens->size()));
     spared.insert(spared.end(), {id, key.before});
   }
   const std::int32_t all = std::accumulate(blocks.begin(), blocks.end(), 0);
-  QUIRE_TRY_STATUS(make_room(0, all, spared, lacking));
+  QUIRE_TRY_STATUS(make_room({.salt = salt, .blocks = all, .spared = spared, .lacking = lacking}));
   for (std::size_t i = 0; i < variants.size(); ++i) {
     lookup(variants[i].first)->pending[variants[i].second] = blocks[i];
   }
-  counts_.blocks += all;
+  if (all > 0) {
+    add_blocks(salt, all);
+  }
   return {};
 }
 
@@ -350,7 +443,7 @@ void ChunkRegistry::drop_variant(const VariantName& variant) {
     return;
   }
   const SegmentId segment = chunk->variants.extract(variant.second).mapped();
-  counts_.blocks -= ledger_.num_blocks(segment);
+  add_blocks(chunk->salt, -ledger_.num_blocks(segment));
   ledger_.forget_segment(segment);
 }
 
@@ -363,9 +456,9 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
     }
     return false;
   }
-  counts_.blocks -= chunk->pending.extract(key).mapped();
+  add_blocks(chunk->salt, -chunk->pending.extract(key).mapped());
   if (segment) {
-    counts_.blocks += ledger_.num_blocks(*segment);
+    add_blocks(chunk->salt, ledger_.num_blocks(*segment));
     chunk->variants[key] = *segment;
   } else if (!chunk->listed && chunk->pending.empty()) {
     forget(*chunk);
@@ -376,14 +469,17 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
 void ChunkRegistry::publish(std::string_view id) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "published a chunk that is not there");
-  if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt) {
-    systems_.emplace_back(id);
+  if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt &&
+      !chunk->temporary) {
+    tenant(chunk->salt).systems.emplace_back(id);
   }
 }
 
-std::string ChunkRegistry::last_system() {
+std::string ChunkRegistry::last_system(std::string_view salt) {
   expire();
-  return systems_.empty() ? std::string() : systems_.back();
+  const auto known = tenants_.find(salt);
+  return known == tenants_.end() || known->second.systems.empty() ? std::string()
+                                                                  : known->second.systems.back();
 }
 
 void ChunkRegistry::use(std::string_view id, SessionRef session) {
@@ -411,12 +507,12 @@ void ChunkRegistry::forget_session(SessionRef session) {
   }
 }
 
-bool ChunkRegistry::stands_behind(std::string_view before) const {
+bool ChunkRegistry::stands_behind(std::string_view before, std::string_view salt) const {
   const auto is_behind = [&](const auto& variant) { return variant.first.before == before; };
   return std::ranges::any_of(chunks_, [&](const auto& entry) {
     const Chunk& chunk = entry.second;
-    return std::ranges::any_of(chunk.variants, is_behind) ||
-           std::ranges::any_of(chunk.pending, is_behind);
+    return chunk.salt == salt && (std::ranges::any_of(chunk.variants, is_behind) ||
+                                  std::ranges::any_of(chunk.pending, is_behind));
   });
 }
 
@@ -434,12 +530,14 @@ void ChunkRegistry::release(const Hold& hold) {
   }
 }
 
-void ChunkRegistry::count(std::int64_t hits, std::int64_t misses) {
-  counts_.hits += hits;
-  counts_.misses += misses;
+void ChunkRegistry::count(std::string_view salt, std::int64_t hits, std::int64_t misses) {
+  RegistryCounts& counts = tenant(salt).counts;
+  counts.hits += hits;
+  counts.misses += misses;
 }
 
-Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& update) {
+Result<NewChunk> ChunkRegistry::updated(std::string_view id, std::string_view salt,
+                                        const ChunkUpdate& update) {
   std::string metadata = "{}";
   if (update.metadata_json) {
     QUIRE_TRY(metadata, base::kept_object(*update.metadata_json, "metadata"));
@@ -448,7 +546,7 @@ Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& 
     return {ErrorCode::kInvalidArgument,
             base::str_cat("ttl_seconds is ", **update.ttl_seconds, "; give more than 0, or none")};
   }
-  QUIRE_TRY(const Chunk* const known, get(id));
+  QUIRE_TRY(const Chunk* const known, get(id, salt));
   NewChunk chunk = static_cast<const NewChunk&>(*known);
   chunk.metadata_json = base::merged_objects(chunk.metadata_json, metadata);
   chunk.ttl_seconds = update.ttl_seconds.value_or(chunk.ttl_seconds);
@@ -458,8 +556,9 @@ Result<NewChunk> ChunkRegistry::updated(std::string_view id, const ChunkUpdate& 
   return chunk;
 }
 
-Result<const Chunk*> ChunkRegistry::update(std::string_view id, const ChunkUpdate& update) {
-  QUIRE_TRY(NewChunk now, updated(id, update));
+Result<const Chunk*> ChunkRegistry::update(std::string_view id, std::string_view salt,
+                                           const ChunkUpdate& update) {
+  QUIRE_TRY(NewChunk now, updated(id, salt, update));
   Chunk* const chunk = lookup(id);
   static_cast<NewChunk&>(*chunk) = std::move(now);
   return chunk;
@@ -470,14 +569,15 @@ bool ChunkRegistry::remove(std::string_view id, Removal reason) {
   if (chunk == nullptr || !chunk->listed) {
     return false;
   }
-  counts_.blocks -= blocks_of(*chunk);
+  add_blocks(chunk->salt, -blocks_of(*chunk));
   const bool evicted = reason == Removal::kEvictedForCount || reason == Removal::kEvictedForBlocks;
   for (const auto& [key, segment] : chunk->variants) {
     evicted ? ledger_.drop_segment(segment) : ledger_.forget_segment(segment);
   }
-  gone_.push_back({.id = chunk->id, .reason = reason, .when = config_.now()});
-  if (gone_.size() > kRememberedChunks) {
-    gone_.pop_front();
+  std::deque<Gone>& gone = tenant(chunk->salt).gone;
+  gone.push_back({.id = chunk->id, .reason = reason, .when = config_.now()});
+  if (gone.size() > kRememberedChunks) {
+    gone.pop_front();
   }
   forget(*chunk);
   return true;
@@ -488,15 +588,17 @@ void ChunkRegistry::forget(const Chunk& chunk) {
   if (text != by_text_.end() && text->second == chunk.id) {
     by_text_.erase(text);
   }
-  std::erase(systems_, chunk.id);
+  Tenant& tenant = this->tenant(chunk.salt);
+  std::erase(tenant.systems, chunk.id);
+  --tenant.chunks;
   chunks_.erase(std::string(chunk.id));
 }
 
-std::int64_t ChunkRegistry::clear(std::optional<ChunkType> type) {
+std::int64_t ChunkRegistry::clear(std::string_view salt, std::optional<ChunkType> type) {
   expire();
   std::vector<std::string> ids;
   for (const auto& [id, chunk] : chunks_) {
-    if (chunk.listed && chunk.holders == 0 && chunk.pending.empty() &&
+    if (chunk.salt == salt && chunk.listed && chunk.holders == 0 && chunk.pending.empty() &&
         (!type || chunk.type == *type)) {
       ids.push_back(id);
     }
@@ -507,12 +609,13 @@ std::int64_t ChunkRegistry::clear(std::optional<ChunkType> type) {
   return std::ssize(ids);
 }
 
-std::int64_t ChunkRegistry::evict_unused(double max_age_seconds) {
+std::int64_t ChunkRegistry::evict_unused(std::string_view salt, double max_age_seconds) {
   expire();
   const auto now = config_.now();
   std::vector<std::string> ids;
   for (const auto& [id, chunk] : chunks_) {
-    if (may_go(chunk) && seconds_between(chunk.accessed, now) >= max_age_seconds) {
+    if (chunk.salt == salt && may_go(chunk) &&
+        seconds_between(chunk.accessed, now) >= max_age_seconds) {
       ids.push_back(id);
     }
   }
@@ -522,12 +625,15 @@ std::int64_t ChunkRegistry::evict_unused(double max_age_seconds) {
   return std::ssize(ids);
 }
 
-std::string ChunkRegistry::fate(std::string_view id) const {
+std::string ChunkRegistry::fate(std::string_view id, std::string_view salt) const {
+  const auto known = tenants_.find(salt);
+  const std::deque<Gone> nothing;
+  const std::deque<Gone>& all = known == tenants_.end() ? nothing : known->second.gone;
   const auto last =
-      std::find_if(gone_.rbegin(), gone_.rend(), [&](const Gone& gone) { return gone.id == id; });
-  if (last == gone_.rend()) {
-    const std::string known = config_.known_elsewhere ? config_.known_elsewhere(id) : "";
-    return known.empty() ? "never registered" : known;
+      std::find_if(all.rbegin(), all.rend(), [&](const Gone& gone) { return gone.id == id; });
+  if (last == all.rend()) {
+    const std::string said = config_.known_elsewhere ? config_.known_elsewhere(id, salt) : "";
+    return said.empty() ? "never registered" : said;
   }
   const auto [how, why] = removal_words(last->reason);
   return base::str_cat(how, " ",
@@ -535,22 +641,35 @@ std::string ChunkRegistry::fate(std::string_view id) const {
                        " s ago", why);
 }
 
-RegistryCounts ChunkRegistry::counts() const { return counts_; }
+RegistryCounts ChunkRegistry::counts(std::string_view salt) const {
+  const auto known = tenants_.find(salt);
+  return known == tenants_.end() ? RegistryCounts() : known->second.counts;
+}
 
 Status ChunkRegistry::check() const {
-  std::int32_t blocks = 0;
+  std::map<std::string_view, std::pair<std::int32_t, std::int32_t>> counted;  // chunks, blocks
   for (const auto& [id, chunk] : chunks_) {
+    auto& [chunks, blocks] = counted[chunk.salt];
+    ++chunks;
     blocks += blocks_of(chunk);
     if (id != chunk.id) {
       return {ErrorCode::kInternal, base::str_cat("chunk ", id, " is filed wrongly")};
     }
   }
-  if (blocks != counts_.blocks || blocks > config_.max_blocks) {
-    return {ErrorCode::kInternal, base::str_cat("chunks hold ", blocks, " blocks, counted ",
-                                                counts_.blocks, " of ", config_.max_blocks)};
+  std::int32_t all = 0;
+  for (const auto& [salt, tenant] : tenants_) {
+    const auto [chunks, blocks] = counted[salt];
+    all += blocks;
+    if (blocks != tenant.counts.blocks || chunks != tenant.chunks || chunks > config_.max_chunks) {
+      return {ErrorCode::kInternal,
+              base::str_cat("tenant ", base::quoted(salt), " has ", chunks, " chunks of at most ",
+                            config_.max_chunks, " with ", blocks, " blocks, counted ",
+                            tenant.chunks, " and ", tenant.counts.blocks)};
+    }
   }
-  if (std::ssize(chunks_) > config_.max_chunks) {
-    return {ErrorCode::kInternal, base::str_cat(chunks_.size(), " chunks of ", config_.max_chunks)};
+  if (all != blocks_ || all > config_.max_blocks || counted.size() > tenants_.size()) {
+    return {ErrorCode::kInternal, base::str_cat("chunks hold ", all, " blocks, counted ", blocks_,
+                                                " of ", config_.max_blocks)};
   }
   return {};
 }

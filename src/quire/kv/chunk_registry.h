@@ -5,6 +5,12 @@
 // variants, one for each thing that stood before it when it was computed: nothing, a BOS token, or
 // a system chunk. Variants belong to the chunk and go with it.
 //
+// A salt is a tenant, also the empty one: chunks of two salts never meet. A call that takes an id
+// which somebody has typed takes the salt with it, and knows no chunk of another one. `max_chunks`
+// holds for each tenant and evicts its own chunks alone. `max_blocks` holds for all together:
+// beyond it the tenant that holds most gives way, and nobody does for others who holds no more than
+// an equal share.
+//
 // Order of eviction: lower priority first, then by what the sessions that composed the chunk say,
 // by the rules of eviction_order.h; without sessions that is least recently used first. Registering
 // (again) and composing are uses, reading is not. What a request uses (`hold`), what is being
@@ -38,12 +44,12 @@ namespace quire::kv {
 using WallClock = std::chrono::system_clock;
 
 struct RegistryConfig {
-  std::int32_t max_chunks = 1000;
-  std::int32_t max_blocks = 0;   // that chunks may hold together
-  std::int64_t block_bytes = 0;  // for errors in bytes
+  std::int32_t max_chunks = 1000;  // of each tenant
+  std::int32_t max_blocks = 0;     // that chunks of all tenants may hold together
+  std::int64_t block_bytes = 0;    // for errors in bytes
   std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
-  // What others know of a chunk that was never here, "" for nothing: for fate().
-  std::function<std::string(std::string_view id)> known_elsewhere;
+  // Says what others know of a chunk that was never here, "" for nothing: for fate().
+  std::function<std::string(std::string_view id, std::string_view salt)> known_elsewhere;
 };
 
 // What stood before a chunk when its KV was computed, and how many positions behind the end of that
@@ -57,7 +63,8 @@ inline constexpr std::string_view kBosVariant = "bos";
 using VariantName = std::pair<std::string, VariantKey>;  // with the id of its chunk
 
 struct NewChunk {
-  std::string id;  // chunk_id(...)
+  std::string id;    // chunk_id(...), of which the salt is a part
+  std::string salt;  // its tenant
   ChunkType type = ChunkType::kContext;
   std::string content;
   std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
@@ -103,7 +110,7 @@ enum class Removal : std::uint8_t {
   kUnused,
 };
 
-struct RegistryCounts {
+struct RegistryCounts {  // of one tenant
   std::int64_t hits = 0, misses = 0, evictions = 0;
   std::int32_t blocks = 0;  // held and set aside
 };
@@ -116,13 +123,18 @@ class ChunkRegistry {
   ChunkRegistry(const ChunkRegistry&) = delete;
   ChunkRegistry& operator=(const ChunkRegistry&) = delete;
 
-  // A chunk whose registration has ended; nullptr when unknown. Expired ones are gone by then.
+  // Finds a chunk whose registration has ended; nullptr when unknown. Expired ones are gone by
+  // then. Of any tenant: for ids that come from the registry itself.
   [[nodiscard]] const Chunk* find(std::string_view id);
-  // The same; kNotFound says how and when it went, where that is known.
-  [[nodiscard]] Result<const Chunk*> get(std::string_view id);
-  [[nodiscard]] std::vector<const Chunk*> list();
-  // The system chunk registered last that is still there; "" without one.
-  [[nodiscard]] std::string last_system();
+  // The same among the chunks of a tenant.
+  [[nodiscard]] const Chunk* find(std::string_view id, std::string_view salt);
+  // The same; kNotFound says how and when it went, where the tenant may know.
+  [[nodiscard]] Result<const Chunk*> get(std::string_view id, std::string_view salt);
+  // Lists a tenant's chunks in the order of registration.
+  [[nodiscard]] std::vector<const Chunk*> list(std::string_view salt);
+  // Returns the tenant's system chunk that was registered last, to stay, and is still there; ""
+  // without one.
+  [[nodiscard]] std::string last_system(std::string_view salt);
 
   // Registering an equal chunk: a use and a hit; its metadata gets the keys of `chunk`, and a pin,
   // a TTL or a priority other than 0 holds from then on. Whether that changed what is said of it.
@@ -133,23 +145,29 @@ class ChunkRegistry {
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
   // kOverflow when there may never be so many chunks, or all together not hold so many blocks.
   [[nodiscard]] Status check_size(std::int64_t chunks, std::int64_t blocks) const;
-  // Evicts until `chunks` more chunks and `blocks` more blocks fit, none of `spared`, and until the
-  // pool has `lacking` blocks more. kOverflow and kOutOfBlocks as begin().
-  using Spared = std::span<const std::string_view>;  // ids
-  [[nodiscard]] Status make_room(std::int32_t chunks, std::int32_t blocks, Spared spared,
-                                 std::int64_t lacking = 0);
+  // What a tenant wants room for.
+  using Spared = std::span<const std::string_view>;  // ids of chunks that must not make it
+  struct Wanted {
+    std::string_view salt;
+    std::int32_t chunks = 0;
+    std::int32_t blocks = 0;
+    Spared spared = {};
+    std::int64_t lacking = 0;  // blocks that the pool must have more than it has
+  };
+  // Evicts until what is wanted fits. kOverflow and kOutOfBlocks as begin().
+  [[nodiscard]] Status make_room(const Wanted& wanted);
   // kOutOfBlocks: the pool lacks so many, and no chunk can go for them.
   [[nodiscard]] Error pool_has_no_room(std::int64_t lacking) const;
   // Whether that would succeed; evicts nothing.
-  [[nodiscard]] Status check_room(std::int32_t chunks, std::int32_t blocks, Spared spared);
+  [[nodiscard]] Status check_room(const Wanted& wanted);
   // A chunk to be computed: room for it is made by evicting others, and set aside for `key`
   // (nullopt: it needs no KV). kOverflow, evicting nothing, when it can never fit; kOutOfBlocks,
   // evicting nothing, when those that may go do not suffice; what `key` stands behind is none of
   // them. A chunk being registered is not found yet; registering it a second time meanwhile counts
   // as the same.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
-  // The same for other variants of known chunks, each named once: all of them or none. `lacking` as
-  // for make_room.
+  // The same for other variants of one tenant's known chunks, each named once: all of them or none.
+  // `lacking` as in Wanted.
   [[nodiscard]] Status begin_variants(std::span<const VariantName> variants,
                                       std::int64_t lacking = 0);
   // The computation has ended: with KV, whose segment is the registry's from now on, or without.
@@ -166,8 +184,9 @@ class ChunkRegistry {
   // as somebody without a session.
   void close_session(SessionRef session);
   void forget_session(SessionRef session);
-  // Whether KV of some chunk is, or is being, computed behind this, a VariantKey::before.
-  [[nodiscard]] bool stands_behind(std::string_view before) const;
+  // Whether KV of some chunk of the tenant is, or is being, computed behind this, a
+  // VariantKey::before.
+  [[nodiscard]] bool stands_behind(std::string_view before, std::string_view salt) const;
   // No eviction until the hold is given to release, once. Precondition: known, or begun.
   struct Hold {
     std::string id;
@@ -175,22 +194,25 @@ class ChunkRegistry {
   };
   [[nodiscard]] Hold hold(std::string_view id);
   void release(const Hold& hold);
-  // Counts prefills avoided and done. merge() counts those that it avoids itself.
-  void count(std::int64_t hits, std::int64_t misses);
+  // Counts a tenant's prefills avoided and done. merge() counts those that it avoids itself.
+  void count(std::string_view salt, std::int64_t hits, std::int64_t misses);
 
   // The chunk as update() would leave it. Changes nothing.
-  [[nodiscard]] Result<NewChunk> updated(std::string_view id, const ChunkUpdate& update);
-  [[nodiscard]] Result<const Chunk*> update(std::string_view id, const ChunkUpdate& update);
+  [[nodiscard]] Result<NewChunk> updated(std::string_view id, std::string_view salt,
+                                         const ChunkUpdate& update);
+  [[nodiscard]] Result<const Chunk*> update(std::string_view id, std::string_view salt,
+                                            const ChunkUpdate& update);
   // Forgets the chunk; blocks return when no sequence uses them. What was evicted for others stays
   // in the prefix cache as far as it was there. False when unknown.
   bool remove(std::string_view id, Removal reason);
-  // Removes what nobody uses; returns how many.
-  std::int64_t clear(std::optional<ChunkType> type);
-  std::int64_t evict_unused(double max_age_seconds);
+  // Removes what nobody uses of a tenant's; returns how many.
+  std::int64_t clear(std::string_view salt, std::optional<ChunkType> type);
+  std::int64_t evict_unused(std::string_view salt, double max_age_seconds);
 
-  // What became of a chunk that is not there; "never registered" when nothing is known.
-  [[nodiscard]] std::string fate(std::string_view id) const;
-  [[nodiscard]] RegistryCounts counts() const;
+  // Says what became of a tenant's chunk that is not there; "never registered" when nothing is
+  // known, and so of those of others.
+  [[nodiscard]] std::string fate(std::string_view id, std::string_view salt) const;
+  [[nodiscard]] RegistryCounts counts(std::string_view salt) const;
   [[nodiscard]] std::int32_t max_blocks() const { return config_.max_blocks; }
   [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
   // Blocks of a chunk's variants and of what is set aside for it.
@@ -204,6 +226,12 @@ class ChunkRegistry {
     Removal reason = Removal::kDeleted;
     WallClock::time_point when;
   };
+  struct Tenant {
+    RegistryCounts counts;
+    std::int32_t chunks = 0;           // listed or not
+    std::vector<std::string> systems;  // to stay, by registration
+    std::deque<Gone> gone;             // the last ones
+  };
   using Chunks = std::unordered_map<std::string, Chunk>;
 
   [[nodiscard]] Chunk* lookup(std::string_view id);
@@ -213,21 +241,23 @@ class ChunkRegistry {
   void expire(Spared spared = {});
   void touch(Chunk& chunk);
   void forget(const Chunk& chunk);
-  [[nodiscard]] std::vector<const Chunk*> eviction_order(Spared spared) const;
+  [[nodiscard]] Tenant& tenant(std::string_view salt);
+  // Adds to the blocks of a tenant and of all.
+  void add_blocks(std::string_view salt, std::int32_t blocks);
+  using Order = std::vector<const Chunk*>;
+  [[nodiscard]] std::map<std::string_view, Order> eviction_orders(Spared spared) const;
   using Victims = std::vector<std::pair<std::string, Removal>>;
-  [[nodiscard]] Result<Victims> victims_for(std::int32_t chunks, std::int32_t blocks, Spared spared,
-                                            std::int64_t lacking);
+  [[nodiscard]] Result<Victims> victims_for(const Wanted& wanted);
   // `for_chunks`: it is their number that is too large, not that of their blocks.
-  [[nodiscard]] Error no_room(std::int32_t chunks, std::int32_t blocks, bool for_chunks) const;
+  [[nodiscard]] Error no_room(const Wanted& wanted, bool for_chunks) const;
 
   RegistryConfig config_;
   Ledger& ledger_;
   Chunks chunks_;
   std::unordered_map<std::string, std::string> by_text_;  // text_id -> id
   std::uint64_t last_use_ = 0;
-  std::vector<std::string> systems_;  // listed ones, by registration
-  std::deque<Gone> gone_;             // the last ones
-  RegistryCounts counts_;
+  std::map<std::string, Tenant, std::less<>> tenants_;  // by salt
+  std::int32_t blocks_ = 0;                             // of all tenants
 };
 
 }  // namespace quire::kv

@@ -284,7 +284,7 @@ class RegistryStress {
 
   std::string any_system() {
     expire();
-    const std::string last = registry_->last_system();
+    const std::string last = registry_->last_system("");
     std::pair<std::uint64_t, std::string> expected;
     for (const auto& [id, chunk] : model_) {
       if (chunk.listed && name_of(id).type == ChunkType::kSystemPrompt) {
@@ -418,7 +418,7 @@ class RegistryStress {
     if (below(3) == 0) {
       update.metadata_json = R"({"u": 5})";
     }
-    ASSERT_EQ(registry_->update(name.id, update).ok(), there != nullptr);
+    ASSERT_EQ(registry_->update(name.id, "", update).ok(), there != nullptr);
     if (there == nullptr) {
       return;
     }
@@ -448,7 +448,7 @@ class RegistryStress {
       return chunk.listed && chunk.holders == 0 && chunk.pending.empty() &&
              (!type || name_of(entry.first).type == *type);
     });
-    ASSERT_EQ(registry_->clear(type), static_cast<std::int64_t>(gone));
+    ASSERT_EQ(registry_->clear("", type), static_cast<std::int64_t>(gone));
   }
 
   void evict_unused() {
@@ -458,7 +458,7 @@ class RegistryStress {
       return entry.second.may_go() &&
              std::chrono::duration<double>(now_ - entry.second.accessed).count() >= age;
     });
-    ASSERT_EQ(registry_->evict_unused(age), static_cast<std::int64_t>(gone));
+    ASSERT_EQ(registry_->evict_unused("", age), static_cast<std::int64_t>(gone));
   }
 
   void pass_time() { now_ += std::chrono::milliseconds(below(20'000)); }
@@ -476,7 +476,7 @@ class RegistryStress {
         expected[chunk.registration] = id;
       }
     }
-    const std::vector<const Chunk*> got = registry_->list();
+    const std::vector<const Chunk*> got = registry_->list("");
     ASSERT_EQ(got.size(), expected.size());
     auto next = expected.begin();
     for (const Chunk* chunk : got) {
@@ -512,7 +512,7 @@ class RegistryStress {
     ASSERT_TRUE(registry.ok()) << registry.error().message;
     const Status ledger = ledger_.check();
     ASSERT_TRUE(ledger.ok()) << ledger.error().message;
-    const RegistryCounts counts = registry_->counts();
+    const RegistryCounts counts = registry_->counts("");
     ASSERT_EQ(counts.blocks, blocks());
     ASSERT_EQ(counts.evictions, evictions_);
     ASSERT_EQ(counts.hits, hits_);

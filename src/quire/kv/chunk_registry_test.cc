@@ -80,7 +80,7 @@ class ChunkRegistryTest : public testing::Test {
   // Names of the chunks that are there, by registration.
   std::string names() {
     std::string names;
-    for (const Chunk* chunk : registry.list()) {
+    for (const Chunk* chunk : registry.list("")) {
       names += chunk->content;
     }
     return names;
@@ -96,36 +96,36 @@ TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
   const Chunk* begun = registry.begin(chunk('a', 5), VariantKey{}).value();
   EXPECT_EQ(registry.blocks_of(*begun), 2) << "set aside";
   EXPECT_EQ(registry.find(id_of('a')), nullptr);
-  EXPECT_THAT(registry.list(), IsEmpty());
+  EXPECT_THAT(registry.list(""), IsEmpty());
   EXPECT_TRUE(registry.end(id_of('a'), {}, segment(5)));
   EXPECT_EQ(registry.find(id_of('a')), nullptr) << "not published";
   registry.publish(id_of('a'));
-  const Chunk* found = registry.get(id_of('a')).value();
+  const Chunk* found = registry.get(id_of('a'), "").value();
   EXPECT_EQ(found->created, now);
   EXPECT_EQ(found->accesses, 0);
   EXPECT_EQ(found->rank, 0xaaaaaaaaaaaaaaaaU);
-  EXPECT_EQ(registry.counts().blocks, 2);
+  EXPECT_EQ(registry.counts("").blocks, 2);
 }
 
 TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
   ASSERT_TRUE(registry.begin(chunk('a', 5), VariantKey{}).ok());
   EXPECT_TRUE(registry.end(id_of('a'), {}, std::nullopt));
-  EXPECT_EQ(registry.counts().blocks, 0);
-  EXPECT_FALSE(registry.get(id_of('a')).ok());
+  EXPECT_EQ(registry.counts("").blocks, 0);
+  EXPECT_FALSE(registry.get(id_of('a'), "").ok());
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, std::nullopt));
   EXPECT_EQ(names(), "a") << "a variant that fails takes no chunk with it";
-  EXPECT_EQ(registry.counts().blocks, 2);
+  EXPECT_EQ(registry.counts("").blocks, 2);
 }
 
 TEST_F(ChunkRegistryTest, AChunkWithoutKVHoldsNoBlocks) {
   ASSERT_TRUE(registry.begin(chunk('c', 40, ChunkType::kQuery), std::nullopt).ok());
   registry.publish(id_of('c'));
   EXPECT_EQ(names(), "c");
-  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_EQ(registry.counts("").blocks, 0);
   registry.merge(chunk('c', 40, ChunkType::kQuery));
-  EXPECT_EQ(registry.counts().hits, 0) << "no prefill was avoided";
+  EXPECT_EQ(registry.counts("").hits, 0) << "no prefill was avoided";
 }
 
 TEST_F(ChunkRegistryTest, RegisteringAgainIsAUseAndMergesWhatWasSaid) {
@@ -139,14 +139,14 @@ TEST_F(ChunkRegistryTest, RegisteringAgainIsAUseAndMergesWhatWasSaid) {
   again.metadata_json = R"({"b":3})";
   again.pinned = true;
   EXPECT_TRUE(registry.merge(again));
-  const Chunk* known = registry.get(id_of('a')).value();
+  const Chunk* known = registry.get(id_of('a'), "").value();
   EXPECT_EQ(known->metadata_json, R"({"a":1,"b":3})");
   EXPECT_TRUE(known->pinned);
   EXPECT_EQ(known->ttl_seconds, 50) << "kept when the new one says nothing";
   EXPECT_EQ(known->priority, 2);
   EXPECT_EQ(known->accesses, 1);
   EXPECT_EQ(known->accessed, now);
-  EXPECT_EQ(registry.counts().hits, 1);
+  EXPECT_EQ(registry.counts("").hits, 1);
   again.priority = -1;
   EXPECT_TRUE(registry.merge(again)) << "a priority is said of it too";
   EXPECT_EQ(known->priority, -1);
@@ -169,13 +169,13 @@ TEST_F(ChunkRegistryTest, TheLeastRecentlyUsedGoesFirst) {
   }
   registry.use(id_of('a'));
   registry.merge(chunk('b'));
-  (void)registry.get(id_of('c'));  // reading is no use
+  (void)registry.get(id_of('c'), "");  // reading is no use
   add(chunk('e'));
   EXPECT_EQ(names(), "abde");
   add(chunk('f'));
   EXPECT_EQ(names(), "abef");
-  EXPECT_EQ(registry.counts().evictions, 2);
-  EXPECT_EQ(registry.fate(id_of('c')), "evicted 2 s ago to keep to max_chunks");
+  EXPECT_EQ(registry.counts("").evictions, 2);
+  EXPECT_EQ(registry.fate(id_of('c'), ""), "evicted 2 s ago to keep to max_chunks");
 }
 
 TEST_F(ChunkRegistryTest, LowerPriorityGoesBeforeOlderUse) {
@@ -187,7 +187,7 @@ TEST_F(ChunkRegistryTest, LowerPriorityGoesBeforeOlderUse) {
   }
   add(chunk('e'));
   EXPECT_EQ(names(), "abde");
-  ASSERT_TRUE(registry.update(id_of('a'), {.priority = 5}).ok());
+  ASSERT_TRUE(registry.update(id_of('a'), "", {.priority = 5}).ok());
   add(chunk('f'));
   EXPECT_EQ(names(), "adef");
 }
@@ -312,7 +312,7 @@ TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
   registry.use(id_of('b'));
   add(chunk('d', 12));
   EXPECT_EQ(names(), "bcd") << "one without blocks does not go for blocks";
-  EXPECT_EQ(registry.fate(id_of('a')),
+  EXPECT_EQ(registry.fate(id_of('a'), ""),
             "evicted 1 s ago to keep to chunk_memory_ratio of the KV blocks");
   const auto never = registry.begin(chunk('e', 25), VariantKey{});
   ASSERT_FALSE(never.ok());
@@ -343,23 +343,23 @@ TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
   add(chunk('d', 8));
   const VariantKey key{.before = id_of('a')};
   const std::vector<VariantName> both = {{id_of('b'), key}, {id_of('c'), key}};
-  ASSERT_TRUE(registry.update(id_of('d'), {.pinned = true}).ok());
+  ASSERT_TRUE(registry.update(id_of('d'), "", {.pinned = true}).ok());
   const Status refused = registry.begin_variants(both);
   ASSERT_FALSE(refused.ok()) << "there is room for one";
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(refused.error().needed_bytes, 2 * 1024);
   EXPECT_EQ(names(), "abcd");
-  EXPECT_EQ(registry.counts().blocks, 5);
-  ASSERT_TRUE(registry.update(id_of('d'), {.pinned = false}).ok());
+  EXPECT_EQ(registry.counts("").blocks, 5);
+  ASSERT_TRUE(registry.update(id_of('d'), "", {.pinned = false}).ok());
   ASSERT_TRUE(registry.begin_variants(both).ok());
   EXPECT_EQ(names(), "abc");
-  EXPECT_EQ(registry.counts().blocks, 5);
+  EXPECT_EQ(registry.counts("").blocks, 5);
   EXPECT_TRUE(registry.end(id_of('b'), key, segment(4)));
   EXPECT_TRUE(registry.end(id_of('c'), key, std::nullopt));
   registry.drop_variant({id_of('c'), key});
-  EXPECT_EQ(registry.counts().blocks, 4);
+  EXPECT_EQ(registry.counts("").blocks, 4);
   registry.drop_variant({id_of('b'), key});
-  EXPECT_EQ(registry.counts().blocks, 3);
+  EXPECT_EQ(registry.counts("").blocks, 3);
   EXPECT_EQ(registry.find(id_of('b'))->variants.size(), 1);
   EXPECT_EQ(blocks_in_use(), 3);
 }
@@ -381,7 +381,7 @@ TEST_F(ChunkRegistryTest, BlocksOfADeletedChunkReturnWithItsLastUser) {
   const SeqId user = ledger.compose({&use, 1}).value();
   const auto hold = registry.hold(id_of('a'));
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
-  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_EQ(registry.counts("").blocks, 0);
   EXPECT_EQ(blocks_in_use(), 2);
   add(chunk('a', 8));
   const auto another = registry.hold(id_of('a'));
@@ -396,7 +396,7 @@ TEST_F(ChunkRegistryTest, KVOfAChunkDeletedMeanwhileIsDropped) {
   add(chunk('a'));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
-  EXPECT_EQ(registry.counts().blocks, 0);
+  EXPECT_EQ(registry.counts("").blocks, 0);
   EXPECT_FALSE(registry.end(id_of('a'), {.before = "bos"}, segment(4)));
   EXPECT_EQ(blocks_in_use(), 0);
 }
@@ -409,13 +409,13 @@ TEST_F(ChunkRegistryTest, WithoutUseForItsTimeAChunkIsGone) {
   EXPECT_NE(registry.find(id_of('a')), nullptr) << "exactly at its end";
   registry.use(id_of('a'));
   pass(11);
-  const auto gone = registry.get(id_of('a'));
+  const auto gone = registry.get(id_of('a'), "");
   ASSERT_FALSE(gone.ok());
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
   EXPECT_EQ(gone.error().chunk_id, id_of('a'));
   EXPECT_THAT(gone.error().message, HasSubstr("expired 0 s ago"));
   EXPECT_EQ(blocks_in_use(), 0);
-  EXPECT_EQ(registry.counts().evictions, 0);
+  EXPECT_EQ(registry.counts("").evictions, 0);
 }
 
 TEST_F(ChunkRegistryTest, PinnedAndHeldOnesDoNotExpire) {
@@ -424,14 +424,14 @@ TEST_F(ChunkRegistryTest, PinnedAndHeldOnesDoNotExpire) {
     mortal.ttl_seconds = 10;
     add(std::move(mortal));
   }
-  ASSERT_TRUE(registry.update(id_of('a'), {.pinned = true}).ok());
+  ASSERT_TRUE(registry.update(id_of('a'), "", {.pinned = true}).ok());
   const auto hold = registry.hold(id_of('b'));
   pass(100);
   EXPECT_EQ(names(), "ab");
   registry.release(hold);
   EXPECT_EQ(names(), "a");
-  ASSERT_TRUE(registry.update(id_of('a'), {.ttl_seconds = std::optional<double>()}).ok());
-  ASSERT_TRUE(registry.update(id_of('a'), {.pinned = false}).ok());
+  ASSERT_TRUE(registry.update(id_of('a'), "", {.ttl_seconds = std::optional<double>()}).ok());
+  ASSERT_TRUE(registry.update(id_of('a'), "", {.pinned = false}).ok());
   EXPECT_EQ(names(), "a") << "it has no end any more";
 }
 
@@ -446,25 +446,25 @@ TEST_F(ChunkRegistryTest, ExpiredOnesGoBeforeAnyIsEvicted) {
   pass(20);
   add(chunk('e'));
   EXPECT_EQ(names(), "acde");
-  EXPECT_EQ(registry.counts().evictions, 0);
+  EXPECT_EQ(registry.counts("").evictions, 0);
 }
 
 TEST_F(ChunkRegistryTest, TheLastSystemChunkIsTheOneRegisteredLastThatIsStillThere) {
-  EXPECT_EQ(registry.last_system(), "");
+  EXPECT_EQ(registry.last_system(""), "");
   add(chunk('a', 4, ChunkType::kSystemPrompt));
   NewChunk mortal = chunk('b', 4, ChunkType::kSystemPrompt);
   mortal.ttl_seconds = 10;
   add(std::move(mortal));
   add(chunk('c'));
-  EXPECT_EQ(registry.last_system(), id_of('b'));
+  EXPECT_EQ(registry.last_system(""), id_of('b'));
   registry.merge(chunk('a', 4, ChunkType::kSystemPrompt));
-  EXPECT_EQ(registry.last_system(), id_of('a'));
+  EXPECT_EQ(registry.last_system(""), id_of('a'));
   registry.merge(chunk('b', 4, ChunkType::kSystemPrompt));
-  EXPECT_EQ(registry.last_system(), id_of('b'));
+  EXPECT_EQ(registry.last_system(""), id_of('b'));
   pass(20);
-  EXPECT_EQ(registry.last_system(), id_of('a')) << "b has expired";
+  EXPECT_EQ(registry.last_system(""), id_of('a')) << "b has expired";
   registry.remove(id_of('a'), Removal::kDeleted);
-  EXPECT_EQ(registry.last_system(), "");
+  EXPECT_EQ(registry.last_system(""), "");
 }
 
 TEST_F(ChunkRegistryTest, ClearingSparesWhatIsUsedOrComputed) {
@@ -474,15 +474,15 @@ TEST_F(ChunkRegistryTest, ClearingSparesWhatIsUsedOrComputed) {
   add(chunk('b'));
   const auto hold = registry.hold(id_of('b'));
   ASSERT_TRUE(registry.begin(chunk('c'), VariantKey{}).ok());
-  EXPECT_EQ(registry.clear(ChunkType::kContext), 0);
-  EXPECT_EQ(registry.clear(std::nullopt), 1) << "pinned ones too";
+  EXPECT_EQ(registry.clear("", ChunkType::kContext), 0);
+  EXPECT_EQ(registry.clear("", std::nullopt), 1) << "pinned ones too";
   registry.release(hold);
   EXPECT_TRUE(registry.end(id_of('c'), {}, segment(4)));
   registry.publish(id_of('c'));
-  EXPECT_EQ(registry.clear(ChunkType::kQuery), 0);
-  EXPECT_EQ(registry.clear(ChunkType::kContext), 2);
+  EXPECT_EQ(registry.clear("", ChunkType::kQuery), 0);
+  EXPECT_EQ(registry.clear("", ChunkType::kContext), 2);
   EXPECT_EQ(blocks_in_use(), 0);
-  EXPECT_THAT(registry.fate(id_of('c')), HasSubstr("cleared"));
+  EXPECT_THAT(registry.fate(id_of('c'), ""), HasSubstr("cleared"));
 }
 
 TEST_F(ChunkRegistryTest, UnusedOnesGoByAge) {
@@ -493,38 +493,39 @@ TEST_F(ChunkRegistryTest, UnusedOnesGoByAge) {
   add(chunk('c'));
   pass(10);
   registry.use(id_of('b'));
-  EXPECT_EQ(registry.evict_unused(11), 1);
+  EXPECT_EQ(registry.evict_unused("", 11), 1);
   EXPECT_EQ(names(), "ab");
-  EXPECT_EQ(registry.evict_unused(0), 1);
+  EXPECT_EQ(registry.evict_unused("", 0), 1);
   EXPECT_EQ(names(), "a");
-  EXPECT_EQ(registry.fate(id_of('c')), "evicted 0 s ago by evict_unused_chunks");
+  EXPECT_EQ(registry.fate(id_of('c'), ""), "evicted 0 s ago by evict_unused_chunks");
 }
 
 TEST_F(ChunkRegistryTest, UpdatingIsNoUseAndRefusesWhatIsWrong) {
   add(chunk('a'));
   const auto before = registry.find(id_of('a'))->accessed;
-  EXPECT_EQ(registry.update(id_of('a'), {.metadata_json = "[1]"}).error().code,
+  EXPECT_EQ(registry.update(id_of('a'), "", {.metadata_json = "[1]"}).error().code,
             ErrorCode::kInvalidArgument);
-  EXPECT_FALSE(registry.update(id_of('a'), {.metadata_json = "{"}).ok());
+  EXPECT_FALSE(registry.update(id_of('a'), "", {.metadata_json = "{"}).ok());
   for (const double wrong : {0.0, -1.0, std::nan("")}) {
-    EXPECT_EQ(registry.update(id_of('a'), {.metadata_json = R"({"x": 1})", .ttl_seconds = wrong})
-                  .error()
-                  .code,
-              ErrorCode::kInvalidArgument);
+    EXPECT_EQ(
+        registry.update(id_of('a'), "", {.metadata_json = R"({"x": 1})", .ttl_seconds = wrong})
+            .error()
+            .code,
+        ErrorCode::kInvalidArgument);
   }
-  EXPECT_EQ(registry.update(id_of('z'), {}).error().code, ErrorCode::kNotFound);
-  const Chunk* known = registry.update(id_of('a'), {.metadata_json = R"({"y": 2})"}).value();
+  EXPECT_EQ(registry.update(id_of('z'), "", {}).error().code, ErrorCode::kNotFound);
+  const Chunk* known = registry.update(id_of('a'), "", {.metadata_json = R"({"y": 2})"}).value();
   EXPECT_EQ(known->metadata_json, R"({"y":2})");
   EXPECT_EQ(known->accessed, before);
   EXPECT_EQ(known->accesses, 0);
 }
 
 TEST_F(ChunkRegistryTest, FateOfWhatWasNeverThereIsSaid) {
-  EXPECT_EQ(registry.fate(id_of('a')), "never registered");
+  EXPECT_EQ(registry.fate(id_of('a'), ""), "never registered");
   add(chunk('a'));
   registry.remove(id_of('a'), Removal::kDeleted);
   pass(7);
-  EXPECT_EQ(registry.fate(id_of('a')), "deleted 7 s ago");
+  EXPECT_EQ(registry.fate(id_of('a'), ""), "deleted 7 s ago");
 }
 
 TEST_F(ChunkRegistryTest, ItsEndGivesBackEveryBlock) {
@@ -535,6 +536,98 @@ TEST_F(ChunkRegistryTest, ItsEndGivesBackEveryBlock) {
     EXPECT_EQ(blocks_in_use(), 3);
   }
   EXPECT_EQ(blocks_in_use(), 0);
+}
+
+// A chunk of a tenant: two tenants have no id in common.
+class TenantsTest : public ChunkRegistryTest {
+ protected:
+  TenantsTest() : ChunkRegistryTest(4, 6) {}
+
+  static NewChunk of(const std::string& salt, char name, std::size_t tokens = 4,
+                     ChunkType type = ChunkType::kContext) {
+    NewChunk made = chunk(name, tokens, type);
+    made.salt = salt;
+    return made;
+  }
+  std::string names(const std::string& salt) {
+    std::string names;
+    for (const Chunk* chunk : registry.list(salt)) {
+      names += chunk->content;
+    }
+    return names;
+  }
+};
+
+TEST_F(TenantsTest, OnesChunkIsForAnotherAsOneThatNeverWas) {
+  add(of("ada", 'a'));
+  EXPECT_TRUE(registry.get(id_of('a'), "ada").ok());
+  for (const char* const other : {"", "bob"}) {
+    EXPECT_EQ(registry.find(id_of('a'), other), nullptr);
+    EXPECT_THAT(registry.get(id_of('a'), other).error().message, HasSubstr("never registered"));
+    EXPECT_EQ(registry.update(id_of('a'), other, {.pinned = true}).error().code,
+              ErrorCode::kNotFound);
+    EXPECT_EQ(registry.clear(other, std::nullopt), 0);
+    EXPECT_EQ(registry.evict_unused(other, 0), 0);
+    EXPECT_EQ(registry.counts(other).blocks, 0);
+  }
+  EXPECT_EQ(registry.clear("ada", std::nullopt), 1);
+  EXPECT_THAT(registry.get(id_of('a'), "ada").error().message, HasSubstr("cleared"));
+  EXPECT_THAT(registry.get(id_of('a'), "").error().message, HasSubstr("never registered"));
+}
+
+TEST_F(TenantsTest, EachHasASystemChunkOfItsOwnAndATemporaryOneIsNobodys) {
+  const ChunkType system = ChunkType::kSystemPrompt;
+  add(of("ada", 'a', 4, system));
+  add(of("bob", 'b', 4, system));
+  NewChunk temporary = of("ada", 'c', 4, system);
+  temporary.temporary = true;
+  add(temporary);
+  EXPECT_EQ(registry.last_system("ada"), id_of('a'));
+  EXPECT_EQ(registry.last_system("bob"), id_of('b'));
+  EXPECT_EQ(registry.last_system(""), "");
+  registry.merge(of("ada", 'c', 4, system));
+  EXPECT_EQ(registry.last_system("ada"), id_of('c')) << "registered to stay meanwhile";
+}
+
+TEST_F(TenantsTest, TheNumberOfChunksIsEachOnesOwn) {
+  for (const char name : {'a', 'b', 'c'}) {
+    add(of("ada", name, 0));
+  }
+  for (const char name : {'p', 'q', 'r', 's', 't', 'u'}) {
+    add(of("bob", name, 0));
+  }
+  EXPECT_EQ(names("ada"), "abc");
+  EXPECT_EQ(names("bob"), "rstu");
+  EXPECT_EQ(registry.counts("bob").evictions, 2);
+  EXPECT_EQ(registry.counts("ada").evictions, 0);
+}
+
+TEST_F(TenantsTest, WhoHoldsMostGivesWayAndNobodyBelowAnEqualShare) {
+  add(of("ada", 'a'));
+  add(of("ada", 'b'));
+  add(of("bob", 'p'));
+  add(of("bob", 'q', 8));
+  add(of("bob", 'r'));  // two of ada's, four of bob's, six in all
+  add(of("bob", 's'));
+  EXPECT_EQ(names("ada"), "ab") << "bob holds most";
+  EXPECT_EQ(names("bob"), "qrs");
+  add(of("ada", 'c'));
+  EXPECT_EQ(names("ada"), "abc") << "up to her share of three";
+  EXPECT_EQ(names("bob"), "rs");
+  add(of("ada", 'd'));
+  EXPECT_EQ(names("ada"), "abcd") << "there was room";
+  add(of("bob", 't'));
+  EXPECT_EQ(names("bob"), "rst") << "and she holds more than her share";
+  EXPECT_EQ(names("ada"), "bcd");
+}
+
+TEST_F(TenantsTest, NobodyIsEvictedForOneThatCannotFit) {
+  add(of("ada", 'a', 12));
+  ASSERT_TRUE(registry.update(id_of('a'), "ada", {.pinned = true}).ok());
+  add(of("bob", 'p', 8));
+  const Status refused = registry.make_room({.salt = "cleo", .chunks = 1, .blocks = 4});
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(names("ada") + names("bob"), "ap");
 }
 
 }  // namespace

@@ -254,9 +254,9 @@ std::vector<TokenId> ResolvedComposition::joined() const {
   return ids;
 }
 
-Result<ResolvedComposition> resolve(ChunkRegistry& registry, const CompositionSpec& spec,
-                                    bool windowed) {
-  return resolve([&](const std::string& id) { return registry.get(id); }, spec, windowed);
+Result<ResolvedComposition> resolve(ChunkRegistry& registry, std::string_view salt,
+                                    const CompositionSpec& spec, bool windowed) {
+  return resolve([&](const std::string& id) { return registry.get(id, salt); }, spec, windowed);
 }
 
 Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec& spec,

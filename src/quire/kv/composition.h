@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/chunks.h"
@@ -42,8 +43,8 @@ struct ResolvedComposition {
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 [[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
                                                   const CompositionSpec& spec, bool windowed);
-// Of the chunks of a registry, valid until it changes.
-[[nodiscard]] Result<ResolvedComposition> resolve(ChunkRegistry& registry,
+// Of the chunks that the tenant `salt` has in a registry, valid until it changes.
+[[nodiscard]] Result<ResolvedComposition> resolve(ChunkRegistry& registry, std::string_view salt,
                                                   const CompositionSpec& spec, bool windowed);
 
 }  // namespace quire::kv

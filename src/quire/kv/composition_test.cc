@@ -56,17 +56,17 @@ class CompositionTest : public testing::Test {
   [[nodiscard]] static CompositionSpec spec(const std::string& contexts) {
     CompositionSpec spec{.system_chunk_id = id_of('a'), .query_chunk_id = id_of('e')};
     for (const char name : contexts) {
-      spec.context_chunk_ids.push_back(id_of(name));
+      spec.context_chunk_ids.emplace_back(64, name);
     }
     return spec;
   }
   ResolvedComposition resolved(const CompositionSpec& what) {
-    auto composition = resolve(registry, what, false);
+    auto composition = resolve(registry, "", what, false);
     EXPECT_TRUE(composition.ok()) << composition.error().message;
     return std::move(composition).value();
   }
   ErrorCode refused(const CompositionSpec& what, bool windowed = false) {
-    const auto composition = resolve(registry, what, windowed);
+    const auto composition = resolve(registry, "", what, windowed);
     EXPECT_FALSE(composition.ok());
     return composition.ok() ? ErrorCode::kInternal : composition.error().code;
   }
@@ -225,7 +225,7 @@ TEST_F(CompositionTest, ModesThatHaveNoMeaningAreRefused) {
     EXPECT_EQ(refused(one, true), ErrorCode::kIncompatible);
   }
   one.mode = ReuseMode::kExact;
-  EXPECT_TRUE(resolve(registry, one, true).ok());
+  EXPECT_TRUE(resolve(registry, "", one, true).ok());
   one.positions = Positions::kParallel;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
   one.mode = ReuseMode::kBlend;

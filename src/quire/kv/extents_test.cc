@@ -67,7 +67,7 @@ class Churn {
   double share_in_extents() {
     double blocks = 0;
     double good = 0;
-    for (const Chunk* chunk : registry_.list()) {
+    for (const Chunk* chunk : registry_.list("")) {
       const auto ids = ledger_.segment(chunk->variants.begin()->second)->blocks().ids();
       const std::ptrdiff_t least = std::min(std::ssize(ids), std::ptrdiff_t{kExtentBlocks});
       for (auto first = ids.begin(); first != ids.end();) {
@@ -88,7 +88,7 @@ class Churn {
     std::vector<std::int64_t> story = {counts.blocks_free, counts.blocks_cached,
                                        counts.blocks_in_use, counts.evictions,
                                        counts.tokens_reused};
-    for (const Chunk* chunk : registry_.list()) {
+    for (const Chunk* chunk : registry_.list("")) {
       story.push_back(std::stoll(chunk->id));
     }
     return story;
@@ -132,7 +132,7 @@ class Churn {
   }
 
   void ask_chunks() {
-    const std::vector<const Chunk*> chunks = registry_.list();
+    const std::vector<const Chunk*> chunks = registry_.list("");
     std::vector<SegmentUse> uses;
     for (int i = 0; i < 3; ++i) {
       const Chunk& used = *chunks[static_cast<std::size_t>(below(static_cast<int>(chunks.size())))];

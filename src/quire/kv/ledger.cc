@@ -156,8 +156,6 @@ std::string to_text(const PrefixMiss& miss) {
                            ": its session was expected back later than others");
     case PrefixMiss::Why::kCleared:
       return base::str_cat("the cache was cleared", ago());
-    case PrefixMiss::Why::kOtherSalt:
-      return "never seen with this salt; another has it";
     case PrefixMiss::Why::kTail:
       return "less than a block is left, and the last token is always computed";
   }

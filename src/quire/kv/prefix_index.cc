@@ -134,7 +134,6 @@ PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens, std::string_vie
     return miss;
   }
   const std::optional<BlockRef> parent = chain.empty() ? find_root(salt) : chain.back();
-  bool others_have_it = false;
   for (const BlockRef other : blocks()) {
     const std::span<const TokenId> seen = tokens_of(other);
     const auto alike = std::ranges::mismatch(seen, rest).in1 - seen.begin();
@@ -143,13 +142,7 @@ PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens, std::string_vie
         miss.why = PrefixMiss::Why::kDiffers;
         miss.token = std::max(miss.token, static_cast<std::int64_t>(matched) + alike);
       }
-    } else if (chain.empty() && node(other.id.value).parent < 0) {
-      others_have_it |= alike == std::ssize(seen);
     }
-  }
-  if (others_have_it) {
-    miss.why = PrefixMiss::Why::kOtherSalt;
-    miss.token = 0;
   }
   return miss;
 }

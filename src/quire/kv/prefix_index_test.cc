@@ -152,16 +152,18 @@ TEST(PrefixIndex, ASaltIsForgottenWithItsLastBlock) {
   EXPECT_TRUE(index.check().ok());
 }
 
-TEST(PrefixIndex, ExplainsThatAnotherSaltHasIt) {
+TEST(PrefixIndex, ExplainsNothingOfAnotherSalt) {
   using Why = PrefixMiss::Why;
   PrefixIndex index(4, 2);
   index.insert(index.root("a"), block(0), Tokens{1, 2});
-  EXPECT_EQ(index.explain(Tokens{1, 2, 3}, "b").why, Why::kOtherSalt);
-  EXPECT_EQ(index.explain(Tokens{1, 2, 3}).why, Why::kOtherSalt);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}, "b").why, Why::kNeverSeen);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}).why, Why::kNeverSeen)
+      << "the empty salt is a tenant too";
   EXPECT_EQ(index.explain(Tokens{1, 9, 3}, "b").why, Why::kNeverSeen);
   EXPECT_EQ(index.explain(Tokens{1, 9, 3}, "a").why, Why::kDiffers);
   index.insert(kIndexRoot, block(1), Tokens{1, 7});
-  EXPECT_EQ(index.explain(Tokens{1, 2, 3}).why, Why::kOtherSalt) << "which says more than a start";
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}).why, Why::kDiffers);
+  EXPECT_EQ(index.explain(Tokens{1, 2, 3}, "b").why, Why::kNeverSeen);
 }
 
 TEST(PrefixIndexDeathTest, BrokenPreconditionsAbort) {

@@ -116,8 +116,7 @@ struct PrefixMiss {
     kExpired,       // to make room: its session's TTL was over
     kReturnsLater,  // to make room: its session was expected back later than others
     kCleared,
-    kOtherSalt,  // never seen with this salt, cached for another
-    kTail,       // less than a block is left, or the last token alone, which is always computed
+    kTail,  // less than a block is left, or the last token alone, which is always computed
   };
   static constexpr std::size_t kNumWhys = static_cast<std::size_t>(Why::kTail) + 1;
   Why why = Why::kNeverSeen;

@@ -16,13 +16,13 @@ constexpr std::chrono::seconds kPause{1};
 
 }  // namespace
 
-void StoreUses::note(const std::string& key) {
+void StoreUses::note(const std::string& key, const std::string& tenant) {
   if (store_.read_only()) {
     return;
   }
   const std::lock_guard lock(mutex_);
   const bool sleeps = untold_.empty();
-  untold_.insert_or_assign(key, store_.now_ms());
+  untold_[tenant].insert_or_assign(key, store_.now_ms());
   if (!thread_.joinable()) {
     thread_ = device::start_thread([this] { run(); });  // without one, the end tells
   }
@@ -38,9 +38,9 @@ void StoreUses::run() {
       changed_.wait(lock);
       continue;
     }
-    const LastUses uses = std::exchange(untold_, {});
+    const Untold uses = std::exchange(untold_, {});
     lock.unlock();
-    [[maybe_unused]] const Status told = store_.touch(uses, tenant_);
+    tell(uses);
     lock.lock();
     changed_.wait_for(lock, kPause, [this] { return stopped_; });
   }
@@ -55,8 +55,12 @@ StoreUses::~StoreUses() {
   if (thread_.joinable()) {
     thread_.join();
   }
-  if (!untold_.empty()) {
-    [[maybe_unused]] const Status told = store_.touch(untold_, tenant_);
+  tell(untold_);
+}
+
+void StoreUses::tell(const Untold& uses) {
+  for (const auto& [tenant, keys] : uses) {
+    [[maybe_unused]] const Status told = store_.touch(keys, tenant);
   }
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -17,25 +18,26 @@ namespace quire::kv_store {
 
 class StoreUses {
  public:
-  // Entries of `tenant`. The store is this object's alone: others open it for themselves.
-  StoreUses(Store store, std::string tenant)
-      : store_(std::move(store)), tenant_(std::move(tenant)) {}
+  // The store is this object's alone: others open it for themselves.
+  explicit StoreUses(Store store) : store_(std::move(store)) {}
   // Tells what it has not told yet.
   ~StoreUses();
   StoreUses(const StoreUses&) = delete;
   StoreUses& operator=(const StoreUses&) = delete;
 
-  // Used now. Nothing where there is no such entry or the store cannot be written.
-  void note(const std::string& key);
+  // Notes that the tenant's entry is used now. Nothing where there is none or the store cannot be
+  // written.
+  void note(const std::string& key, const std::string& tenant);
 
  private:
+  using Untold = std::map<std::string, LastUses>;  // by tenant
   void run();
+  void tell(const Untold& uses);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   Store store_;  // of the thread, but for its clock
-  const std::string tenant_;
-  LastUses untold_;
+  Untold untold_;
   bool stopped_ = false;
   std::thread thread_;  // started by the first use
 };

@@ -24,9 +24,9 @@ TEST_F(StoreTest, WhatIsUsedInMemoryNeitherExpiresNorIsLeastRecentlyUsed) {
   ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", 5000).ok());
   ahead_ms_ += 3000;
   {
-    StoreUses uses(open(), "t");
-    uses.note(test_hash("a"));
-    uses.note(test_hash("of nobody"));
+    StoreUses uses(open());
+    uses.note(test_hash("a"), "t");
+    uses.note(test_hash("of nobody"), "t");
   }
   EXPECT_EQ(names_of(*store.list()), "b a ");
   ahead_ms_ += 3000;
@@ -37,11 +37,11 @@ TEST_F(StoreTest, WhatIsUsedInMemoryNeitherExpiresNorIsLeastRecentlyUsed) {
 TEST_F(StoreTest, UsesAreToldWhileTheirProcessGoesOn) {
   Store store = open();
   put(store, "a", {0});
-  StoreUses uses(open(), "t");
+  StoreUses uses(open());
   for (int round = 0; round < 2; ++round) {
     ahead_ms_ += 60'000;
     const std::int64_t before = store.now_ms();
-    uses.note(test_hash("a"));
+    uses.note(test_hash("a"), "t");
     while (store.get(test_hash("a"), "t")->accessed_ms < before) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -52,14 +52,14 @@ TEST_F(StoreTest, UsesOfSeveralThreadsWaitForNoWriter) {
   Store store = open();
   put(store, "a", {0});
   const auto writer = StoreIndex::open_writable(Folder::open(path_).value(), false);
-  StoreUses uses(open(), "t");
+  StoreUses uses(open());
   {
     const auto writing = writer->begin();
     std::vector<std::jthread> threads;
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&] {
         for (int j = 0; j < 1000; ++j) {
-          uses.note(test_hash(std::to_string(j)));
+          uses.note(test_hash(std::to_string(j)), "t");
         }
       });
     }
@@ -72,8 +72,8 @@ TEST_F(StoreTest, WithoutAThreadUsesAreToldInTheEnd) {
   const std::int64_t before = store.now_ms();
   {
     const device::NoThreads refused;
-    StoreUses uses(open(), "t");
-    uses.note(test_hash("a"));
+    StoreUses uses(open());
+    uses.note(test_hash("a"), "t");
   }
   EXPECT_GE(store.get(test_hash("a"), "t")->accessed_ms, before);
 }
