@@ -165,13 +165,18 @@ Result<ChunkService::Compositions> ChunkService::resolve_known(std::span<const R
   return compositions;
 }
 
+Status ChunkService::adopt_all(const Run& run, Behind* behind) {
+  for (const std::string& id : chunk_ids(*run.spec)) {
+    QUIRE_TRY_STATUS(adopt(id, whose(run), behind));
+  }
+  return {};
+}
+
 // With what there is of them in the store.
 Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> runs, Uses& uses,
                                                          Behind* behind) {
   for (const Run& run : runs) {
-    for (const std::string& id : chunk_ids(*run.spec)) {
-      QUIRE_TRY_STATUS(adopt(id, whose(run), behind));
-    }
+    QUIRE_TRY_STATUS(adopt_all(run, behind));
   }
   QUIRE_TRY(Compositions compositions, resolve_known(runs));
   Uses held;

@@ -285,6 +285,7 @@ class ChunkService {
   using Uses = std::vector<std::shared_ptr<Use>>;
   // `uses` keep their chunks from being evicted.
   [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses, Behind* behind);
+  [[nodiscard]] Status adopt_all(const Run& run, Behind* behind);
   [[nodiscard]] Result<Compositions> resolve_known(std::span<const Run> runs);
   // Of a run that salt_of() takes.
   [[nodiscard]] const std::string& whose(const Run& run) const;
