@@ -17,7 +17,6 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/sequence_service.h"
-#include "quire/kv/chunk_registry.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "random_sequences.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "quire/device/cpu/start_thread.h"
-#include "quire/kv_store/store_index.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
