@@ -172,7 +172,7 @@ class ChunkService {
   using Started = std::map<Name, Pending>;  // prefills of one call
   // Under which contexts of one call go that name no anchor, by salt; "": none.
   using Anchors = std::map<std::string, std::string>;
-  // Of the KV of a BOS token, of which each tenant has its own. No chunk is called so.
+  // Names the KV of a BOS token, of which each tenant has its own; no chunk has this name.
   [[nodiscard]] static Name bos_name(const std::string& salt);
 
   [[nodiscard]] kv::Ledger& ledger() const;  // the engine's; engine thread
@@ -287,7 +287,7 @@ class ChunkService {
   [[nodiscard]] Result<Compositions> resolve(std::span<const Run> runs, Uses& uses, Behind* behind);
   [[nodiscard]] Status adopt_all(const Run& run, Behind* behind);
   [[nodiscard]] Result<Compositions> resolve_known(std::span<const Run> runs);
-  // Of a run that salt_of() takes.
+  // Returns the salt that a run composes for. Precondition: salt_of() accepts the run.
   [[nodiscard]] const std::string& whose(const Run& run) const;
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
   [[nodiscard]] std::int32_t max_new_tokens(const Run& run,

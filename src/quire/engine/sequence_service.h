@@ -115,9 +115,9 @@ class SequenceService {
   // kInvalidComposition for one without.
   [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id, const std::string& salt,
                                            const std::optional<kv::VariantKey>& key = {});
-  // What plain block ids mean: the chunks and states of the tenant that consist of exactly these
-  // blocks and `tokens` tokens. kInvalidComposition when there is none, whoever else has them, or
-  // when it could mean several things.
+  // Finds what plain block ids mean: the chunks and states of the tenant that consist of exactly
+  // these blocks and `tokens` tokens. kInvalidComposition when there is none, whoever else has
+  // them, or when it could mean several things.
   [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,
                                                         std::int64_t tokens,
                                                         const std::string& salt);

@@ -126,9 +126,9 @@ class ChunkRegistry {
   // Finds a chunk whose registration has ended; nullptr when unknown. Expired ones are gone by
   // then. Of any tenant: for ids that come from the registry itself.
   [[nodiscard]] const Chunk* find(std::string_view id);
-  // The same among the chunks of a tenant.
+  // Finds a chunk among those of a tenant; nullptr when it has none of this id.
   [[nodiscard]] const Chunk* find(std::string_view id, std::string_view salt);
-  // The same; kNotFound says how and when it went, where the tenant may know.
+  // Returns a tenant's chunk; kNotFound says how and when it went, if it was the tenant's.
   [[nodiscard]] Result<const Chunk*> get(std::string_view id, std::string_view salt);
   // Lists a tenant's chunks in the order of registration.
   [[nodiscard]] std::vector<const Chunk*> list(std::string_view salt);
@@ -145,7 +145,7 @@ class ChunkRegistry {
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
   // kOverflow when there may never be so many chunks, or all together not hold so many blocks.
   [[nodiscard]] Status check_size(std::int64_t chunks, std::int64_t blocks) const;
-  // What a tenant wants room for.
+  // States how much room a tenant wants, and which chunks must stay.
   using Spared = std::span<const std::string_view>;  // ids of chunks that must not make it
   struct Wanted {
     std::string_view salt;
@@ -166,7 +166,7 @@ class ChunkRegistry {
   // them. A chunk being registered is not found yet; registering it a second time meanwhile counts
   // as the same.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
-  // The same for other variants of one tenant's known chunks, each named once: all of them or none.
+  // Begins other variants of one tenant's known chunks, each named once: all of them or none.
   // `lacking` as in Wanted.
   [[nodiscard]] Status begin_variants(std::span<const VariantName> variants,
                                       std::int64_t lacking = 0);
@@ -184,7 +184,7 @@ class ChunkRegistry {
   // as somebody without a session.
   void close_session(SessionRef session);
   void forget_session(SessionRef session);
-  // Whether KV of some chunk of the tenant is, or is being, computed behind this, a
+  // Says whether KV of some chunk of the tenant is, or is being, computed behind this, a
   // VariantKey::before.
   [[nodiscard]] bool stands_behind(std::string_view before, std::string_view salt) const;
   // No eviction until the hold is given to release, once. Precondition: known, or begun.
