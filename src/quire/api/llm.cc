@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/check.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
@@ -110,7 +112,7 @@ bool Stream::wait(int timeout_ms) {
   return impl_->ended || impl_->engine->home().left() || impl_->channel->wait(timeout_ms);
 }
 
-Result<std::optional<Delta>> Stream::next() {
+Result<std::optional<Delta>> Stream::next() try {
   if (impl_->ended) {
     return std::optional<Delta>();
   }
@@ -126,6 +128,8 @@ Result<std::optional<Delta>> Stream::next() {
     QUIRE_TRY(impl_->output, impl_->channel->take_generation());
   }
   return delta;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 const GenerationOutput& Stream::output() const {
@@ -143,13 +147,15 @@ void Stream::close() {
   [[maybe_unused]] const auto aborted = impl_->engine->abort(impl_->channel->id());
 }
 
-Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const {
+Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const try {
   QUIRE_TRY_STATUS(home.check());
   const std::lock_guard lock(mutex);
   if (engine == nullptr) {
     return closed_error();
   }
   return engine;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 LLM::LLM(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -163,12 +169,14 @@ LLM& LLM::operator=(LLM&& other) noexcept {
 }
 LLM::~LLM() { close(); }
 
-Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) {
+Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) try {
   QUIRE_TRY_STATUS(options.validate());
   QUIRE_TRY(auto engine, engine::Engine::start(model, engine::to_engine_options(options)));
   auto impl = std::make_shared<Impl>();
   impl->engine = std::move(engine);
   return LLM(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 void LLM::close() {
@@ -186,9 +194,11 @@ void LLM::close() {
 }
 
 Result<GenerationOutput> LLM::generate(const Prompt& prompt, const SamplingParams& params,
-                                       const RequestOptions& options) {
+                                       const RequestOptions& options) try {
   QUIRE_TRY(auto outputs, generate_batch({&prompt, 1}, {&params, 1}, {}, {&options, 1}));
   return std::move(outputs.front());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
@@ -210,10 +220,9 @@ RequestOptions options_of(std::span<const RequestOptions> options, std::size_t i
   return options.empty() ? RequestOptions() : options[options.size() == 1 ? 0 : index];
 }
 
-Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
-                                                          std::span<const SamplingParams> params,
-                                                          const Interrupt& interrupted,
-                                                          std::span<const RequestOptions> options) {
+Result<std::vector<GenerationOutput>> LLM::generate_batch(
+    std::span<const Prompt> prompts, std::span<const SamplingParams> params,
+    const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<NewRequest> requests;
@@ -227,10 +236,12 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   return await_outputs(*engine, channels, interrupted);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
-                           const RequestOptions& options) {
+                           const RequestOptions& options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(auto ids, prompt_ids(*engine, prompt));
   std::vector<NewRequest> requests;
@@ -244,25 +255,33 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
   impl->engine = engine;
   impl->channel = channels.front();
   return Stream(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
-                                   std::string_view variables_json, const RequestOptions& options) {
+                                   std::string_view variables_json,
+                                   const RequestOptions& options) try {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
   return generate(std::move(ids), params, options);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
-                                std::string_view variables_json, const RequestOptions& options) {
+                                std::string_view variables_json,
+                                const RequestOptions& options) try {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
   return stream(std::move(ids), params, options);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,
                                    ForwardRows rows, const Interrupt& interrupted,
-                                   const RequestOptions& options) {
+                                   const RequestOptions& options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   std::vector<NewRequest> requests;
   requests.push_back(
@@ -274,17 +293,21 @@ Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardRe
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
   return channels.front()->take_forward();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Tokenizer> LLM::tokenizer() const {
+Result<Tokenizer> LLM::tokenizer() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   if (engine->text() == nullptr) {
     return {ErrorCode::kUnsupported, engine->text_error()};
   }
   return wrap_tokenizer(engine->text());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Stats> LLM::stats() const {
+Result<Stats> LLM::stats() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const auto stats, engine->stats());
   const engine::ReloadPace::Measured pace = engine->tiers().pace().measured();
@@ -325,37 +348,49 @@ Result<Stats> LLM::stats() const {
       {"token_read_seconds", pace.read.value_or(0)},
       {"token_compute_seconds", pace.computed.value_or(0)},
   };
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<std::string>> LLM::remarks() const {
+Result<std::vector<std::string>> LLM::remarks() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->bundle().remarks;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::int64_t> LLM::clear_prefix_cache() {
+Result<std::int64_t> LLM::clear_prefix_cache() try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->clear_prefix_cache();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status LLM::pause_session(const std::string& session, std::optional<double> expected_return_seconds,
-                          const std::string& salt) {
+                          const std::string& salt) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->sessions().pause(session, salt, expected_return_seconds);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status LLM::close_session(const std::string& session, const std::string& salt) {
+Status LLM::close_session(const std::string& session, const std::string& salt) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->sessions().close(session, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status LLM::set_retention(const std::string& session, const SessionRetention& retention,
-                          const std::string& salt) {
+                          const std::string& salt) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->sessions().set_retention(session, salt, retention);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
-                                            const RequestOptions& options) const {
+                                            const RequestOptions& options) const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt));
   QUIRE_TRY(const auto cached, engine->cached_prefix(ids, options.salt));
@@ -369,11 +404,15 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
                      .reason = cached.miss});
   }
   return parts;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<bool> LLM::abort(RequestId request) {
+Result<bool> LLM::abort(RequestId request) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->abort(request);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/turn_format.h"
 #include "quire/result.h"
@@ -44,22 +46,28 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-Result<Tokenizer> Tokenizer::open(const std::string& model) {
+Result<Tokenizer> Tokenizer::open(const std::string& model) try {
   QUIRE_TRY(auto text, engine::load_text(model));
   return wrap_tokenizer(std::move(text));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   return impl_->text->tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
 }
 
-Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
-                                      bool skip_special_tokens) const {
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const
+    try {
   return impl_->text->tokenizer.decode(ids, skip_special_tokens);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::string> Tokenizer::id_to_token(TokenId id) const {
+Result<std::string> Tokenizer::id_to_token(TokenId id) const try {
   return impl_->text->tokenizer.id_to_token(id);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
@@ -68,18 +76,23 @@ std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
 
 Result<std::vector<TokenId>> Tokenizer::apply_chat_template(std::string_view messages_json,
                                                             bool add_generation_prompt,
-                                                            std::string_view variables_json) const {
+                                                            std::string_view variables_json) const
+    try {
   QUIRE_TRY(const auto prompt,
             render(*impl_->text, messages_json, add_generation_prompt, variables_json));
   return text::encode_prompt(impl_->text->tokenizer, prompt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::string> Tokenizer::render_chat_template(std::string_view messages_json,
                                                     bool add_generation_prompt,
-                                                    std::string_view variables_json) const {
+                                                    std::string_view variables_json) const try {
   QUIRE_TRY(const auto prompt,
             render(*impl_->text, messages_json, add_generation_prompt, variables_json));
   return prompt.text();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 bool Tokenizer::has_chat_template() const { return impl_->text->chat_template.has_value(); }

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <span>
@@ -21,6 +22,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
@@ -65,10 +67,11 @@ class ChunkService::Prefill : public RequestObserver {
     if (!store_(segment_) && status_.ok()) {
       status_ = {ErrorCode::kNotFound, "the chunk was deleted while it was computed"};
     }
-    done_.set_value(status_);
+    done_.set_value(std::move(status_));
   }
 
   void computed(SeqId sequence) override {
+    status_ = base::no_memory("the KV of a chunk");  // until it is sealed
     auto segment = ledger_.seal(sequence);
     if (segment.ok()) {
       segment_ = *segment;
@@ -78,7 +81,7 @@ class ChunkService::Prefill : public RequestObserver {
     }
   }
 
-  void failed(const Error& error) override { status_ = error; }
+  void failed(const Error& error) override { status_ = base::copy_of(error); }
 
   [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
 
@@ -242,15 +245,16 @@ Status ChunkService::place_anchor(Draft& draft, Anchors& anchors) {
 
 // Lets the anchors of drafts go that are registered, or are not to be.
 void ChunkService::release_anchors(std::span<Draft> drafts) {
-  std::vector<Registered> held;
-  for (Draft& draft : drafts) {
-    if (draft.anchor) {
-      held.push_back({.hold = std::exchange(draft.anchor, std::nullopt)});
+  if (std::ranges::none_of(drafts, [](const Draft& draft) { return draft.anchor.has_value(); })) {
+    return;
+  }
+  engine_.call_surely([&] {
+    for (Draft& draft : drafts) {
+      if (draft.anchor) {
+        registry_.release(*std::exchange(draft.anchor, std::nullopt));
+      }
     }
-  }
-  if (!held.empty()) {
-    release(std::move(held));
-  }
+  });
 }
 
 // True when an equal chunk is there: the draft has become a use of it.
@@ -363,8 +367,15 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
     registry_.publish(chunk->id);
     return std::optional<Pending>();
   }
-  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
-  return std::optional(pending);
+  const std::string id = chunk->id;
+  try {
+    auto pending = start_prefill(*chunk, key, draft.how.counted);
+    return pending.ok() ? Result<std::optional<Pending>>(std::optional(*std::move(pending)))
+                        : std::move(pending).error();
+  } catch (const std::bad_alloc&) {
+    registry_.end(id, key, std::nullopt);  // no effect where it was ended already
+    throw;
+  }
 }
 
 std::int64_t ChunkService::lacking(std::int64_t blocks) const {
@@ -505,10 +516,16 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
   }
   while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
     std::vector<Pending> pending;
-    const Status begun = begin_all_with_room(drafts, pending);
-    const Status computed = wait(pending, interrupted);
+    pending.reserve(drafts.size());
+    Status begun, computed;
+    try {
+      begun = begin_all_with_room(drafts, pending);
+      computed = wait(pending, interrupted);
+    } catch (const std::bad_alloc&) {
+      computed = base::no_memory("registering chunks");
+    }
     if (!begun.ok() || !computed.ok()) {
-      [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });
+      engine_.call_surely([&] { leave(std::exchange(pending, {})); });
       return begun.ok() ? computed : begun;
     }
   }
@@ -528,7 +545,28 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     QUIRE_TRY_STATUS(name_drafts(drafts));
     QUIRE_TRY_STATUS(check_room(drafts));
   }
-  // A context stands under the system chunk before it, so every system chunk begins a new batch.
+  Status status;
+  try {
+    status = register_all(drafts, how, interrupted);
+  } catch (const std::bad_alloc&) {
+    status = base::no_memory("registering chunks");
+  }
+  release_anchors(drafts);
+  std::vector<Registered> registered;
+  registered.reserve(drafts.size());
+  for (const Draft& draft : drafts) {
+    registered.push_back(draft.result);
+  }
+  if (status.ok()) {
+    return registered;
+  }
+  withdraw({.registered = std::move(registered)});  // all or none
+  return std::move(status).error();
+}
+
+// A context stands under the system chunk before it, so every system chunk begins a new batch.
+Status ChunkService::register_all(std::vector<Draft>& drafts, Registration how,
+                                  const Interrupt& interrupted) {
   Anchors anchors;
   Status status;
   for (auto first = drafts.begin(); first != drafts.end() && status.ok();) {
@@ -543,7 +581,6 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
       }
     }
   }
-  release_anchors(drafts);
   for (const Draft& draft : drafts) {
     if (status.ok() && how.counted) {
       status = save_registered(draft);
@@ -551,16 +588,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
       status = gone ? Status() : status;  // from the registry: somebody has deleted it since
     }
   }
-  std::vector<Registered> registered;
-  registered.reserve(drafts.size());
-  for (const Draft& draft : drafts) {
-    registered.push_back(draft.result);
-  }
-  if (status.ok()) {
-    return registered;
-  }
-  withdraw({.registered = std::move(registered)});  // all or none
-  return std::move(status).error();
+  return status;
 }
 
 }  // namespace quire::engine

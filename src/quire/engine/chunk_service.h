@@ -88,7 +88,7 @@ class ChunkService {
   // Gives up what these registrations hold.
   void release(std::vector<Registered> registered);
   // The same, and deletes what the call created and computed, unless somebody else has use for it.
-  void withdraw(const Taken& taken);
+  void withdraw(Taken taken);
 
   [[nodiscard]] Result<ChunkInfo> get(const std::string& id, const std::string& salt);
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
@@ -139,6 +139,8 @@ class ChunkService {
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
+  // Whether the segment is the KV of a chunk, or of a BOS token.
+  [[nodiscard]] bool owns(kv::SegmentId segment) const;
   // Brings a tenant's saved chunk into the registry. Its KV has been read when it returns.
   [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
     return adopt(id, salt, nullptr);
@@ -181,6 +183,8 @@ class ChunkService {
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Status register_all(std::vector<Draft>& drafts, Registration how,
+                                    const Interrupt& interrupted);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,
                                        const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
@@ -197,7 +201,7 @@ class ChunkService {
   [[nodiscard]] Result<std::string> anchor_of(const Draft& draft, Anchors& anchors);
   void release_anchors(std::span<Draft> drafts);
   bool merge(Draft& draft, const kv::Chunk* known);
-  void release_now(std::span<const Registered> registered);
+  void release_now(std::span<Registered> registered);
   void drop_unused_bos(const std::string& salt);
   // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);

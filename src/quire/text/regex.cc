@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +16,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "quire/base/check.h"
 #include "quire/base/str.h"
 
 namespace quire::text {
@@ -45,6 +45,17 @@ PCRE2_SPTR bytes_of(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>
 
 }  // namespace
 
+namespace {
+
+// What PCRE2 could not make, it had no memory for.
+void require(const void* made) {
+  if (made == nullptr) {
+    throw std::bad_alloc();
+  }
+}
+
+}  // namespace
+
 struct Regex::Impl {
   Code code;
 };
@@ -56,7 +67,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   }
   QUIRE_TRY(const std::string translated, translate_pattern(pattern));
   const CompileContext context(pcre2_compile_context_create(nullptr));
-  QUIRE_CHECK(context != nullptr, "out of memory");
+  require(context.get());
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -94,7 +105,8 @@ Matcher::Matcher(const Regex& regex) : impl_(std::make_unique<Impl>()) {
   impl_->code = regex.impl_->code.get();
   impl_->data.reset(pcre2_match_data_create(1, nullptr));
   impl_->context.reset(pcre2_match_context_create(nullptr));
-  QUIRE_CHECK(impl_->data != nullptr && impl_->context != nullptr, "out of memory");
+  require(impl_->data.get());
+  require(impl_->context.get());
   pcre2_set_match_limit(impl_->context.get(), kMatchLimit);
   pcre2_set_heap_limit(impl_->context.get(), kHeapLimitKiB);
 }
@@ -109,7 +121,7 @@ std::optional<Matcher::Match> Matcher::find(std::string_view text, std::size_t f
   int result = match(0);  // on 32 KiB of the machine's stack, enough for nearly all patterns
   if (result == PCRE2_ERROR_JIT_STACKLIMIT && impl_->stack == nullptr) {
     impl_->stack.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackBytes, nullptr));
-    QUIRE_CHECK(impl_->stack != nullptr, "out of memory");
+    require(impl_->stack.get());
     pcre2_jit_stack_assign(impl_->context.get(), nullptr, impl_->stack.get());
     result = match(0);
   }
