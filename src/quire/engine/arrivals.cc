@@ -280,9 +280,22 @@ void Arrivals::run() {
   }
 }
 
+// A load for which there is no memory fails.
+void Arrivals::read(const LoadRef& load) {
+  try {
+    read_layers(load);
+  } catch (const std::bad_alloc&) {
+    load->fail_all(base::no_memory("KV that is read"));
+    if (!load->ended_.empty()) {
+      post_(std::move(load->ended_));
+    }
+    load->note(load->all_layers_);
+  }
+}
+
 // Whoever has waited for all of a load finds it finished: that letter is sent before the last layer
 // is noted.
-void Arrivals::read(const LoadRef& load) {
+void Arrivals::read_layers(const LoadRef& load) {
   const auto start = std::chrono::steady_clock::now();
   const int layers = load->all_layers_;
   Readers readers(*load, shelves_);

@@ -122,6 +122,7 @@ class Arrivals {
   class Readers;
   void run();
   void read(const LoadRef& load);
+  void read_layers(const LoadRef& load);
   void finish(const LoadRef& load);
 
   kv_store::PagedStore& shelves_;

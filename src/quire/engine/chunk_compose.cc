@@ -395,6 +395,7 @@ Status ChunkService::start_runs(std::span<const Run> runs, Attempt& attempt) {
     }
   };
   attempt.origins.clear();
+  attempt.channels.clear();  // of a visit that was refused memory
   Started fresh = attempt.started;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     attempt.origins.push_back(origins_of(attempt.compositions[i], fresh));

@@ -261,7 +261,10 @@ void Engine::call_surely(const std::function<void()>& work) {
 void Engine::give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request) {
   for (std::uint64_t id = first_request; id < next_request_; ++id) {
     scheduler_->finish(RequestId{id});
-    active_.erase(id);
+    if (const auto begun = active_.find(id); begun != active_.end()) {
+      begun->second.fail(base::no_memory("the call"));
+      active_.erase(begun);
+    }
   }
   ledger_->close_since(mark);
   ledger_->drop_segments_since(mark, [this](kv::SegmentId id) { return chunks_->owns(id); });
