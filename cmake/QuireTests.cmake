@@ -1,6 +1,6 @@
 # How test programs are compiled and registered. Sets QUIRE_HAS_TESTS.
 #
-# Labels: `gpu` needs a GPU; `fetched` reads what tools/fetch_*.py fetch; `slow` is not for sanitizers;
+# Labels: `gpu` needs a GPU; `fetched` reads what tools/fetch_*.py fetch; `slow` runs with sanitizers in turn alone;
 # `long` is a random or stress test at its full length, which the same program without the label has
 # cut short (tests/support/test_length.h).
 set(QUIRE_HAS_TESTS OFF)
