@@ -129,9 +129,7 @@ class Tenant {
     }
     return made;
   }
-  RequestOptions options() {
-    return {.session = below(3) == 0 ? "s" : "", .salt = salt_};
-  }
+  RequestOptions options() { return {.session = below(3) == 0 ? "s" : "", .salt = salt_}; }
 
   const std::vector<Call>& calls() {
     if (!calls_.empty()) {
@@ -243,7 +241,8 @@ std::vector<std::string> ids_of_others() {
   ChunkedLLM llm = ChunkedLLM::open(kModel, here({.block_tokens = 8, .threads = 2})).value();
   std::vector<std::string> ids = {std::string(64, '0')};
   for (const char* const salt : {"ada", "bob"}) {
-    for (const ChunkType type : {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
+    for (const ChunkType type :
+         {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
       ChunkContent content{.content = some_ids(17, 1), .type = type};
       content.options.salt = salt;
       ids.push_back(llm.register_chunk(content).value());
@@ -267,7 +266,8 @@ TEST(Tenants, WhatOthersDoChangesNothing) {
     ChunkedLLM shared = open();
     std::vector<Tenant> tenants;
     for (std::size_t i = 0; i < kSalts.size(); ++i) {
-      tenants.emplace_back(shared, kSalts[i], static_cast<std::uint32_t>(seed + 100 * static_cast<int>(i)));
+      tenants.emplace_back(shared, kSalts[i],
+                           static_cast<std::uint32_t>(seed + 100 * static_cast<int>(i)));
     }
     tenants.front().of_others_ = foreign;
     for (int call = 0; call < calls; ++call) {

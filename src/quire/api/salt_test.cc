@@ -233,8 +233,11 @@ TEST_F(Salts, ThatOfTheChunksIsThatOfRequestsWithoutOne) {
   EXPECT_TRUE(llm.explain(whole).value().front().hit);
   EXPECT_FALSE(llm.explain(whole, {.salt = "bob"}).value().front().hit);
   EXPECT_EQ(chunked.generate_from_chunks(spec, greedy_, {}, {.salt = "bob"}).error().code,
-            ErrorCode::kInvalidArgument);
+            ErrorCode::kNotFound);
+  EXPECT_EQ(chunked.sequence(spec, {}, {.salt = "bob"}).error().code, ErrorCode::kNotFound);
+  spec.salt = "alice";
   EXPECT_EQ(chunked.sequence(spec, {}, {.salt = "bob"}).error().code, ErrorCode::kInvalidArgument);
+  spec.salt = "";
   auto checkpoints = CheckpointManager::open(llm, folder_.path() / "own").value();
   Sequence sequence = llm.sequence(prompt_).value();
   const NamedSequence named{.name = "talk", .sequence = &sequence};

@@ -305,6 +305,10 @@ class ChunkService {
                                         const Interrupt& interrupted);
   void withdraw_runs(Attempt& attempt);
   void give_up(Attempt attempt);  // the caller's thread
+  void take_back(Attempt& attempt);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
+      std::span<const Run> runs, const Interrupt& interrupted,
+      std::vector<kv::VariantName>* computed, Attempt& attempt);
   // Whether nothing was missing.
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
   [[nodiscard]] Status start_bos(const std::string& salt, Attempt& attempt);

@@ -1,0 +1,198 @@
+// Making room for chunks: who gives way. The rest of ChunkRegistry: chunk_registry.cc.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+
+// The chunks of each tenant that may go, the first one first.
+std::map<std::string_view, ChunkRegistry::Order> ChunkRegistry::eviction_orders(
+    Spared spared) const {
+  using Place = std::tuple<std::int32_t, Standing, std::uint64_t>;
+  std::vector<std::pair<Place, const Chunk*>> places;
+  for (const auto& [id, chunk] : chunks_) {
+    if (may_go(chunk) && std::ranges::find(spared, id) == spared.end()) {
+      const bool unsaid = chunk.others || chunk.users.empty();
+      const Standing standing =
+          chunk.closed ? Standing() : ledger_.standing(chunk.users, unsaid, chunk.used_at);
+      places.emplace_back(Place(chunk.priority, standing, chunk.use), &chunk);
+    }
+  }
+  std::ranges::sort(places);
+  std::map<std::string_view, Order> orders;
+  for (const auto& [place, chunk] : places) {
+    orders[chunk->salt].push_back(chunk);
+  }
+  return orders;
+}
+
+Status ChunkRegistry::check_size(std::int64_t chunks, std::int64_t blocks) const {
+  if (chunks > config_.max_chunks) {
+    return {ErrorCode::kOverflow,
+            base::str_cat("there would be ", chunks, " chunks at a time, there may be ",
+                          config_.max_chunks, "; raise max_chunks")};
+  }
+  if (blocks <= config_.max_blocks) {
+    return {};
+  }
+  return Error{
+      .code = ErrorCode::kOverflow,
+      .message = base::str_cat("chunks would need ", blocks, " blocks (",
+                               base::format_bytes(blocks * config_.block_bytes),
+                               "), all chunks together may hold ", config_.max_blocks, " (",
+                               base::format_bytes(config_.max_blocks * config_.block_bytes),
+                               "); raise kv_budget or chunk_memory_ratio"),
+      .needed_bytes = blocks * config_.block_bytes,
+      .free_bytes = config_.max_blocks * config_.block_bytes};
+}
+
+Error ChunkRegistry::no_room(const Wanted& wanted, bool for_chunks) const {
+  const std::int64_t bytes = config_.block_bytes;
+  const auto known = tenants_.find(wanted.salt);
+  const Tenant own = known == tenants_.end() ? Tenant() : known->second;
+  const char* others = "; the others are pinned or in use: unpin or delete some";
+  return Error{
+      .code = ErrorCode::kOutOfBlocks,
+      .message =
+          for_chunks
+              ? base::str_cat("no room for ", wanted.chunks, " more chunks: there are ", own.chunks,
+                              " of ", config_.max_chunks, others, ", or raise max_chunks")
+              : base::str_cat("no room: chunks would need ", wanted.blocks, " more blocks (",
+                              base::format_bytes(wanted.blocks * bytes), "), they hold ", blocks_,
+                              " of ", config_.max_blocks, " (",
+                              base::format_bytes(config_.max_blocks * bytes), ")", others),
+      .needed_bytes = wanted.blocks * bytes,
+      .free_bytes = std::max(0, config_.max_blocks - blocks_) * bytes};
+}
+
+Error ChunkRegistry::pool_has_no_room(std::int64_t lacking) const {
+  const std::int64_t free_blocks = ledger_.blocks_available();
+  const std::int64_t needed = free_blocks + lacking;
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message = base::str_cat("no room: ", needed, " blocks are needed (",
+                                   base::format_bytes(needed * config_.block_bytes), "), ",
+                                   free_blocks, " of ", ledger_.config().num_blocks,
+                                   " can be had, and chunks that are neither pinned nor in use do "
+                                   "not hold the rest; unpin or delete something, or raise "
+                                   "kv_budget"),
+          .needed_bytes = needed * config_.block_bytes,
+          .free_bytes = free_blocks * config_.block_bytes};
+}
+
+namespace {
+
+// Who gives way when the blocks of all tenants are too many: whoever holds most, what is wanted
+// included, and nobody for others who holds no more than an equal share.
+class Yielding {
+ public:
+  Yielding(std::string_view wanting, std::int32_t limit) : wanting_(wanting), limit_(limit) {}
+
+  void add(std::string_view salt, std::int64_t held) {
+    if (held > 0) {
+      held_[salt] += held;
+    }
+  }
+  void take(std::string_view salt, std::int64_t blocks) { held_[salt] -= blocks; }
+
+  // Of those that `can` give something, the one whose turn it is.
+  [[nodiscard]] std::optional<std::string_view> next(
+      const std::function<bool(std::string_view)>& can) const {
+    const std::int64_t share = limit_ / std::max<std::int64_t>(1, std::ssize(held_));
+    std::optional<std::string_view> most;
+    for (const auto& [salt, held] : held_) {
+      const bool own = salt == wanting_;
+      const bool more = !most || held > held_.at(*most) || (own && held == held_.at(*most));
+      if ((own || held > share) && more && can(salt)) {
+        most = salt;
+      }
+    }
+    return most;
+  }
+
+ private:
+  std::string_view wanting_;
+  std::int64_t limit_;
+  std::map<std::string_view, std::int64_t> held_;
+};
+
+}  // namespace
+
+Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(const Wanted& wanted) {
+  QUIRE_TRY_STATUS(check_size(wanted.chunks, wanted.blocks));
+  expire(wanted.spared);
+  const std::int64_t beyond_limit = std::int64_t{blocks_} + wanted.blocks - config_.max_blocks;
+  std::int64_t excess_blocks = std::max(beyond_limit, wanted.lacking);
+  std::int64_t excess_chunks =
+      std::int64_t{tenant(wanted.salt).chunks} + wanted.chunks - config_.max_chunks;
+  auto orders = eviction_orders(wanted.spared);
+  Victims victims;
+  Order& own = orders[wanted.salt];
+  Yielding yielding(wanted.salt, config_.max_blocks);
+  for (const auto& [salt, each] : tenants_) {
+    yielding.add(salt, each.counts.blocks);
+  }
+  yielding.add(wanted.salt, std::max<std::int64_t>(wanted.blocks, 1));
+  const auto evict = [&](Order& order, Order::iterator victim, Removal reason) {
+    const std::int32_t freed = blocks_of(**victim);
+    victims.emplace_back((*victim)->id, reason);
+    yielding.take((*victim)->salt, freed);
+    excess_blocks -= freed;
+    order.erase(victim);
+  };
+  for (; excess_chunks > 0 && !own.empty(); --excess_chunks) {
+    evict(own, own.begin(), Removal::kEvictedForCount);
+  }
+  const auto with_blocks = [&](Order& order) {
+    return std::ranges::find_if(order, [&](const Chunk* chunk) { return blocks_of(*chunk) > 0; });
+  };
+  const auto can = [&](std::string_view salt) {
+    const auto order = orders.find(salt);
+    return order != orders.end() && with_blocks(order->second) != order->second.end();
+  };
+  while (excess_blocks > 0) {
+    const auto salt = yielding.next(can);
+    if (!salt) {
+      break;
+    }
+    Order& order = orders[*salt];
+    evict(order, with_blocks(order), Removal::kEvictedForBlocks);
+  }
+  if (excess_blocks > 0 && wanted.lacking > beyond_limit) {
+    return pool_has_no_room(wanted.lacking);
+  }
+  if (excess_blocks > 0 || excess_chunks > 0) {
+    return no_room(wanted, excess_blocks <= 0);
+  }
+  return victims;
+}
+
+Status ChunkRegistry::check_room(const Wanted& wanted) {
+  Wanted within = wanted;
+  within.lacking = 0;
+  const Result<Victims> victims = victims_for(within);
+  return victims.ok() ? Status() : victims.error();
+}
+
+Status ChunkRegistry::make_room(const Wanted& wanted) {
+  QUIRE_TRY(const Victims victims, victims_for(wanted));
+  for (const auto& [id, reason] : victims) {
+    ++tenant(lookup(id)->salt).counts.evictions;
+    remove(id, reason);
+  }
+  return {};
+}
+
+}  // namespace quire::kv
