@@ -12,11 +12,14 @@
 
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/json.h"
+#include "quire/base/work_meter.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/turn_format.h"
+#include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -27,7 +30,9 @@ bool is_list_of_objects(base::JsonView list) {
 }
 
 Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_view messages_json,
-                                    bool add_generation_prompt, std::string_view variables_json) {
+                                    bool add_generation_prompt, std::string_view variables_json,
+                                    base::WorkMeter& meter) {
+  meter.grant(text::work_for_bytes(messages_json.size() + variables_json.size()));
   QUIRE_TRY(auto messages, base::parse_json(messages_json, "messages"));
   QUIRE_TRY(auto variables, base::parse_json(variables_json, "template variables"));
   if (!is_list_of_objects(messages)) {
@@ -37,7 +42,7 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
   return engine::render_chat(text, std::move(messages), add_generation_prompt,
-                             std::move(variables));
+                             std::move(variables), &meter);
 }
 
 }  // namespace
@@ -49,13 +54,18 @@ Result<Tokenizer> Tokenizer::open(const std::string& model) {
   return wrap_tokenizer(std::move(text));
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  return impl_->text->tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                               const Interrupt& interrupted) const {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return impl_->text->tokenizer.encode(
+      text, {.add_special_tokens = add_special_tokens, .meter = &meter});
 }
 
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
-                                      bool skip_special_tokens) const {
-  return impl_->text->tokenizer.decode(ids, skip_special_tokens);
+                                      bool skip_special_tokens,
+                                      const Interrupt& interrupted) const {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return impl_->text->tokenizer.decode(ids, skip_special_tokens, &meter);
 }
 
 Result<std::string> Tokenizer::id_to_token(TokenId id) const {
@@ -68,17 +78,21 @@ std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
 
 Result<std::vector<TokenId>> Tokenizer::apply_chat_template(std::string_view messages_json,
                                                             bool add_generation_prompt,
-                                                            std::string_view variables_json) const {
+                                                            std::string_view variables_json,
+                                                            const Interrupt& interrupted) const {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
   QUIRE_TRY(const auto prompt,
-            render(*impl_->text, messages_json, add_generation_prompt, variables_json));
-  return text::encode_prompt(impl_->text->tokenizer, prompt);
+            render(*impl_->text, messages_json, add_generation_prompt, variables_json, meter));
+  return text::encode_prompt(impl_->text->tokenizer, prompt, &meter);
 }
 
 Result<std::string> Tokenizer::render_chat_template(std::string_view messages_json,
                                                     bool add_generation_prompt,
-                                                    std::string_view variables_json) const {
+                                                    std::string_view variables_json,
+                                                    const Interrupt& interrupted) const {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
   QUIRE_TRY(const auto prompt,
-            render(*impl_->text, messages_json, add_generation_prompt, variables_json));
+            render(*impl_->text, messages_json, add_generation_prompt, variables_json, meter));
   return prompt.text();
 }
 

@@ -180,7 +180,7 @@ class ChunkService {
   // Callers' threads.
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
-  [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Status tokenize(Draft& draft, const Interrupt& interrupted = {}) const;
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,
                                        const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
