@@ -19,8 +19,8 @@ bool Authors::allow_special(std::size_t begin, std::size_t end) const {
   };
   bool by_template = false;
   for (std::size_t byte = begin; byte < end; ++byte) {
-    by_template = by_template || is(byte, Author::kTemplate);
-    if (is(byte, Author::kUser)) {
+    by_template = by_template || is(byte, Author::kTemplate) || is(byte, Author::kApart);
+    if (is(byte, Author::kUser) || (byte > begin && is(byte, Author::kApart))) {
       return false;
     }
   }

@@ -14,6 +14,7 @@ namespace quire::text {
 // Who wrote a byte, in rising order of distrust.
 enum class Author : char {
   kTemplate,  // the model's files, or a caller whose special tokens count
+  kApart,     // as kTemplate, behind an empty text of a user: no token reaches over that place
   kName,      // a word that the caller gives to the template: a role, a plain variable
   kUser,      // special tokens spelled here are text
 };

@@ -251,11 +251,20 @@ Result<std::vector<TokenId>> Tokenizer::encode_spans(std::span<const TextSpan> s
   meter = meter != nullptr ? meter : &own;
   std::string text;
   Authors authors;
+  bool behind_empty = false;
   for (const TextSpan& span : spans) {
+    if (span.text.empty()) {
+      behind_empty = behind_empty || span.author == Author::kUser;
+      continue;
+    }
+    const std::size_t begin = text.size();
     // Repaired span by span, so that bytes of two spans never make one character.
     text += valid_utf8_prefix(span.text) == span.text.size() ? std::string(span.text)
                                                              : repair_utf8(span.text);
     authors.each.resize(text.size(), static_cast<char>(span.author));
+    if (std::exchange(behind_empty, false) && span.author == Author::kTemplate) {
+      authors.each[begin] = static_cast<char>(Author::kApart);
+    }
   }
   meter->grant(work_for_bytes(text.size()));
   std::vector<TokenId> ids;

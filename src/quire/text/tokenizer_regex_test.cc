@@ -118,7 +118,7 @@ TEST(Regex, RefusesWhatHasNoCounterpartByName) {
 }
 
 TEST(Regex, CatastrophicPatternsAreRefused) {
-  for (const char* pattern : {"(a+)+$b", "(?:a|a)*c", "(a*)*c", "(?:a?){60}a{60}c"}) {
+  for (const char* pattern : {"(a+)+[xy]", "(?:a|a)*[xy]", "(a*)*[xy]", "(?:a?){60}a{60}[xy]"}) {
     base::WorkMeter meter({.steps = 1'000'000, .bytes = 0});
     matches(pattern, std::string(2000, 'a'), meter);
     ASSERT_TRUE(meter.failed()) << pattern;
@@ -131,7 +131,7 @@ TEST(Regex, QuadraticPatternsAreRefusedForAWholeTextNotForEachMatch) {
   // Each start runs over the rest of the text: 44 kB of it, as many times.
   const std::string text(44'000, 'a');
   base::WorkMeter meter({.steps = 20'000'000, .bytes = 0});
-  matches("a*b|a*c", text, meter);
+  matches("a*[xy]|a*[vw]", text, meter);
   EXPECT_TRUE(meter.failed());
 }
 
@@ -169,7 +169,7 @@ TEST(Regex, AnInterruptEndsASearchWithinAHundredMilliseconds) {
     asked = Clock::now();
     return asked - start > std::chrono::milliseconds(50);
   });
-  matches("(a+)+$b|a*x", std::string(44'000, 'a'), meter);
+  matches("(a+)+[xy]|a*[vw]", std::string(44'000, 'a'), meter);
   EXPECT_EQ(meter.status().error().code, ErrorCode::kCancelled);
   EXPECT_LT(Clock::now() - asked, std::chrono::milliseconds(100));
 }

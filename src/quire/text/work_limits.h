@@ -10,8 +10,8 @@
 
 namespace quire::text {
 
-inline constexpr base::WorkLimits kWorkOfCall = {.steps = 100'000'000,
-                                                 .bytes = std::int64_t{64} << 20};
+inline constexpr base::WorkLimits kWorkOfCall = {.steps = 40'000'000,
+                                                 .bytes = std::int64_t{16} << 20};
 // And for each byte of the input: a text, the JSON of messages, the spelling of a token.
 inline constexpr base::WorkLimits kWorkPerByte = {.steps = 64, .bytes = 64};
 
