@@ -31,7 +31,7 @@ class QUIRE_API Tokenizer {
                                                     bool add_special_tokens = true,
                                                     const Interrupt& interrupted = {}) const;
   // Ids of no token, as those of a vocabulary's padding, give no text. kInvalidArgument naming the
-  // first negative id.
+  // first id that the model has no row for.
   [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
                                            bool skip_special_tokens = true,
                                            const Interrupt& interrupted = {}) const;
@@ -42,14 +42,15 @@ class QUIRE_API Tokenizer {
   // `messages_json` is a JSON list of {"role", "content", ...}; `variables_json` an object of
   // further template variables (tools, documents, enable_thinking, ...). In apply_chat_template a
   // special token counts where the template writes it, also around a role or a plain variable; text
-  // of messages never becomes one. render_chat_template gives the plain prompt text. kUnsupported when the model has no template, kInvalidArgument with the template's own
-  // message.
+  // of messages never becomes one. render_chat_template gives the plain prompt text. kUnsupported
+  // when the model has no template, kInvalidArgument with the template's own message.
   [[nodiscard]] Result<std::vector<TokenId>> apply_chat_template(
       std::string_view messages_json, bool add_generation_prompt = true,
       std::string_view variables_json = "{}", const Interrupt& interrupted = {}) const;
-  [[nodiscard]] Result<std::string> render_chat_template(
-      std::string_view messages_json, bool add_generation_prompt = true,
-      std::string_view variables_json = "{}", const Interrupt& interrupted = {}) const;
+  [[nodiscard]] Result<std::string> render_chat_template(std::string_view messages_json,
+                                                         bool add_generation_prompt = true,
+                                                         std::string_view variables_json = "{}",
+                                                         const Interrupt& interrupted = {}) const;
   [[nodiscard]] bool has_chat_template() const;
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1

@@ -33,18 +33,21 @@ using Spans = std::span<const text::TextSpan>;
 #define QUIRE_ENCODE                                                        \
   "_ZNK5quire4text9Tokenizer6encodeESt17basic_string_viewIcSt11char_traits" \
   "IcEERKNS0_13EncodeOptionsE"
-#define QUIRE_ENCODE_SPANS \
+#define QUIRE_ENCODE_SPANS                                                                  \
   "_ZNK5quire4text9Tokenizer12encode_spansESt4spanIKNS0_8TextSpanELm18446744073709551615EE" \
   "PNS_4base9WorkMeterE"
 using Encoded = Result<Ids>;
 Encoded encode(const Encoder* self, std::string_view text,
-           const text::EncodeOptions& options) __asm__("__real_" QUIRE_ENCODE);
-Encoded encode_spans(const Encoder* self, Spans spans, base::WorkMeter* meter) __asm__("__real_" QUIRE_ENCODE_SPANS);
+               const text::EncodeOptions& options) __asm__("__real_" QUIRE_ENCODE);
+Encoded encode_spans(const Encoder* self, Spans spans,
+                     base::WorkMeter* meter) __asm__("__real_" QUIRE_ENCODE_SPANS);
 Encoded counted_encode(const Encoder* self, std::string_view text,
-                   const text::EncodeOptions& options) __asm__("__wrap_" QUIRE_ENCODE);
-Encoded counted_encode_spans(const Encoder* self, Spans spans, base::WorkMeter* meter) __asm__("__wrap_" QUIRE_ENCODE_SPANS);
+                       const text::EncodeOptions& options) __asm__("__wrap_" QUIRE_ENCODE);
+Encoded counted_encode_spans(const Encoder* self, Spans spans,
+                             base::WorkMeter* meter) __asm__("__wrap_" QUIRE_ENCODE_SPANS);
 
-Encoded counted_encode(const Encoder* self, std::string_view text, const text::EncodeOptions& options) {
+Encoded counted_encode(const Encoder* self, std::string_view text,
+                       const text::EncodeOptions& options) {
   ++encodings;
   return encode(self, text, options);
 }

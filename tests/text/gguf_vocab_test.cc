@@ -93,9 +93,10 @@ TEST_P(GgufVocab, GivesTheIdsOfLlamaCpp) {
   ASSERT_EQ(inputs.size(), outputs.size());
   ASSERT_GT(inputs.size(), 40U);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_EQ(
-        tokenizer.value().encode(inputs[i], {.add_special_tokens = false, .parse_special = false}).value(),
-        outputs[i])
+    EXPECT_EQ(tokenizer.value()
+                  .encode(inputs[i], {.add_special_tokens = false, .parse_special = false})
+                  .value(),
+              outputs[i])
         << inputs[i];
   }
 }

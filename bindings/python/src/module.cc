@@ -80,9 +80,8 @@ void bind_tokenizer(nb::module_& module) {
       .def("apply_chat_template",
            [](const Tokenizer& t, const std::string& messages, bool prompt,
               const std::string& variables) {
-             return unwrap(without_gil([&] {
-               return t.apply_chat_template(messages, prompt, variables, &interrupted);
-             }));
+             return unwrap(without_gil(
+                 [&] { return t.apply_chat_template(messages, prompt, variables, &interrupted); }));
            })
       .def("render_chat_template",
            [](const Tokenizer& t, const std::string& messages, bool prompt,

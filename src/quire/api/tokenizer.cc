@@ -41,8 +41,8 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!variables.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
-  return engine::render_chat(text, std::move(messages), add_generation_prompt,
-                             std::move(variables), &meter);
+  return engine::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
+                             &meter);
 }
 
 }  // namespace
@@ -57,12 +57,11 @@ Result<Tokenizer> Tokenizer::open(const std::string& model) {
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
                                                const Interrupt& interrupted) const {
   base::WorkMeter meter(text::kWorkOfCall, interrupted);
-  return impl_->text->tokenizer.encode(
-      text, {.add_special_tokens = add_special_tokens, .meter = &meter});
+  return impl_->text->tokenizer.encode(text,
+                                       {.add_special_tokens = add_special_tokens, .meter = &meter});
 }
 
-Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
-                                      bool skip_special_tokens,
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens,
                                       const Interrupt& interrupted) const {
   base::WorkMeter meter(text::kWorkOfCall, interrupted);
   return impl_->text->tokenizer.decode(ids, skip_special_tokens, &meter);

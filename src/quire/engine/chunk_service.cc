@@ -186,7 +186,9 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
   draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(ids);
   if (engine_.text() != nullptr) {
     const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
-    QUIRE_TRY(draft.chunk.content, tokenizer.decode(ids, false));
+    std::vector<TokenId> known = ids;  // a model may have ids that are no text
+    std::erase_if(known, [&](TokenId id) { return id >= tokenizer.vocab_size(); });
+    QUIRE_TRY(draft.chunk.content, tokenizer.decode(known, false));
   }
   return draft;
 }

@@ -32,7 +32,8 @@ TextBundle with_template(const std::string& source) {
 }
 
 TokenId token(const TextBundle& text, const std::string& spelling) {
-  const std::vector<TokenId> ids = text.tokenizer.encode(spelling, {.add_special_tokens = false}).value();
+  const std::vector<TokenId> ids =
+      text.tokenizer.encode(spelling, {.add_special_tokens = false}).value();
   EXPECT_EQ(ids.size(), 1U) << spelling;
   return ids.front();
 }

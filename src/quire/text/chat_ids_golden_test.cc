@@ -19,15 +19,15 @@ namespace {
 
 namespace json = boost::json;
 
-json::value read(const std::string& name) {
+json::value read_golden(const std::string& name) {
   return json::parse(
       base::read_file(std::filesystem::path(QUIRE_SOURCE_DIR "/tests/golden/text") / name).value());
 }
 
 Tokenizer tokenizer_of(const json::value& golden_case) {
-  json::value file =
-      read("tokenizers/" + std::string(golden_case.at("tokenizer").as_string()) + ".json")
-          .at("tokenizer");
+  json::value golden =
+      read_golden("tokenizers/" + std::string(golden_case.at("tokenizer").as_string()) + ".json");
+  json::value& file = golden.at("tokenizer");
   json::array& added = file.at("added_tokens").as_array();
   for (const json::value& token : golden_case.at("added_tokens").as_array()) {
     added.push_back(token);
@@ -36,7 +36,8 @@ Tokenizer tokenizer_of(const json::value& golden_case) {
 }
 
 TEST(ChatIds, AreThoseOfTheRenderedTextAndTextsOfUsersAddNoSpecialToken) {
-  for (const json::value& golden_case : read("chat.json").as_array()) {
+  const json::value cases = read_golden("chat.json");
+  for (const json::value& golden_case : cases.as_array()) {
     const Tokenizer tokenizer = tokenizer_of(golden_case);
     const auto chat = ChatTemplate::parse(std::string(golden_case.at("template").as_string()));
     ASSERT_TRUE(chat.ok()) << golden_case;

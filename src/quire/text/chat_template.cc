@@ -116,8 +116,8 @@ class Converter {
 
   // Of the value under `key` of a dict, of an item of a list.
   [[nodiscard]] Converter inside(std::string_view key) const {
-    const bool is_name = (place_ == Place::kMessage && key == "role") ||
-                         (place_ == Place::kPart && key == "type");
+    const bool is_name =
+        (place_ == Place::kMessage && key == "role") || (place_ == Place::kPart && key == "type");
     const Place place = place_ == Place::kMessage && key == "content" ? Place::kContent
                         : place_ == Place::kContent                   ? Place::kPart
                                                                       : Place::kElsewhere;
@@ -241,8 +241,8 @@ void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
   variables.add("documents", nullptr);
 }
 
-Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer,
-                                           const RenderedPrompt& prompt, base::WorkMeter* meter) {
+Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                           base::WorkMeter* meter) {
   std::vector<TextSpan> spans;
   spans.reserve(prompt.spans.size());
   for (const RenderedSpan& span : prompt.spans) {

@@ -26,8 +26,8 @@ struct Provenance {
   static constexpr std::int32_t kTemplate = -1;  // literal text or values of the template itself
   static constexpr std::int32_t kArgument = -2;  // a template variable other than messages
   std::int32_t source = kTemplate;               // else: index into `messages`
-  // A word that the caller gives to the template, not a text: a message's role, the type of a part of
-  // its content, a variable that is a string or a number.
+  // A word that the caller gives to the template, not a text: a message's role, the type of a part
+  // of its content, a variable that is a string or a number.
   bool is_name = false;
   friend bool operator==(Provenance, Provenance) = default;
 };

@@ -1,4 +1,5 @@
-// After each token a stream has given all that the text of the tokens so far and any later text share.
+// After each token a stream has given all that the text of the tokens so far and any later text
+// share.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -27,10 +28,10 @@ Tokenizer bytes_and_words(const std::string& decoder) {
                      std::string(1, kHex[static_cast<std::size_t>(byte) % 16]), ">\":", byte, ",");
   }
   vocab += R"("\u2581end":256,"\u2581":257,"x</w>":258,"yy":259,"@@":260,"q@":261)";
-  auto made = Tokenizer::from_json(
-      str_cat(R"({"model":{"type":"BPE","byte_fallback":true,"vocab":{)", vocab,
-              R"(},"merges":[]},"decoder":)", decoder, "}"),
-      "");
+  auto made =
+      Tokenizer::from_json(str_cat(R"({"model":{"type":"BPE","byte_fallback":true,"vocab":{)",
+                                   vocab, R"(},"merges":[]},"decoder":)", decoder, "}"),
+                           "");
   EXPECT_TRUE(made.ok()) << made.error().message;
   return std::move(made).value();
 }
@@ -100,8 +101,9 @@ TEST(DecodeStream, AReplacementBehindAFuseHoldsBackOnlyWhatMayBeReplaced) {
 
 TEST(DecodeStream, PiecesJoinToTheTextForRandomTokens) {
   std::mt19937 random(11);
-  for (const char* decoder : {kLlama, kFusedReplace, R"({"type":"BPEDecoder","suffix":"</w>"})",
-                              R"({"type":"ByteFallback"})", R"({"type":"WordPiece","prefix":"@"})"}) {
+  for (const char* decoder :
+       {kLlama, kFusedReplace, R"({"type":"BPEDecoder","suffix":"</w>"})",
+        R"({"type":"ByteFallback"})", R"({"type":"WordPiece","prefix":"@"})"}) {
     const Tokenizer tokenizer = bytes_and_words(decoder);
     std::uniform_int_distribution<TokenId> any(180, tokenizer.vocab_size() - 1);
     for (int round = 0; round < 300; ++round) {

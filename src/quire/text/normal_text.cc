@@ -24,8 +24,7 @@ bool Authors::allow_special(std::size_t begin, std::size_t end) const {
       return false;
     }
   }
-  const bool cut_left =
-      begin > 0 && is(begin, Author::kName) && is(begin - 1, Author::kName);
+  const bool cut_left = begin > 0 && is(begin, Author::kName) && is(begin - 1, Author::kName);
   const bool cut_right = end > 0 && is(end - 1, Author::kName) && is(end, Author::kName);
   return by_template && !cut_left && !cut_right;
 }

@@ -143,9 +143,9 @@ class Metaspace final : public PreTokenizer {
           out.push_back(pieces.text[i]);
         }
       }
-      const bool due = options_.prepend_scheme == PrependScheme::kAlways ||
-                       (options_.prepend_scheme == PrependScheme::kFirst &&
-                        range.begin < pieces.origin_bytes);
+      const bool due =
+          options_.prepend_scheme == PrependScheme::kAlways ||
+          (options_.prepend_scheme == PrependScheme::kFirst && range.begin < pieces.origin_bytes);
       if (due && !std::string_view(out).substr(begin).starts_with(replacement_)) {
         out.insert(begin, replacement_);
       }

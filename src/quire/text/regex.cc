@@ -28,8 +28,8 @@ namespace {
 // A search takes a window of starts at a time, first with compiled code that gives up soon: behind
 // a few backtracking steps, or at the end of what it is shown. So it never works for long without
 // looking at the meter. Where it gives up, PCRE2's interpreter counts every item of the pattern.
-constexpr std::size_t kWindowBytes = 64;  // of starts
-constexpr std::size_t kShownBytes = 256;  // to the compiled code, from the first start on
+constexpr std::size_t kWindowBytes = 64;   // of starts
+constexpr std::size_t kShownBytes = 256;   // to the compiled code, from the first start on
 constexpr std::uint32_t kQuickLimit = 32;  // backtracking steps for each start
 constexpr std::int64_t kQuickSteps = 8;    // that a window counts as
 constexpr std::uint32_t kHeapLimitKiB = 64 * 1024;
@@ -149,13 +149,11 @@ Matcher::~Matcher() = default;
 Matcher::Quick Matcher::find_quickly(std::string_view text, std::size_t from, std::size_t last) {
   const std::size_t shown = character_at(text, from + kShownBytes);
   pcre2_set_offset_limit(impl_->quick.get(), last);
-  const int result = pcre2_match(
-      impl_->regex->quick.get(), bytes_of(text), shown, from,
-      PCRE2_NO_UTF_CHECK | (shown < text.size() ? PCRE2_PARTIAL_HARD : 0U), impl_->data.get(),
-      impl_->quick.get());
-  return result == PCRE2_ERROR_NOMATCH ? Quick::kNone
-         : result < 0                  ? Quick::kGaveUp
-                                       : Quick::kFound;
+  const int result =
+      pcre2_match(impl_->regex->quick.get(), bytes_of(text), shown, from,
+                  PCRE2_NO_UTF_CHECK | (shown < text.size() ? PCRE2_PARTIAL_HARD : 0U),
+                  impl_->data.get(), impl_->quick.get());
+  return result == PCRE2_ERROR_NOMATCH ? Quick::kNone : result < 0 ? Quick::kGaveUp : Quick::kFound;
 }
 
 bool Matcher::find_counting(std::string_view text, std::size_t from, std::size_t last) {

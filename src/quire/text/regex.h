@@ -64,8 +64,8 @@ class Matcher {
   std::unique_ptr<Impl> impl_;
 };
 
-// Calls `found(begin, end)` for every match, left to right, until it returns false. Empty matches advance by one character,
-// and an empty match at the end of the previous one is skipped.
+// Calls `found(begin, end)` for every match, left to right, until it returns false. Empty matches
+// advance by one character, and an empty match at the end of the previous one is skipped.
 template <class Found>
 void for_each_match(Matcher& matcher, std::string_view text, Found&& found) {
   std::size_t from = 0;

@@ -115,8 +115,8 @@ void Tokenizer::Impl::name_tokens() {
   }
 }
 
-void Tokenizer::Impl::encode(std::string_view text, const Authors& authors,
-                             base::WorkMeter& meter, std::vector<TokenId>& out) const {
+void Tokenizer::Impl::encode(std::string_view text, const Authors& authors, base::WorkMeter& meter,
+                             std::vector<TokenId>& out) const {
   const Authors everybody_user;
   const Authors& trusted = split_special_tokens ? everybody_user : authors;
   ModelScratch scratch(meter);
@@ -153,9 +153,10 @@ void Tokenizer::Impl::encode_stretch(NormalText normal, ModelScratch& scratch,
       out.push_back(segment.id);
       continue;
     }
-    Pieces pieces{.text = normal.text.substr(segment.begin, segment.end - segment.begin),
-                  .origin_bytes = normal.origin_bytes - std::min(normal.origin_bytes, segment.begin),
-                  .meter = normal.meter};
+    Pieces pieces{
+        .text = normal.text.substr(segment.begin, segment.end - segment.begin),
+        .origin_bytes = normal.origin_bytes - std::min(normal.origin_bytes, segment.begin),
+        .meter = normal.meter};
     pieces.ranges.push_back({.begin = 0, .end = pieces.text.size()});
     for (const auto& step : pre_tokenizers) {
       step->apply(pieces);
@@ -278,11 +279,13 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_sp
   base::WorkMeter own(kWorkOfCall);
   meter = meter != nullptr ? meter : &own;
   meter->grant(work_for_bytes(ids.size() * kInputBytesPerToken));
+  const std::int32_t num_ids = std::max(vocab_size(), padded_size_);
   DecodeStream stream(impl_->decoder, *meter);
   std::string text;
   for (const TokenId id : ids) {
-    if (id < 0) {
-      return {ErrorCode::kInvalidArgument, base::str_cat("token id ", id, " is negative")};
+    if (id < 0 || id >= num_ids) {
+      return {ErrorCode::kInvalidArgument, base::str_cat("token id ", id, " is outside the ",
+                                                         num_ids, " ids of the vocabulary")};
     }
     impl_->decode(id, skip_special_tokens, stream, text);
     if (!meter->step()) {

@@ -20,9 +20,9 @@
 namespace quire::text {
 
 struct EncodeOptions {
-  bool add_special_tokens = true;  // run the post-processor (BOS, EOS, [CLS] ...)
-  bool parse_special = true;       // special tokens written in the text become their ids; when
-                                   // false their spelling is ordinary text (user input)
+  bool add_special_tokens = true;    // run the post-processor (BOS, EOS, [CLS] ...)
+  bool parse_special = true;         // special tokens written in the text become their ids; when
+                                     // false their spelling is ordinary text (user input)
   base::WorkMeter* meter = nullptr;  // counts the work; null: one of its own
 };
 
@@ -64,17 +64,20 @@ class Tokenizer {
   // of work_limits.h, kCancelled when the meter's caller interrupts.
   [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text,
                                                     const EncodeOptions& options = {}) const;
-  // Spans of one text, encoded as one text: normalizers, pieces and merges cross span borders, as in
-  // the original. No special tokens are added. A special token counts where no byte of it is a
+  // Spans of one text, encoded as one text: normalizers, pieces and merges cross span borders, as
+  // in the original. No special tokens are added. A special token counts where no byte of it is a
   // user's, some byte is the template's, and each name that it touches lies inside as a whole.
   [[nodiscard]] Result<std::vector<TokenId>> encode_spans(std::span<const TextSpan> spans,
                                                           base::WorkMeter* meter = nullptr) const;
 
-  // Ids of no token, as those of a vocabulary's padding, give no text. kInvalidArgument naming the
-  // first negative id, and as encode.
+  // Ids of no token give no text. kInvalidArgument naming the first id outside the vocabulary and
+  // its padding, and as encode.
   [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
                                            bool skip_special_tokens = true,
                                            base::WorkMeter* meter = nullptr) const;
+
+  // Of a model with `num_ids` rows, which may be more than the vocabulary has ids.
+  void set_padded_size(std::int32_t num_ids) { padded_size_ = num_ids; }
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
   // The vocabulary's own spelling of an id ("Ġthe"); kInvalidArgument when there is none.
@@ -103,6 +106,7 @@ class Tokenizer {
  private:
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
+  std::int32_t padded_size_ = 0;
   friend class Detokenizer;
 };
 

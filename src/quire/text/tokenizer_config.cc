@@ -197,8 +197,7 @@ Status add_tokens_of_file(std::string_view added_tokens_json, TokenizerConfig& c
               base::str_cat("added_tokens.json: id ", base::write_json(value), " of token ",
                             base::quoted(content), " is no token id")};
     }
-    QUIRE_TRY(AddedToken token,
-              added_token_from_json(base::Json::object({{"content", content}})));
+    QUIRE_TRY(AddedToken token, added_token_from_json(base::Json::object({{"content", content}})));
     const auto is_it = [&](std::string_view special) { return special == content; };
     token.special =
         std::ranges::any_of(config.named, is_it, [](const auto& n) { return n.token.content; }) ||

@@ -39,7 +39,8 @@ struct TokenizerConfig {
 
 // Fills in `added_tokens` from added_tokens.json ({token: id}), where transformers up to version 4
 // kept them; nothing where there is an added_tokens_decoder.
-[[nodiscard]] Status add_tokens_of_file(std::string_view added_tokens_json, TokenizerConfig& config);
+[[nodiscard]] Status add_tokens_of_file(std::string_view added_tokens_json,
+                                        TokenizerConfig& config);
 
 // {"content": ..., "lstrip": ..., ...}; the id is not read.
 [[nodiscard]] Result<AddedToken> added_token_from_json(base::JsonView object);

@@ -63,7 +63,8 @@ TEST_P(TokenizerGolden, EncodesAsTheReference) {
     }
     const std::string text(row[0].as_string());
     EXPECT_EQ(tokenizer_->encode(text).value(), ids_of(row[1])) << text;
-    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = false}).value(), ids_of(row[2])) << text;
+    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = false}).value(), ids_of(row[2]))
+        << text;
     const auto literal =
         tokenizer_->encode(text, {.add_special_tokens = false, .parse_special = false}).value();
     if (literal != ids_of(row[3])) {
@@ -75,8 +76,8 @@ TEST_P(TokenizerGolden, EncodesAsTheReference) {
   }
 }
 
-// Whether `ours` is `reference`, but that a run of n U+FFFD may stand for n other bytes: the reference
-// gives up all characters of an ill-formed run of byte tokens, here whole ones are kept.
+// Whether `ours` is `reference`, but that a run of n U+FFFD may stand for n other bytes: the
+// reference gives up all characters of an ill-formed run of byte tokens, here whole ones are kept.
 bool same_but_for_kept_characters(std::string_view ours, std::string_view reference) {
   const auto cut = [](std::string_view& text) {
     const std::string_view first = text.substr(0, utf8_length(text[0]));

@@ -151,11 +151,13 @@ TEST(TokenizerConfig, TokensThatOnlyTheConfigNamesAreSpecialUnderTheirIdOrTheNex
   ASSERT_TRUE(made.ok()) << made.error().message;
   const Tokenizer& tokenizer = made.value();
   EXPECT_EQ(tokenizer.eos_token_id(), 1);
-  EXPECT_EQ(tokenizer.encode("a<p>b<i>a <y><x>").value(), (std::vector<TokenId>{0, 4, 1, 5, 0, 7, 6}));
+  EXPECT_EQ(tokenizer.encode("a<p>b<i>a <y><x>").value(),
+            (std::vector<TokenId>{0, 4, 1, 5, 0, 7, 6}));
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{0, 1, 4, 5, 6, 7, 0}).value(), "a a");
   EXPECT_EQ(tokenizer.vocab_size(), 8);
   const std::string as_text = "b<p>";
-  EXPECT_NE(tokenizer.encode(as_text, {.parse_special = false}).value(), tokenizer.encode(as_text).value());
+  EXPECT_NE(tokenizer.encode(as_text, {.parse_special = false}).value(),
+            tokenizer.encode(as_text).value());
 }
 
 TEST(TokenizerConfig, ANameMakesAnAddedTokenSpecialAndAListDoesNot) {
@@ -216,13 +218,16 @@ TEST(Tokenizer, NamesTheFolderWithoutTokenizer) {
   EXPECT_THAT(made.error().message, HasSubstr("/nonexistent/model"));
 }
 
-TEST(Tokenizer, DecodesIdsOfNoTokenToNothingAndRefusesNegativeOnes) {
-  const auto made = Tokenizer::from_json(bpe(""), "");
-  const auto negative = made.value().decode(std::vector<TokenId>{0, -1});
-  ASSERT_FALSE(negative.ok());
-  EXPECT_EQ(negative.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(negative.error().message, HasSubstr("-1"));
-  for (const TokenId id : {4, 2000000000}) {  // as transformers: a vocabulary's padding
+TEST(Tokenizer, DecodesPaddingToNothingAndRefusesIdsOutsideOfIt) {
+  auto made = Tokenizer::from_json(bpe(""), "");
+  made->set_padded_size(10);
+  for (const TokenId id : {-1, 10, 2000000000}) {
+    const auto text = made.value().decode(std::vector<TokenId>{0, id});
+    ASSERT_FALSE(text.ok());
+    EXPECT_EQ(text.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(text.error().message, HasSubstr(std::to_string(id)));
+  }
+  for (const TokenId id : {4, 9}) {  // as transformers
     EXPECT_EQ(made.value().decode(std::vector<TokenId>{0, id, 0}).value(),
               made.value().decode(std::vector<TokenId>{0, 0}).value());
     Detokenizer stream(made.value());

@@ -183,7 +183,8 @@ TEST(Pattern, ReplacesLiteralsAndRegexes) {
   base::WorkMeter meter(kWorkOfCall);
   EXPECT_EQ(Pattern::literal("aa").replace_all("aaaab", "x", meter), "xxb");
   EXPECT_EQ(Pattern::literal("").replace_all("ab", "x", meter), "ab");
-  EXPECT_EQ(Pattern::regex(Regex::compile(" +").value()).replace_all("a  b ", "$0", meter), "a$0b$0");
+  EXPECT_EQ(Pattern::regex(Regex::compile(" +").value()).replace_all("a  b ", "$0", meter),
+            "a$0b$0");
 }
 
 }  // namespace

@@ -64,8 +64,8 @@ TEST(SentencePieceFile, ParsesSpecialTokensAndAddsBos) {
   }
 }
 
-// Oracle: transformers, which turns added_tokens.json into an added_tokens_decoder and gives special
-// tokens without an id the next ones.
+// Oracle: transformers, which turns added_tokens.json into an added_tokens_decoder and gives
+// special tokens without an id the next ones.
 TEST(SentencePieceFile, AddsTheTokensOfOtherFiles) {
   const auto made = Tokenizer::from_sentencepiece(
       kSentencepieceFolder / "bpe.model", R"({"add_bos_token": false})",

@@ -85,8 +85,8 @@ TEST(EncodeSpans, ASpecialTokenMayNotReachIntoUserText) {
   EXPECT_EQ(has_end({{"<|endof", kTemplate}, {"", kUser}, {"text|>", kTemplate}}), 0);
   EXPECT_EQ(has_end({{"x", kTemplate}, {"", kUser}, {"<|endoftext|>", kTemplate}}), 1);
   EXPECT_EQ(has_end({{"<|endof", kTemplate}, {"text|>", kTemplate}}), 1);
-  EXPECT_EQ(
-      has_end({{"<|endo", kUser}, {"<|endoftext|>", kTemplate}, {"<|endoftext|>", kUser}}), 1);
+  EXPECT_EQ(has_end({{"<|endo", kUser}, {"<|endoftext|>", kTemplate}, {"<|endoftext|>", kUser}}),
+            1);
 }
 
 TEST(EncodeSpans, ANameCountsWhereTheTemplateWritesASpecialTokenAroundAllOfIt) {
@@ -126,7 +126,8 @@ TEST(EncodeSpans, TokensOfNormalizedTextKeepTheIdsOfTheWholeTextBesideUserText) 
 
 TEST(EncodeSpans, BordersBetweenTemplateAndUserDoNotShow) {
   // Oracle: the same text encoded whole; nobody spells a special token.
-  const std::string text = "Hi  the\u0301re, quick brown\n\nfox \u1112\u1161\u11ab 1234 \u6f22\u5b57 it's";
+  const std::string text =
+      "Hi  the\u0301re, quick brown\n\nfox \u1112\u1161\u11ab 1234 \u6f22\u5b57 it's";
   for (const std::string name : kKinds) {
     const Tokenizer tokenizer = golden(name);
     for (std::size_t cut = 0; cut <= text.size(); ++cut) {

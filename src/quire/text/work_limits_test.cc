@@ -1,4 +1,6 @@
 // Files that make little text into endless work are refused, and work ends when its caller says so.
+#include "quire/text/work_limits.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +16,6 @@
 #include "quire/text/chat_template.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
-#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::text {
@@ -22,6 +23,9 @@ namespace {
 
 using base::str_cat;
 using testing::HasSubstr;
+
+constexpr base::WorkLimits kSmall = {.steps = 4'000'000,
+                                     .bytes = 1 << 20};  // so that tests are short
 
 // A tokenizer.json of the letters a to d with these sections.
 Result<Tokenizer> with(const std::string& sections) {
@@ -49,7 +53,8 @@ void expect_refused(const Status& status, const char* reason) {
 
 Status encoded(const Result<Tokenizer>& tokenizer, std::string_view text) {
   EXPECT_TRUE(tokenizer.ok());
-  const auto ids = tokenizer->encode(text);
+  base::WorkMeter meter(kSmall);
+  const auto ids = tokenizer->encode(text, {.meter = &meter});
   return ids.ok() ? Status() : Status(ids.error());
 }
 
@@ -64,17 +69,18 @@ TEST(WorkLimits, ChainsOfNormalizersThatDoubleATextAreRefused) {
     expect_refused(encoded(with(chain("normalizer", "normalizers", one, 60)), "a"), "more than");
   }
   const std::string prefix(60'000, 'b');
-  expect_refused(encoded(with(chain("normalizer", "normalizers",
-                                    str_cat(R"({"type":"Prepend","prepend":")", prefix, "\"}"), 2'000)),
-                         "a"),
-                 "writes more than");
+  expect_refused(
+      encoded(with(chain("normalizer", "normalizers",
+                         str_cat(R"({"type":"Prepend","prepend":")", prefix, "\"}"), 2'000)),
+              "a"),
+      "writes more than");
 }
 
 TEST(WorkLimits, TheSameChainsAreRefusedWhereAddedTokensAreNormalized) {
-  const auto made = with(str_cat(
-      chain("normalizer", "normalizers",
-            R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})", 60),
-      R"(,"added_tokens":[{"id":4,"content":"a!","normalized":true,"special":false}])"));
+  const auto made = with(
+      str_cat(chain("normalizer", "normalizers",
+                    R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})", 60),
+              R"(,"added_tokens":[{"id":4,"content":"a!","normalized":true,"special":false}])"));
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.error().message, HasSubstr("writes more than"));
 }
@@ -91,9 +97,11 @@ TEST(WorkLimits, ChainsOfDecodersThatDoubleATokenAreRefusedAlsoWhenStreamed) {
   const std::string twice = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
   for (const std::string& before : {std::string(), std::string(R"({"type":"Fuse"},)")}) {
     const auto made =
-        with(chain("decoder", "decoders", twice, 60).insert(sizeof(R"("decoder":{"type":"Sequence","decoders":[)") - 1, before));
+        with(chain("decoder", "decoders", twice, 60)
+                 .insert(sizeof(R"("decoder":{"type":"Sequence","decoders":[)") - 1, before));
     ASSERT_TRUE(made.ok()) << made.error().message;
-    const auto text = made->decode(std::vector<TokenId>{0});
+    base::WorkMeter meter(kSmall);
+    const auto text = made->decode(std::vector<TokenId>{0}, true, &meter);
     expect_refused(text.ok() ? Status() : Status(text.error()), "writes more than");
     Detokenizer stream(*made);
     std::string streamed(stream.push(0));
@@ -105,8 +113,8 @@ TEST(WorkLimits, ChainsOfDecodersThatDoubleATokenAreRefusedAlsoWhenStreamed) {
 
 TEST(WorkLimits, RegexesThatSearchForeverAreRefusedAndNeverGiveOtherIds) {
   for (const char* pattern : {"(a+)+[xy]", "a*[xy]|a*[vw]"}) {
-    const auto made = with(str_cat(R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":")", pattern,
-                                   R"("},"behavior":"Isolated"})"));
+    const auto made = with(str_cat(R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":")",
+                                   pattern, R"("},"behavior":"Isolated"})"));
     const Status status = encoded(made, std::string(44'000, 'a'));
     ASSERT_FALSE(status.ok()) << pattern;
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
@@ -117,15 +125,14 @@ TEST(WorkLimits, RegexesThatSearchForeverAreRefusedAndNeverGiveOtherIds) {
 TEST(WorkLimits, AnInterruptEndsEveryPartOfTheWorkSoon) {
   const auto slow_split = with(
       R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a+)+[xy]"},"behavior":"Isolated"})");
-  const auto doubling = with(chain("normalizer", "normalizers",
-                                   R"({"type":"Replace","pattern":{"Regex":"a"},"content":"aa"})",
-                                   60));
+  const auto doubling =
+      with(chain("normalizer", "normalizers",
+                 R"({"type":"Replace","pattern":{"Regex":"a"},"content":"aa"})", 60));
   using Clock = std::chrono::steady_clock;
   for (const Result<Tokenizer>* made : {&slow_split, &doubling}) {
     const auto start = Clock::now();
-    base::WorkMeter meter(
-        {.steps = std::int64_t{1} << 60, .bytes = std::int64_t{1} << 32},
-        [&] { return Clock::now() - start > std::chrono::milliseconds(30); });
+    base::WorkMeter meter({.steps = std::int64_t{1} << 60, .bytes = std::int64_t{1} << 32},
+                          [&] { return Clock::now() - start > std::chrono::milliseconds(30); });
     const auto ids = (*made)->encode(std::string(44'000, 'a'), {.meter = &meter});
     ASSERT_FALSE(ids.ok());
     EXPECT_EQ(ids.error().code, ErrorCode::kCancelled);
@@ -153,9 +160,9 @@ TEST(WorkLimits, ATemplateIsInterruptedAndSharesTheMeter) {
 TEST(WorkLimits, StepsAreOfTheOrderOfTheMessages) {
   const auto chat = ChatTemplate::parse(
       "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}");
-  const auto tokenizer = with(
-      R"("added_tokens":[{"id":4,"content":"<user>","normalized":false,"special":true},)"
-      R"({"id":5,"content":"<b>","normalized":true,"special":true}])");
+  const auto tokenizer =
+      with(R"("added_tokens":[{"id":4,"content":"<user>","normalized":false,"special":true},)"
+           R"({"id":5,"content":"<b>","normalized":true,"special":true}])");
   const auto steps_for = [&](int count) {
     base::Json messages = base::Json::array();
     for (int i = 0; i < count; ++i) {
@@ -164,7 +171,8 @@ TEST(WorkLimits, StepsAreOfTheOrderOfTheMessages) {
     base::WorkMeter meter(kWorkOfCall);
     const auto prompt =
         chat->render(base::Json::object({{"messages", std::move(messages)}}), {.meter = &meter});
-    EXPECT_EQ(encode_prompt(*tokenizer, *prompt, &meter)->size(), static_cast<std::size_t>(6 * count));
+    EXPECT_EQ(encode_prompt(*tokenizer, *prompt, &meter)->size(),
+              static_cast<std::size_t>(6 * count));
     return meter.steps_used();
   };
   EXPECT_LT(steps_for(8'000), 5 * steps_for(2'000));
