@@ -33,7 +33,7 @@ Status tokenize(const TokenizeOptions& options) {
     QUIRE_TRY(text, read_text("-"));
   }
   QUIRE_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model));
-  const std::vector<TokenId> ids = tokenizer.encode(text, !options.no_special_tokens);
+  QUIRE_TRY(const std::vector<TokenId> ids, tokenizer.encode(text, !options.no_special_tokens));
   json::array pieces;
   std::string table;
   for (const TokenId id : ids) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/export.h"
+#include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -61,13 +62,6 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 enum class ForwardReuse : std::uint8_t { kExact, kNone };
 enum class ForwardRows : std::uint8_t { kAll, kLast };
-
-// How often whoever waits looks whether the wait was interrupted.
-inline constexpr int kInterruptPollMs = 50;
-
-// Asked every kInterruptPollMs in the calling thread while a call waits; true aborts its requests
-// and the call returns kCancelled (Ctrl-C in the bindings). May be empty.
-using Interrupt = std::function<bool()>;
 
 // How a request is served; what is computed does not depend on it.
 struct RequestOptions {
@@ -150,8 +144,10 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
       std::span<const Prompt> prompts, std::span<const SamplingParams> params,
       const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {});
+  // `interrupted` is asked while the prompt is encoded.
   [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {},
-                                      const RequestOptions& options = {});
+                                      const RequestOptions& options = {},
+                                      const Interrupt& interrupted = {});
 
   // Through the model's own chat template; arguments as Tokenizer::apply_chat_template.
   [[nodiscard]] Result<GenerationOutput> chat(std::string_view messages_json,

@@ -63,10 +63,15 @@ void bind_tokenizer(nb::module_& module) {
   nb::class_<Tokenizer>(module, "Tokenizer")
       .def_static("open",
                   [](const nb::bytes& model) { return unwrap(Tokenizer::open(to_path(model))); })
-      .def("encode", &Tokenizer::encode, nb::call_guard<nb::gil_scoped_release>())
+      .def("encode",
+           [](const Tokenizer& t, std::string_view text, bool add_special_tokens) {
+             return unwrap(
+                 without_gil([&] { return t.encode(text, add_special_tokens, &interrupted); }));
+           })
       .def("decode",
            [](const Tokenizer& t, const std::vector<TokenId>& ids, bool skip) {
-             const std::string text = unwrap(t.decode(ids, skip));
+             const std::string text =
+                 unwrap(without_gil([&] { return t.decode(ids, skip, &interrupted); }));
              return nb::steal(PyUnicode_DecodeUTF8(
                  text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
            })
@@ -75,12 +80,15 @@ void bind_tokenizer(nb::module_& module) {
       .def("apply_chat_template",
            [](const Tokenizer& t, const std::string& messages, bool prompt,
               const std::string& variables) {
-             return unwrap(t.apply_chat_template(messages, prompt, variables));
+             return unwrap(without_gil(
+                 [&] { return t.apply_chat_template(messages, prompt, variables, &interrupted); }));
            })
       .def("render_chat_template",
            [](const Tokenizer& t, const std::string& messages, bool prompt,
               const std::string& variables) {
-             return unwrap(t.render_chat_template(messages, prompt, variables));
+             return unwrap(without_gil([&] {
+               return t.render_chat_template(messages, prompt, variables, &interrupted);
+             }));
            })
       .def("has_chat_template", &Tokenizer::has_chat_template)
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
@@ -128,7 +136,8 @@ void bind_llm(nb::module_& module) {
           [](LLM& llm, const Prompt& prompt, const nb::object& params,
              const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(without_gil([&] { return llm.stream(prompt, sampling, options); }));
+            return unwrap(
+                without_gil([&] { return llm.stream(prompt, sampling, options, &interrupted); }));
           },
           nb::arg("prompt"), nb::arg("params").none(), nb::arg("options"))
       .def("forward",

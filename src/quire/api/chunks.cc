@@ -365,9 +365,9 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
   ChunkService::Taken taken;
   const auto generate_now = [&]() -> Result<RegisteredGeneration> {
     try {
-      return generate_registered(
-          service, prompt, how, {.params = &params, .counted = persist_chunks, .options = options},
-          taken, interrupted);
+      return generate_registered(service, prompt, how,
+                                 {.params = &params, .counted = persist_chunks, .options = options},
+                                 taken, interrupted);
     } catch (const std::bad_alloc&) {
       return base::no_memory("the call");
     }

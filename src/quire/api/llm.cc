@@ -18,15 +18,18 @@
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/engine/reload_pace.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
+#include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -39,7 +42,8 @@ Error closed_error() {
   return {.code = ErrorCode::kClosed, .message = "the LLM is closed; open the model again"};
 }
 
-Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prompt& prompt) {
+Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prompt& prompt,
+                                        const Interrupt& interrupted) {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
     return *ids;
   }
@@ -47,7 +51,8 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a text prompt needs a tokenizer: ", engine.text_error())};
   }
-  return engine.text()->tokenizer.encode(std::get<std::string>(prompt));
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return engine.text()->tokenizer.encode(std::get<std::string>(prompt), {.meter = &meter});
 }
 
 Status first_failure(Channels channels) {
@@ -227,7 +232,7 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<NewRequest> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i]));
+    QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i], interrupted));
     RequestOptions whose = options_of(options, i);
     requests.push_back({.prompt = std::move(ids),
                         .params = params[params.size() == 1 ? 0 : i],
@@ -241,9 +246,9 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(
 }
 
 Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
-                           const RequestOptions& options) try {
+                           const RequestOptions& options, const Interrupt& interrupted) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt));
+  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt, interrupted));
   std::vector<NewRequest> requests;
   requests.push_back({.prompt = std::move(ids),
                       .params = params,
@@ -392,7 +397,7 @@ Status LLM::set_retention(const std::string& session, const SessionRetention& re
 Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
                                             const RequestOptions& options) const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt));
+  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
   QUIRE_TRY(const auto cached, engine->cached_prefix(ids, options.salt));
   std::vector<ReusePart> parts;
   if (cached.tokens > 0) {

@@ -14,11 +14,14 @@
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/work_meter.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/turn_format.h"
+#include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -29,7 +32,9 @@ bool is_list_of_objects(base::JsonView list) {
 }
 
 Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_view messages_json,
-                                    bool add_generation_prompt, std::string_view variables_json) {
+                                    bool add_generation_prompt, std::string_view variables_json,
+                                    base::WorkMeter& meter) {
+  meter.grant(text::work_for_bytes(messages_json.size() + variables_json.size()));
   QUIRE_TRY(auto messages, base::parse_json(messages_json, "messages"));
   QUIRE_TRY(auto variables, base::parse_json(variables_json, "template variables"));
   if (!is_list_of_objects(messages)) {
@@ -38,8 +43,8 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!variables.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
-  return engine::render_chat(text, std::move(messages), add_generation_prompt,
-                             std::move(variables));
+  return engine::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
+                             &meter);
 }
 
 }  // namespace
@@ -53,13 +58,19 @@ Result<Tokenizer> Tokenizer::open(const std::string& model) try {
   return base::no_memory("the call");
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  return impl_->text->tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                               const Interrupt& interrupted) const try {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return impl_->text->tokenizer.encode(text,
+                                       {.add_special_tokens = add_special_tokens, .meter = &meter});
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const
-    try {
-  return impl_->text->tokenizer.decode(ids, skip_special_tokens);
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens,
+                                      const Interrupt& interrupted) const try {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return impl_->text->tokenizer.decode(ids, skip_special_tokens, &meter);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -76,20 +87,24 @@ std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
 
 Result<std::vector<TokenId>> Tokenizer::apply_chat_template(std::string_view messages_json,
                                                             bool add_generation_prompt,
-                                                            std::string_view variables_json) const
+                                                            std::string_view variables_json,
+                                                            const Interrupt& interrupted) const
     try {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
   QUIRE_TRY(const auto prompt,
-            render(*impl_->text, messages_json, add_generation_prompt, variables_json));
-  return text::encode_prompt(impl_->text->tokenizer, prompt);
+            render(*impl_->text, messages_json, add_generation_prompt, variables_json, meter));
+  return text::encode_prompt(impl_->text->tokenizer, prompt, &meter);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
 Result<std::string> Tokenizer::render_chat_template(std::string_view messages_json,
                                                     bool add_generation_prompt,
-                                                    std::string_view variables_json) const try {
+                                                    std::string_view variables_json,
+                                                    const Interrupt& interrupted) const try {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
   QUIRE_TRY(const auto prompt,
-            render(*impl_->text, messages_json, add_generation_prompt, variables_json));
+            render(*impl_->text, messages_json, add_generation_prompt, variables_json, meter));
   return prompt.text();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

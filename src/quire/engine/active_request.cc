@@ -121,6 +121,10 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
   return finished_;
 }
 
+Status ActiveRequest::text_status() const {
+  return detokenizer_ ? detokenizer_->status() : Status();
+}
+
 void ActiveRequest::add_logits(std::int32_t first, std::span<const float> logits,
                                std::int64_t vocab_size) {
   std::int64_t kept = forward_.rows == 0 ? 0 : std::int64_t{first} - first_row_;

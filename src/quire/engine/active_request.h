@@ -91,6 +91,8 @@ class ActiveRequest {
 
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.
   [[nodiscard]] bool accept(sampling::SampledToken token);
+  // The error of text that takes more work than text::kWorkOfCall allows.
+  [[nodiscard]] Status text_status() const;
   // Keeps logits rows of a forward request.
   // Of rows from `first` on, an index into the sequence's own tokens. A request that has made way
   // for others begins again: rows that come twice replace what was there.

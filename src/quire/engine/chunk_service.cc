@@ -24,6 +24,7 @@
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
@@ -39,6 +40,7 @@
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -195,13 +197,14 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
 }
 
 // Ids of text; then the chunk's own id. The one place where a chunk is encoded.
-Status ChunkService::tokenize(Draft& draft) const {
+Status ChunkService::tokenize(Draft& draft, const Interrupt& interrupted) const {
   if (const std::string* text = draft.text()) {
     draft.chunk.content = *text;  // not before: most texts are there already
   }
   if (draft.chunk.tokens == nullptr) {
-    auto ids = text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
-                                  draft.chunk.content);
+    base::WorkMeter meter(text::kWorkOfCall, interrupted);
+    QUIRE_TRY(auto ids, text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
+                                           draft.chunk.content, &meter));
     QUIRE_TRY_STATUS(engine_.check_prompt(ids));
     draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(ids));
   }
@@ -504,7 +507,7 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
     if (!draft.result.id.empty()) {
       continue;
     }
-    QUIRE_TRY_STATUS(tokenize(draft));
+    QUIRE_TRY_STATUS(tokenize(draft, interrupted));
     if (engine_.text() != nullptr) {
       draft.chunk.retokenizes_alike =
           engine_.text()->tokenizer.retokenizes_alike(*draft.chunk.tokens);

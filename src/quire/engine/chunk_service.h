@@ -182,7 +182,7 @@ class ChunkService {
   // Callers' threads.
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
-  [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Status tokenize(Draft& draft, const Interrupt& interrupted = {}) const;
   [[nodiscard]] Status register_all(std::vector<Draft>& drafts, Registration how,
                                     const Interrupt& interrupted);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,

@@ -471,6 +471,10 @@ void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
   if (sampled) {
     scheduler_->complete(run, (*sampled)->id);
     ends = active.accept(std::move(*sampled).value());
+    if (Status text = active.text_status(); !text.ok()) {
+      fail_request(run.request, std::move(text).error());
+      return;
+    }
     counters_.tokens_generated += 1;
     touched_.push_back(&active);
   } else {

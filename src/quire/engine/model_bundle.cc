@@ -153,11 +153,28 @@ Error naming(const fs::path& folder, Error error) {
   return error;
 }
 
+// Says how many ids the model has. Errors of config.json are those of who loads the model.
+void set_padded_size(const fs::path& folder, text::Tokenizer& tokenizer) {
+  const auto text = read_optional(folder / "config.json");
+  const auto config =
+      text.ok() ? base::parse_json(*text, "config.json") : Result<base::Json>(text.error());
+  if (!config.ok()) {
+    return;
+  }
+  for (const JsonView holder : {config->view(), config->view().find("text_config")}) {
+    const JsonView size = holder.find("vocab_size");
+    if (size.is_int() && size.as_int() > 0 && size.as_int() <= std::int64_t{1} << 30) {
+      tokenizer.set_padded_size(static_cast<std::int32_t>(size.as_int()));
+    }
+  }
+}
+
 Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
   auto tokenizer = text::Tokenizer::from_folder(folder);
   if (!tokenizer.ok()) {
     return naming(folder, std::move(tokenizer).error());
   }
+  set_padded_size(folder, *tokenizer);
   TemplateSources sources;
   QUIRE_TRY(sources.main, read_optional(folder / "chat_template.jinja"));
   QUIRE_TRY(sources.tool_use, read_optional(folder / "additional_chat_templates/tool_use.jinja"));

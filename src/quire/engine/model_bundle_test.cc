@@ -179,7 +179,7 @@ TEST_F(FolderText, AChatTemplateIsAStringOrOneOfAListOrNone) {
 TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
   const auto id_of_the = [&] {
     const auto text = load_text(folder_.path().string()).value();
-    return text->tokenizer.encode("the", {.add_special_tokens = false});
+    return text->tokenizer.encode("the", {.add_special_tokens = false}).value();
   };
   EXPECT_TRUE(load_text(folder_.path().string()).value()->eos_token.empty());
   folder_.write("special_tokens_map.json", R"({"eos_token": "<eos>", "cls_token": "the"})");

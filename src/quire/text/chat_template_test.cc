@@ -130,6 +130,28 @@ TEST(Provenance, NumbersKeepItWhenPrintedAndLoseItWhenComputed) {
               ElementsAre(Pair("7", 2), Pair("8", kTemplate)));
 }
 
+TEST(Provenance, RolesTypesOfPartsAndPlainVariablesAreNames) {
+  const auto names_of = [](const char* source) {
+    std::vector<std::pair<std::string, bool>> out;
+    const auto prompt = render(source);
+    for (const auto& span : prompt.value().spans) {
+      out.emplace_back(span.text, span.from.is_name);
+    }
+    return out;
+  };
+  EXPECT_THAT(names_of("{{ messages[0].role }}{{ messages[0].content }}"),
+              ElementsAre(Pair("user", true), Pair("Hi <|end|>", false)));
+  EXPECT_THAT(names_of("{{ messages[2].content[0].type }}{{ messages[2].content[0].text }}"),
+              ElementsAre(Pair("text", true), Pair("part", false)));
+  EXPECT_THAT(names_of("{{ bos_token }}{{ tools[0].name }}x"),
+              ElementsAre(Pair("<s>", true), Pair("f", false), Pair("x", false)));
+}
+
+TEST(Jinja, SelfIsDefined) {  // oracle: jinja2
+  EXPECT_EQ(render("{{ self is defined }} {{ self }} {{ self.x is defined }}").value().text(),
+            "True <TemplateReference None> False");
+}
+
 TEST(Provenance, TrustedVariablesCountAsTheTemplate) {
   RenderOptions options;
   options.trusted_variables = {"bos_token"};

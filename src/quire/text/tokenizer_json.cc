@@ -196,9 +196,13 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
   hasher.add("tokenizer.json").add(tokenizer_json);
   QUIRE_TRY_STATUS(add_config_tokens(config, added, hasher));
   std::vector<AddedToken> added_tokens = added.finish();
+  if (config.split_special_tokens) {
+    hasher.add("split_special_tokens");
+  }
 
   QUIRE_TRY(impl->normalizers, normalizers_from_json(root.find("normalizer")));
-  impl->set_added_tokens(std::move(added_tokens));
+  QUIRE_TRY_STATUS(impl->set_added_tokens(std::move(added_tokens)));
+  impl->split_special_tokens = config.split_special_tokens;
   QUIRE_TRY(PreTokenizerSet pre_tokenizers,
             pre_tokenizers_from_json(root.find("pre_tokenizer"), source.takes_bytes()));
   impl->pre_tokenizers = std::move(pre_tokenizers.steps);
