@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -47,7 +48,7 @@ bool is_plain_name(std::string_view name) {
 
 Result<ShardMap> read_index(const fs::path& path) {
   QUIRE_TRY(const std::string text, base::read_file(path, kMaxIndexBytes));
-  auto parsed = base::parse_json(text, path.string());
+  auto parsed = base::parse_model_json(text, path.string());
   if (!parsed.ok()) {
     return {ErrorCode::kCorrupt, parsed.error().message};
   }
@@ -90,13 +91,13 @@ Status check_shard(const TensorTable& table, std::vector<std::string> listed,
                   missing ? " places it here" : "")};
 }
 
-// The GGUF files of a folder, sorted.
+// The GGUF files of a folder, sorted: by name or, for blobs and other names, by content.
 std::vector<fs::path> gguf_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code failure;
   for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
        it.increment(failure)) {
-    if (it->path().extension() == ".gguf") {
+    if (std::error_code unknown; !it->is_directory(unknown) && is_gguf_file(it->path())) {
       files.push_back(it->path());
     }
   }
@@ -119,10 +120,18 @@ Error nothing_found(const fs::path& folder) {
   }
   return {.code = ErrorCode::kIo,
           .message = str_cat(folder.string(), ": holds neither ", kSingleFile, ", ", kIndexFile,
-                             " nor a .gguf file")};
+                             " nor a GGUF file")};
 }
 
 }  // namespace
+
+bool is_gguf_file(const std::string& path) {
+  std::string extension = fs::path(path).extension().string();
+  std::ranges::transform(extension, extension.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return extension == ".gguf" || base::file_begins_with(path, "GGUF");
+}
 
 struct Checkpoint::Impl {
   std::string path;
@@ -216,7 +225,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& name) {
   }
   if (fs::is_directory(path, failure)) {
     QUIRE_TRY_STATUS(impl->open_folder(path));
-  } else if (path.extension() == ".safetensors") {
+  } else if (!is_gguf_file(name) && path.extension() == ".safetensors") {
     QUIRE_TRY_STATUS(impl->open_safetensors(path));
   } else {
     QUIRE_TRY_STATUS(impl->open_gguf(path));

@@ -164,6 +164,34 @@ TEST(Checkpoint, FolderWithOneGgufOpensItAndWithSeveralNamesThem) {
   EXPECT_THAT(error.message, HasSubstr("2 GGUF files, name one: a.gguf, b.gguf"));
 }
 
+// Blobs of Ollama and of caches have no extension; other systems write it in capitals.
+TEST(Checkpoint, AGgufFileIsKnownByItsContentOrItsExtensionInAnyCase) {
+  const TempFolder folder;
+  const std::string gguf = base::read_file(kGolden / "tiny.gguf").value();
+  for (const char* name : {"sha256-0123abcd", "X.GGUF", "model.Gguf", "a.bin"}) {
+    folder.write(name, gguf);
+    EXPECT_TRUE(is_gguf_file(folder.path() / name)) << name;
+    const auto checkpoint = Checkpoint::open(folder.path() / name);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    EXPECT_NE(checkpoint->gguf(), nullptr) << name;
+  }
+  folder.write("page.gguf", "<!DOCTYPE html>");
+  EXPECT_THAT(open_error(folder.path() / "page.gguf").message, HasSubstr("is this a GGUF file?"));
+  folder.write("short", "GGU");
+  EXPECT_FALSE(is_gguf_file(folder.path() / "short"));
+  EXPECT_FALSE(is_gguf_file(folder.path() / "absent"));
+}
+
+TEST(Checkpoint, AFolderWithOneBlobOpensIt) {
+  const TempFolder folder;
+  folder.write("sha256-0123abcd", base::read_file(kGolden / "tiny.gguf").value());
+  folder.write("sha256-params", R"({"stop": ["x"]})");
+  std::filesystem::create_directory(folder.path() / "cache.gguf");
+  const auto checkpoint = Checkpoint::open(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ(checkpoint->files().front().path, (folder.path() / "sha256-0123abcd").string());
+}
+
 TEST(Checkpoint, FoldersWithoutWeightsSayWhatIsMissing) {
   const TempFolder folder;
   EXPECT_EQ(open_error(folder.path() / "absent").code, ErrorCode::kIo);
@@ -241,7 +269,7 @@ TEST(Checkpoint, EmptyFilesAndFoldersInPlaceOfFilesAreRefused) {
   folder.write("empty.gguf", "");
   EXPECT_THAT(open_error(folder.path() / "empty.gguf").message, HasSubstr("empty.gguf"));
   std::filesystem::create_directory(folder.path() / "model.safetensors");
-  EXPECT_THAT(open_error(folder.path()).message, HasSubstr("not a regular file"));
+  EXPECT_THAT(open_error(folder.path()).message, HasSubstr("is a directory"));
 }
 
 }  // namespace
