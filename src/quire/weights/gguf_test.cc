@@ -182,6 +182,14 @@ TEST(Gguf, RefusesHeadersThatLie) {
        "tensors announced"},
       {"one key more", changed([](GgufBuilder& f) { ++f.key_count; }), "f: "},
       {"one tensor more", changed([](GgufBuilder& f) { ++f.tensor_count; }), "f: "},
+  };
+  expect_refused(cases);
+}
+
+TEST(Gguf, RefusesMetadataThatLies) {
+  const std::string huge = raw<std::uint64_t>(~0ULL);
+  const HostileGguf cases[] = {
+      {"empty key", changed([](GgufBuilder& f) { f.key("", kU8, "x"); }), "has 0 bytes"},
       {"long key", changed([](GgufBuilder& f) { f.key(std::string(65536, 'k'), kU8, "x"); }),
        "65536 bytes"},
       {"key twice", changed([](GgufBuilder& f) { f.key("n", kU8, "x"); }), "\"n\" occurs twice"},
