@@ -321,6 +321,7 @@ class FolderEnds : public ::testing::Test {
 TEST_F(FolderEnds, AreAllThatAnySourceNames) {
   const std::vector<TokenId> stated = load().eos_token_ids;
   folder_.write("generation_config.json", R"({"eos_token_id": [300, 301]})");
+  std::filesystem::remove(folder_.path() / "special_tokens_map.json");  // names them, too
   folder_.write("tokenizer_config.json", R"({"eos_token": ")" + spelled(310) + R"(",
       "eot_token": ")" + spelled(311) + R"(", "eom_token": ")" +
                                              spelled(312) + "\"}");
