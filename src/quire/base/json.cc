@@ -199,8 +199,8 @@ Status refuse_lost(const Parsed& parsed, std::string_view what) {
     return {};
   }
   return {ErrorCode::kInvalidArgument,
-          str_cat(what, " holds the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
-                  ", which 64 bits cannot hold; give it as a string")};
+          str_cat(what, ": the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
+                  " is beyond 64 bits; give it as a string")};
 }
 
 // Whether no number or word goes on at `place`.

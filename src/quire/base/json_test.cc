@@ -59,8 +59,8 @@ TEST(ParseJson, NumbersThatWouldBecomeOthersAreRefusedWithTheirDigits) {
     const auto value = parse_json(R"([{"id": )" + number + "}]", "messages");
     ASSERT_FALSE(value.ok()) << number;
     EXPECT_EQ(value.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(value.error().message, "messages holds the number " + number +
-                                         ", which 64 bits cannot hold; give it as a string");
+    EXPECT_EQ(value.error().message,
+              "messages: the number " + number + " is beyond 64 bits; give it as a string");
   }
 }
 
@@ -157,8 +157,8 @@ TEST(ParseKeptObject, NumbersThatWouldNotAreRefused) {
     const auto object = parse_kept_object(R"({"a": {"b": ["7", )" + number + "]}}", "metadata");
     ASSERT_FALSE(object.ok()) << number;
     EXPECT_EQ(object.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(object.error().message, "metadata holds the number " + number +
-                                          ", which 64 bits cannot hold; give it as a string");
+    EXPECT_EQ(object.error().message,
+              "metadata: the number " + number + " is beyond 64 bits; give it as a string");
   }
   EXPECT_EQ(parse_kept_object("[1]", "metadata").error().message, "metadata must be an object");
 }

@@ -39,8 +39,8 @@ enum class MappedUse : std::uint8_t { kOnce, kAgain };  // first to last; all of
 
 // A read-only private mapping of a whole regular file. Move only. The bytes stay valid while the
 // object lives; a file that another process truncates meanwhile raises SIGBUS on access, as with
-// every mapping, so only files that nobody but us has a reason to write to are kept mapped:
-// checkpoints are copied into packed form while loading.
+// every mapping, so only files that nobody but us has a reason to write to are kept mapped: of
+// checkpoints the headers alone are read so.
 class MappedFile {
  public:
   // As OpenFile::open; kIo also when the file cannot be mapped.

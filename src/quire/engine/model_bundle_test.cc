@@ -295,9 +295,9 @@ TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
 }
 
 // A copy of the demo model, whose config names one end.
-class FolderEnds : public ::testing::Test {
+class CopiedFolder : public ::testing::Test {
  protected:
-  FolderEnds() {
+  CopiedFolder() {
     const std::filesystem::path model = QUIRE_SOURCE_DIR "/models/cardfile/model";
     for (const auto& entry : std::filesystem::directory_iterator(model)) {
       std::filesystem::copy_file(entry.path(), folder_.path() / entry.path().filename());
@@ -318,7 +318,7 @@ class FolderEnds : public ::testing::Test {
 };
 
 // vLLM and mlx-lm stop at the tokenizer's token, too.
-TEST_F(FolderEnds, AreAllThatAnySourceNames) {
+TEST_F(CopiedFolder, ItsEndsAreAllThatAnySourceNames) {
   const std::vector<TokenId> stated = load().eos_token_ids;
   folder_.write("generation_config.json", R"({"eos_token_id": [300, 301]})");
   std::filesystem::remove(folder_.path() / "special_tokens_map.json");  // names them, too
@@ -328,6 +328,18 @@ TEST_F(FolderEnds, AreAllThatAnySourceNames) {
   std::vector<TokenId> wanted = stated;
   wanted.insert(wanted.end(), {300, 301, 310, 311, 312});
   EXPECT_THAT(load().eos_token_ids, UnorderedElementsAreArray(wanted));
+}
+
+TEST_F(CopiedFolder, AModelThatIsCutWhileItIsLoadedIsAnError) {
+  const std::filesystem::path weights = folder_.path() / "model.safetensors";
+  const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
+                                 .pool = &pool_};
+  BundleOptions options;
+  options.progress = [&](double) { std::filesystem::resize_file(weights, 1 << 20); };
+  const auto bundle = load_model(context, folder_.path().string(), options);
+  ASSERT_FALSE(bundle.ok());
+  EXPECT_EQ(bundle.error().code, ErrorCode::kIo);
+  EXPECT_THAT(bundle.error().message, HasSubstr("model.safetensors was cut while it was read"));
 }
 
 TEST(FolderConfig, AnErrorNamesTheFileThatIsBroken) {

@@ -48,9 +48,8 @@ class Checkpoint {
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
   [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
   [[nodiscard]] std::vector<CheckpointFile> files() const;
-  // Tells the kernel that the tensor's pages are no longer needed (after packing it). Reading the
-  // tensor again is still right, only slower.
-  void release(const TensorInfo& tensor) const;
+  // Returns kIo naming the first file that was cut while its tensors were read.
+  [[nodiscard]] Status check_whole() const;
   // Metadata when it is a GGUF file, else nullptr; lives as long as the Checkpoint.
   [[nodiscard]] const GgufFile* gguf() const;
 
