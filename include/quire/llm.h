@@ -125,7 +125,7 @@ struct LoadSequenceOptions {
 // thread computes. After close(), and in a forked child, every call gives kClosed.
 class QUIRE_API LLM {
  public:
-  // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a .gguf file, or
+  // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a GGUF file, or
   // "preset:NAME" (random weights of a public shape, no tokenizer: prompts are ids). Reads and
   // packs all weights, unless options.cache_weights finds them packed. Errors name file, tensor or
   // key.

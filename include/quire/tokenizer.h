@@ -20,7 +20,7 @@ namespace quire {
 // of threads may call it.
 class QUIRE_API Tokenizer {
  public:
-  // Loads only the tokenizer of a model folder or .gguf file: no weights are read. Errors as
+  // Loads only the tokenizer of a model folder or GGUF file: no weights are read. Errors as
   // LLM::open.
   [[nodiscard]] static Result<Tokenizer> open(const std::string& model);
 

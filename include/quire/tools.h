@@ -25,7 +25,7 @@ namespace quire {
 // or so); `quire doctor` then ends with 1.
 [[nodiscard]] QUIRE_API std::string doctor_json();
 
-// JSON object on a model folder or .gguf file without loading weights: family, shape, parameters,
+// JSON object on a model folder or GGUF file without loading weights: family, shape, parameters,
 // dtype, tensors, encodings (of the quantised ones how many tensors are computed in which format,
 // and how near), weight_bytes per dtype and quantize choice ("auto": of a file with neither given),
 // kv_bytes_per_token, tokenizer, chat_template, unsupported (list of reasons why it would not load;

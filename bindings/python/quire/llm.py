@@ -49,7 +49,7 @@ _TAKEN: dict[str, Callable[[Any], Any]] = {
 
 
 class LLM:
-    """Loads `model` (Hugging Face folder, .gguf file, or "preset:NAME") and serves it.
+    """Loads `model` (Hugging Face folder, GGUF file, or "preset:NAME") and serves it.
 
     Calls may come from any thread; they wait without the GIL. A forked child has no engine: every call there is a
     ClosedError; open the model again in it, or start it with "spawn". Errors: quire.errors.

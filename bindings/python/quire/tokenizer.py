@@ -85,7 +85,7 @@ class Tokenizer:
 
     @classmethod
     def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer of a model folder or .gguf file, without its weights."""
+        """The tokenizer of a model folder or GGUF file, without its weights."""
         return cls(_quire.Tokenizer.open(to_path(model)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -116,7 +116,7 @@ Status ChunkService::check_positions(const kv::ResolvedComposition& composition)
   }
   return {ErrorCode::kOverflow,
           base::str_cat("the composition has ", positions, " positions, the model's context ",
-                        limit, "; use fewer or shorter chunks")};
+                        engine_.model_config().context_text(), "; use fewer or shorter chunks")};
 }
 
 std::int32_t ChunkService::max_new_tokens(const Run& run,

@@ -371,7 +371,7 @@ Status Engine::check_prompt(std::span<const TokenId> tokens) const {
   if (std::ssize(tokens) > max_positions) {
     return {ErrorCode::kOverflow,
             base::str_cat("the prompt has ", tokens.size(), " tokens, the model's context ",
-                          max_positions, "; shorten the prompt")};
+                          model_config().context_text(), "; shorten the prompt")};
   }
   return {};
 }

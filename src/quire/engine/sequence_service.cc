@@ -114,9 +114,10 @@ Status SequenceService::check_end(std::int64_t end) const {
   if (end <= limit) {
     return {};
   }
-  return {ErrorCode::kOverflow,
-          base::str_cat("the sequence would have ", end, " positions, the model's context ", limit,
-                        "; roll back, or begin another one")};
+  return {
+      ErrorCode::kOverflow,
+      base::str_cat("the sequence would have ", end, " positions, the model's context ",
+                    engine_.model_config().context_text(), "; roll back, or begin another one")};
 }
 
 // `tokens` are to stand behind `before` others.

@@ -114,8 +114,9 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
   if (position >= 0 && end <= limit) {
     return {};
   }
-  return {ErrorCode::kOverflow, base::str_cat("saved tokens stand at ", position, " to ", end,
-                                              ", the model's context ends at ", limit)};
+  return {ErrorCode::kOverflow,
+          base::str_cat("saved tokens stand at ", position, " to ", end,
+                        ", the model's context ends at ", engine_.model_config().context_text())};
 }
 
 // Room for the runs that the sequence was composed of.

@@ -99,7 +99,7 @@ Result<base::Json> parse_object(std::string_view json, std::string_view what) {
   if (json.empty()) {
     return base::Json::object();
   }
-  QUIRE_TRY(base::Json root, base::parse_json(json, what));
+  QUIRE_TRY(base::Json root, base::parse_model_json(json, what));
   if (!root.view().is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(what, " must be an object")};
   }

@@ -180,7 +180,7 @@ SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabula
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
                                        std::string_view config_json,
                                        std::string_view special_tokens_map_json) {
-  QUIRE_TRY(const base::Json parsed, base::parse_json(tokenizer_json, "tokenizer.json"));
+  QUIRE_TRY(const base::Json parsed, base::parse_model_json(tokenizer_json, "tokenizer.json"));
   const base::JsonView root = parsed;
   if (!root.is_object()) {
     return {ErrorCode::kInvalidArgument, "tokenizer.json must be an object"};
