@@ -132,6 +132,22 @@ class ConsumerTest(unittest.TestCase):
         for part in components:
             self.assertRegex(part["version"], r"\A\d")
 
+    def test_library_and_program_are_hardened(self):
+        (library,) = self.prefix.rglob("libquire.so.0")
+        for binary in (library, self.prefix / "bin" / "quire"):
+            said = run("readelf", "--wide", "--dynamic", "--segments", binary)
+            with self.subTest(binary.name):
+                self.assertRegex(said, r"\(FLAGS\).*BIND_NOW")
+                self.assertIn("GNU_RELRO", said)
+                self.assertRegex(said, r"GNU_STACK\s+(?:0x\w+\s+){5}RW ")
+                symbols = run("readelf", "--wide", "--dyn-syms", binary)
+                self.assertIn("__stack_chk_fail", symbols)
+                self.assertRegex(symbols, r"__\w+_chk\b")
+                self.assertIn("__glibcxx_assert_fail", symbols)
+                if "x86-64" in run("readelf", "--file-header", binary).lower():
+                    # The mark in the file is the linker's, and needs start files of the C library that have it too.
+                    self.assertGreater(binary.read_bytes().count(b"\xf3\x0f\x1e\xfa"), 500, "endbr64 at what is called indirectly")
+
     def test_installed_program_finds_its_library(self):
         environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
         self.assertIn("quire", run(self.prefix / "bin" / "quire", "--version", env=environment))
