@@ -29,7 +29,7 @@ enum class ChunkType : std::uint8_t { kSystemPrompt, kContext, kQuery };
 }
 
 // How the KV of context chunks relates to what stands before them in a composition. Each mode
-// equals a reference that can be written down (DESIGN 4.2).
+// equals a reference that can be written down (docs/chunks.md, What a composition means).
 enum class ReuseMode : std::uint8_t {
   kExact,        // a causal prefill of the joined ids; whole cached blocks of its prefix are reused
   kAnchored,     // a context has seen the system chunk and itself; the default
@@ -68,10 +68,10 @@ struct ChunkFormat {
 // A salt is a tenant, also the empty one. Chunks, ids, anchors, counts and limits are a tenant's
 // own: the id of another one's chunk is kNotFound, word for word as one that never was.
 struct ChunkCacheOptions {
-  std::int32_t max_chunks = 1000;   // of each tenant
-  double chunk_memory_ratio = 0.5;  // of the KV blocks that chunks may hold, in (0, 1]. Beyond it
-                                    // the tenant that holds most gives way; nobody does for others
-                                    // who holds no more than an equal share
+  std::int32_t max_chunks = 1000;    // of each tenant
+  double chunk_memory_ratio = 0.5;   // of the KV blocks that chunks may hold, in (0, 1]. Beyond it
+                                     // the tenant that holds most gives way; nobody does for others
+                                     // who holds no more than an equal share
   bool enable_deduplication = true;  // equal chunks are one chunk
   std::string salt = {};             // the tenant of calls and requests that name none
   std::string store = {};  // a directory: registered chunks are written there, and those of

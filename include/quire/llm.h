@@ -78,7 +78,7 @@ struct SessionRetention {
   std::optional<double> ttl_seconds = {};  // nobody wants them so long after its last request
 };
 
-// A number for dashboards: name, value. Names are those of INTERFACE's stats().
+// Numbers for dashboards: name, value (docs/performance.md, Counters).
 using Stats = std::vector<std::pair<std::string, double>>;
 
 // One request's deltas as they come. Move only; destroying or closing it aborts an unfinished
@@ -95,7 +95,10 @@ class QUIRE_API Stream {
   [[nodiscard]] bool wait(int timeout_ms);
   // The next delta, waiting for it; nullopt after the last one. An error ends the stream.
   [[nodiscard]] Result<std::optional<Delta>> next();
-  // The whole output. Precondition: next() has given a delta with `finished`.
+  // Whether next() has given a delta with `finished`, so that output() may be asked. Stays false
+  // when the stream has ended with an error.
+  [[nodiscard]] bool finished() const;
+  // The whole output. Precondition: finished().
   [[nodiscard]] const GenerationOutput& output() const;
   void close();
 

@@ -1,4 +1,4 @@
-// What the command line does besides: paths as people write them; doctor, inspect, bench.
+// What the command line does besides: paths and JSON as people write them; doctor, inspect, bench.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,10 @@ namespace quire {
 // A path with a leading "~" or "~/" made the user's home folder, as every call that takes a path
 // does it. "~name" stays as it is.
 [[nodiscard]] QUIRE_API std::string expand_home(std::string_view path);
+
+// Returns `text` as a JSON string in its quotes, to be put into the JSON that calls take (messages,
+// variables, metadata).
+[[nodiscard]] QUIRE_API std::string json_string(std::string_view text);
 
 // JSON object: version, cpu, cores, memory_bytes, isa {chosen, supported, self_test}, libraries,
 // devices. self_test says "ok" of each instruction set, or which of its kernels is wrong (a second

@@ -137,9 +137,11 @@ Result<std::optional<Delta>> Stream::next() try {
   return base::no_memory("the call");
 }
 
+bool Stream::finished() const { return impl_->output.has_value(); }
+
 const GenerationOutput& Stream::output() const {
   const std::optional<GenerationOutput>& output = impl_->output;
-  QUIRE_CHECK(output.has_value(), "the stream has not finished");
+  QUIRE_CHECK(output.has_value(), "the stream has not finished; ask finished() first");
   return *output;
 }
 
