@@ -364,6 +364,7 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
     return std::optional<Pending>();
   }
   QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
+  draft.prefill = pending.channel;
   return std::optional(pending);
 }
 
@@ -515,9 +516,31 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
   return {};
 }
 
+// Says how many tokens of the drafts have KV. What is known by its text has no tokens here.
+void ChunkService::report(std::span<const Draft> drafts, const ChunkProgress& progress) {
+  std::int64_t done = 0;
+  std::int64_t wanted = 0;
+  for (const Draft& draft : drafts) {
+    const std::int64_t tokens =
+        draft.chunk.tokens == nullptr ? 0 : std::ssize(*draft.chunk.tokens);
+    wanted += tokens;
+    if (draft.prefill != nullptr) {
+      done += std::min(tokens, draft.prefill->computed_tokens());
+    } else if (!draft.result.id.empty()) {
+      done += tokens;
+    }
+  }
+  progress(done, wanted);
+}
+
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how) {
   std::vector<Draft> drafts;
+  const Interrupt polled = how.progress ? Interrupt([&] {
+    report(drafts, how.progress);
+    return interrupted && interrupted();
+  })
+                                        : interrupted;
   for (const ChunkContent& chunk : chunks) {
     QUIRE_TRY(Draft next, draft(chunk));
     next.how = how;
@@ -536,7 +559,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
       return (draft.chunk.type == ChunkType::kSystemPrompt) !=
              (first->chunk.type == ChunkType::kSystemPrompt);
     });
-    status = register_drafts({first, next}, anchors, interrupted);
+    status = register_drafts({first, next}, anchors, polled);
     for (; first != next; ++first) {
       if (first->chunk.type == ChunkType::kSystemPrompt) {
         anchors[first->chunk.salt] = first->result.id;
@@ -555,8 +578,15 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   registered.reserve(drafts.size());
   for (const Draft& draft : drafts) {
     registered.push_back(draft.result);
+    if (status.ok() && draft.prefill != nullptr) {
+      registered.back().tokens_computed =
+          std::ssize(*draft.chunk.tokens) - draft.prefill->cached_tokens();
+    }
   }
   if (status.ok()) {
+    if (how.progress) {
+      report(drafts, how.progress);
+    }
     return registered;
   }
   withdraw({.registered = std::move(registered)});  // all or none
