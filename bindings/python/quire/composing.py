@@ -51,7 +51,17 @@ class Registering(How, Sampling, total=False):
     """The keywords of a call that registers, composes and generates."""
 
 
-class ChunkType(enum.StrEnum):
+class _Kinds(enum.EnumType):
+    """Says which kinds there are."""
+
+    def __getattr__(cls, name: str) -> Any:
+        kinds = cls.__dict__.get("_member_map_", {})
+        if name in kinds:
+            return kinds[name]
+        raise AttributeError(f"ChunkType has no {name!r}{habits.hint(name, kinds)}")
+
+
+class ChunkType(enum.StrEnum, metaclass=_Kinds):
     """What a chunk is for. Wherever a type is wanted its value does as well."""
 
     SYSTEM_PROMPT = "system_prompt"

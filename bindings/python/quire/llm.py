@@ -284,7 +284,8 @@ class LLM:
         reads = set(handle.template_variables(bool(tools)))
         own = {name: value for name, value in keywords.items() if name in FIELDS}
         rest = {name: value for name, value in keywords.items() if name not in own}
-        check_keywords(call, [name for name in rest if name not in reads or name in variables], _CHAT_ARGUMENTS)
+        unknown = [name for name in rest if name not in reads or name in variables]
+        check_keywords(call, unknown, (*_CHAT_ARGUMENTS, *sorted(reads)))
         variables = {**variables, **template_arguments(rest, documents, tools)}
         return Conversation(handle, messages, True, variables).ids(), sampling(call, params, own)
 

@@ -241,7 +241,8 @@ void bind_params(nb::module_& module) {
   nb::class_<SamplingParams> cls(
       module, "SamplingParams",
       "How the next token is chosen. Order: logit bias and penalties, temperature, top-k, top-p on "
-      "what is left, min-p against the most likely token. temperature=0 is greedy.");
+      "what is left, min-p against the most likely token. temperature=0 is greedy. ValueError for "
+      "an unknown name and a value out of range.");
   const auto make = [](SamplingParams* self, const nb::dict& fields) {
     new (self) SamplingParams();
     set_fields(*self, fields);
