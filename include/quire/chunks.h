@@ -69,10 +69,10 @@ struct ChunkFormat {
 // A salt is a tenant, also the empty one. Chunks, ids, anchors, counts and limits are a tenant's
 // own: the id of another one's chunk is kNotFound, word for word as one that never was.
 struct ChunkCacheOptions {
-  std::int32_t max_chunks = 1000;   // of each tenant
-  double chunk_memory_ratio = 0.5;  // of the KV blocks that chunks may hold, in (0, 1]. Beyond it
-                                    // the tenant that holds most gives way; nobody does for others
-                                    // who holds no more than an equal share
+  std::int32_t max_chunks = 1000;    // of each tenant
+  double chunk_memory_ratio = 0.5;   // of the KV blocks that chunks may hold, in (0, 1]. Beyond it
+                                     // the tenant that holds most gives way; nobody does for others
+                                     // who holds no more than an equal share
   bool enable_deduplication = true;  // equal chunks are one chunk
   std::string salt = {};             // the tenant of calls and requests that name none
   std::string store = {};  // a directory: registered chunks are written there, and those of

@@ -29,7 +29,7 @@ def _joined_parts(parts: Sequence[Any], where: str) -> str:
 
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise TypeError(f'{where} must be a dict with "role" and "content", not {message!r:.60}')
+        raise ValueError(f'{where} must be a dict with "role" and "content", not {message!r:.60}')
     if not isinstance(message.get("role"), str):
         raise ValueError(f'{where} has no "role" that is a str, such as "user"; it has {_shown(message)}')
     content = message.get("content")
@@ -48,9 +48,9 @@ def _shown(given: Mapping[str, Any]) -> str:
 
 
 def _listed(given: Any, what: str, example: str) -> list[Any]:
-    """A list of things; TypeError for one thing, or anything else."""
+    """A list of things; ValueError for one thing, or anything else."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise TypeError(f"{what} must be a list, not {given!r:.60}; give {example}")
+        raise ValueError(f"{what} must be a list, not {given!r:.60}; give {example}")
     return list(given)
 
 
@@ -71,7 +71,7 @@ def to_documents(documents: Any) -> list[dict[str, Any]]:
         if isinstance(document, str):
             document = {"text": document}
         if not isinstance(document, Mapping):
-            raise TypeError(f'documents[{index}] must be a dict with "text", or a str, not {document!r:.60}')
+            raise ValueError(f'documents[{index}] must be a dict with "text", or a str, not {document!r:.60}')
         if not isinstance(document.get("text"), str):
             raise ValueError(f'documents[{index}] has no "text" that is a str; it has {_shown(document)}')
         taken.append(dict(document))
@@ -83,16 +83,17 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else tool
 
 
-def to_tools(tools: Any) -> list[dict[str, Any]]:
-    """Tools as templates take them: dicts with the schema of a function. Errors name the index of a tool."""
+def to_tools(tools: Any) -> list[Any]:
+    """Tools as templates take them: dicts with the schema of a function; some know tools by name, a str. Errors name the
+    index of a tool."""
     wanted = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
     listed = _listed(tools, "tools", f"[{wanted}]")
     for index, tool in enumerate(listed):
-        if not isinstance(tool, Mapping):
-            raise TypeError(f"tools[{index}] must be a dict, {wanted}, not {tool!r:.60}")
-        if not isinstance(_function(tool).get("name"), str):
+        if not isinstance(tool, (Mapping, str)):
+            raise ValueError(f"tools[{index}] must be a dict, {wanted}, not {tool!r:.60}")
+        if isinstance(tool, Mapping) and not isinstance(_function(tool).get("name"), str):
             raise ValueError(f'tools[{index}] has no function with a "name"; give {wanted}')
-    return [copy.deepcopy(dict(tool)) for tool in listed]
+    return copy.deepcopy(listed)
 
 
 def _marked_documents(documents: list[dict[str, Any]]) -> tuple[list[Any], list[str]]:
@@ -100,11 +101,16 @@ def _marked_documents(documents: list[dict[str, Any]]) -> tuple[list[Any], list[
     return [{**document, "text": mark} for document, mark in zip(documents, marks, strict=True)], marks
 
 
-def _marked_tools(tools: list[dict[str, Any]]) -> tuple[list[Any], list[str]]:
+def _marked_tools(tools: list[Any]) -> tuple[list[Any], list[str]]:
     marks = [f"quiretool{index}mark" for index in range(len(tools))]
-    marked = copy.deepcopy(tools)
-    for tool, mark in zip(marked, marks, strict=True):
-        _function(tool)["name"] = mark  # type: ignore[index]
+    marked = []
+    for tool, mark in zip(tools, marks, strict=True):
+        if isinstance(tool, str):
+            marked.append(mark)
+        elif _function(tool) is tool:
+            marked.append({**tool, "name": mark})
+        else:
+            marked.append({**tool, "function": {**tool["function"], "name": mark}})
     return marked, marks
 
 

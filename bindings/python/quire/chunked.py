@@ -7,7 +7,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Unpack, overload
+from typing import Any, Literal, NamedTuple, NoReturn, Unpack, overload
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from .composing import (
 from .convert import _pass, _set, to_bytes, to_json, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
-from .outputs import Fields, GenerationOutput, Record
+from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
 from .sampling import Params, Sampling, each_sampling, sampling
 from .session import each_whose, to_salt, whose
@@ -43,7 +43,7 @@ PREVIEW_CHARACTERS = 60
 _KEEP = object()  # a field that an update leaves alone
 
 
-class RegisteredChunk(Record):
+class RegisteredChunk(NamedTuple):
     """What register_chunk has done: the chunk's id, whether it was new, and how many tokens were computed for it."""
 
     chunk_id: str
@@ -317,7 +317,7 @@ class ChunkedLLM(LLM):
 
     def _register(self, contents: list[_quire.ChunkContent], progress: Progress) -> list[RegisteredChunk]:
         with shown(progress, "registering") as report:
-            return [RegisteredChunk(chunk) for chunk in self._chunks.register_chunks(contents, report)]
+            return [RegisteredChunk(**chunk) for chunk in self._chunks.register_chunks(contents, report)]
 
     def list_chunks(
         self,

@@ -141,8 +141,8 @@ ChunkProgress progress_to(const nb::object& function) {
 nb::list register_chunks(ChunkedLLM& llm, const std::vector<ChunkContent>& chunks,
                          const nb::object& progress) {
   const ChunkProgress report = progress_to(progress);
-  const auto registered = unwrap(
-      without_gil([&] { return llm.register_with_details(chunks, &interrupted, report); }));
+  const auto registered =
+      unwrap(without_gil([&] { return llm.register_with_details(chunks, &interrupted, report); }));
   if (PyErr_Occurred() != nullptr) {
     throw nb::python_error();
   }

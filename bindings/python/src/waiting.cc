@@ -14,7 +14,7 @@ namespace quire::python {
 namespace {
 
 // One interpreter, one end: the state of the process.
-std::atomic<int> inside = 0;      // threads that are about to hold the GIL, or hold it for a callback
+std::atomic<int> inside = 0;  // threads that are about to hold the GIL, or hold it for a callback
 std::atomic<bool> ended = false;  // set once `ending_thread` is known
 std::thread::id ending_thread;
 

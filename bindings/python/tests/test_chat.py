@@ -149,9 +149,9 @@ def test_documents_come_into_the_prompt_as_the_template_writes_them(llm):
         ([*CARDS, {"title": "x"}], ValueError, r"documents\[2\] has no \"text\""),
         ([{"text": None}], ValueError, r"documents\[0\] has no \"text\""),
         ([{"text": 5}], ValueError, r"documents\[0\] has no \"text\""),
-        ([5], TypeError, r"documents\[0\] must be a dict"),
-        ("Card 7.", TypeError, "documents must be a list"),
-        (CARDS[0], TypeError, "documents must be a list"),
+        ([5], ValueError, r"documents\[0\] must be a dict"),
+        ("Card 7.", ValueError, "documents must be a list"),
+        (CARDS[0], ValueError, "documents must be a list"),
     ],
 )
 def test_a_document_without_text_is_refused_by_its_index(llm, documents, error, named):
@@ -195,7 +195,7 @@ def test_chat_says_so_too_and_takes_template_variables(llm_with):
         llm.chat(QUESTION, template_args=5)
     with pytest.raises(ValueError, match=r'tools\[0\] has no function with a "name"'):
         llm.chat(QUESTION, tools=[{"type": "function"}])
-    with pytest.raises(TypeError, match=r"tools\[0\] must be a dict"):
+    with pytest.raises(ValueError, match=r"tools\[0\] must be a dict"):
         llm.chat(QUESTION, tools=[print])
 
     def text(**given):
@@ -219,12 +219,12 @@ def test_parts_of_content_are_joined(llm):
 @pytest.mark.parametrize(
     ("messages", "error", "named"),
     [
-        ("hi", TypeError, r'messages must be a list, not \'hi\'; give \[\{"role": "user", "content": \'hi\'\}\]'),
-        (QUESTION[0], TypeError, "messages must be a list"),
-        (5, TypeError, "messages must be a list"),
-        (None, TypeError, "messages must be a list"),
+        ("hi", ValueError, r'messages must be a list, not \'hi\'; give \[\{"role": "user", "content": \'hi\'\}\]'),
+        (QUESTION[0], ValueError, "messages must be a list"),
+        (5, ValueError, "messages must be a list"),
+        (None, ValueError, "messages must be a list"),
         ([], ValueError, "messages is empty"),
-        (["hi"], TypeError, r"messages\[0\] must be a dict"),
+        (["hi"], ValueError, r"messages\[0\] must be a dict"),
         ([{"role": "user"}], ValueError, r"messages\[0\] has no \"content\".*'role'"),
         ([*QUESTION, {"role": "assistant", "content": None}], ValueError, r'messages\[1\] has no "content"'),
         ([{"content": "hi"}], ValueError, r"messages\[0\] has no \"role\".*'content'"),

@@ -106,8 +106,8 @@ def test_notebooks_show_outputs_and_compositions_as_tables(chunked, ids):
 def test_registering_says_what_it_did(chunked):
     chunk = {"content": some_ids(40, seed=9), "chunk_type": "context", "anchor": ""}
     first, again = (chunked.register_chunk(**chunk, details=True) for _ in range(2))
-    assert first == quire.RegisteredChunk({"chunk_id": first.chunk_id, "created": True, "tokens_computed": 40})
-    assert again == quire.RegisteredChunk({"chunk_id": first.chunk_id, "created": False, "tokens_computed": 0})
+    assert first == quire.RegisteredChunk(chunk_id=first.chunk_id, created=True, tokens_computed=40)
+    assert again == quire.RegisteredChunk(chunk_id=first.chunk_id, created=False, tokens_computed=0)
     (listed,) = chunked.register_chunks([chunk], details=True)
     assert listed == again and chunked.register_chunks([chunk]) == [first.chunk_id] == [chunked.register_chunk(**chunk)]
 

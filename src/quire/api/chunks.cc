@@ -231,9 +231,8 @@ Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
   std::vector<RegisteredChunk> details;
   details.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {
-    details.push_back({.chunk_id = chunk.id,
-                       .created = chunk.created,
-                       .tokens_computed = chunk.tokens_computed});
+    details.push_back(
+        {.chunk_id = chunk.id, .created = chunk.created, .tokens_computed = chunk.tokens_computed});
   }
   return details;
 }

@@ -180,10 +180,11 @@ TEST(Registering, SaysWhatItDidForEachChunk) {
       {.content = some_ids(50, 2)},
       {.content = some_ids(7, 3), .type = ChunkType::kQuery}};
   std::vector<std::pair<std::int64_t, std::int64_t>> heard;
-  const auto first =
-      llm.register_with_details(chunks, {}, [&heard](std::int64_t tokens, std::int64_t wanted) {
-           heard.emplace_back(tokens, wanted);
-         }).value();
+  const auto first = llm.register_with_details(chunks, {},
+                                               [&heard](std::int64_t tokens, std::int64_t wanted) {
+                                                 heard.emplace_back(tokens, wanted);
+                                               })
+                         .value();
   const auto again = llm.register_with_details(chunks).value();
   const std::vector<std::int64_t> computed = {40, 50, 0};
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -218,7 +219,8 @@ TEST(Registering, OverAnOpenLlmLeavesItOpen) {
 // The oracle: bytes of the text that the ids come from, cut in the middle of characters.
 TEST(TokenBytes, JoinedAreTheTextWhateverTheTokensAre) {
   const Tokenizer tokenizer = Tokenizer::open(kModel).value();
-  const std::string text = "Ada lives in Thornby, caf\xC3\xA9 \xF0\x9F\xA6\x86\n\t\x01 Z\xC3\xBCrich";
+  const std::string text =
+      "Ada lives in Thornby, caf\xC3\xA9 \xF0\x9F\xA6\x86\n\t\x01 Z\xC3\xBCrich";
   std::string joined;
   for (const TokenId id : tokenizer.encode(text, false)) {
     joined += tokenizer.token_bytes(id).value();

@@ -521,8 +521,7 @@ void ChunkService::report(std::span<const Draft> drafts, const ChunkProgress& pr
   std::int64_t done = 0;
   std::int64_t wanted = 0;
   for (const Draft& draft : drafts) {
-    const std::int64_t tokens =
-        draft.chunk.tokens == nullptr ? 0 : std::ssize(*draft.chunk.tokens);
+    const std::int64_t tokens = draft.chunk.tokens == nullptr ? 0 : std::ssize(*draft.chunk.tokens);
     wanted += tokens;
     if (draft.prefill != nullptr) {
       done += std::min(tokens, draft.prefill->computed_tokens());

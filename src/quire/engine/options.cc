@@ -91,8 +91,10 @@ Result<std::int64_t> parse_bytes(std::string_view text) {
       return static_cast<std::int64_t>(value * known.bytes);
     }
   }
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat(base::quoted(text), " is not a size; write 1073741824, 512MiB, 1GiB or 1G, or 1GB for 1000000000")};
+  return {
+      ErrorCode::kInvalidArgument,
+      base::str_cat(base::quoted(text),
+                    " is not a size; write 1073741824, 512MiB, 1GiB or 1G, or 1GB for 1000000000")};
 }
 
 Status LLMOptions::validate() const {

@@ -371,8 +371,9 @@ TEST(ChatTemplate, TellsWhichVariablesItReads) {
   EXPECT_THAT(variables_of("text"), ElementsAre());
   EXPECT_THAT(variables_of("{{ a.b[c](d, e=f)|join(g) ~ (h if i is eq(j) else -k) }}"),
               ElementsAre("a", "c", "d", "f", "g", "h", "i", "j", "k"));
-  EXPECT_THAT(variables_of("{% for m in messages if m.x != y %}{{ loop.index }}{{ m }}{% endfor %}"),
-              ElementsAre("messages", "y"));
+  EXPECT_THAT(
+      variables_of("{% for m in messages if m.x != y %}{{ loop.index }}{{ m }}{% endfor %}"),
+      ElementsAre("messages", "y"));
   EXPECT_THAT(variables_of("{% set ns = namespace(x=z) %}{% set ns.x = 1 %}{{ ns.x }}"),
               ElementsAre("z"));
   EXPECT_THAT(variables_of("{% if a is defined %}{% set b = 1 %}{% endif %}{{ b }}"),
@@ -382,9 +383,10 @@ TEST(ChatTemplate, TellsWhichVariablesItReads) {
   EXPECT_THAT(variables_of("{% macro m(a, b=c) %}{{ a ~ b ~ d ~ caller() }}{% endmacro %}"
                            "{% call m(e) %}{{ f }}{% endcall %}{{ a }}"),
               ElementsAre("a", "c", "d", "e", "f"));
-  EXPECT_THAT(variables_of("{% with a = b %}{{ a }}{% endwith %}{% filter trim %}{{ g }}{% endfilter %}"
-                           "{% set h %}{{ i }}{% endset %}{{ h }}"),
-              ElementsAre("b", "g", "i"));
+  EXPECT_THAT(
+      variables_of("{% with a = b %}{{ a }}{% endwith %}{% filter trim %}{{ g }}{% endfilter %}"
+                   "{% set h %}{{ i }}{% endset %}{{ h }}"),
+      ElementsAre("b", "g", "i"));
 }
 
 }  // namespace
