@@ -42,8 +42,10 @@ class _Waker:
         return key
 
     def remove(self, key: int) -> None:
-        """Forgets the stream; any thread."""
-        self._events.pop(key, None)
+        """Forgets the stream, for which nobody waits any longer."""
+        event = self._events.pop(key, None)
+        if event is not None:
+            event.set()
 
     async def wait(self, key: int) -> None:
         """Waits until the stream may have something."""
@@ -62,7 +64,8 @@ Start = Callable[[_quire.RequestOptions], Awaitable[_quire.Stream]]
 
 
 class AsyncStream(AsyncIterator[Delta]):
-    """Deltas of one request as they come: `async for delta in stream`. The request begins with the first one that is asked for.
+    """Deltas of one request as they come: `async for delta in stream`. The request begins with the first that is asked
+    for.
 
     Cancelling the task that waits, `await stream.aclose()` and dropping the stream abort the request.
     """
@@ -71,6 +74,7 @@ class AsyncStream(AsyncIterator[Delta]):
         self._start = start
         self._options = options
         self._handle: _quire.Stream | None = None
+        self._asked = False  # a task waits for the next delta
         self._ended = False
         self._key = 0
         self.request_id: int | None = None  # once it has given a delta
@@ -86,27 +90,35 @@ class AsyncStream(AsyncIterator[Delta]):
         return Delta(fields)
 
     async def _next(self) -> dict[str, Any] | None:
-        """The next delta; None behind the last one."""
+        """The next delta; None behind the last one, and when somebody has closed the stream meanwhile."""
+        if self._asked:
+            raise RuntimeError("another task waits for this stream already")
+        self._asked = True
         try:
-            if self._handle is None:
-                await self._begin()
-            while not self._handle.ready():
+            handle = self._handle or await self._begin()
+            while not self._ended and not handle.ready():
                 await self._waker.wait(self._key)
-            fields = self._handle.next()
+            if self._ended:
+                handle.close()
+                return None
+            fields = handle.next()
         except BaseException:  # also of a task that is cancelled
             self._end()
             raise
+        finally:
+            self._asked = False
         if self.request_id is None:
-            self.request_id = self._handle.request_id
+            self.request_id = handle.request_id
         if fields is None or fields["finish_reason"] is not None:
-            self.output = GenerationOutput(self._handle.output())
+            self.output = GenerationOutput(handle.output())
             self._end()
         return fields
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> _quire.Stream:
         self._waker = _Waker.of_running_loop()
         self._key = self._waker.add(self._options)
         self._handle = await self._start(self._options)
+        return self._handle
 
     def _end(self) -> None:
         self._ended = True
@@ -132,13 +144,10 @@ class AsyncStream(AsyncIterator[Delta]):
             self._end()
 
     def __repr__(self) -> str:
-        return f"AsyncStream(request {self.request_id}, {_state(self)})"
-
-
-def _state(stream: Any) -> str:
-    if stream.output is not None:
-        return f"finished: {stream.output.finish_reason}"
-    return "closed" if stream._ended else "running"
+        state = "closed" if self._ended else "running"
+        if self.output is not None:
+            state = f"finished: {self.output.finish_reason}"
+        return f"AsyncStream(request {self.request_id}, {state})"
 
 
 async def whole_output(stream: AsyncStream) -> GenerationOutput:

@@ -215,7 +215,8 @@ class ChunkedLLM(LLM):
         """Becomes the registry of an open LLM."""
         for name, parameter in inspect.signature(ChunkedLLM.__init__).parameters.items():
             if name not in ("self", "model") and given[name] != parameter.default:
-                raise ValueError(f"{name} cannot be given over an open LLM, which has it already; open the model with it: ChunkedLLM(path, {name}=...)")
+                way_out = f"open the model with it: ChunkedLLM(path, {name}=...)"
+                raise ValueError(f"{name} cannot be given over an open LLM, which has it already; {way_out}")
         self.model, self.dtype, self.device, self.store = llm.model, llm.dtype, llm.device, llm.store
         self._over, self._warned = llm, False
         self._chunks = _quire.ChunkedLLM.over(llm._handle)

@@ -46,7 +46,9 @@ class Stream(Iterator[Delta]):
 
     def __repr__(self) -> str:
         state = "closed" if self._handle is None else "running"
-        return f"Stream(request {self.request_id}, {state if self.output is None else 'finished: ' + self.output.finish_reason})"
+        if self.output is not None:
+            state = f"finished: {self.output.finish_reason}"
+        return f"Stream(request {self.request_id}, {state})"
 
 
 def token_dicts(stream: Stream) -> Generator[dict[str, Any], None, None]:

@@ -195,6 +195,26 @@ def test_a_stream_that_is_closed_or_dropped_aborts_its_request(chunked):
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("kind", ["plain", "chunks"])
+def test_a_stream_that_another_task_closes_ends(chunked, ids, kind):
+    async def ask():
+        opened = chunked.stream_async(some_ids(40), ENDLESS) if kind == "plain" else chunked.stream_from_chunks_async(*ids, ENDLESS)
+        for moment in range(8):
+            stream = opened if moment == 0 else chunked.stream_async(some_ids(40), ENDLESS)
+            reading = asyncio.create_task(joined(stream))
+            for _ in range(moment):
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task waits"):
+                await anext(stream)
+            await stream.aclose()
+            text, token_ids, deltas = await asyncio.wait_for(reading, 10)
+            assert all(delta.finish_reason is None for delta in deltas)
+        return chunked.stats()["requests_running"]
+
+    assert asyncio.run(ask()) == 0
+
+
 def test_an_aborted_request_ends_its_stream_with_cancelled(chunked):
     async def ask():
         stream = chunked.stream_async(some_ids(40), ENDLESS)
