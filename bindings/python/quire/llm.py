@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import warnings
@@ -70,9 +71,11 @@ _opened: weakref.WeakSet[LLM] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """Ends what other threads wait for, with ClosedError, and keeps them from coming back later."""
-    for llm in list(_opened):
-        llm.close()
-    _quire.end_waiting()
+    for _ in range(2):  # the second time: what they have opened since
+        while _opened:
+            with contextlib.suppress(KeyError):  # the last one has gone meanwhile
+                _opened.pop().close()
+        _quire.end_waiting()
 
 
 def model_of(model: Any, model_path: Any) -> Any:

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <functional>
@@ -41,20 +40,23 @@ int Wakeups::fd() const { return ready_->fd; }
 
 std::function<void()> Wakeups::notifier(std::uint64_t key) const {
   return [ready = ready_, key] {
-    const std::lock_guard lock(ready->mutex);
-    if (std::ranges::find(ready->keys, key) != ready->keys.end()) {
-      return;
+    {
+      const std::lock_guard lock(ready->mutex);
+      if (std::ranges::find(ready->keys, key) != ready->keys.end()) {
+        return;
+      }
+      ready->keys.push_back(key);
     }
-    ready->keys.push_back(key);
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(ready->fd, &one, sizeof(one));
   };
 }
 
 std::vector<std::uint64_t> Wakeups::take() {
-  const std::lock_guard lock(ready_->mutex);
   std::uint64_t count = 0;
   [[maybe_unused]] const auto read = ::read(ready_->fd, &count, sizeof(count));
+  // What comes in between is taken here, and wakes for nothing.
+  const std::lock_guard lock(ready_->mutex);
   return std::exchange(ready_->keys, {});
 }
 

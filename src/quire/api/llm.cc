@@ -147,9 +147,9 @@ Result<std::optional<Delta>> Stream::next() {
   }
   QUIRE_TRY_STATUS(impl_->engine->home().check());
   [[maybe_unused]] const bool arrived = impl_->arrived(-1);
-  if (impl_->refusal) {
+  if (const std::optional<Error>& refusal = impl_->refusal; refusal.has_value()) {
     impl_->ended = true;
-    return *impl_->refusal;
+    return *refusal;
   }
   auto delta = impl_->channel->next();
   if (!delta.ok()) {
