@@ -70,6 +70,12 @@ struct RequestOptions {
   std::string salt = {};  // tenant, up to 1024 bytes: cached prefixes are shared by requests of one
                           // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
                           // keeps the one that it was made with: for what follows, that or empty
+  // Of a stream. Called by the engine thread each time that Stream::next has something to give: a
+  // delta, the end, an error. Must return at once and must not call back in. A stream with it
+  // begins and is closed without waiting for the step that runs: what refuses it may come with
+  // next().
+  std::function<void()> notify = {};
+  bool deltas = true;  // of a stream: false, when only its output is wanted
 };
 
 // What becomes of the cached tokens of a session between its requests.
@@ -89,6 +95,7 @@ class QUIRE_API Stream {
   Stream& operator=(Stream&&) noexcept;
   ~Stream();
 
+  // Waits until the engine has taken the request; 0 of one that it has refused.
   [[nodiscard]] RequestId request_id() const;
   // Waits at most `timeout_ms` (negative: for ever) for the next delta; true when `next` will not
   // block.
@@ -98,8 +105,9 @@ class QUIRE_API Stream {
   // Whether next() has given a delta with `finished`, so that output() may be asked. Stays false
   // when the stream has ended with an error.
   [[nodiscard]] bool finished() const;
-  // The whole output. Precondition: finished().
+  // The whole output. Precondition: finished(), or next() has given nullopt.
   [[nodiscard]] const GenerationOutput& output() const;
+  // With RequestOptions::notify: does not wait; what is asked afterwards finds the request ended.
   void close();
 
   struct Impl;
@@ -242,12 +250,14 @@ class QUIRE_API LLM {
   void close();
 
   struct Impl;
-  explicit LLM(std::shared_ptr<Impl> impl);  // for the library itself
+  // For the library itself. `closes`: destroying it does.
+  explicit LLM(std::shared_ptr<Impl> impl, bool closes = true);
   [[nodiscard]] const Impl& impl() const { return *impl_; }
   [[nodiscard]] const std::shared_ptr<Impl>& shared_impl() const { return impl_; }
 
  private:
   std::shared_ptr<Impl> impl_;
+  bool closes_ = true;
 };
 
 }  // namespace quire

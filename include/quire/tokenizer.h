@@ -37,6 +37,9 @@ class QUIRE_API Tokenizer {
                                            const Interrupt& interrupted = {}) const;
   // The vocabulary's own spelling of an id.
   [[nodiscard]] Result<std::string> id_to_token(TokenId id) const;
+  // The bytes that an id stands for in a text, exactly: parts of characters too. Of a special token
+  // its spelling. kInvalidArgument as above.
+  [[nodiscard]] Result<std::string> token_bytes(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
 
   // `messages_json` is a JSON list of {"role", "content", ...}; `variables_json` an object of
@@ -52,6 +55,9 @@ class QUIRE_API Tokenizer {
                                                          std::string_view variables_json = "{}",
                                                          const Interrupt& interrupted = {}) const;
   [[nodiscard]] bool has_chat_template() const;
+  // Returns the variables that the chat template reads, in order of the alphabet; `with_tools`: of
+  // the template that is used when there are tools. Empty without one.
+  [[nodiscard]] std::vector<std::string> template_variables(bool with_tools = false) const;
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
   [[nodiscard]] std::optional<TokenId> bos_token_id() const;

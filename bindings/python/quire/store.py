@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _quire
 from .outputs import Record
-from .tokenizer import _pass, to_bytes, to_path, to_text
+from .convert import _pass, to_bytes, to_path, to_text
 
 
 class StoreEntry(Record):

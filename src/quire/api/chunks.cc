@@ -197,6 +197,10 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   return base::no_memory("the call");
 }
 
+ChunkedLLM ChunkedLLM::over(const LLM& llm) {
+  return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(llm.shared_impl(), false)}));
+}
+
 LLM& ChunkedLLM::llm() { return impl_->llm; }
 
 Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
@@ -209,6 +213,20 @@ Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
 
 Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const ChunkContent> chunks,
                                                              const Interrupt& interrupted) try {
+  QUIRE_TRY(auto registered, register_with_details(chunks, interrupted));
+  std::vector<std::string> ids;
+  ids.reserve(registered.size());
+  for (RegisteredChunk& chunk : registered) {
+    ids.push_back(std::move(chunk.chunk_id));
+  }
+  return ids;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
+    std::span<const ChunkContent> chunks, const Interrupt& interrupted,
+    const ChunkProgress& progress) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   std::vector<ChunkContent> repaired;  // where some are ill-formed: texts that are there are hashed
                                        // and compared, and a copy would cost more than that
@@ -219,13 +237,15 @@ Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const Chu
     }
     chunks = repaired;
   }
-  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted, {}));
-  std::vector<std::string> ids;
-  ids.reserve(registered.size());
+  QUIRE_TRY(const auto registered,
+            service->register_chunks(chunks, interrupted, {.progress = progress}));
+  std::vector<RegisteredChunk> details;
+  details.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {
-    ids.push_back(chunk.id);
+    details.push_back(
+        {.chunk_id = chunk.id, .created = chunk.created, .tokens_computed = chunk.tokens_computed});
   }
-  return ids;
+  return details;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -346,11 +366,12 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const ChunkService::Run run{
-      .spec = &spec, .params = &params, .streaming = true, .options = options};
+      .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
   stream->engine = service.engine;
   stream->channel = channels.front();
+  stream->waits = !options.notify;
   return Stream(std::move(stream));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

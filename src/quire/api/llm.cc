@@ -1,5 +1,7 @@
 #include "quire/llm.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -111,10 +113,39 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 Stream::~Stream() { close(); }
 
-RequestId Stream::request_id() const { return impl_->channel->id(); }
+bool Stream::Impl::arrived(int timeout_ms) {
+  if (channel != nullptr || refusal) {
+    return true;
+  }
+  auto answer = submission->wait(timeout_ms);
+  if (!answer) {
+    return false;
+  }
+  if (answer->ok()) {
+    channel = std::move(*answer).value();
+  } else {
+    refusal = answer->error();
+  }
+  return true;
+}
+
+RequestId Stream::request_id() const {
+  const bool taken = !impl_->engine->home().left() && impl_->arrived(-1) && !impl_->refusal;
+  return taken ? impl_->channel->id() : RequestId{};
+}
 
 bool Stream::wait(int timeout_ms) {
-  return impl_->ended || impl_->engine->home().left() || impl_->channel->wait(timeout_ms);
+  if (impl_->ended || impl_->engine->home().left()) {
+    return true;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  if (!impl_->arrived(timeout_ms)) {
+    return false;
+  }
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  const int left = timeout_ms - static_cast<int>(waited.count());
+  return impl_->refusal || impl_->channel->wait(timeout_ms < 0 ? timeout_ms : std::max(left, 0));
 }
 
 Result<std::optional<Delta>> Stream::next() try {
@@ -122,6 +153,11 @@ Result<std::optional<Delta>> Stream::next() try {
     return std::optional<Delta>();
   }
   QUIRE_TRY_STATUS(impl_->engine->home().check());
+  [[maybe_unused]] const bool arrived = impl_->arrived(-1);
+  if (const std::optional<Error>& refusal = impl_->refusal; refusal.has_value()) {
+    impl_->ended = true;
+    return *refusal;
+  }
   auto delta = impl_->channel->next();
   if (!delta.ok()) {
     impl_->ended = true;
@@ -150,8 +186,18 @@ void Stream::close() {
     return;
   }
   impl_->ended = true;
+  engine::Engine& engine = *impl_->engine;
   // A closed engine has ended the request already.
-  [[maybe_unused]] const auto aborted = impl_->engine->abort(impl_->channel->id());
+  if (impl_->waits) {
+    [[maybe_unused]] const auto aborted = engine.abort(impl_->channel->id());
+    return;
+  }
+  if (impl_->submission != nullptr) {
+    impl_->submission->give_up();
+  }
+  if (!engine.home().left() && impl_->arrived(0) && !impl_->refusal) {
+    engine.abandon(impl_->channel->id());
+  }
 }
 
 Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const try {
@@ -165,16 +211,23 @@ Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const try {
   return base::no_memory("the call");
 }
 
-LLM::LLM(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LLM::LLM(std::shared_ptr<Impl> impl, bool closes) : impl_(std::move(impl)), closes_(closes) {}
 LLM::LLM(LLM&&) noexcept = default;
 LLM& LLM::operator=(LLM&& other) noexcept {
   if (this != &other) {
-    close();
+    if (closes_) {
+      close();
+    }
     impl_ = std::move(other.impl_);
+    closes_ = other.closes_;
   }
   return *this;
 }
-LLM::~LLM() { close(); }
+LLM::~LLM() {
+  if (closes_) {
+    close();
+  }
+}
 
 Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) try {
   QUIRE_TRY_STATUS(options.validate());
@@ -256,11 +309,17 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
                       .params = params,
                       .session = options.session,
                       .salt = options.salt,
-                      .streaming = true});
-  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+                      .streaming = options.deltas,
+                      .notify = options.notify});
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
-  impl->channel = channels.front();
+  if (options.notify) {
+    impl->waits = false;
+    QUIRE_TRY(impl->submission, engine->submit_later(std::move(requests.front())));
+  } else {
+    QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+    impl->channel = channels.front();
+  }
   return Stream(std::move(impl));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

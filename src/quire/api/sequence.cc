@@ -88,6 +88,7 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Turn>& turn,
             stream->engine->sequences().generate(
                 turn->first, {.params = &params, .streaming = streaming, .options = options},
                 [turn](StateRef next) { turn->next = std::move(next); }));
+  stream->waits = !options.notify;
   return stream;
 }
 
@@ -122,6 +123,7 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
   auto stream = std::make_unique<Stream::Impl>();
   QUIRE_TRY(stream->channel, engine->sequences().generate(state, how, [](const StateRef&) {}));
   stream->engine = engine;
+  stream->waits = !how.options.notify;
   return stream;
 }
 
@@ -307,7 +309,7 @@ Result<GenerationOutput> Sequence::generate(const SamplingParams& params,
 
 Result<Stream> Sequence::stream(const SamplingParams& params, const RequestOptions& options) try {
   QUIRE_TRY(const auto turn, Turn::begin(impl_));
-  QUIRE_TRY(auto stream, start(turn, params, true, options));
+  QUIRE_TRY(auto stream, start(turn, params, options.deltas, options));
   return Stream(std::move(stream));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -483,7 +485,7 @@ Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
                                              const RequestOptions& options) try {
   QUIRE_TRY(auto stream, start_behind(*impl_, existing, new_tokens,
                                       {.params = &params,
-                                       .streaming = true,
+                                       .streaming = options.deltas,
                                        .options = options,
                                        .source = "blocks",
                                        .cached = reused_tokens(existing, new_tokens)},

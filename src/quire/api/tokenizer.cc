@@ -1,6 +1,7 @@
 #include "quire/tokenizer.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -19,6 +20,7 @@
 #include "quire/engine/turn_format.h"
 #include "quire/interrupt.h"
 #include "quire/result.h"
+#include "quire/text/byte_alphabet.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/work_limits.h"
@@ -45,6 +47,19 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   }
   return engine::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
                              &meter);
+}
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+// The byte that a spelling such as "<0x0A>" stands for.
+std::optional<std::string> bytes_of_fallback(std::string_view spelling) {
+  unsigned char byte = 0;
+  if (spelling.size() != 6 || !spelling.starts_with("<0x") || !spelling.ends_with(">")) {
+    return std::nullopt;
+  }
+  const char* const end = spelling.data() + 5;
+  const auto read = std::from_chars(spelling.data() + 3, end, byte, 16);
+  return read.ptr == end ? std::optional(std::string(1, static_cast<char>(byte))) : std::nullopt;
 }
 
 }  // namespace
@@ -81,6 +96,23 @@ Result<std::string> Tokenizer::id_to_token(TokenId id) const try {
   return base::no_memory("the call");
 }
 
+// What an id decodes to behind itself, where no leading space is dropped. Bytes that are no whole
+// characters decode to U+FFFD: then the spelling says which they are.
+Result<std::string> Tokenizer::token_bytes(TokenId id) const {
+  const text::Tokenizer& tokenizer = impl_->text->tokenizer;
+  QUIRE_TRY(const std::string spelling, tokenizer.id_to_token(id));
+  const std::vector<TokenId> twice = {id, id};
+  QUIRE_TRY(const std::string once, tokenizer.decode(std::span(twice).first(1), false));
+  QUIRE_TRY(const std::string both, tokenizer.decode(twice, false));
+  if (once.find(kReplacement) == std::string::npos) {
+    return both.starts_with(once) ? both.substr(once.size()) : once;
+  }
+  if (auto byte = bytes_of_fallback(spelling)) {
+    return *std::move(byte);
+  }
+  return text::bytes_of_spelling(spelling).value_or(once);
+}
+
 std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
   return impl_->text->tokenizer.token_to_id(token);
 }
@@ -111,6 +143,12 @@ Result<std::string> Tokenizer::render_chat_template(std::string_view messages_js
 }
 
 bool Tokenizer::has_chat_template() const { return impl_->text->chat_template.has_value(); }
+
+std::vector<std::string> Tokenizer::template_variables(bool with_tools) const {
+  const engine::TextBundle& text = *impl_->text;
+  const auto& used = with_tools && text.tool_template ? text.tool_template : text.chat_template;
+  return used ? used->variables() : std::vector<std::string>();
+}
 
 std::int32_t Tokenizer::vocab_size() const { return impl_->text->tokenizer.vocab_size(); }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +59,7 @@ struct NewRequest {
   std::string salt;     // its tenant: of its session, and of the cached prefixes that a prompt
                         // shares; empty: the engine's own
   bool streaming = false;
+  std::function<void()> notify;               // as RequestOptions::notify
   bool same_bits = true;                      // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;     // instead of `prompt`
   std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on

@@ -359,7 +359,8 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
   NewRequest request{.kind = run.kind,
                      .session = run.options.session,
                      .salt = whose(run),
-                     .streaming = run.streaming};
+                     .streaming = run.streaming,
+                     .notify = run.options.notify};
   if (run.kind == RequestKind::kGenerate) {
     request.params = *run.params;
   }

@@ -372,9 +372,9 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   }
   const std::string id = chunk->id;
   try {
-    auto pending = start_prefill(*chunk, key, draft.how.counted);
-    return pending.ok() ? Result<std::optional<Pending>>(std::optional(*std::move(pending)))
-                        : std::move(pending).error();
+    QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
+    draft.prefill = pending.channel;
+    return std::optional(pending);
   } catch (const std::bad_alloc&) {
     registry_.end(id, key, std::nullopt);  // no effect where it was ended already
     throw;
@@ -535,9 +535,30 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
   return {};
 }
 
+// Says how many tokens of the drafts have KV. What is known by its text has no tokens here.
+void ChunkService::report(std::span<const Draft> drafts, const ChunkProgress& progress) {
+  std::int64_t done = 0;
+  std::int64_t wanted = 0;
+  for (const Draft& draft : drafts) {
+    const std::int64_t tokens = draft.chunk.tokens == nullptr ? 0 : std::ssize(*draft.chunk.tokens);
+    wanted += tokens;
+    if (draft.prefill != nullptr) {
+      done += std::min(tokens, draft.prefill->computed_tokens());
+    } else if (!draft.result.id.empty()) {
+      done += tokens;
+    }
+  }
+  progress(done, wanted);
+}
+
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how) {
   std::vector<Draft> drafts;
+  const Interrupt polled = how.progress ? Interrupt([&] {
+    report(drafts, how.progress);
+    return interrupted && interrupted();
+  })
+                                        : interrupted;
   for (const ChunkContent& chunk : chunks) {
     QUIRE_TRY(Draft next, draft(chunk));
     next.how = how;
@@ -559,8 +580,15 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   registered.reserve(drafts.size());
   for (const Draft& draft : drafts) {
     registered.push_back(draft.result);
+    if (status.ok() && draft.prefill != nullptr) {
+      registered.back().tokens_computed =
+          std::ssize(*draft.chunk.tokens) - draft.prefill->cached_tokens();
+    }
   }
   if (status.ok()) {
+    if (how.progress) {
+      report(drafts, how.progress);
+    }
     return registered;
   }
   withdraw({.registered = std::move(registered)});  // all or none
@@ -577,7 +605,7 @@ Status ChunkService::register_all(std::vector<Draft>& drafts, Registration how,
       return (draft.chunk.type == ChunkType::kSystemPrompt) !=
              (first->chunk.type == ChunkType::kSystemPrompt);
     });
-    status = register_drafts({first, next}, anchors, interrupted);
+    status = register_drafts({first, next}, anchors, polled);
     for (; first != next; ++first) {
       if (first->chunk.type == ChunkType::kSystemPrompt) {
         anchors[first->chunk.salt] = first->result.id;

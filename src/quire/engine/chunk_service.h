@@ -65,11 +65,13 @@ class ChunkService {
     bool created = false;  // by this call, to stay
     bool used = false;     // counted as a use of one that was there
     bool changed = false;  // what is said of that one
+    std::int64_t tokens_computed = 0;
     std::optional<kv::ChunkRegistry::Hold> hold;
   };
   struct Registration {
     bool counted = true;  // uses, hits and misses; else what it creates is temporary
     bool held = false;    // nothing is evicted until release() or withdraw()
+    ChunkProgress progress = {};
   };
   // What a call has registered, and the KV that was computed for it.
   struct Taken {
@@ -165,6 +167,7 @@ class ChunkService {
     Registration how;
     bool waits = false;                             // for a prefill that was begun for an equal one
     std::optional<kv::ChunkRegistry::Hold> anchor;  // on the anchor, until it is registered
+    std::shared_ptr<Channel> prefill;               // that this call has begun for it
     Registered result;                              // its id once it is known to the registry
     [[nodiscard]] const std::string* text() const {  // null of what came as ids
       return std::get_if<std::string>(&content->content);
@@ -185,6 +188,7 @@ class ChunkService {
   [[nodiscard]] Status tokenize(Draft& draft, const Interrupt& interrupted = {}) const;
   [[nodiscard]] Status register_all(std::vector<Draft>& drafts, Registration how,
                                     const Interrupt& interrupted);
+  static void report(std::span<const Draft> drafts, const ChunkProgress& progress);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,
                                        const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);

@@ -33,6 +33,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/submission.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
@@ -395,25 +396,57 @@ Status Engine::check(const SamplingParams& params) const {
   return {};
 }
 
+Status Engine::prepare(NewRequest& request) const {
+  QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
+  QUIRE_TRY_STATUS(check(request));
+  QUIRE_TRY_STATUS(SessionService::check_user({.session = request.session, .salt = request.salt}));
+  // The KV of the last sampled token is never needed, so one more token than positions fits.
+  const std::int64_t room =
+      model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
+  request.params.max_tokens =
+      static_cast<std::int32_t>(request.kind == RequestKind::kGenerate
+                                    ? std::min<std::int64_t>(request.params.max_tokens, room)
+                                    : 0);
+  return {};
+}
+
 Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequest> requests) {
   for (NewRequest& request : requests) {
-    QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
-    QUIRE_TRY_STATUS(check(request));
-    QUIRE_TRY_STATUS(
-        SessionService::check_user({.session = request.session, .salt = request.salt}));
-    // The KV of the last sampled token is never needed, so one more token than positions fits.
-    const std::int64_t room =
-        model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
-    request.params.max_tokens =
-        static_cast<std::int32_t>(request.kind == RequestKind::kGenerate
-                                      ? std::min<std::int64_t>(request.params.max_tokens, room)
-                                      : 0);
+    QUIRE_TRY_STATUS(prepare(request));
   }
   std::vector<std::shared_ptr<Channel>> channels;
   Status accepted;
   QUIRE_TRY_STATUS(call([&] { accepted = enqueue(std::move(requests), channels); }));
   QUIRE_TRY_STATUS(accepted);
   return channels;
+}
+
+Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
+  QUIRE_TRY_STATUS(home_.check());
+  QUIRE_TRY_STATUS(prepare(request));
+  auto submission = std::make_shared<Submission>(request.notify);
+  const auto enqueue_now = [this, submission,
+                            kept = std::make_shared<NewRequest>(std::move(request))] {
+    if (submission->unwanted()) {
+      submission->answer(Error{.code = ErrorCode::kCancelled, .message = "the stream was closed"});
+      return;
+    }
+    std::vector<NewRequest> requests;
+    requests.push_back(std::move(*kept));
+    std::vector<std::shared_ptr<Channel>> channels;
+    if (const Status accepted = enqueue(std::move(requests), channels); !accepted.ok()) {
+      submission->answer(accepted.error());
+      return;
+    }
+    submission->answer(channels.front());
+    if (submission->unwanted()) {  // since it was asked above
+      abort_now(channels.front()->id());
+    }
+  };
+  if (!post(enqueue_now)) {
+    return closed_error();
+  }
+  return submission;
 }
 
 void Engine::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {

@@ -33,6 +33,7 @@
 #include "quire/engine/home_process.h"
 #include "quire/engine/letters.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/submission.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
@@ -123,6 +124,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // from the chunk service.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
       std::vector<NewRequest> requests);
+  // The same of one request, without waiting for the step that runs. What the request itself says
+  // wrongly is refused here.
+  [[nodiscard]] Result<std::shared_ptr<Submission>> submit_later(NewRequest request);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
   // The same for a caller who leaves, without waiting for the step that runs: it may itself wait
@@ -224,6 +228,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   friend struct SequenceState;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
+  // Checks what Engine::submit takes, and cuts max_tokens to what the model's context holds.
+  [[nodiscard]] Status prepare(NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;
   // Takes back the requests from `first` on that were queued, and the sequences of those that were
   // not.

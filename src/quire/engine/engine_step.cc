@@ -481,6 +481,7 @@ void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
     ends = reaches_end(run);  // the prompt was all that was wanted
     scheduler_->complete(run, std::nullopt);
   }
+  active.channel()->note_computed(run.first + run.count);
   if (ends) {
     active.note_computed(run.sequence);
     scheduler_->finish(run.request);

@@ -530,6 +530,7 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
         static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
     request.session = how.options.session;
     request.streaming = how.streaming;
+    request.notify = how.options.notify;
     request.submitted = how.submitted;
     ComposedPrompt& prompt = *request.composed;
     prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);

@@ -20,6 +20,7 @@
 #include "quire/text/jinja/functions.h"
 #include "quire/text/jinja/interpreter.h"
 #include "quire/text/jinja/meter.h"
+#include "quire/text/jinja/names_read.h"
 #include "quire/text/jinja/parser.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
@@ -229,6 +230,10 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
 }
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
+
+std::vector<std::string> ChatTemplate::variables() const {
+  return jinja::names_read(impl_->parsed);
+}
 
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
                          RenderOptions& options) {

@@ -79,6 +79,8 @@ class ChatTemplate {
                                               const RenderOptions& options = {}) const;
 
   [[nodiscard]] const std::string& source() const;
+  // Returns the variables that some path through the template reads, in order of the alphabet.
+  [[nodiscard]] std::vector<std::string> variables() const;
 
  private:
   struct Impl;

@@ -385,5 +385,31 @@ TEST(ChatTemplate, CanBeMovedAndGivesItsSource) {
   EXPECT_TRUE(second.render({}).ok());
 }
 
+// Oracle: jinja2.meta.find_undeclared_variables, but for what only some paths set.
+TEST(ChatTemplate, TellsWhichVariablesItReads) {
+  const auto variables_of = [](std::string_view source) {
+    return ChatTemplate::parse(source).value().variables();
+  };
+  EXPECT_THAT(variables_of("text"), ElementsAre());
+  EXPECT_THAT(variables_of("{{ a.b[c](d, e=f)|join(g) ~ (h if i is eq(j) else -k) }}"),
+              ElementsAre("a", "c", "d", "f", "g", "h", "i", "j", "k"));
+  EXPECT_THAT(
+      variables_of("{% for m in messages if m.x != y %}{{ loop.index }}{{ m }}{% endfor %}"),
+      ElementsAre("messages", "y"));
+  EXPECT_THAT(variables_of("{% set ns = namespace(x=z) %}{% set ns.x = 1 %}{{ ns.x }}"),
+              ElementsAre("z"));
+  EXPECT_THAT(variables_of("{% if a is defined %}{% set b = 1 %}{% endif %}{{ b }}"),
+              ElementsAre("a", "b"));
+  EXPECT_THAT(variables_of("{% set a, b = c %}{{ a ~ b }}{% set d = d|default(1) %}"),
+              ElementsAre("c", "d"));
+  EXPECT_THAT(variables_of("{% macro m(a, b=c) %}{{ a ~ b ~ d ~ caller() }}{% endmacro %}"
+                           "{% call m(e) %}{{ f }}{% endcall %}{{ a }}"),
+              ElementsAre("a", "c", "d", "e", "f"));
+  EXPECT_THAT(
+      variables_of("{% with a = b %}{{ a }}{% endwith %}{% filter trim %}{{ g }}{% endfilter %}"
+                   "{% set h %}{{ i }}{% endset %}{{ h }}"),
+      ElementsAre("b", "g", "i"));
+}
+
 }  // namespace
 }  // namespace quire::text
