@@ -218,8 +218,7 @@ void add_format(CLI::App& command, Format& format) {
 
 void add_model(CLI::App& command, std::string& model) {
   command
-      .add_option("MODEL", model,
-                  "Hugging Face folder, GGUF file, or preset:NAME (random weights)")
+      .add_option("MODEL", model, "Hugging Face folder, GGUF file, or preset:NAME (random weights)")
       ->required();
 }
 
