@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "command.h"
@@ -46,7 +45,7 @@ std::string long_name(const CLI::Option& option) {
 // The values that an option takes, where they are a list of words: "text|json".
 std::vector<std::string> choices(const CLI::Option& option) {
   std::vector<std::string> words;
-  const std::string text = option.get_option_text();
+  const std::string& text = option.get_option_text();
   if (text.find('|') == std::string::npos ||
       text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_|0123456789") != std::string::npos) {
     return words;
@@ -69,6 +68,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::vector<std::string> words_of(const Completed& command) {
   std::vector<std::string> words;
+  words.reserve(command.below.size() + command.options.size());
   for (const CLI::App* const below : command.below) {
     words.push_back(below->get_name());
   }

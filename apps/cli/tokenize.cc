@@ -46,6 +46,7 @@ Result<std::vector<std::string>> texts_of(const Tokenizer& tokenizer,
                                           const std::vector<TokenId>& ids) {
   constexpr std::size_t kBefore = 8;  // tokens that can matter for the text of the next
   std::vector<std::string> texts;
+  texts.reserve(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::size_t start = i - std::min(i, kBefore);
     const std::span<const TokenId> with = std::span(ids).subspan(start, i + 1 - start);

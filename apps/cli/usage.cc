@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
-#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
