@@ -59,9 +59,7 @@ class ToNormalForm final : public Normalizer {
       const auto run_end = static_cast<std::size_t>(other - in.begin());
       const std::size_t start = run_end > begin && run_end < in.size() ? run_end - 1 : run_end;
       const std::size_t end = stretch_end(text, start);
-      if (!out.copy(begin, start) ||
-          (start < end &&
-           !out.add(to_normal_form(in.substr(start, end - start), form_), start, end))) {
+      if (!out.copy(begin, start) || !add_stretch(out, in, start, end)) {
         return;
       }
       begin = end;
@@ -70,6 +68,19 @@ class ToNormalForm final : public Normalizer {
   }
 
  private:
+  // A first character that stays as it is keeps its author, whatever mark follows.
+  bool add_stretch(Rewriter& out, std::string_view in, std::size_t begin, std::size_t end) const {
+    if (begin == end) {
+      return true;
+    }
+    const std::string normal = to_normal_form(in.substr(begin, end - begin), form_);
+    const std::string_view first = in.substr(begin, utf8_length(in[begin]));
+    const std::size_t same = normal.starts_with(first) ? first.size() : 0;
+    return out.copy(begin, begin + same) &&
+           (same == normal.size() ||
+            out.add(std::string_view(normal).substr(same), begin + same, end));
+  }
+
   static std::size_t stretch_end(const NormalText& text, std::size_t start) {
     constexpr std::size_t kLongBytes = 4096;
     const std::string_view in = text.text;

@@ -51,6 +51,8 @@ def main() -> None:
             hostile = number % 4 == 3
             tokens = added_tokens(rng, first_id, hostile)  # where normalized ones match hangs on the text beside them
             tokenizer = Tokenizer.from_str(json.dumps(dict(base, added_tokens=base["added_tokens"] + tokens)))
+            tokenizer.no_padding()  # as transformers
+            tokenizer.no_truncation()
             assert tokenizer.token_to_id("<|end|>") == first_id + 3, kind
             special = {token["id"] for token in tokens}
             template = TEMPLATE.replace("ROLE", rng.choice(ROLES)).replace("CONTENT", rng.choice(CONTENTS)).replace("END", rng.choice(ENDS))
