@@ -145,9 +145,10 @@ Result<Store> Store::open(const std::string& path, const StoreOptions& options) 
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_bytes is ", options.max_bytes, ", must be at least 0")};
   }
-  auto store = kv_store::Store::open(
-      path,
-      {.read_only = options.read_only, .create = options.create, .max_bytes = options.max_bytes});
+  auto store = kv_store::Store::open(path, {.read_only = options.read_only,
+                                            .create = options.create,
+                                            .max_bytes = options.max_bytes,
+                                            .tenant = options.tenant});
   if (!store.ok()) {
     return engine::missing_file(std::move(store).error());
   }
@@ -209,7 +210,9 @@ Result<StoreCleaning> Store::gc() {
                        .removed_weights = report.removed_weights,
                        .removed_weight_bytes = report.removed_weight_bytes,
                        .objects = report.objects,
-                       .bytes = report.bytes};
+                       .bytes = report.bytes,
+                       .kept_objects = report.kept_objects,
+                       .message = report.kept_why};
 }
 
 Result<std::vector<StoreObject>> Store::verify() const {
@@ -259,8 +262,8 @@ Status Store::check_entry_file(const std::string& path) {
   return sound.ok() ? sound : engine::missing_file(sound.error());
 }
 
-Result<std::int64_t> Store::repair(const std::string& path) {
-  auto kept = kv_store::Store::repair(path);
+Result<std::int64_t> Store::repair(const std::string& path, bool force) {
+  auto kept = kv_store::Store::repair(path, force);
   return kept.ok() ? kept : engine::missing_file(std::move(kept).error());
 }
 
