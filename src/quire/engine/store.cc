@@ -149,9 +149,10 @@ Result<Store> Store::open(const std::string& path, const StoreOptions& options) 
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_bytes is ", options.max_bytes, ", must be at least 0")};
   }
-  auto store = kv_store::Store::open(
-      path,
-      {.read_only = options.read_only, .create = options.create, .max_bytes = options.max_bytes});
+  auto store = kv_store::Store::open(path, {.read_only = options.read_only,
+                                            .create = options.create,
+                                            .max_bytes = options.max_bytes,
+                                            .tenant = options.tenant});
   if (!store.ok()) {
     return engine::missing_file(std::move(store).error());
   }
@@ -225,7 +226,9 @@ Result<StoreCleaning> Store::gc() try {
                        .removed_weights = report.removed_weights,
                        .removed_weight_bytes = report.removed_weight_bytes,
                        .objects = report.objects,
-                       .bytes = report.bytes};
+                       .bytes = report.bytes,
+                       .kept_objects = report.kept_objects,
+                       .message = report.kept_why};
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -285,8 +288,8 @@ Status Store::check_entry_file(const std::string& path) try {
   return base::no_memory("the call");
 }
 
-Result<std::int64_t> Store::repair(const std::string& path) try {
-  auto kept = kv_store::Store::repair(path);
+Result<std::int64_t> Store::repair(const std::string& path, bool force) try {
+  auto kept = kv_store::Store::repair(path, force);
   return kept.ok() ? kept : engine::missing_file(std::move(kept).error());
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
