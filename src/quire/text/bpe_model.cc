@@ -323,10 +323,8 @@ void BpeModel::merge_long(ModelScratch& scratch) const {
       std::push_heap(heap.begin(), heap.end(), later);
     }
   };
-  for (std::size_t next = 0; next < first.size() || !heap.empty();) {
-    if (!scratch.meter->step(4)) {
-      return;
-    }
+  std::size_t next = 0;
+  while ((next < first.size() || !heap.empty()) && scratch.meter->step(4)) {
     std::uint64_t top = 0;
     if (heap.empty() || (next < first.size() && first[next] < heap.front())) {
       top = first[next++];
