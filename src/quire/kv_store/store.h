@@ -232,6 +232,10 @@ class Store {
       const std::function<void(const Folder&, const std::string&)>& visit) const;
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
   [[nodiscard]] Result<bool> remove_entry(std::string_view key, std::string_view tenant, bool wipe);
+  // Removes the entry from the index; returns its objects, nothing where there is no such entry.
+  // `marked`: gets those that a wipe has marked; null: no wipe.
+  [[nodiscard]] Result<std::optional<std::vector<std::string>>> take_out(
+      std::string_view key, std::string_view tenant, std::vector<std::string>* marked);
   // Marks the object for finish_object_wipes; unmark_wipe takes it back.
   [[nodiscard]] Status mark_wipe(const std::string& hash) const;
   void unmark_wipe(const std::string& hash) const;

@@ -20,7 +20,6 @@
 #include "quire/base/str.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_folder.h"
@@ -167,37 +166,43 @@ Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, 
     return there ? Result<bool>(writable.error()) : false;
   }
   std::vector<std::string> marked;
-  std::vector<std::string> objects;
-  const auto take_out = [&]() -> Result<bool> {
-    QUIRE_TRY(Transaction transaction, index_.begin());
-    QUIRE_TRY(const std::optional<Entry> entry, index_.find(key, tenant));
-    if (!entry) {
-      return false;
-    }
-    QUIRE_TRY_STATUS(index_.remove(key, tenant));
-    objects = objects_of(*entry);
-    for (const std::string& hash : objects) {
-      QUIRE_TRY(const bool named, index_.is_referenced(hash));
-      if (wipe && !named) {
-        marked.push_back(hash);
-        QUIRE_TRY_STATUS(mark_wipe(hash));
-      }
-    }
-    QUIRE_TRY_STATUS(transaction.commit());
-    return true;
-  };
-  const auto taken = take_out();
-  if (!taken.ok()) {
+  auto objects = take_out(key, tenant, wipe ? &marked : nullptr);
+  if (!objects.ok()) {
     for (const std::string& hash : marked) {
       unmark_wipe(hash);
     }
-    return taken.error();
+    return objects.error();
   }
-  if (*taken && !wipe) {
+  if (!*objects) {
+    return false;
+  }
+  if (!wipe) {
     GcReport report;
-    QUIRE_TRY_STATUS(sweep({objects.begin(), objects.end()}, report));
+    QUIRE_TRY_STATUS(sweep({(*objects)->begin(), (*objects)->end()}, report));
   }
-  return taken;
+  return true;
+}
+
+Result<std::optional<std::vector<std::string>>> Store::take_out(std::string_view key,
+                                                                std::string_view tenant,
+                                                                std::vector<std::string>* marked) {
+  using Objects = std::optional<std::vector<std::string>>;
+  QUIRE_TRY(Transaction transaction, index_.begin());
+  QUIRE_TRY(const std::optional<Entry> entry, index_.find(key, tenant));
+  if (!entry) {
+    return Objects();
+  }
+  QUIRE_TRY_STATUS(index_.remove(key, tenant));
+  std::vector<std::string> objects = objects_of(*entry);
+  for (const std::string& hash : objects) {
+    QUIRE_TRY(const bool named, index_.is_referenced(hash));
+    if (marked != nullptr && !named) {
+      marked->push_back(hash);
+      QUIRE_TRY_STATUS(mark_wipe(hash));
+    }
+  }
+  QUIRE_TRY_STATUS(transaction.commit());
+  return Objects(std::move(objects));
 }
 
 }  // namespace quire::kv_store
