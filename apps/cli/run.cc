@@ -182,7 +182,11 @@ std::int64_t expected_tokens(const LLM& llm, const RunOptions& options, const st
     return std::ssize(options.prompt_ids);
   }
   const auto tokenizer = llm.tokenizer();
-  return tokenizer.ok() ? std::ssize(tokenizer->encode(text)) : 0;
+  if (!tokenizer.ok()) {
+    return 0;
+  }
+  const auto ids = tokenizer->encode(text);
+  return ids.ok() ? std::ssize(*ids) : 0;
 }
 
 // Streams the text to stdout, unless all of it is printed at the end.

@@ -571,7 +571,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
   }
   Status status;
   try {
-    status = register_all(drafts, how, interrupted);
+    status = register_all(drafts, how, polled);
   } catch (const std::bad_alloc&) {
     status = base::no_memory("registering chunks");
   }
@@ -605,7 +605,7 @@ Status ChunkService::register_all(std::vector<Draft>& drafts, Registration how,
       return (draft.chunk.type == ChunkType::kSystemPrompt) !=
              (first->chunk.type == ChunkType::kSystemPrompt);
     });
-    status = register_drafts({first, next}, anchors, polled);
+    status = register_drafts({first, next}, anchors, interrupted);
     for (; first != next; ++first) {
       if (first->chunk.type == ChunkType::kSystemPrompt) {
         anchors[first->chunk.salt] = first->result.id;
