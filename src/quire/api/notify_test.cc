@@ -222,7 +222,7 @@ TEST(TokenBytes, JoinedAreTheTextWhateverTheTokensAre) {
   const std::string text =
       "Ada lives in Thornby, caf\xC3\xA9 \xF0\x9F\xA6\x86\n\t\x01 Z\xC3\xBCrich";
   std::string joined;
-  for (const TokenId id : tokenizer.encode(text, false)) {
+  for (const TokenId id : tokenizer.encode(text, false).value()) {
     joined += tokenizer.token_bytes(id).value();
   }
   EXPECT_EQ(joined, text);
