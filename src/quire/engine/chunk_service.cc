@@ -363,20 +363,20 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(draft.chunk, has_kv ? std::optional(key) : std::nullopt));
   draft.result.created = draft.how.counted;
-  if (draft.how.held) {
-    draft.result.hold = registry_.hold(chunk->id);
-  }
-  if (!has_kv) {
-    registry_.publish(chunk->id);
-    return std::optional<Pending>();
-  }
-  const std::string id = chunk->id;
   try {
+    if (draft.how.held) {
+      draft.result.hold = registry_.hold(chunk->id);
+    }
+    if (!has_kv) {
+      registry_.publish(chunk->id);
+      return std::optional<Pending>();
+    }
     QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
     draft.prefill = pending.channel;
     return std::optional(pending);
   } catch (const std::bad_alloc&) {
-    registry_.end(id, key, std::nullopt);  // no effect where it was ended already
+    registry_.end(draft.chunk.id, key, std::nullopt);  // no effect where it was ended already
+    registry_.give_up(draft.chunk.id);
     throw;
   }
 }

@@ -162,6 +162,8 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
 // there already, if it is the same: of another grade it is composed, if only of its own run.
 Status TierService::make_room(Restored& restored) {
+  restored.parts.clear();  // of a visit that was refused
+  restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
     restored.sequence = ledger().open(restored.own, true, {}, restored.salt);

@@ -291,6 +291,13 @@ void ChunkRegistry::drop_variant(const VariantName& variant) {
   ledger_.forget_segment(segment);
 }
 
+void ChunkRegistry::give_up(std::string_view id) {
+  const Chunk* const chunk = lookup(id);
+  if (chunk != nullptr && !chunk->listed && chunk->pending.empty()) {
+    forget(*chunk);
+  }
+}
+
 bool ChunkRegistry::owns(SegmentId segment) const {
   return std::ranges::any_of(chunks_, [&](const auto& chunk) {
     return std::ranges::any_of(chunk.second.variants, [&](const auto& variant) {

@@ -176,6 +176,8 @@ class ChunkRegistry {
   bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
   // Whether the segment is the KV of a chunk.
   [[nodiscard]] bool owns(SegmentId segment) const;
+  // Forgets a chunk that was begun, is not listed and computes nothing. No effect on any other.
+  void give_up(std::string_view id);
   // Takes the KV of a variant back from a chunk that goes on without. No effect where none is.
   void drop_variant(const VariantName& variant);
   // Registration has ended well: the chunk is listed. No effect on one that is.

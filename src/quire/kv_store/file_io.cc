@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@
 #include "quire/base/home_path.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/kv_store/store_folder.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -272,8 +274,8 @@ Status NewFile::create_named() {
     file_ = Descriptor(::openat(folder_->descriptor.get(), temporary.c_str(),
                                 O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kPrivateFile));
     if (file_.get() >= 0) {
-      ::flock(file_.get(), LOCK_EX | LOCK_NB);
-      if (is_same_file(*folder_, temporary, file_)) {
+      const bool own = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;  // else taken for left behind
+      if (own && is_same_file(*folder_, temporary, file_)) {
         temporary_ = std::move(temporary);
         return {};
       }
@@ -338,6 +340,11 @@ Status NewFile::link_into_place() const {
     return ::linkat(AT_FDCWD, path_of(file_).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
   };
   bool done = link(name_);
+  std::optional<FolderLock> alone;  // others who replace something there take the same name
+  if (!done && errno == EEXIST) {
+    alone.emplace(*folder_);
+    errno = EEXIST;
+  }
   for (int attempt = 0; !done && errno == EEXIST && attempt < kAttempts; ++attempt) {
     ::unlinkat(folder, temporary.c_str(), 0);
     if (link(temporary)) {
