@@ -89,12 +89,13 @@ std::string streamed(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
 int measure(const Tokenizer& tokenizer, const std::string& text, double load_seconds) {
   const std::vector<std::string_view> lines = lines_of(text);
   std::vector<TokenId> ids;
-  const double whole = megabytes_per_second(text.size(), [&] { ids = tokenizer.encode(text); });
+  const double whole =
+      megabytes_per_second(text.size(), [&] { ids = tokenizer.encode(text).value(); });
   std::size_t num_line_ids = 0;
   const double by_line = megabytes_per_second(text.size(), [&] {
     num_line_ids = 0;
     for (const std::string_view line : lines) {
-      num_line_ids += tokenizer.encode(line).size();
+      num_line_ids += tokenizer.encode(line).value().size();
     }
   });
   std::string decoded;
@@ -120,9 +121,10 @@ std::vector<TokenId> ids_of(const Tokenizer& tokenizer, const json::object& quer
     return json::value_to<std::vector<TokenId>>(*ids);
   }
   const json::string& text = query.at("text").as_string();
-  return tokenizer.encode({text.data(), text.size()},
-                          {.add_special_tokens = query.at("add").as_bool(),
-                           .parse_special = query.at("special").as_bool()});
+  return tokenizer
+      .encode({text.data(), text.size()}, {.add_special_tokens = query.at("add").as_bool(),
+                                           .parse_special = query.at("special").as_bool()})
+      .value();
 }
 
 json::object answer_one(const Tokenizer& tokenizer, const json::object& query) {

@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
   std::printf("%-10s %12s %14s %12s\n", "weights", "perplexity", "KL [nats]", "same best");
   for (const Way& way : ways) {
     LLM llm = must(LLM::open(argv[1], way.options));
-    std::vector<TokenId> ids = must(llm.tokenizer()).encode(text);
+    std::vector<TokenId> ids = must(llm.tokenizer()).encode(text).value();
     ids.resize(std::min(ids.size(), most));
     auto output = must(llm.forward(ids));
     Distributions of(std::move(output.logits), static_cast<std::size_t>(output.vocab_size));

@@ -12,3 +12,20 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo)
 endif()
+
+# Hardening, so that what a program does wrong ends it instead of being used: canaries, checked sizes
+# of the C library's calls, assertions of the C++ library, indirect jumps to their targets only, and
+# addresses that are bound and read-only before main. Kernels leave out what is within their loops
+# (QuireKernels.cmake). Sanitizers have checks of their own.
+if(NOT QUIRE_SANITIZE)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>")
+  add_compile_definitions("$<$<COMPILE_LANGUAGE:CXX>:_GLIBCXX_ASSERTIONS>")
+  if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")  # it needs optimisation
+    add_compile_definitions("$<$<COMPILE_LANGUAGE:CXX>:_FORTIFY_SOURCE=2>")
+  endif()
+  cmake_host_system_information(RESULT processor QUERY OS_PLATFORM)  # project() is still to come
+  if(processor STREQUAL "x86_64")
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fcf-protection=full>")
+  endif()
+  add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
+endif()

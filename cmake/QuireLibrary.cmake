@@ -18,12 +18,38 @@ target_sources(quire PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/inc
                             ${public_headers})
 
 include(CMakePackageConfigHelpers)
-install(TARGETS quire EXPORT quire-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+install(TARGETS quire EXPORT quire-targets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 # In the Python package the library lies below the module.
 install(TARGETS quire LIBRARY DESTINATION quire/lib COMPONENT python NAMELINK_SKIP EXCLUDE_FROM_ALL)
+file(RELATIVE_PATH prefix_of_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${PROJECT_SOURCE_DIR}/packaging/quire.pc.in ${PROJECT_BINARY_DIR}/quire.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quire.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+        COMPONENT development)
 install(EXPORT quire-targets NAMESPACE quire:: FILE quire-config.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire COMPONENT development)
 write_basic_package_version_file(quire-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/quire-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire COMPONENT development)
+
+# Who gives the library on gives the notices of what is in it on.
+set(cuda_runtime "")
+if(QUIRE_HAS_CUDA)
+  set(cuda_runtime ${CUDAToolkit_VERSION})
+endif()
+file(WRITE ${PROJECT_BINARY_DIR}/cuda_runtime "${cuda_runtime}")
+find_package(Python3 3.11 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  include(${PROJECT_SOURCE_DIR}/cmake/QuireThirdParty.cmake)
+  set(parts library)
+  if(QUIRE_APPS)
+    list(APPEND parts program)
+  endif()
+  set(third_party ${PROJECT_BINARY_DIR}/third_party)
+  quire_third_party(${third_party} ${Python3_EXECUTABLE} ${PROJECT_BINARY_DIR} PARTS ${parts})
+  install(FILES ${third_party}/THIRD_PARTY_NOTICES ${third_party}/sbom.cdx.json ${PROJECT_SOURCE_DIR}/LICENSE
+          DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT library)
+else()
+  message(STATUS "Third-party notices: none, Python 3.11 is not installed")
+endif()

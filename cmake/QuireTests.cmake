@@ -1,6 +1,6 @@
 # How test programs are compiled and registered. Sets QUIRE_HAS_TESTS.
 #
-# Labels: `gpu` needs a GPU; `fetched` reads what tools/fetch_*.py fetch; `slow` is not for sanitizers;
+# Labels: `gpu` needs a GPU; `fetched` reads what tools/fetch_*.py fetch; `slow` runs with sanitizers in turn alone;
 # `long` is a random or stress test at its full length, which the same program without the label has
 # cut short (tests/support/test_length.h).
 set(QUIRE_HAS_TESTS OFF)
@@ -56,7 +56,7 @@ endfunction()
 
 # A test that computes little is compiled without optimisation, in 0.5 to 0.6 of the time.
 function(quire_plain_test target)
-  target_compile_options(${target} PRIVATE -O0)
+  target_compile_options(${target} PRIVATE -O0 -U_FORTIFY_SOURCE)
   quire_precompiled(${target} plain_tests)
   quire_batched(${target})
 endfunction()

@@ -115,6 +115,10 @@ def build_asan(log):
     build(log, "asan", "all", "fuzz")
 
 
+def test_asan_slow(log):
+    return ctest(log, "asan-slow", folder="asan")
+
+
 def build_tsan(log, modules=TSAN_MODULES):
     build(log, "tsan", *(f"{module}_test" for module in THREADED), options=(f"-DQUIRE_TSAN_MODULES={modules}",))
 
@@ -192,6 +196,7 @@ REST = [
 ROTATING = [
     Stage("plain", "every file compiled alone, without precompiled headers", build_dev),
     Stage("long", "random and stress tests at their full length", None, test_long),
+    Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
     Stage("cuda-80", "the GPU programs, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
 ]

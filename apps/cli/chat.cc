@@ -1,5 +1,10 @@
 // quire chat: a conversation and the context it stands on, on a terminal or through a pipe.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,10 +17,12 @@
 #include "interrupts.h"
 #include "options.h"
 #include "output.h"
+#include "progress.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tools.h"
 #include "repl.h"
 
 namespace quire::cli {
@@ -25,6 +32,7 @@ struct ChatCommand {
   std::string model;
   LLMOptions engine;
   ContextOptions context;
+  std::optional<ReuseMode> mode;
   ChatOptions conversation;
   ReplOptions repl;
 };
@@ -32,6 +40,7 @@ struct ChatCommand {
 // System text, for want of one the BOS token that prompts begin with, and documents become the
 // first items.
 Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context) {
+  ComputeProgress progress(llm, 0);
   std::string system = options.system;
   const auto tokenizer = llm.tokenizer();
   if (system.empty() && tokenizer.ok()) {
@@ -49,13 +58,43 @@ Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context
   }
   for (const std::string& path : options.document_files) {
     QUIRE_TRY(const std::string text, read_text(path));
-    QUIRE_TRY([[maybe_unused]] const std::string id, context.add(text));
+    QUIRE_TRY([[maybe_unused]] const std::string id,
+              context.add(text, {.name = "", .tags = {}, .active = true}, progress.beside({})));
+  }
+  // What every question stands on is there before the first one.
+  if (!options.document_files.empty()) {
+    QUIRE_TRY([[maybe_unused]] const std::int64_t computed, context.populate(progress.beside({})));
   }
   return {};
 }
 
+// Items have KV of their own, which a store can keep, only in mode anchored. A store for packed
+// weights asks for no items.
+ReuseMode mode_of(const ChatCommand& options) {
+  const bool saves = !options.engine.store.empty() && !options.engine.cache_weights;
+  return options.mode.value_or(saves ? ReuseMode::kAnchored : ReuseMode::kExact);
+}
+
+// The model's name, the tokens that its context may have, and how answers are computed.
+std::string banner(const std::string& model, ReuseMode mode) {
+  const std::filesystem::path path(model);
+  std::string text = path.has_filename() ? path.filename().string() : model;
+  if (const auto report = inspect_json(model); report.ok()) {
+    const boost::json::value inspected = boost::json::parse(*report);
+    boost::system::error_code none;
+    const boost::json::value* const positions =
+        inspected.find_pointer("/shape/max_positions", none);
+    text += positions == nullptr ? ""
+                                 : ", context of " + boost::json::serialize(*positions) + " tokens";
+  }
+  return text + ", mode " + reuse_mode_name(mode) +
+         "\n/help lists the commands, \"\"\" begins and ends a text of several lines, /bye "
+         "leaves\n";
+}
+
 int chat(const ChatCommand& options) {
-  for (const Status& valid : {options.engine.validate(), options.repl.sampling.validate()}) {
+  for (const Status& valid : {options.engine.validate(), options.repl.sampling.validate(),
+                              check_logprobs(options.repl.sampling, options.repl.format)}) {
     if (!valid.ok()) {
       return fail_options(valid.error());
     }
@@ -67,6 +106,7 @@ int chat(const ChatCommand& options) {
   }
   ContextOptions with_store = options.context;
   with_store.store = options.engine.store;
+  with_store.mode = mode_of(options);
   auto context = ContextManager::open(llm.value(), with_store);
   if (!context.ok()) {
     return fail_options(context.error());
@@ -75,7 +115,12 @@ int chat(const ChatCommand& options) {
   if (!begun.ok()) {
     return fail(begun.error());
   }
-  Repl repl(std::move(llm).value(), std::move(context).value(), options.repl, interrupts);
+  ReplOptions repl_options = options.repl;
+  repl_options.has_store = !options.engine.store.empty();
+  if (isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
+    repl_options.banner = banner(options.model, with_store.mode);
+  }
+  Repl repl(std::move(llm).value(), std::move(context).value(), repl_options, interrupts);
   return repl.loop();
 }
 
@@ -88,8 +133,10 @@ void add_chat(CLI::App& app, Action& action) {
   add_model(*command, options->model);
   add_named<ReuseMode>(
       *command, "--mode", &reuse_mode_name, {ReuseMode::kAnchored, ReuseMode::kExact},
-      [options = options.get()](ReuseMode mode) { options->context.mode = mode; },
-      "what items have seen (anchored)");
+      [options = options.get()](ReuseMode mode) { options->mode = mode; },
+      "exact: as a plain prompt (default); anchored: items are computed once, under the system "
+      "text "
+      "(default with --store)");
   command->add_flag("--echo", options->repl.echo, "write each line of input before its answer");
   command->add_flag("--verbose", options->repl.verbose, "report times and reuse on stderr");
   add_format(*command, options->repl.format);

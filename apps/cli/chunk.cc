@@ -17,6 +17,7 @@
 #include "generate.h"
 #include "options.h"
 #include "output.h"
+#include "progress.h"
 #include "quire/chunks.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
@@ -24,6 +25,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
+#include "usage.h"
 
 namespace quire::cli {
 namespace {
@@ -89,11 +91,28 @@ Status confirm(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : Status();
 }
 
-// Options of a command, with the format of those that name none.
+// Where commands are declared: the format of those that name none, what is to be done, and, of the
+// program's own, where the model stands.
+struct Place {
+  CLI::App& app;
+  Format format = Format::kText;
+  ScriptAction& action;
+  std::string* model = nullptr;
+};
+
+CLI::App* add_command(const Place& place, const char* name, const char* help) {
+  CLI::App* command = place.app.add_subcommand(name, help);
+  if (place.model != nullptr) {
+    add_model(*command, *place.model);
+  }
+  return command;
+}
+
+// Options of a command.
 template <class Options>
-std::shared_ptr<Options> options_of(CLI::App& command, Format format) {
+std::shared_ptr<Options> options_of(CLI::App& command, const Place& place) {
   auto options = std::make_shared<Options>();
-  options->format = format;
+  options->format = place.format;
   add_format(command, options->format);
   return options;
 }
@@ -139,7 +158,7 @@ Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
     return std::optional<std::string>("");
   }
   const std::string& name = *options.anchor;
-  QUIRE_TRY(const ChunkInfo anchor, find_chunk(session.llm, name));
+  QUIRE_TRY(const ChunkInfo anchor, find_chunk(session.llm, name, session.deleted));
   if (anchor.type != ChunkType::kSystemPrompt) {
     return {ErrorCode::kInvalidArgument, "--anchor names \"" + name + "\", a " +
                                              chunk_type_name(anchor.type) +
@@ -167,7 +186,10 @@ Status register_text(ScriptSession& session, AddOptions& options) {
     metadata["name"] = *options.name;
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
-  QUIRE_TRY(const std::string id, session.llm.register_chunk(options.chunk));
+  ComputeProgress progress(session.llm.llm(), 0);
+  const auto registered = session.llm.register_chunk(options.chunk, progress.beside({}));
+  progress.end();
+  QUIRE_TRY(const std::string id, registered);
   if (session.adds_to_store) {
     QUIRE_TRY_STATUS(session.llm.flush_store());
   }
@@ -176,10 +198,10 @@ Status register_text(ScriptSession& session, AddOptions& options) {
                                          : print(id + "\n");
 }
 
-void declare_add(CLI::App& app, Format format, ScriptAction& action) {
+void declare_add(const Place& place) {
   CLI::App* command =
-      app.add_subcommand("add", "Register a text or token ids and compute their KV");
-  auto options = options_of<AddOptions>(*command, format);
+      add_command(place, "add", "Register a text or token ids and compute their KV");
+  auto options = options_of<AddOptions>(*command, place);
   command->add_option("TEXT", options->text, "the chunk's text");
   command->add_option("--file", options->file, "file with the text, - for stdin");
   add_list(*command, "--token-ids", options->token_ids,
@@ -197,7 +219,7 @@ void declare_add(CLI::App& app, Format format, ScriptAction& action) {
                       "seconds after its last use, then it goes");
   command->add_option("--priority", chunk.options.priority, "lower ones are evicted first");
   command->add_flag("--pin", chunk.options.pinned, "never evict it");
-  command->callback([&action, options] {
+  command->callback([&action = place.action, options] {
     action = [options](ScriptSession& session) { return register_text(session, *options); };
   });
 }
@@ -220,11 +242,11 @@ Status list_chunks(ScriptSession& session, const ListOptions& options) {
   return options.format == Format::kJson ? print_json(objects) : print(table);
 }
 
-void declare_list(CLI::App& app, Format format, ScriptAction& action) {
-  CLI::App* command = app.add_subcommand("list", "Id, kind, tokens, name and beginning of chunks");
-  auto options = options_of<ListOptions>(*command, format);
+void declare_list(const Place& place) {
+  CLI::App* command = add_command(place, "list", "Id, kind, tokens, name and beginning of chunks");
+  auto options = options_of<ListOptions>(*command, place);
   add_type(*command, [options](ChunkType type) { options->type = type; });
-  command->callback([&action, options] {
+  command->callback([&action = place.action, options] {
     action = [options](ScriptSession& session) { return list_chunks(session, *options); };
   });
 }
@@ -234,11 +256,11 @@ Status clear_chunks(ScriptSession& session, const ListOptions& options) {
   return print_value({{"cleared", cleared}}, options.format);
 }
 
-void declare_clear(CLI::App& app, Format format, ScriptAction& action) {
-  CLI::App* command = app.add_subcommand("clear", "Delete all chunks, or those of a kind");
-  auto options = options_of<ListOptions>(*command, format);
+void declare_clear(const Place& place) {
+  CLI::App* command = add_command(place, "clear", "Delete all chunks, or those of a kind");
+  auto options = options_of<ListOptions>(*command, place);
   add_type(*command, [options](ChunkType type) { options->type = type; });
-  command->callback([&action, options] {
+  command->callback([&action = place.action, options] {
     action = [options](ScriptSession& session) { return clear_chunks(session, *options); };
   });
 }
@@ -250,34 +272,34 @@ struct OneOptions {
 };
 
 Status show_one(ScriptSession& session, const OneOptions& options) {
-  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk, session.deleted));
   return print_value(describe_chunk(chunk, true), options.format);
 }
 
 Status pin_chunk(ScriptSession& session, const OneOptions& options) {
-  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk, session.deleted));
   QUIRE_TRY(const ChunkInfo now,
             session.llm.update_chunk(chunk.chunk_id, {.pinned = !options.off}));
   return confirm(describe_chunk(now, false), options.format);
 }
 
 Status delete_chunk(ScriptSession& session, const OneOptions& options) {
-  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk));
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk, session.deleted));
   QUIRE_TRY(const bool deleted, session.llm.delete_chunk(chunk.chunk_id));
+  session.deleted.insert(name_of(chunk));
   return confirm({{"chunk_id", chunk.chunk_id}, {"deleted", deleted}}, options.format);
 }
 
 // A command on one chunk.
-void declare_one(CLI::App& app, Format format, ScriptAction& action,
-                 std::pair<const char*, const char*> name_and_help,
+void declare_one(const Place& place, const char* name, const char* help,
                  Status (*work)(ScriptSession&, const OneOptions&)) {
-  CLI::App* command = app.add_subcommand(name_and_help.first, name_and_help.second);
-  auto options = options_of<OneOptions>(*command, format);
+  CLI::App* command = add_command(place, name, help);
+  auto options = options_of<OneOptions>(*command, place);
   command->add_option("CHUNK", options->chunk, kChunkHelp)->required();
   if (work == &pin_chunk) {
     command->add_flag("--off", options->off, "let it be evicted again");
   }
-  command->callback([&action, options, work] {
+  command->callback([&action = place.action, options, work] {
     action = [options, work](ScriptSession& session) { return work(session, *options); };
   });
 }
@@ -289,14 +311,16 @@ struct AskOptions {
 };
 
 Status compose_chunks(ScriptSession& session, const AskOptions& options) {
-  QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing));
+  QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing, session.deleted));
   QUIRE_TRY(const CompositionInfo info, session.llm.preview_composition(composed.spec));
   return print_value(describe_chunk(info), options.format);
 }
 
 Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   QUIRE_TRY_STATUS(options.sampling.validate());
-  QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing));
+  QUIRE_TRY_STATUS(check_logprobs(options.sampling, options.format));
+  QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing, session.deleted));
+  ComputeProgress progress(session.llm.llm(), 0);
   auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
   if (!stream.ok()) {
     if (composed.adds_query) {  // what is refused leaves nothing
@@ -307,50 +331,47 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   }
   session.interrupts.arm();
   const bool streaming = options.format == Format::kText;
-  const auto generation =
-      follow(session.llm.llm(), std::move(stream).value(), session.interrupts,
-             [streaming](std::string_view delta) { return streaming ? print(delta) : Status(); });
+  const auto generation = follow(
+      session.llm.llm(), std::move(stream).value(), session.interrupts,
+      [streaming](std::string_view delta) { return streaming ? print(delta) : Status(); },
+      progress);
   session.interrupts.disarm();
   QUIRE_TRY(const Generation done, generation);
   session.interrupted = done.interrupted;
   return streaming ? print("\n") : print(to_json(done.output) + "\n");
 }
 
-void declare_compose(CLI::App& app, Format format, ScriptAction& action) {
-  CLI::App* command = app.add_subcommand("compose", "Show what running these chunks would do");
-  auto options = options_of<AskOptions>(*command, format);
+void declare_compose(const Place& place) {
+  CLI::App* command = add_command(place, "compose", "Show what running these chunks would do");
+  auto options = options_of<AskOptions>(*command, place);
   command->add_option("CHUNK", options->composing.chunks, kChunkHelp)->required();
   add_composing_options(*command, options->composing.spec);
-  command->callback([&action, options] {
+  command->callback([&action = place.action, options] {
     action = [options](ScriptSession& session) { return compose_chunks(session, *options); };
   });
 }
 
-void declare_run(CLI::App& app, Format format, ScriptAction& action) {
-  CLI::App* command = app.add_subcommand("run", "Answer the query behind the contexts");
-  auto options = options_of<AskOptions>(*command, format);
+void declare_run(const Place& place) {
+  CLI::App* command = add_command(place, "run", "Answer the query behind the contexts");
+  auto options = options_of<AskOptions>(*command, place);
   command->add_option("QUERY", options->composing.query,
                       "text, unless one of the chunks is a query");
   add_chunk_option(*command, options->composing.chunks)->required();
   add_composing_options(*command, options->composing.spec);
   add_sampling_options(*command, options->sampling);
-  command->callback([&action, options] {
+  command->callback([&action = place.action, options] {
     action = [options](ScriptSession& session) { return ask_chunks(session, *options); };
   });
 }
 
-void declare_all(CLI::App& app, Format format, ScriptAction& action) {
-  app.require_subcommand(1);
-  CLI::App* chunk = app.add_subcommand("chunk", "Register, list and delete chunks");
-  chunk->require_subcommand(1);
-  declare_add(*chunk, format, action);
-  declare_list(*chunk, format, action);
-  declare_one(*chunk, format, action, {"show", "All about one chunk"}, &show_one);
-  declare_one(*chunk, format, action, {"pin", "Never evict a chunk"}, &pin_chunk);
-  declare_one(*chunk, format, action, {"rm", "Delete a chunk"}, &delete_chunk);
-  declare_clear(*chunk, format, action);
-  declare_compose(app, format, action);
-  declare_run(app, format, action);
+void declare_chunk_commands(const Place& place) {
+  place.app.require_subcommand(1);
+  declare_add(place);
+  declare_list(place);
+  declare_one(place, "show", "All about one chunk", &show_one);
+  declare_one(place, "pin", "Never evict a chunk", &pin_chunk);
+  declare_one(place, "rm", "Delete a chunk", &delete_chunk);
+  declare_clear(place);
 }
 
 // CLI11 takes all that follows a quote which nothing closes for one word: 0, or that quote.
@@ -373,53 +394,38 @@ char open_quote(std::string_view line) {
   return 0;
 }
 
-// `said` is a line, or its words; `first` names it in messages.
-template <class Said>
-Result<ScriptAction> parse(Said said, const std::string& first, Format format) {
-  CLI::App app("Commands on chunks", "");
-  ScriptAction action;
-  declare_all(app, format, action);
-  refuse_empty_numbers(app);
-  try {
-    app.parse(std::move(said));
-  } catch (const CLI::CallForHelp&) {
-    return ScriptAction([help = help_of(app)](ScriptSession&) { return print(help); });
-  } catch (const CLI::ParseError& error) {
-    const CLI::App* const chunk = app.get_subcommand("chunk");
-    const bool alone =
-        chunk->parsed() && chunk->get_subcommands().empty() && chunk->remaining_size() == 0;
-    return {ErrorCode::kInvalidArgument,
-            alone ? std::string("chunk wants ") + kChunkWords : usage_message(error, first)};
-  }
-  return action;
-}
-
 }  // namespace
-
-std::string script_help(const std::string& name) {
-  CLI::App app("Commands on chunks", "");
-  ScriptAction action;
-  declare_all(app, Format::kText, action);
-  CLI::App* command = app.get_subcommand(name);
-  command->set_help_flag();  // whoever asks has shown it
-  const CLI::Formatter formatter;
-  return formatter.make_positionals(command) +
-         formatter.make_groups(command, CLI::AppFormatMode::Sub) +
-         formatter.make_subcommands(command, CLI::AppFormatMode::All);
-}
 
 Result<ScriptAction> parse_command(std::string line, Format format) {
   if (const char quote = open_quote(line); quote != 0) {
     return {ErrorCode::kInvalidArgument, std::string("the quote ") + quote + " is not closed"};
   }
-  const std::string first = line;
-  return parse(std::move(line), first, format);
+  CLI::App app("Commands on chunks", "");
+  app.require_subcommand(1);
+  ScriptAction action;
+  const Place place{.app = app, .format = format, .action = action};
+  declare_chunk_commands({.app = *app.add_subcommand("chunk", "Register, list and delete chunks"),
+                          .format = format,
+                          .action = action});
+  declare_compose(place);
+  declare_run(place);
+  refuse_no_numbers(app);
+  try {
+    app.parse(std::move(line));
+  } catch (const CLI::CallForHelp&) {
+    return ScriptAction([help = help_of(app)](ScriptSession&) { return print(help); });
+  } catch (const CLI::ParseError& error) {
+    return {ErrorCode::kInvalidArgument, usage_message(app, error)};
+  }
+  return action;
 }
 
-Result<ScriptAction> parse_command(std::vector<std::string> words, Format format) {
-  const std::string first = words.size() > 1 ? words[1] : words.front();
-  std::ranges::reverse(words);  // CLI11 takes them from the end
-  return parse(std::move(words), first, format);
+void declare_stored_chunk(CLI::App& app, std::string& model, ScriptAction& action) {
+  declare_chunk_commands({.app = app, .action = action, .model = &model});
+}
+
+void declare_stored_compose(CLI::App& app, std::string& model, ScriptAction& action) {
+  declare_compose({.app = app, .action = action, .model = &model});
 }
 
 }  // namespace quire::cli

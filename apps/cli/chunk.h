@@ -3,21 +3,26 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "interrupts.h"
 #include "options.h"
 #include "quire/chunks.h"
 #include "quire/result.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace quire::cli {
 
 struct ScriptSession {
   ChunkedLLM llm;
   Interrupts& interrupts;
-  bool adds_to_store = false;  // what adds a chunk fails unless it is saved
-  bool interrupted = false;    // a request of it, by Ctrl-C
+  bool adds_to_store = false;          // what adds a chunk fails unless it is saved
+  bool interrupted = false;            // a request of it, by Ctrl-C
+  std::set<std::string> deleted = {};  // names of chunks that it has deleted
 };
 
 inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
@@ -25,12 +30,13 @@ inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 // What a command does once it is parsed.
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
-// A command as a line, or as its words. Wrong usage is kInvalidArgument. `format`: of commands that
-// name none.
+// A command as a line. Wrong usage is kInvalidArgument. `format`: of commands that name none.
 [[nodiscard]] Result<ScriptAction> parse_command(std::string line, Format format);
-[[nodiscard]] Result<ScriptAction> parse_command(std::vector<std::string> words, Format format);
 
-// What a command takes, such as "chunk" with all that stand below it.
-[[nodiscard]] std::string script_help(const std::string& name);
+// Declare the commands of a script below `app` as commands of the program, each with MODEL first:
+// those of `chunk`, and `compose`. What was named is left in `model` and `action`, which must
+// outlive `app`.
+void declare_stored_chunk(CLI::App& app, std::string& model, ScriptAction& action);
+void declare_stored_compose(CLI::App& app, std::string& model, ScriptAction& action);
 
 }  // namespace quire::cli

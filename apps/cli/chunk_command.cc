@@ -1,11 +1,9 @@
 // quire chunk and quire compose: one command of a script, on chunks that a store keeps between
 // processes.
 #include <CLI/CLI.hpp>
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "chunk.h"
 #include "command.h"
@@ -21,84 +19,67 @@ namespace quire::cli {
 namespace {
 
 struct StoredOptions {
-  std::vector<std::string> words;  // of the script's command, the model among them
+  std::string model;
+  ScriptAction script;  // what was named
+  bool adds = false;    // a chunk, for which a store may be made
   bool verbose = false;
   LLMOptions engine;
   ChunkCacheOptions chunks;
 };
 
-// The model stands where other commands have it: first of all that is not part of the command.
-Result<std::string> take_model(std::vector<std::string>& words) {
-  const std::size_t place = words.front() == "chunk" ? 2 : 1;
-  if (words.size() <= place) {
-    return {ErrorCode::kInvalidArgument,
-            "give " + (place == 2 ? kChunkWords + std::string(" and ") : "") + "MODEL"};
-  }
-  const auto model = words.begin() + static_cast<std::ptrdiff_t>(place);
-  std::string name = *model;
-  words.erase(model);
-  return name;
-}
-
-int run_stored(StoredOptions options) {
-  auto model = take_model(options.words);
-  if (!model.ok()) {
-    return fail_options(model.error());
-  }
+int run_stored(const StoredOptions& options) {
   for (const Status& valid : {options.engine.validate(), options.chunks.validate()}) {
     if (!valid.ok()) {
       return fail_options(valid.error());
     }
   }
-  const bool adds = options.words.size() > 1 && options.words[1] == "add";
-  const auto action = parse_command(std::move(options.words), Format::kText);
-  if (!action.ok()) {
-    return fail_options(action.error());
-  }
   // Looking makes no store, only adding does.
-  if (const Status there = check_store(options.engine.store, adds); !there.ok()) {
+  if (const Status there = check_store(options.engine.store, options.adds); !there.ok()) {
     return fail_options(there.error());
   }
   Interrupts interrupts;
-  auto llm = load_chunked(*model, options.engine, options.chunks, options.verbose);
+  auto llm = load_chunked(options.model, options.engine, options.chunks, options.verbose);
   if (!llm.ok()) {
     return fail(llm.error());
   }
   ScriptSession session{
       .llm = std::move(llm).value(), .interrupts = interrupts, .adds_to_store = true};
-  const Status done = (*action)(session);
+  const Status done = options.script(session);
   if (!done.ok()) {
     return fail_options(done.error());
   }
   return session.interrupted ? kExitInterrupted : kExitOk;
 }
 
-void add_stored(CLI::App& app, Action& action, const std::string& name, const std::string& help) {
-  CLI::App* command = app.add_subcommand(name, help);
-  auto options = std::make_shared<StoredOptions>();
-  command->allow_extras();
-  command->footer([name] { return script_help(name); });
-  command->add_flag("--verbose", options->verbose, "report the time of loading on stderr");
-  add_engine_options(*command, options->engine);
-  command->get_option("--store")->description("directory where chunks live")->required();
-  add_salt(*command, options->chunks.salt);
-  command->callback([command, name, options, &action] {
-    options->words = command->remaining();
-    options->words.insert(options->words.begin(), name);
-    action = [options] { return run_stored(*options); };
-  });
+// Adds options of the engine and of the store, and what the program does with all that was parsed.
+void add_stored(CLI::App& command, const std::shared_ptr<StoredOptions>& options, Action& action) {
+  command.add_flag("--verbose", options->verbose, "report the time of loading on stderr")
+      ->group("Engine");
+  add_engine_options(command, options->engine);
+  command.get_option("--store")->description("directory where chunks live")->required();
+  add_salt(command, options->chunks.salt);
+  // The command's callback is the script's own.
+  command.parse_complete_callback(
+      [options, &action] { action = [options] { return run_stored(*options); }; });
 }
 
 }  // namespace
 
 void add_chunk(CLI::App& app, Action& action) {
-  add_stored(app, action, "chunk",
-             std::string("Chunks in a store: chunk ") + kChunkWords + " MODEL ... --store DIR");
+  CLI::App* command = app.add_subcommand("chunk", "Register, list and delete chunks of a store");
+  auto options = std::make_shared<StoredOptions>();
+  declare_stored_chunk(*command, options->model, options->script);
+  for (CLI::App* below : command->get_subcommands({})) {
+    below->fallthrough();  // the options of `chunk` may stand behind those of its commands
+  }
+  add_stored(*command, options, action);
+  command->get_subcommand("add")->parse_complete_callback([options] { options->adds = true; });
 }
 
 void add_compose(CLI::App& app, Action& action) {
-  add_stored(app, action, "compose",
-             "Show what running chunks of a store would do: compose MODEL CHUNK ... --store DIR");
+  auto options = std::make_shared<StoredOptions>();
+  declare_stored_compose(app, options->model, options->script);
+  add_stored(*app.get_subcommand("compose"), options, action);
 }
 
 }  // namespace quire::cli

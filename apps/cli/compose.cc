@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -181,6 +182,13 @@ class Composing {
   CompositionSpec& spec_;
 };
 
+// Whether `text` is a whole id, which the library may know from before.
+bool is_id(const std::string& text) {
+  constexpr std::size_t kIdDigits = 64;
+  return text.size() == kIdDigits &&
+         text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 // As the library says it, but before the query's text becomes a chunk.
 Status check_starts(const ComposeOptions& options) {
   const std::size_t segments = options.chunks.size() + (options.query ? 1 : 0);
@@ -209,7 +217,8 @@ std::string name_of(const ChunkInfo& chunk) {
   return name != nullptr && name->is_string() ? std::string(name->get_string()) : std::string();
 }
 
-Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference) {
+Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference,
+                             const std::set<std::string>& deleted) {
   constexpr std::size_t kLeastDigits = 4;  // of an id's beginning, as everywhere
   if (reference.empty()) {                 // an unset variable of a shell, not a chunk without name
     return {ErrorCode::kInvalidArgument, "an empty text names no chunk; give its id or name"};
@@ -229,19 +238,28 @@ Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference
   if (found.size() == 1) {
     return *found.front();
   }
+  if (found.empty() && deleted.contains(reference)) {
+    return {ErrorCode::kNotFound, "no chunk \"" + reference + "\": deleted; register it again"};
+  }
   if (found.empty()) {
-    return llm.get_chunk(reference);  // says what became of it
+    return is_id(reference) ? llm.get_chunk(reference)  // says what became of it
+                            : Error{.code = ErrorCode::kNotFound,
+                                    .message = "no chunk \"" + reference +
+                                               "\": none has this name, and no id begins so; "
+                                               "chunk list shows those that are there",
+                                    .chunk_id = reference};
   }
   return {ErrorCode::kInvalidArgument, "\"" + reference + "\" means " +
                                            std::to_string(found.size()) +
                                            " chunks; give more of the id"};
 }
 
-Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options) {
+Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
+                         const std::set<std::string>& deleted) {
   QUIRE_TRY_STATUS(check_starts(options));
   CompositionSpec spec = options.spec;
   for (const std::string& reference : options.chunks) {
-    QUIRE_TRY(const ChunkInfo chunk, find_chunk(llm, reference));
+    QUIRE_TRY(const ChunkInfo chunk, find_chunk(llm, reference, deleted));
     if (chunk.type == ChunkType::kContext) {
       spec.context_chunk_ids.push_back(chunk.chunk_id);
       continue;
@@ -264,7 +282,7 @@ Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options) {
   }
   if (!options.query && spec.query_chunk_id.empty()) {
     return {ErrorCode::kInvalidComposition,
-            "a composition has exactly one query; name a query chunk, or give run its text"};
+            "a composition has exactly one query; name a query chunk, or give its text to run"};
   }
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,9 @@ CLI::Option* add_chunk_option(CLI::App& command, std::vector<std::string>& chunk
 
 // The chunk with this id, this beginning of an id (4 digits or more), or this name (its metadata
 // "name"). kInvalidArgument when several have it or it is empty, kNotFound when none has.
-[[nodiscard]] Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference);
+// `deleted`: names of chunks that were there.
+[[nodiscard]] Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference,
+                                           const std::set<std::string>& deleted = {});
 // "" if it has none.
 [[nodiscard]] std::string name_of(const ChunkInfo& chunk);
 
@@ -41,6 +44,7 @@ struct Resolved {
 };
 // `options.spec` with each chunk where its kind belongs; contexts keep their order. The query's
 // text becomes a chunk.
-[[nodiscard]] Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options);
+[[nodiscard]] Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
+                                       const std::set<std::string>& deleted = {});
 
 }  // namespace quire::cli

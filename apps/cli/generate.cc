@@ -1,9 +1,10 @@
 #include "generate.h"
 
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +18,7 @@
 
 #include "interrupts.h"
 #include "output.h"
+#include "progress.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -26,35 +28,19 @@
 namespace quire::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr double kQuietSeconds = 1.0;  // loads shorter than this show nothing
-constexpr const char* kClearLine = "\r\x1b[K";
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // What `open` gives for the options, with its progress shown.
 template <class Open>
 auto load_with(const std::string& model, LLMOptions options, bool verbose, Open open) {
-  const auto start = Clock::now();
-  int shown_percent = -1;
-  if (isatty(STDERR_FILENO) == 1) {
-    options.progress = [&shown_percent, start](double share) {
-      const int percent = static_cast<int>(share * 100);
-      if (percent != shown_percent && seconds_since(start) > kQuietSeconds) {
-        shown_percent = percent;
-        std::fprintf(stderr, "%sloading %d %%", kClearLine, percent);
-      }
+  ProgressLine line;
+  if (watched()) {
+    options.progress = [&line](double share) {
+      line.show("loading " + std::to_string(static_cast<int>(share * 100)) + " %");
     };
   }
   auto llm = open(model, options);
-  if (shown_percent >= 0) {
-    std::fputs(kClearLine, stderr);
-  }
+  line.clear();
   if (verbose && llm.ok()) {
-    std::fprintf(stderr, "loaded %s in %.2f s\n", model.c_str(), seconds_since(start));
+    std::fprintf(stderr, "loaded %s in %.2f s\n", model.c_str(), line.seconds());
   }
   return llm;
 }
@@ -112,14 +98,17 @@ Status check_store(const std::string& path, bool create) {
 }
 
 Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
-                          const std::function<Status(std::string_view)>& sink) {
+                          const std::function<Status(std::string_view)>& sink,
+                          ComputeProgress& progress) {
   Generation generation;
   while (true) {
     const bool ready = stream.wait(kInterruptPollMs);
     QUIRE_TRY_STATUS(pass_on(interrupts, llm, stream, generation.interrupted));
     if (!ready) {
+      progress.look();
       continue;
     }
+    progress.end();
     QUIRE_TRY(const std::optional<Delta> delta, stream.next());
     if (!delta.has_value()) {
       break;
@@ -128,6 +117,20 @@ Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
   }
   generation.output = stream.output();
   return generation;
+}
+
+bool text_is_piped() {
+  struct stat input{};
+  return fstat(STDIN_FILENO, &input) == 0 &&
+         (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode) || S_ISSOCK(input.st_mode));
+}
+
+void wait_for_piped_text() {
+  constexpr int kPatienceMs = 2000;
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&input, 1, kPatienceMs) == 0) {
+    note("(waiting for text on stdin, which is a pipe; with < /dev/null none is read)");
+  }
 }
 
 Result<std::string> read_text(const std::string& path) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "interrupts.h"
+#include "progress.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -31,9 +32,16 @@ struct Generation {
 };
 
 // Hands each piece of text to `sink` as it comes. The first Ctrl-C aborts the request. An error of
-// `sink` ends it too and is returned.
+// `sink` ends it too and is returned. `progress` was made before the stream, and shows a long wait
+// for the first piece.
 [[nodiscard]] Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
-                                        const std::function<Status(std::string_view)>& sink);
+                                        const std::function<Status(std::string_view)>& sink,
+                                        ComputeProgress& progress);
+
+// Whether stdin is a pipe, a socket or a file, so that somebody may have put text there.
+[[nodiscard]] bool text_is_piped();
+// Says on stderr what it waits for where nothing comes for a while.
+void wait_for_piped_text();
 
 // All of the file `path`, or of stdin for "-".
 [[nodiscard]] Result<std::string> read_text(const std::string& path);

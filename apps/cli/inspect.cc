@@ -1,8 +1,12 @@
 // quire inspect: what a model holds and needs.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/json.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "command.h"
 #include "options.h"
@@ -18,10 +22,51 @@ struct InspectOptions {
   Format format = Format::kText;
 };
 
+namespace json = boost::json;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+// The members of an object of the report; none of one that a model which does not load lacks.
+json::object members(const json::value& report, std::string_view name) {
+  const json::value* const found = report.as_object().if_contains(name);
+  return found != nullptr && found->is_object() ? found->as_object() : json::object();
+}
+
+// The report as people read it: bytes in units, and how many tokens of KV fit in a GiB.
+json::value for_people(json::value report) {
+  json::object& top = report.as_object();
+  json::object weights = members(report, "weight_bytes");
+  for (auto& member : weights) {
+    member.value() = in_units(member.value().to_number<double>());
+  }
+  const json::object shape = members(report, "shape");
+  const json::value* const positions = shape.if_contains("max_positions");
+  json::object kv = members(report, "kv_bytes_per_token");
+  for (auto& member : kv) {
+    const double each = std::max(member.value().to_number<double>(), 1.0);
+    member.value() = in_units(each) + "; in 1 GiB " +
+                     std::to_string(static_cast<std::int64_t>(kGiB / each)) + " tokens" +
+                     (positions == nullptr ? ""
+                                           : "; the whole context " +
+                                                 in_units(each * positions->to_number<double>()));
+  }
+  if (!weights.empty()) {
+    top["weight_bytes"] = std::move(weights);
+  }
+  if (!kv.empty()) {
+    top["kv_bytes_per_token"] = std::move(kv);
+  }
+  if (json::value* const file = top.if_contains("file_bytes")) {
+    *file = in_units(file->to_number<double>());
+  }
+  return report;
+}
+
 // `text` is JSON that the library made.
 int print_model(const std::string& text, Format format) {
-  const Status done = format == Format::kJson ? print(text + "\n")
-                                              : print(format_listing(boost::json::parse(text)));
+  const Status done = format == Format::kJson
+                          ? print(text + "\n")
+                          : print(format_listing(for_people(json::parse(text))));
   return done.ok() ? kExitOk : fail(done.error());
 }
 

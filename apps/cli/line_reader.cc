@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
+#include <cwctype>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -29,6 +30,19 @@ namespace {
 constexpr int kHistoryLines = 1000;
 
 constexpr std::string_view kWordEnds = " \t";
+
+// Bracketed paste: asked for while a line is edited, the terminal marks what is pasted.
+constexpr const char* kMarkPastes = "\x1b[?2004h";
+constexpr const char* kMarkNoPastes = "\x1b[?2004l";
+constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
+
+void mark_pastes(bool on) {
+  const char* const terminal = std::getenv("TERM");
+  if (terminal != nullptr && std::string_view(terminal) != "dumb") {
+    std::fputs(on ? kMarkPastes : kMarkNoPastes, stdout);
+    std::fflush(stdout);
+  }
+}
 
 struct EndHistory {
   void operator()(History* lines) const { history_end(lines); }
@@ -128,6 +142,8 @@ struct LineReader::Editor {
     // The narrow form copies both texts and never frees them.
     el_wset(editor, EL_ADDFN, L"quire-complete", L"completes the last word", complete);
     el_set(editor, EL_BIND, "^I", "quire-complete", nullptr);
+    el_wset(editor, EL_ADDFN, L"quire-paste", L"takes pasted lines as one", paste);
+    el_set(editor, EL_BIND, "\\e[200~", "quire-paste", nullptr);
   }
   Editor(const Editor&) = delete;
   Editor& operator=(const Editor&) = delete;
@@ -167,6 +183,21 @@ struct LineReader::Editor {
     }
     std::fputs("\n", stdout);
     return CC_REDISPLAY;
+  }
+
+  // What a terminal sends around pasted text does: its lines become one, which nothing has entered
+  // yet.
+  static unsigned char paste(EditLine* editor, std::wint_t /*key*/) {
+    std::wstring text;
+    for (wchar_t c = 0; !text.ends_with(kPasteEnd) && el_wgetc(editor, &c) == 1;) {
+      text += c == L'\r' ? L'\n' : c;
+    }
+    text.resize(text.size() - (text.ends_with(kPasteEnd) ? kPasteEnd.size() : 0));
+    text.resize(text.find_last_not_of(L'\n') + 1);
+    std::erase_if(text,
+                  [](wchar_t c) { return c != L'\n' && c != L'\t' && std::iswcntrl(c) != 0; });
+    el_winsertstr(editor, text.c_str());
+    return CC_REFRESH;
   }
 
   // libedit's source of characters: 1 with a character, 0 at the end of input or a Ctrl-C.
@@ -245,7 +276,9 @@ LineResult LineReader::next(const std::string& prompt, std::string& line) {
   editor_->prompt = prompt;
   editor_->interrupts.arm();
   int length = 0;
+  mark_pastes(true);
   const char* text = el_gets(editor_->editor, &length);
+  mark_pastes(false);
   if (text == nullptr || length <= 0) {
     el_reset(editor_->editor);
     std::fputs("\n", stdout);

@@ -27,7 +27,8 @@ class LineReader {
   LineReader(Interrupts& interrupts, Completer completer);
   ~LineReader();
 
-  // The next line without its newline. kInterrupted: Ctrl-C on a terminal; what was typed is gone.
+  // The next line without its newline; lines that are pasted on a terminal are one, with newlines
+  // in it. kInterrupted: Ctrl-C on a terminal; what was typed is gone.
   [[nodiscard]] LineResult next(const std::string& prompt, std::string& line);
   [[nodiscard]] bool interactive() const { return editor_ != nullptr; }
 

@@ -4,17 +4,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <clocale>
 #include <exception>
 #include <string>
-#include <vector>
 
 #include "command.h"
 #include "options.h"
 #include "output.h"
 #include "quire/result.h"
 #include "quire/tools.h"
+#include "usage.h"
 
 namespace {
 
@@ -34,26 +33,8 @@ int print_or_fail(const std::string& text) {
   return done.ok() ? quire::cli::kExitOk : quire::cli::fail(done.error());
 }
 
-// What is wrong where a word stands that should be a command, also below one of them; "" when all
-// is well.
-std::string unknown_command(const CLI::App& app) {
-  const std::vector<std::string> rest = app.remaining();
-  const auto word =
-      std::ranges::find_if(rest, [](const std::string& text) { return !text.starts_with('-'); });
-  if (word == rest.end()) {
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    const bool wants_one = !chosen.empty() && !chosen.front()->get_subcommands({}).empty();
-    return wants_one ? unknown_command(*chosen.front()) : "";
-  }
-  std::string names;
-  for (const CLI::App* const command : app.get_subcommands({})) {
-    names += (names.empty() ? "" : ", ") + command->get_name();
-  }
-  return "unknown command \"" + *word + "\"; there are " + names;
-}
-
 int run(int argc, const char* const* argv) {
-  CLI::App app("Quire: language models whose KV cache is yours", "quire");
+  CLI::App app("Quire: language models whose KV cache is yours", quire::cli::kProgram);
   app.set_version_flag("--version", std::string("quire ") + quire::version());
   app.require_subcommand(1);
   Action action;
@@ -67,20 +48,19 @@ int run(int argc, const char* const* argv) {
   quire::cli::add_compose(app, action);
   quire::cli::add_script(app, action);
   quire::cli::add_store(app, action);
-  quire::cli::refuse_empty_numbers(app);
+  quire::cli::add_completion(app, action);
+  quire::cli::add_help(app, action);
+  quire::cli::add_version(app, action);
+  quire::cli::refuse_no_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const std::string unknown = unknown_command(app);
-    return unknown.empty() ? print_or_fail(quire::cli::help_of(app))
-                           : quire::cli::fail_usage(unknown);
+    const std::string wrong = quire::cli::unknown_word(app);
+    return wrong.empty() ? print_or_fail(quire::cli::help_of(app)) : quire::cli::fail_usage(wrong);
   } catch (const CLI::CallForVersion& version) {
     return print_or_fail(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
-    const std::string first = argc > 1 ? argv[1] : "";
-    const std::string unknown = unknown_command(app);
-    return quire::cli::fail_usage(
-        unknown.empty() ? quire::cli::usage_message(error, first) + "; see quire --help" : unknown);
+    return quire::cli::fail_usage(quire::cli::usage_message(app, error));
   }
   return action();
 }

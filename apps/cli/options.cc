@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +17,7 @@
 
 #include "quire/fields.h"
 #include "quire/llm.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
 
@@ -53,7 +53,7 @@ class FieldOption {
 
   template <class Value>
   CLI::Option* add(Value& value) {
-    return command_.add_option(option_, value, help_);
+    return command_.add_option(option_, value, help_)->capture_default_str();
   }
 
   // Adds a flag that sets what is not the default.
@@ -84,10 +84,11 @@ class FieldOption {
   // Takes a text; "none" names the empty one of --quantize.
   CLI::Option* add(std::string& value) {
     if (option_ != "--quantize") {
-      return command_.add_option(option_, value, help_);
+      CLI::Option* const option = command_.add_option(option_, value, help_);
+      return value.empty() ? option : option->capture_default_str();
     }
     const auto set = [&value](const std::string& name) { value = name == "none" ? "" : name; };
-    return command_.add_option_function<std::string>(option_, set, help_);
+    return command_.add_option_function<std::string>(option_, set, help_)->default_str("none");
   }
 
   // Takes the number of logprobs, which only JSON shows.
@@ -126,6 +127,25 @@ class FieldOption {
   std::string option_;
   std::string help_;
 };
+
+// Whether all of `text` is a number as from_chars reads one, also one too large for the type.
+template <class Number>
+bool is_number(const std::string& text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  return std::from_chars(text.data(), end, number).ptr == end && !text.empty();
+}
+
+// Say what is wrong with the text of a number, "" if nothing is.
+std::string refuse_no_integer(const std::string& text) {
+  return is_number<std::int64_t>(text) || is_number<std::uint64_t>(text)
+             ? std::string()
+             : "want a number as 8, got \"" + text + '"';
+}
+
+std::string refuse_no_real(const std::string& text) {
+  return is_number<double>(text) ? std::string() : "want a number as 0.7, got \"" + text + '"';
+}
 
 }  // namespace
 
@@ -198,8 +218,7 @@ void add_format(CLI::App& command, Format& format) {
 
 void add_model(CLI::App& command, std::string& model) {
   command
-      .add_option("MODEL", model,
-                  "Hugging Face folder, .gguf file, or preset:NAME (random weights)")
+      .add_option("MODEL", model, "Hugging Face folder, GGUF file, or preset:NAME (random weights)")
       ->required();
 }
 
@@ -242,44 +261,25 @@ void add_chat_options(CLI::App& command, ChatOptions& options) {
       ->group(group);
 }
 
-void refuse_empty_numbers(CLI::App& app) {
+void refuse_no_numbers(CLI::App& app) {
   for (CLI::Option* const option : app.get_options({})) {
     const std::string type = option->get_type_name();
-    if (type == "INT" || type == "UINT" || type == "FLOAT") {
-      option->check([](const std::string& text) {
-        return text.empty() ? std::string("want a number, got \"\"") : std::string();
-      });
+    if (type == "INT" || type == "UINT") {
+      option->check(&refuse_no_integer);
+    } else if (type == "FLOAT") {
+      option->check(&refuse_no_real);
     }
   }
   for (CLI::App* const command : app.get_subcommands({})) {
-    refuse_empty_numbers(*command);
+    refuse_no_numbers(*command);
   }
 }
 
-std::string help_of(const CLI::App& app) {
-  const CLI::App* chosen = &app;
-  std::string before;
-  while (!chosen->get_subcommands().empty()) {
-    before += (before.empty() ? "" : " ") + chosen->get_name();
-    chosen = chosen->get_subcommands().front();
+Status check_logprobs(const SamplingParams& params, Format format) {
+  if (params.logprobs && format != Format::kJson) {
+    return {ErrorCode::kInvalidArgument, "--logprobs shows only with --format json"};
   }
-  return chosen->help(before);
-}
-
-std::string usage_message(const CLI::ParseError& error, const std::string& first) {
-  std::string message = error.what();
-  if (first.empty()) {
-    return "no command";
-  }
-  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
-      message.find("subcommand") != std::string::npos) {
-    const char* kind = first.starts_with('-') ? "option" : "command";
-    return std::string("unknown ") + kind + " \"" + first + "\"";
-  }
-  if (message.size() > 1 && std::islower(static_cast<unsigned char>(message[1])) != 0) {
-    message[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(message[0])));
-  }
-  return message;
+  return {};
 }
 
 }  // namespace quire::cli

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "quire/llm.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 
 namespace CLI {
 class App;
 class Option;
-class ParseError;
 }  // namespace CLI
 
 namespace quire::cli {
@@ -67,16 +67,12 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 // One option for each of sampling_fields().
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
-// Numbers of `app` and its commands refuse an empty text, which CLI11 takes for 0: a variable that
-// a shell did not set must not become token 0. After all options are added.
-void refuse_empty_numbers(CLI::App& app);
+// Numbers of `app` and its commands refuse what is none, in plain words. CLI11 takes an empty text
+// for 0: a variable that a shell did not set must not become token 0. After all options are added.
+void refuse_no_numbers(CLI::App& app);
 
-// Help of the command that was named, or of `app`.
-[[nodiscard]] std::string help_of(const CLI::App& app);
-
-// CLI11's message as one of ours: lower case, naming what was written. `first` is the first
-// argument, "" without any.
-[[nodiscard]] std::string usage_message(const CLI::ParseError& error, const std::string& first);
+// Refuses log probabilities where nothing shows them: only JSON does.
+[[nodiscard]] Status check_logprobs(const SamplingParams& params, Format format);
 
 // How a conversation begins.
 struct ChatOptions {

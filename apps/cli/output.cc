@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -189,14 +190,31 @@ void note(std::string_view line) {
 
 std::string summary(const GenerationOutput& output) {
   char line[200];
-  std::snprintf(line, sizeof line,
-                "prompt %lld tokens (%lld reused), %lld generated, first token %.0f ms, "
-                "total %.0f ms",
-                static_cast<long long>(output.usage.prompt_tokens),
-                static_cast<long long>(output.usage.cached_tokens),
-                static_cast<long long>(output.usage.completion_tokens),
-                output.timing.first_token_seconds * 1e3, output.timing.total_seconds * 1e3);
-  return line;
+  const int length = std::snprintf(line, sizeof line, "prompt %lld tokens (%lld reused), ",
+                                   static_cast<long long>(output.usage.prompt_tokens),
+                                   static_cast<long long>(output.usage.cached_tokens));
+  const std::string prompt(line, static_cast<std::size_t>(length));
+  if (output.usage.completion_tokens == 0) {  // so there is no first token
+    std::snprintf(line, sizeof line, "ended before the first token, after %.0f ms",
+                  output.timing.total_seconds * 1e3);
+  } else {
+    std::snprintf(line, sizeof line, "%lld generated, first token %.0f ms, total %.0f ms",
+                  static_cast<long long>(output.usage.completion_tokens),
+                  output.timing.first_token_seconds * 1e3, output.timing.total_seconds * 1e3);
+  }
+  return prompt + line;
+}
+
+std::string in_units(double bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  char text[40];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return text;
 }
 
 }  // namespace quire::cli

@@ -45,6 +45,9 @@ int fail_options(const Error& error);
 // One line for people on stderr.
 void note(std::string_view line);
 
+// "92.1 MiB"
+[[nodiscard]] std::string in_units(double bytes);
+
 // "prompt 96 tokens (64 reused), 12 generated, first token 18 ms, total 120 ms"
 [[nodiscard]] std::string summary(const GenerationOutput& output);
 

@@ -45,6 +45,21 @@ TEST(Output, SummaryNamesTokensAndMilliseconds) {
             "prompt 40 tokens (32 reused), 2 generated, first token 20 ms, total 500 ms");
 }
 
+TEST(Output, SummaryOfWhatWasStoppedBeforeItsFirstTokenNamesNoTimeOfOne) {
+  GenerationOutput output = sample();
+  output.usage.completion_tokens = 0;
+  EXPECT_EQ(summary(output),
+            "prompt 40 tokens (32 reused), ended before the first token, after 500 ms");
+}
+
+TEST(Output, BytesAreShownInTheLargestUnitThatFits) {
+  EXPECT_EQ(in_units(0), "0 bytes");
+  EXPECT_EQ(in_units(1023), "1023 bytes");
+  EXPECT_EQ(in_units(1536), "1.5 KiB");
+  EXPECT_EQ(in_units(12862464), "12.3 MiB");
+  EXPECT_EQ(in_units(3.0 * 1024 * 1024 * 1024), "3.0 GiB");
+}
+
 TEST(Table, ColumnsAreAsWideAsTheirWidestCellInCharacters) {
   EXPECT_THAT(format_table({{"id", "text"}, {"äöü", "x"}, {"1", ""}}),
               testing::ElementsAre("id   text", "äöü  x", "1"));

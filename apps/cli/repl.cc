@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -15,8 +16,10 @@
 #include "commands.h"
 #include "interrupts.h"
 #include "line_reader.h"
+#include "nearest.h"
 #include "options.h"
 #include "output.h"
+#include "progress.h"
 #include "quire/context.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
@@ -29,7 +32,41 @@ namespace quire::cli {
 namespace {
 
 // Words that leave without a slash, as people type them.
-bool means_exit(std::string_view line) { return line == "q" || line == "quit" || line == "exit"; }
+bool means_exit(std::string_view line) {
+  return line == "q" || line == "quit" || line == "exit" || line == "bye";
+}
+
+constexpr std::string_view kQuotes = "\"\"\"";
+
+// Where a text in """ begins in `line`: at its beginning or behind a blank of a command. npos
+// without one.
+std::size_t opening_quotes(std::string_view line) {
+  const std::size_t start = line.find_first_not_of(kBlanks);
+  const std::size_t quotes = line.find(kQuotes);
+  if (quotes == std::string_view::npos || quotes == start) {
+    return quotes;
+  }
+  const bool in_command = line[start] == '/' && kBlanks.find(line[quotes - 1]) != kBlanks.npos;
+  return in_command ? quotes : std::string_view::npos;
+}
+
+// Takes the quotes that close a text, and the blanks behind them, off `line`; whether they are
+// there.
+bool close_quotes(std::string& line) {
+  const std::size_t end = line.find_last_not_of(kBlanks) + 1;
+  const bool closes = std::string_view(line).substr(0, end).ends_with(kQuotes);
+  line.resize(closes ? end - kQuotes.size() : line.size());
+  return closes;
+}
+
+// Tokens of the items that will have to be computed.
+std::int64_t missing_tokens(const std::vector<ReusePart>& parts) {
+  std::int64_t tokens = 0;
+  for (const ReusePart& part : parts) {
+    tokens += part.hit ? 0 : part.tokens;
+  }
+  return tokens;
+}
 
 }  // namespace
 
@@ -42,11 +79,48 @@ Repl::Repl(LLM llm, ContextManager context, ReplOptions options, Interrupts& int
       interrupts_(interrupts),
       reader_(interrupts, [this](std::string_view line) { return complete(line); }) {}
 
+bool Repl::colours() const {
+  const char* const none = std::getenv("NO_COLOR");
+  return reader_.interactive() && (none == nullptr || *none == '\0');
+}
+
+LineResult Repl::read_text_block(std::string& line, bool& quoted) {
+  const std::size_t quotes = opening_quotes(line);
+  quoted = quotes != std::string::npos && quotes == line.find_first_not_of(kBlanks);
+  if (quotes == std::string::npos) {
+    return LineResult::kLine;
+  }
+  const std::string before = line.substr(0, quotes);
+  std::string text = line.substr(quotes + kQuotes.size());
+  bool closed = close_quotes(text);
+  for (std::string next; !closed;) {
+    const LineResult result = reader_.next("... ", next);
+    if (result == LineResult::kEnd) {
+      note("(the text had no \"\"\" at its end)");
+      break;
+    }
+    if (result == LineResult::kInterrupted) {
+      return result;
+    }
+    closed = close_quotes(next);
+    text += (text.empty() ? "" : "\n") + next;
+  }
+  line = (quoted ? "" : before) + text;
+  return LineResult::kLine;
+}
+
 int Repl::loop() {
+  if (reader_.interactive() && !print(options_.banner).ok()) {
+    return kExitFailed;
+  }
   std::string line;
   bool interrupted_before = false;
   while (!leaving_) {
-    const LineResult result = reader_.next(prompt(), line);
+    bool quoted = false;
+    LineResult result = reader_.next(prompt(), line);
+    if (result == LineResult::kLine) {
+      result = read_text_block(line, quoted);
+    }
     if (result == LineResult::kEnd) {
       break;
     }
@@ -59,7 +133,7 @@ int Repl::loop() {
     }
     interrupted_before = false;
     interrupts_.arm();
-    const Status done = handle(line);
+    const Status done = handle(line, quoted);
     interrupts_.disarm();
     if (!done.ok()) {
       const int code = fail(done.error());
@@ -75,7 +149,7 @@ std::string Repl::prompt() const {
   return branches_.names().size() == 1 ? "> " : branches_.current() + "> ";
 }
 
-Status Repl::handle(const std::string& line) {
+Status Repl::handle(const std::string& line, bool quoted) {
   if (options_.echo) {
     QUIRE_TRY_STATUS(print("> " + line + "\n"));
   }
@@ -83,9 +157,15 @@ Status Repl::handle(const std::string& line) {
   if (text.empty()) {
     return {};
   }
+  if (quoted) {
+    return ask(std::string(text));
+  }
   if (means_exit(text)) {
     leave();
     return {};
+  }
+  if (text == "?") {
+    return command(text);
   }
   return text.front() == '/' ? command(text.substr(1)) : ask(std::string(text));
 }
@@ -94,8 +174,10 @@ Status Repl::command(std::string_view line) {
   const std::string_view name = line.substr(0, line.find_first_of(kBlanks));
   const Command* command = find_command(name);
   if (command == nullptr) {
+    const std::string right = nearest(name, command_names());
     return {ErrorCode::kInvalidArgument,
-            "unknown command \"/" + std::string(name) + "\"; /help lists them"};
+            "unknown command \"/" + std::string(name) + "\"; " +
+                (right.empty() ? "" : "did you mean /" + right + "? ") + "/help lists them"};
   }
   QUIRE_TRY(const Arguments arguments, parse_arguments(*command, line.substr(name.size())));
   return command->run(*this, arguments);
@@ -111,14 +193,15 @@ Status Repl::ask(const std::optional<std::string>& text) {
   QUIRE_TRY(std::vector<ReusePart> parts, context_.explain());
   const bool whole = options_.format == Format::kJson;
   bool line_open = false;
+  ComputeProgress progress(llm_, missing_tokens(parts));
   ContextManager::Follow follow{.on_text = {}, .stop = interrupt()};
-  if (!whole) {
-    follow.on_text = [&line_open](std::string_view piece) {
-      line_open = true;
-      return print(piece);
-    };
-  }
-  auto answer = context_.infer(text, sampling_, interrupt(), follow);
+  follow.on_text = [whole, &line_open, &progress](std::string_view piece) {
+    progress.end();
+    line_open = !whole;
+    return whole ? Status() : print(piece);
+  };
+  auto answer = context_.infer(text, sampling_, progress.beside(interrupt()), follow);
+  progress.end();
   if (!whole && (answer.ok() || line_open)) {
     const Status ended = print("\n");
     QUIRE_TRY_STATUS(answer.ok() ? ended : Status());
@@ -167,6 +250,7 @@ Status Repl::set(const std::string& name, const std::string& value) {
     settings[key] = value;
   }
   QUIRE_TRY(SamplingParams params, with_settings(options_.sampling, settings));
+  QUIRE_TRY_STATUS(check_logprobs(params, options_.format));
   sampling_ = std::move(params);
   settings_ = std::move(settings);
   return {};

@@ -29,6 +29,8 @@ struct ReplOptions {
   Format format = Format::kText;  // of answers
   bool verbose = false;           // times and reuse on stderr
   bool echo = false;              // write each line before what it does
+  bool has_store = false;
+  std::string banner;  // shown at the start of a session on a terminal
   SamplingParams sampling;
 };
 
@@ -70,10 +72,16 @@ class Repl {
   [[nodiscard]] LLM& llm() { return llm_; }
   [[nodiscard]] ContextManager& context() { return context_; }
   [[nodiscard]] Branches& branches() { return branches_; }
-  [[nodiscard]] bool colours() const { return reader_.interactive(); }
+  [[nodiscard]] bool has_store() const { return options_.has_store; }
+  // On a terminal, unless the environment says NO_COLOR.
+  [[nodiscard]] bool colours() const;
 
  private:
-  [[nodiscard]] Status handle(const std::string& line);
+  // Reads the lines behind one that opens a text with """ until one closes it; the text takes its
+  // place in `line`, and `quoted` says that it stands at the beginning.
+  [[nodiscard]] LineResult read_text_block(std::string& line, bool& quoted);
+  // `quoted`: a question, whatever it begins with.
+  [[nodiscard]] Status handle(const std::string& line, bool quoted);
   [[nodiscard]] Status command(std::string_view line);
   [[nodiscard]] Status report();
   [[nodiscard]] std::string prompt() const;

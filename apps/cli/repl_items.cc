@@ -188,7 +188,14 @@ Status set_ttl(Repl& repl, const Arguments& arguments) {
                        [&](ItemRetention& r) { r.ttl_seconds = seconds; });
 }
 
+Status need_store(Repl& repl) {
+  return repl.has_store() ? Status()
+                          : Status(ErrorCode::kInvalidArgument,
+                                   "there is no store; begin quire chat with --store DIR");
+}
+
 Status save(Repl& repl, const Arguments& arguments) {
+  QUIRE_TRY_STATUS(need_store(repl));
   QUIRE_TRY(std::vector<std::string> ids, repl.ids_of(arguments.words));
   if (ids.empty()) {
     for (const ContextItem& item : repl.context().items()) {

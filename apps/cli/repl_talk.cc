@@ -209,8 +209,9 @@ Status help(Repl& /*repl*/, const Arguments& arguments) {
   if (arguments.words.empty()) {
     return print(
         "A line without a slash is a question. Items are named by id, the beginning of an\n"
-        "id, or name. Ctrl-C ends an answer, which stays as far as it is; twice in a row at\n"
-        "the prompt it leaves.\n" +
+        "id, or name. \"\"\" begins a text of several lines, and ends it; what is pasted on a\n"
+        "terminal is one question. Ctrl-C ends an answer, which stays as far as it is; twice\n"
+        "in a row at the prompt it leaves.\n" +
         help_table(talk_commands()) + "Items:\n" + help_table(item_commands()));
   }
   std::string name = arguments.words.front();
@@ -267,9 +268,11 @@ constexpr Command kTalkCommands[] = {
      "Items that came later are erased; those that another branch or the store has are switched\n"
      "off. Later checkpoints are forgotten, this one stays.\n",
      rollback},
-    {"help", "[COMMAND]", "this list, or more about one command", "", help},
-    {"exit", "", "leaves; so do /quit, q, and the end of input", "", leave},
+    {"help", "[COMMAND]", "this list, or more about one command; so does /?", "", help},
+    {"?", "[COMMAND]", "as /help", "", help},
+    {"exit", "", "leaves; so do /quit, /bye, q, and the end of input", "", leave},
     {"quit", "", "leaves", "", leave},
+    {"bye", "", "leaves", "", leave},
 };
 
 }  // namespace

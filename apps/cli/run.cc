@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "interrupts.h"
 #include "options.h"
 #include "output.h"
+#include "progress.h"
 #include "quire/chunks.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
@@ -34,7 +37,8 @@ struct RunOptions {
   std::optional<std::string> prompt;
   std::optional<std::string> prompt_file;
   std::vector<TokenId> prompt_ids;
-  bool chat = false;
+  bool chat = false;  // with the chat template, whatever the prompt begins with
+  bool raw = false;   // without it
   bool verbose = false;
   Format format = Format::kText;
   LLMOptions engine;
@@ -45,6 +49,10 @@ struct RunOptions {
 };
 
 bool takes_chunks(const RunOptions& options) { return !options.composing.chunks.empty(); }
+
+bool has_conversation(const RunOptions& options) {
+  return !options.conversation.system.empty() || !options.conversation.document_files.empty();
+}
 
 Status validate(const RunOptions& options) {
   const auto refuse = [](const char* message) {
@@ -64,34 +72,101 @@ Status validate(const RunOptions& options) {
   } else if (sources == 0 && isatty(STDIN_FILENO) == 1) {
     return refuse("no prompt: give PROMPT, --prompt-file or --prompt-ids, or pipe text in");
   }
-  const ChatOptions& conversation = options.conversation;
-  if (!options.chat && !(conversation.system.empty() && conversation.document_files.empty())) {
-    return refuse("--system and --document need --chat");
+  const bool is_plain = options.raw || takes_chunks(options) || !options.prompt_ids.empty();
+  if (is_plain && has_conversation(options)) {
+    return refuse(
+        "--system and --document go through the chat template; leave out --raw, "
+        "--prompt-ids and --chunk");
   }
   if (options.chat && !options.prompt_ids.empty()) {
     return refuse("--chat takes text, not --prompt-ids");
   }
+  QUIRE_TRY_STATUS(check_logprobs(options.sampling, options.format));
   QUIRE_TRY_STATUS(options.engine.validate());
   return options.sampling.validate();
 }
 
-// The text of the prompt. Files and pipes end in a newline that nobody meant.
-Result<std::string> prompt_text(const RunOptions& options) {
-  if (options.prompt.has_value()) {
-    return *options.prompt;
-  }
-  QUIRE_TRY(std::string text, read_text(options.prompt_file.value_or("-")));
+// Reads a file, or stdin for "-", without the newline at its end that nobody meant.
+Result<std::string> read_prompt(const std::string& file) {
+  QUIRE_TRY(std::string text, read_text(file));
   if (text.ends_with('\n')) {
     text.pop_back();
   }
   return text;
 }
 
+// What is piped in beside a prompt; "" if nothing is.
+Result<std::string> piped_text() {
+  if (!text_is_piped()) {
+    return std::string();
+  }
+  wait_for_piped_text();
+  return read_prompt("-");
+}
+
+// The text of the prompt; what is piped in stands behind one that is given.
+Result<std::string> prompt_text(const RunOptions& options) {
+  const bool given = options.prompt.has_value() || options.prompt_file.value_or("-") != "-";
+  if (!given) {
+    return read_prompt("-");
+  }
+  std::string text = options.prompt.value_or("");
+  if (!options.prompt) {
+    QUIRE_TRY(text, read_prompt(*options.prompt_file));
+  }
+  QUIRE_TRY(const std::string piped, piped_text());
+  return piped.empty() ? text : text + "\n\n" + piped;
+}
+
+// Refuses text that is piped in where ids are the prompt.
+Status check_no_text_piped(const RunOptions& options) {
+  if (options.prompt_ids.empty()) {
+    return {};
+  }
+  QUIRE_TRY(const std::string piped, piped_text());
+  return piped.empty() ? Status()
+                       : Status(ErrorCode::kInvalidArgument,
+                                "text is piped in beside --prompt-ids; give one of the two");
+}
+
+// Whether `text` begins with the special token with which the chat template begins: then it was
+// made by a template.
+bool begins_as_template(const Tokenizer& tokenizer, const std::string& text) {
+  const auto rendered =
+      tokenizer.apply_chat_template(R"([{"role": "user", "content": "question"}])");
+  if (!rendered.ok() || rendered->empty()) {
+    return false;
+  }
+  const auto plain = tokenizer.decode({rendered->data(), 1});
+  const auto written = tokenizer.decode({rendered->data(), 1}, false);
+  const bool is_special = plain.ok() && written.ok() && plain->empty() && !written->empty();
+  return is_special && text.starts_with(*written);
+}
+
+// Whether the text goes through the chat template. kInvalidArgument where it must and there is
+// none.
+Result<bool> takes_template(const LLM& llm, const RunOptions& options, const std::string& text) {
+  if (options.raw || !options.prompt_ids.empty()) {
+    return false;
+  }
+  const auto tokenizer = llm.tokenizer();
+  const bool has_template = tokenizer.ok() && tokenizer->has_chat_template();
+  if (options.chat || has_conversation(options)) {
+    return has_template ? Result<bool>(true)
+                        : Error{.code = ErrorCode::kInvalidArgument,
+                                .message = "\"" + options.model +
+                                           "\" has no chat template, so that --chat, --system and "
+                                           "--document have no place; put all into the prompt"};
+  }
+  return has_template && !begins_as_template(*tokenizer, text);
+}
+
 Result<Stream> start(LLM& llm, const RunOptions& options, const std::string& text) {
   if (!options.prompt_ids.empty()) {
     return llm.stream(options.prompt_ids, options.sampling);
   }
-  if (!options.chat) {
+  QUIRE_TRY(const bool with_template, takes_template(llm, options, text));
+  if (!with_template) {
     return llm.stream(text, options.sampling);
   }
   QUIRE_TRY(const Tokenizer tokenizer, llm.tokenizer());
@@ -101,22 +176,37 @@ Result<Stream> start(LLM& llm, const RunOptions& options, const std::string& tex
                          conversation.variables_json());
 }
 
+// Returns about how many tokens will be computed, for those who watch.
+std::int64_t expected_tokens(const LLM& llm, const RunOptions& options, const std::string& text) {
+  if (!options.prompt_ids.empty() || !watched()) {
+    return std::ssize(options.prompt_ids);
+  }
+  const auto tokenizer = llm.tokenizer();
+  if (!tokenizer.ok()) {
+    return 0;
+  }
+  const auto ids = tokenizer->encode(text);
+  return ids.ok() ? std::ssize(*ids) : 0;
+}
+
 // Streams the text to stdout, unless all of it is printed at the end.
-Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interrupts,
-                                    Format format) {
+Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interrupts, Format format,
+                                    ComputeProgress& progress) {
   interrupts.arm();
-  return follow(llm, std::move(stream), interrupts, [format](std::string_view delta) {
+  const auto sink = [format](std::string_view delta) {
     return format == Format::kText ? print(delta) : Status();
-  });
+  };
+  return follow(llm, std::move(stream), interrupts, sink, progress);
 }
 
 // A question that is given as text does not stay in the store, unless it was there.
 Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& composing,
                                         const RunOptions& options, Interrupts& interrupts) {
   QUIRE_TRY(const Resolved composed, resolve(llm, composing));
+  ComputeProgress progress(llm.llm(), 0);
   auto stream = llm.stream_from_chunks(composed.spec, options.sampling);
   auto generation = stream.ok() ? follow_to_stdout(llm.llm(), std::move(stream).value(), interrupts,
-                                                   options.format)
+                                                   options.format, progress)
                                 : stream.error();
   if (composed.adds_query) {
     QUIRE_TRY([[maybe_unused]] const bool deleted, llm.delete_chunk(composed.spec.query_chunk_id));
@@ -126,12 +216,14 @@ Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& c
 
 Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
   std::string text;
+  QUIRE_TRY_STATUS(check_no_text_piped(options));
   if (options.prompt_ids.empty()) {
     QUIRE_TRY(text, prompt_text(options));
   }
   QUIRE_TRY(LLM llm, load(options.model, options.engine, options.verbose));
+  ComputeProgress progress(llm, expected_tokens(llm, options, text));
   QUIRE_TRY(Stream stream, start(llm, options, text));
-  return follow_to_stdout(llm, std::move(stream), interrupts, options.format);
+  return follow_to_stdout(llm, std::move(stream), interrupts, options.format, progress);
 }
 
 int finish(const RunOptions& options, const Generation& generation) {
@@ -198,7 +290,7 @@ int run_prompt(const RunOptions& options) {
 void declare_chunks(CLI::App& command, RunOptions& options) {
   CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
   CLI::Option* store = command.get_option("--store")->description("directory where chunks live");
-  chunk->needs(store)->excludes("--chat")->excludes("--prompt-ids");
+  chunk->needs(store)->excludes("--chat")->excludes("--raw")->excludes("--prompt-ids");
   add_salt(command, options.chunks.salt)->needs(chunk);
   add_composing_options(command, options.composing.spec);
   const auto composes = [](const CLI::Option* option) {
@@ -215,10 +307,17 @@ void add_run(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("run", "Answer one prompt");
   auto options = std::make_shared<RunOptions>();
   add_model(*command, options->model);
-  command->add_option("PROMPT", options->prompt, "text; without it stdin is read");
+  command->add_option(
+      "PROMPT", options->prompt,
+      "text; without it stdin is read, with it text that is piped in stands behind");
   command->add_option("--prompt-file", options->prompt_file, "file with the prompt, - for stdin");
   add_list(*command, "--prompt-ids", options->prompt_ids, "token ids instead of text, as 1,15,7");
-  command->add_flag("--chat", options->chat, "put the prompt through the model's chat template");
+  CLI::Option* raw = command->add_flag(
+      "--raw", options->raw, "take the prompt as it is, without the model's chat template");
+  command
+      ->add_flag("--chat", options->chat,
+                 "through the chat template, also a prompt that begins as the template does")
+      ->excludes(raw);
   command->add_flag("--verbose", options->verbose, "report times and reuse on stderr");
   add_format(*command, options->format);
   add_chat_options(*command, options->conversation);

@@ -36,6 +36,7 @@ struct Options {
   std::string file;
   bool wipe = false;
   bool off = false;
+  bool force = false;  // repair
 };
 
 // Does one command on the open store; false: done, and something is wrong with the store.
@@ -164,7 +165,9 @@ Result<bool> collect(Store& store, const Options& options) {
                             {"removed_weights", done.removed_weights},
                             {"removed_weight_bytes", done.removed_weight_bytes},
                             {"objects", done.objects},
-                            {"bytes", done.bytes}};
+                            {"bytes", done.bytes},
+                            {"kept_objects", done.kept_objects},
+                            {"message", done.message}};
   QUIRE_TRY_STATUS(options.format == Format::kJson ? print_json(object)
                                                    : print(format_listing(object)));
   return true;
@@ -249,7 +252,7 @@ int run_on_store(const Options& options, Work work) {
 }
 
 int repair(const Options& options) {
-  const auto kept = Store::repair(options.folder);
+  const auto kept = Store::repair(options.folder, options.force);
   if (!kept.ok()) {
     return fail(kept.error());
   }
@@ -319,7 +322,7 @@ void add_moving(CLI::App& store, Action& action) {
 void add_changing(CLI::App& store, Action& action) {
   const StoreCommand rm(store, "rm", "Remove entries, and what only they held");
   rm->add_option("ENTRY", rm.options().entries, kEntryHelp)->required();
-  rm->add_flag("--wipe", rm.options().wipe, "overwrite the bytes with zeros first");
+  rm->add_flag("--wipe", rm.options().wipe, "overwrite the bytes with zeros");
   rm.ends_with(action, &delete_entry);
 
   const StoreCommand keep(store, "pin", "Never evict entries, nor let them expire");
@@ -343,6 +346,8 @@ void add_changing(CLI::App& store, Action& action) {
   gc.ends_with(action, &collect);
 
   const StoreCommand mend(store, "repair", "Make a damaged index anew; keeps what can be read");
+  mend->add_flag("--force", mend.options().force,
+                 "also where no entry can be kept, or the index is of a later version");
   mend.ends_with(action, &repair);
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 // One question through the model's chat template, greedily.
 quire::Status ask(quire::LLM& llm, const std::string& question) {
-  const std::string messages = R"([{"role": "user", "content": ")" + question + R"("}])";
+  const std::string messages =
+      R"([{"role": "user", "content": )" + quire::json_string(question) + "}]";
   const std::string variables =
       R"({"documents": [{"text": "Card 7. Ada trades in apples. They live in Foxley."},)"
       R"( {"text": "Card 9. Ruben owns a coat of felt. Their cousin is Ada."}]})";

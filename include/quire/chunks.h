@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,7 +30,7 @@ enum class ChunkType : std::uint8_t { kSystemPrompt, kContext, kQuery };
 }
 
 // How the KV of context chunks relates to what stands before them in a composition. Each mode
-// equals a reference that can be written down (DESIGN 4.2).
+// equals a reference that can be written down (docs/chunks.md, What a composition means).
 enum class ReuseMode : std::uint8_t {
   kExact,        // a causal prefill of the joined ids; whole cached blocks of its prefix are reused
   kAnchored,     // a context has seen the system chunk and itself; the default
@@ -123,6 +124,17 @@ struct ChunkInfo {
   std::int64_t memory_bytes = 0;  // of the blocks that it holds
   bool saved = false;             // in the store: other processes find it
 };
+
+// What registering has done for one chunk.
+struct RegisteredChunk {
+  std::string chunk_id;
+  bool created = false;              // it was not there: neither registered nor in the store
+  std::int64_t tokens_computed = 0;  // by this call
+};
+
+// Called in the thread that registers, every kInterruptPollMs while it waits and once at the end,
+// with the tokens of the call's chunks that have KV by now, and all of them.
+using ChunkProgress = std::function<void(std::int64_t tokens, std::int64_t wanted_tokens)>;
 
 struct ChunkUpdate {
   std::optional<std::string> metadata_json = {};          // replaces the keys that it names
@@ -244,6 +256,9 @@ class QUIRE_API ChunkedLLM {
   [[nodiscard]] static Result<ChunkedLLM> open(const std::string& model,
                                                const LLMOptions& options = {},
                                                const ChunkCacheOptions& chunks = {});
+  // The registry of an open LLM, with the options that it was opened with. Destroying it leaves the
+  // LLM open; `llm` may go before it, and closes it then.
+  [[nodiscard]] static ChunkedLLM over(const LLM& llm);
   ChunkedLLM(ChunkedLLM&&) noexcept;
   ChunkedLLM& operator=(ChunkedLLM&&) noexcept;
   ~ChunkedLLM();
@@ -260,6 +275,10 @@ class QUIRE_API ChunkedLLM {
   // The same for many, in one batch; ids in order. All or none.
   [[nodiscard]] Result<std::vector<std::string>> register_chunks(
       std::span<const ChunkContent> chunks, const Interrupt& interrupted = {});
+  // The same, with what was done for each.
+  [[nodiscard]] Result<std::vector<RegisteredChunk>> register_with_details(
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted = {},
+      const ChunkProgress& progress = {});
 
   // `salt`, here and below: whose chunk is meant; empty: ChunkCacheOptions::salt. Reading is no
   // use: it moves no chunk in the order of eviction.

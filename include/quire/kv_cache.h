@@ -1,10 +1,10 @@
-// A contiguous KV cache of one sequence on a GPU, and the kernel that writes into it (document 004;
-// guide: docs/kv-cache.md). Needs no CUDA header and no CUDA compiler: where the library was built
+// A contiguous KV cache of one sequence on a GPU, and the kernel that writes into it (guide:
+// docs/kv-cache.md). Needs no CUDA header and no CUDA compiler: where the library was built
 // without CUDA, or the machine has no driver, making a cache and launching the kernel give kDevice.
 //
 // Layout, without padding: [layer][keys, values][position][kv head][head dim]. A token's row is
-// contiguous and its place does not depend on the capacity, so the document's form of the kernel,
-// which is not told the capacity, can address it.
+// contiguous and its place does not depend on the capacity, so the form of the kernel that is not
+// told the capacity can address it.
 #pragma once
 
 #include <atomic>
@@ -108,7 +108,7 @@ struct KVLayerView {
   int head_dim = 0;
 
   template <class T>
-  operator T*() const {  // NOLINT(google-explicit-constructor): document 004 takes half*
+  operator T*() const {  // NOLINT(google-explicit-constructor): kernels take half*
     return static_cast<T*>(data);
   }
 };
@@ -197,7 +197,7 @@ struct KVUpdate {
 // kDevice when the launch fails. Reads and writes 2 * num_tokens * num_heads * head_dim elements.
 [[nodiscard]] QUIRE_API Status update_kv_cache(const KVUpdate& update, KVStream stream = nullptr);
 
-// NOLINTBEGIN(readability-function-size): document 004 fixes the parameters
+// NOLINTBEGIN(readability-function-size): callers know this order of parameters
 
 // As above; the views must agree with each other, with `num_heads` and with `head_dim`. The new
 // rows are of the views' dtype.

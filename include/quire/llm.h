@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/export.h"
+#include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -62,13 +63,6 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 enum class ForwardReuse : std::uint8_t { kExact, kNone };
 enum class ForwardRows : std::uint8_t { kAll, kLast };
 
-// How often whoever waits looks whether the wait was interrupted.
-inline constexpr int kInterruptPollMs = 50;
-
-// Asked every kInterruptPollMs in the calling thread while a call waits; true aborts its requests
-// and the call returns kCancelled (Ctrl-C in the bindings). May be empty.
-using Interrupt = std::function<bool()>;
-
 // How a request is served; what is computed does not depend on it.
 struct RequestOptions {
   std::string session = {};  // a name of up to 256 bytes: whose request it is (see
@@ -76,6 +70,12 @@ struct RequestOptions {
   std::string salt = {};  // tenant, up to 1024 bytes: cached prefixes are shared by requests of one
                           // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
                           // keeps the one that it was made with: for what follows, that or empty
+  // Of a stream. Called by the engine thread each time that Stream::next has something to give: a
+  // delta, the end, an error. Must return at once and must not call back in. A stream with it
+  // begins and is closed without waiting for the step that runs: what refuses it may come with
+  // next().
+  std::function<void()> notify = {};
+  bool deltas = true;  // of a stream: false, when only its output is wanted
 };
 
 // What becomes of the cached tokens of a session between its requests.
@@ -84,7 +84,7 @@ struct SessionRetention {
   std::optional<double> ttl_seconds = {};  // nobody wants them so long after its last request
 };
 
-// A number for dashboards: name, value. Names are those of INTERFACE's stats().
+// Numbers for dashboards: name, value (docs/performance.md, Counters).
 using Stats = std::vector<std::pair<std::string, double>>;
 
 // One request's deltas as they come. Move only; destroying or closing it aborts an unfinished
@@ -95,14 +95,19 @@ class QUIRE_API Stream {
   Stream& operator=(Stream&&) noexcept;
   ~Stream();
 
+  // Waits until the engine has taken the request; 0 of one that it has refused.
   [[nodiscard]] RequestId request_id() const;
   // Waits at most `timeout_ms` (negative: for ever) for the next delta; true when `next` will not
   // block.
   [[nodiscard]] bool wait(int timeout_ms);
   // The next delta, waiting for it; nullopt after the last one. An error ends the stream.
   [[nodiscard]] Result<std::optional<Delta>> next();
-  // The whole output. Precondition: next() has given a delta with `finished`.
+  // Whether next() has given a delta with `finished`, so that output() may be asked. Stays false
+  // when the stream has ended with an error.
+  [[nodiscard]] bool finished() const;
+  // The whole output. Precondition: finished(), or next() has given nullopt.
   [[nodiscard]] const GenerationOutput& output() const;
+  // With RequestOptions::notify: does not wait; what is asked afterwards finds the request ended.
   void close();
 
   struct Impl;
@@ -131,7 +136,7 @@ struct LoadSequenceOptions {
 // thread computes. After close(), and in a forked child, every call gives kClosed.
 class QUIRE_API LLM {
  public:
-  // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a .gguf file, or
+  // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a GGUF file, or
   // "preset:NAME" (random weights of a public shape, no tokenizer: prompts are ids). Reads and
   // packs all weights, unless options.cache_weights finds them packed. Errors name file, tensor or
   // key.
@@ -150,8 +155,10 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
       std::span<const Prompt> prompts, std::span<const SamplingParams> params,
       const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {});
+  // `interrupted` is asked while the prompt is encoded.
   [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {},
-                                      const RequestOptions& options = {});
+                                      const RequestOptions& options = {},
+                                      const Interrupt& interrupted = {});
 
   // Through the model's own chat template; arguments as Tokenizer::apply_chat_template.
   [[nodiscard]] Result<GenerationOutput> chat(std::string_view messages_json,
@@ -243,12 +250,14 @@ class QUIRE_API LLM {
   void close();
 
   struct Impl;
-  explicit LLM(std::shared_ptr<Impl> impl);  // for the library itself
+  // For the library itself. `closes`: destroying it does.
+  explicit LLM(std::shared_ptr<Impl> impl, bool closes = true);
   [[nodiscard]] const Impl& impl() const { return *impl_; }
   [[nodiscard]] const std::shared_ptr<Impl>& shared_impl() const { return impl_; }
 
  private:
   std::shared_ptr<Impl> impl_;
+  bool closes_ = true;
 };
 
 }  // namespace quire

@@ -16,4 +16,5 @@
 #include "quire/tokenizer.h"
 #include "quire/tools.h"
 #include "quire/types.h"
+#include "quire/version.h"
 // IWYU pragma: end_exports

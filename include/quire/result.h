@@ -1,9 +1,11 @@
-// Errors as values: Status, Result<T>, and the one list of error codes that C++, C, Python and HTTP
-// share. Header only, standard library only, so that every module and every .cu file may include
-// it.
+// Errors as values: Status, Result<T>, and the one list of error codes that C++ and Python share.
+// Header only, standard library only, so that every module and every .cu file may include it.
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <iosfwd>
 #include <string>
 #include <utility>
 #include <variant>
@@ -47,6 +49,28 @@ struct Error {
   std::int64_t free_bytes = 0;    // kOutOfBlocks, kOverflow
 };
 
+// Write "NotFound", "NotFound: no chunk ...", "ok"; for logs and tests of programs that include
+// <ostream>.
+template <class Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out,
+                                             ErrorCode code) {
+  return out << error_code_name(code);
+}
+template <class Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out,
+                                             const Error& error) {
+  return out << error.code << ": " << error.message;
+}
+
+// Ends the program: it took what is not there without asking ok(). The library itself never does.
+[[noreturn]] inline void end_of_unchecked_result(const char* taken, const Error* error) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg): the caller's mistake, said before it ends
+  std::fprintf(stderr, "quire: %s%s%s%s; ask ok() first\n", taken,
+               error == nullptr ? "" : error_code_name(error->code), error == nullptr ? "" : ": ",
+               error == nullptr ? "" : error->message.c_str());
+  std::abort();
+}
+
 // Success or an Error. Cheap when ok.
 class [[nodiscard]] Status {
  public:
@@ -65,7 +89,14 @@ class [[nodiscard]] Status {
   Error error_;
 };
 
-// A T or an Error. A temporary gives its content by value, so that loops over it do not dangle.
+template <class Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out,
+                                             const Status& status) {
+  return status.ok() ? out << "ok" : out << status.error();
+}
+
+// A T or an Error. A temporary gives its content by value, so that loops over it do not dangle. Who
+// takes what is not there ends the program with a message on stderr.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -77,12 +108,12 @@ class [[nodiscard]] Result {
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   // Precondition: ok().
-  [[nodiscard]] T& value() & { return *std::get_if<0>(&state_); }
-  [[nodiscard]] const T& value() const& { return *std::get_if<0>(&state_); }
-  [[nodiscard]] T value() && { return std::move(*std::get_if<0>(&state_)); }
+  [[nodiscard]] T& value() & { return *checked(std::get_if<0>(&state_)); }
+  [[nodiscard]] const T& value() const& { return *checked(std::get_if<0>(&state_)); }
+  [[nodiscard]] T value() && { return std::move(*checked(std::get_if<0>(&state_))); }
   // Precondition: !ok().
-  [[nodiscard]] const Error& error() const& { return *std::get_if<1>(&state_); }
-  [[nodiscard]] Error error() && { return std::move(*std::get_if<1>(&state_)); }
+  [[nodiscard]] const Error& error() const& { return *checked(std::get_if<1>(&state_)); }
+  [[nodiscard]] Error error() && { return std::move(*checked(std::get_if<1>(&state_))); }
 
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
@@ -90,6 +121,17 @@ class [[nodiscard]] Result {
   const T* operator->() const { return &value(); }
 
  private:
+  template <class Part>
+  Part* checked(Part* part) const {
+    if (part == nullptr) [[unlikely]] {
+      const Error* const error = std::get_if<1>(&state_);
+      end_of_unchecked_result(error == nullptr ? "error() of a Result that has a value"
+                                               : "value() of a failed Result: ",
+                              error);
+    }
+    return part;
+  }
+
   std::variant<T, Error> state_;
 };
 

@@ -15,9 +15,12 @@ namespace quire {
 
 struct StoreOptions {
   bool read_only = false;
-  bool create = true;          // a store where there is no folder or an empty one; false: kIo
-  std::int64_t max_bytes = 0;  // that gc leaves; 0: no limit
-  std::optional<std::string> tenant = {};  // only its entries are seen; not given: those of all
+  bool create = true;  // a store where there is no folder or an empty one; false: kIo
+  // That gc leaves; 0: no limit. Of a tenant's store: of its own entries. Else of all together: the
+  // tenant that holds most gives way, and nobody for others who holds no more than an equal share.
+  std::int64_t max_bytes = 0;
+  std::optional<std::string> tenant = {};  // only its entries are seen, and touched; not given:
+                                           // those of all
 };
 
 // What somebody has saved.
@@ -36,9 +39,9 @@ struct StoreEntry {
   bool pinned = false;                              // never evicted, never expires
 };
 
-// A KV file of the store.
+// A KV file of the store, or a damaged row of its index.
 struct StoreObject {
-  std::string hash;
+  std::string hash;   // of such a row the key of its entry
   std::string state;  // "ok", "damaged" or "missing"
   std::int64_t bytes = 0;
   std::int64_t entries = 0;  // that name it
@@ -63,7 +66,9 @@ struct StoreCleaning {
   std::int64_t removed_objects = 0, removed_bytes = 0;
   std::int64_t removed_temporaries = 0;                        // of writers that were killed
   std::int64_t removed_weights = 0, removed_weight_bytes = 0;  // that no start would use
-  std::int64_t objects = 0, bytes = 0;                         // left
+  std::int64_t objects = 0, bytes = 0;  // left; of a tenant's store, those that its entries name
+  std::int64_t kept_objects = 0;        // named by no entry, but perhaps by a damaged index
+  std::string message;                  // why they were kept, and how to end that; ""
 };
 
 // Move only; one thread at a time. Entries are named by key, or the beginning of one (at least 4
@@ -84,15 +89,16 @@ class QUIRE_API Store {
   [[nodiscard]] Status pin(const std::string& entry, bool pinned);
   // How long it is kept after its last use, which this is; nothing: forever.
   [[nodiscard]] Status set_ttl(const std::string& entry, std::optional<double> seconds);
-  // `wipe`: its bytes become zeros first, and the index's log is emptied. kIo where others read the
-  // index meanwhile: it is removed, but that log holds what it said until the next wipe. That may
-  // be the same call again, which empties the log and is kNotFound.
+  // `wipe`: its bytes become zeros, and the index's log is emptied. kIo where the disk refuses that
+  // or others read the index meanwhile: it is removed, but what it said is there until the next
+  // wipe. That may be the same call again, which ends it and is kNotFound.
   [[nodiscard]] Status remove(const std::string& entry, bool wipe = false);
 
   // Removes what has expired, what nobody names, packed weights that no start would use, and the
-  // least recently used entries above max_bytes, which does not count weights.
+  // least recently used entries above max_bytes, which does not count weights. What a damaged index
+  // may name stays.
   [[nodiscard]] Result<StoreCleaning> gc();
-  // Reads every object and compares its checksums.
+  // Reads every object and compares its checksums; lists damaged rows of the index too.
   [[nodiscard]] Result<std::vector<StoreObject>> verify() const;
   // Packed weights, by key. `verify`: reads all of them and compares their checksums.
   [[nodiscard]] std::vector<StoreWeights> weights(bool verify = false) const;
@@ -104,9 +110,11 @@ class QUIRE_API Store {
   // What import_entry would refuse of the file itself, for who has no store yet. Reads all of it.
   [[nodiscard]] static Status check_entry_file(const std::string& path);
   // For a damaged index, with the store closed everywhere: sets it aside and makes a new one of
-  // what can still be read; returns how many entries there are. kIo for what the system refuses (a
-  // full disk), kUnsupported for an index of a later version: then the old one stays.
-  [[nodiscard]] static Result<std::int64_t> repair(const std::string& path);
+  // what can still be read; returns how many entries there are. kCorrupt where there would be none
+  // though something was there, kIo for what the system refuses (a full disk), kUnsupported for an
+  // index of a later version: then the old one stays. `force`: an empty index, and what can be read
+  // of a later one.
+  [[nodiscard]] static Result<std::int64_t> repair(const std::string& path, bool force = false);
 
   struct Impl;
 

@@ -1,4 +1,4 @@
-// What the command line does besides: paths as people write them; doctor, inspect, bench.
+// What the command line does besides: paths and JSON as people write them; doctor, inspect, bench.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,16 @@ namespace quire {
 // does it. "~name" stays as it is.
 [[nodiscard]] QUIRE_API std::string expand_home(std::string_view path);
 
+// Returns `text` as a JSON string in its quotes, to be put into the JSON that calls take (messages,
+// variables, metadata).
+[[nodiscard]] QUIRE_API std::string json_string(std::string_view text);
+
 // JSON object: version, cpu, cores, memory_bytes, isa {chosen, supported, self_test}, libraries,
 // devices. self_test says "ok" of each instruction set, or which of its kernels is wrong (a second
 // or so); `quire doctor` then ends with 1.
 [[nodiscard]] QUIRE_API std::string doctor_json();
 
-// JSON object on a model folder or .gguf file without loading weights: family, shape, parameters,
+// JSON object on a model folder or GGUF file without loading weights: family, shape, parameters,
 // dtype, tensors, encodings (of the quantised ones how many tensors are computed in which format,
 // and how near), weight_bytes per dtype and quantize choice ("auto": of a file with neither given),
 // kv_bytes_per_token, tokenizer, chat_template, unsupported (list of reasons why it would not load;

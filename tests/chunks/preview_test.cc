@@ -358,7 +358,9 @@ TEST_F(Preview, WhatABatchComputesOnceCountsOnce) {
 TEST(Retokenizing, IsAlikeExactlyIfTheJoinedTextIsEncodedToTheJoinedIds) {
   ChunkedLLM llm = must(ChunkedLLM::open(kModel, small_blocks()));
   const Tokenizer tokenizer = must(llm.llm().tokenizer());
-  const auto encoded = [&](const std::string& text) { return tokenizer.encode(text, false); };
+  const auto encoded = [&](const std::string& text) {
+    return tokenizer.encode(text, false).value();
+  };
   const auto add = [&](const Prompt& content, ChunkType type) {
     return must(llm.register_chunk({.content = content, .type = type}));
   };

@@ -204,7 +204,7 @@ class ScriptTest(unittest.TestCase):
 
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
-        self.assert_refused("compose keeper ada", 1, "name a query chunk, or give run its text")
+        self.assert_refused("compose keeper ada", 1, "name a query chunk, or give its text to run")
         self.assert_refused("compose ada trade", 1, "name one, or give --without-system")
         self.assert_refused("run --chunk ada text", 1, "name one, or give --without-system")
         self.assert_refused("compose keeper keeper trade", 1, "keeper")
@@ -412,6 +412,27 @@ class StoreTest(unittest.TestCase):
                 self.assertIn(refusal, say(find, *salt).stderr)
             done = say(find, "--salt", "a" * 1025)
             self.assertEqual((done.returncode, "salt must have at most 1024 bytes" in done.stderr), (2, True))
+
+    def test_options_stand_before_the_model_too(self):
+        one = self.quire("chunk", "add", "--type", "context", MODEL, "Text one.", "--name", "one")
+        self.assertEqual(self.quire("chunk", "add", MODEL, "Text one.", "--type", "context"), one)
+        self.assertEqual(self.quire("chunk", "--threads", "1", "add", "--type", "context", "--threads", "1", MODEL, "Text one.",
+                                    code=2).count("more than once"), 1)
+        self.quire("chunk", "add", "--pin", "--type", "system_prompt", "--name", "sys", MODEL, "You answer.")
+        self.quire("chunk", "add", "--threads", "1", "--type", "query", "--name", "ask", MODEL, "Who?")
+        listed = self.quire("chunk", "list", "--type", "context", "--format", "json", MODEL)
+        self.assertEqual(self.quire("chunk", "list", MODEL, "--type", "context", "--format", "json"), listed)
+        self.assertEqual(self.quire("compose", "--mode", "independent", MODEL, "sys", "one", "ask"),
+                         self.quire("compose", MODEL, "sys", "one", "ask", "--mode", "independent"))
+        self.assertIn("TEXT", self.quire("chunk", "add", "--type", "context", MODEL, code=2))
+
+    def test_names_that_no_chunk_has_are_said_to_be_none(self):
+        self.add_cards()
+        self.assertIn('no chunk "nobody": none has this name', self.quire("chunk", "show", MODEL, "nobody", code=1))
+        self.quire("chunk", "rm", MODEL, "ada")
+        self.assertIn('no chunk "ada": none has this name', self.quire("chunk", "show", MODEL, "ada", code=1))
+        done = script(PILE + "chunk rm ada\nchunk show ada\n")
+        self.assertIn('no chunk "ada": deleted; register it again', done.stderr)
 
     def test_wrong_usage_names_what_is_missing(self):
         self.assertIn("MODEL", self.quire("chunk", "list", code=2))

@@ -55,7 +55,8 @@ class UsageTest(CommandLineTest):
             self.assertIn("Usage: quire", done.stdout)
 
     def test_wrong_usage_is_code_2_and_names_what_is_wrong(self):
-        for arguments, part in ((["fly"], '"fly"'), (["fly", "--help"], '"fly"; there are run, chat'), (["help", "run"], '"help"'),
+        for arguments, part in ((["fly"], '"fly"'), (["fly", "--help"], '"fly"; there are run, chat'), (["help", "fly"], '"fly"; there are run, chat'),
+                                (["help", "run", "fly"], '"fly"'), (["version", "fly"], '"fly"'),
                                 ([], "no command"), (["--fly"], "--fly"), (["run"], "MODEL"),
                                 (["run", MODEL, "x", "--fly"], "--fly"), (["run", MODEL, "x", "--format", "xml"], '"xml"'),
                                 (["run", MODEL, "x", "--temperature", "nan"], "temperature"),
@@ -71,10 +72,79 @@ class UsageTest(CommandLineTest):
                                 (["run", MODEL, "x", "--seed", "-1"], "--seed"), (["run", MODEL, "x", "--seed", "9" * 30], "--seed"),
                                 (["run", MODEL, "x", "--dtype", "int3"], "int3"), (["run", MODEL, "x", "--quantize", "q3"], "q3"),
                                 (["run", MODEL, "x", "--prompt-file", "f"], "--prompt-file"),
-                                (["run", MODEL, "x", "--system", "s"], "--chat"),
+                                (["run", MODEL, "x", "--system", "s", "--raw"], "--raw"),
+                                (["run", MODEL, "--prompt-ids", "1", "--system", "s"], "--prompt-ids"),
+                                (["run", MODEL, "x", "--chat", "--raw"], "--raw"),
+                                (["run", MODEL, "x", "--logprobs", "2"], "--format json"), (["chat", MODEL, "--logprobs", "2"], "--format json"),
                                 (["chat", MODEL, "--top-p", "2"], "top_p"), (["bench", MODEL, "--repeat", "0"], "repeat")):
             with self.subTest(arguments):
                 self.assert_refused(quire(*arguments), 2, part)
+
+    def test_an_unknown_option_is_named_with_the_nearest_and_the_help_to_read(self):
+        for arguments, parts in (
+                (["run", MODEL, "x", "--temprature", "0"], ['"--temprature"', "did you mean --temperature?", "see quire run --help"]),
+                (["run", MODEL, "x", "--max-token=8"], ['"--max-token"', "did you mean --max-tokens?"]),
+                (["chat", MODEL, "--docment", "f"], ["did you mean --document?", "see quire chat --help"]),
+                (["chunk", "add", "--typ", "context", MODEL, "x", "--store", "s"], ['"--typ"', "did you mean --type?", "see quire chunk add --help"]),
+                (["chunk", "--stor", "s", "list", MODEL], ['"--stor"', "did you mean --store?"]),
+                (["compose", MODEL, "a", "--store", "s", "--recomput", "1"], ["did you mean --recompute?", "see quire compose --help"]),
+                (["store", "ls", "s", "--knd", "chunk"], ["did you mean --kind?", "see quire store ls --help"]),
+                (["bench", MODEL, "--repat", "2"], ["did you mean --repeat?"]), (["tokenize", MODEL, "--formt", "json"], ["did you mean --format?"]),
+                (["run", MODEL, "-x apples"], ["goes behind --"])):
+            with self.subTest(arguments):
+                self.assert_refused(quire(*arguments), 2, *parts)
+                self.assertLess(len(quire(*arguments).stderr), 250)
+
+    def test_words_of_other_tools_are_answered_with_the_words_here(self):
+        for arguments, part in (
+                (["run", "-m", "x.gguf", "-p", "hi"], "the model stands by itself: quire run [OPTIONS] MODEL [PROMPT]"),
+                (["run", MODEL, "-p", "hi"], "the prompt stands by itself, behind the model"),
+                (["run", MODEL, "hi", "-n", "8"], "here it is --max-tokens"), (["run", MODEL, "hi", "-n8"], "here it is --max-tokens"),
+                (["run", MODEL, "hi", "--n-predict=8"], "here it is --max-tokens"), (["run", MODEL, "hi", "--temp", "0"], "here it is --temperature"),
+                (["chat", MODEL, "-t", "2"], "here it is --threads"), (["chat", MODEL, "-c", "4096"], "--kv-budget"),
+                (["chat", MODEL, "--repeat-penalty", "1.1"], "--repetition-penalty"), (["run", MODEL, "hi", "-ngl", "99"], "--device cuda"),
+                (["inspect", MODEL, "--json"], "here it is --format json"), (["chat", MODEL, "-p", "hi"], "quire run MODEL PROMPT"),
+                (["serve"], "no server"), (["list"], "quire inspect"), (["pull", "llama3"], "downloads nothing"), (["ps"], "no process stays"),
+                (["show", MODEL], "quire inspect MODEL"), (["generate", MODEL], "quire run MODEL PROMPT"), (["rnu", MODEL, "x"], "did you mean run?"),
+                (["help", "serve"], "no server"), (["store", "lst", "s"], "unknown command")):
+            with self.subTest(arguments):
+                self.assert_refused(quire(*arguments), 2, part)
+
+    def test_values_that_are_no_numbers_are_refused_in_plain_words(self):
+        for arguments, said in ((["--max-tokens", "four"], '--max-tokens: want a number as 8, got "four"'),
+                                (["--max-tokens", "1.5"], '--max-tokens: want a number as 8, got "1.5"'),
+                                (["--max-tokens", "9" * 12], f'--max-tokens: "{"9" * 12}" does not fit'),
+                                (["--top-p", "most"], '--top-p: want a number as 0.7, got "most"'), (["--threads", "two"], "--threads: want a number"),
+                                (["--max-tokens"], "--max-tokens wants a value"), (["--kv-budget"], "--kv-budget wants a value"),
+                                (["x", "y"], '"y" is one argument too many: quire run [OPTIONS] MODEL [PROMPT]')):
+            with self.subTest(arguments):
+                done = quire("run", MODEL, *(arguments if arguments[0] == "x" else ["x", *arguments]))
+                self.assert_refused(done, 2, said, "see quire run --help")
+
+    def test_options_may_stand_before_the_model(self):
+        prompt = ["What does Ada trade in?", "--format", "json"]
+        behind = self.assert_json(quire("run", MODEL, *prompt, "--temperature", "0", "--max-tokens", "4"))
+        before = self.assert_json(quire("run", "--temperature", "0", "--max-tokens", "4", MODEL, *prompt))
+        self.assertEqual(before["token_ids"], behind["token_ids"])
+        self.assertEqual(quire("tokenize", "--format", "json", MODEL, "x").stdout, quire("tokenize", MODEL, "x", "--format", "json").stdout)
+        self.assertEqual(quire("inspect", "--format", "json", MODEL).returncode, 0)
+
+    def test_help_and_version_are_commands_too(self):
+        self.assertEqual(quire("version").stdout, quire("--version").stdout)
+        self.assertEqual("quire " + self.assert_json(quire("version", "--format", "json"))["version"] + "\n", quire("version").stdout)
+        for words in ([], ["run"], ["chunk"], ["chunk", "add"], ["store", "ls"]):
+            with self.subTest(words):
+                self.assertEqual(quire("help", *words).stdout, quire(*words, "--help").stdout)
+                self.assertIn(" ".join(["Usage: quire", *words]), quire("help", *words).stdout)
+
+    def test_help_shows_defaults_and_where_the_model_stands(self):
+        text = quire("run", "--help").stdout
+        for option in ("--top-p FLOAT=1 ", "--top-k INT=0", "--max-batch-tokens INT=2048", "--max-tokens INT=256", "--device TEXT=cpu"):
+            self.assertIn(option, text)
+        self.assertIn("Usage: quire chunk add [OPTIONS] MODEL [TEXT]", quire("chunk", "add", "--help").stdout)
+        self.assertIn("Usage: quire compose [OPTIONS] MODEL CHUNK...", quire("compose", "--help").stdout)
+        for command in ("run", "chat", "chunk", "compose", "script", "store", "bench", "tokenize", "inspect", "doctor"):
+            self.assertNotRegex(quire(command, "--help").stdout, r"--[\w-]+\{")
 
     def test_missing_models_are_code_1_in_every_command(self):
         for arguments in (["run", "no/such", "x"], ["chat", "no/such"], ["tokenize", "no/such", "x"],
@@ -107,6 +177,59 @@ class RunTest(CommandLineTest):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertEqual(sorted(path.name for path in pathlib.Path(home).iterdir()), ["prompt.txt", "store"])
 
+    def test_the_chat_template_is_applied_unless_the_prompt_is_raw_or_was_made_by_it(self):
+        def ids(*arguments):
+            return self.assert_json(quire(*greedy("--format", "json", *arguments)))["prompt_token_ids"]
+        question = "What does Ada trade in?"
+        encoded = self.assert_json(quire("tokenize", MODEL, question, "--format", "json"))["token_ids"]
+        self.assertEqual(ids("--raw", question), encoded)
+        self.assertEqual(ids(question), ids("--chat", question))
+        self.assertGreater(len(ids(question)), len(encoded))
+        made = self.assert_json(quire("tokenize", MODEL, self.PROMPT, "--format", "json"))["token_ids"]
+        self.assertEqual(ids(self.PROMPT), made)
+        self.assertEqual(ids("--raw", self.PROMPT), made)
+        self.assertGreater(len(ids("--chat", self.PROMPT)), len(made), "--chat takes no text for a prompt that was made")
+        self.assertEqual(ids("--system", "Be short.", question), ids("--chat", "--system", "Be short.", question))
+
+    def test_a_model_without_a_chat_template_takes_the_prompt_as_it_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for file in pathlib.Path(MODEL).iterdir():
+                if file.name != "tokenizer_config.json" and not file.name.startswith("chat_template"):
+                    pathlib.Path(folder, file.name).symlink_to(file.resolve())
+            config = json.loads(pathlib.Path(MODEL, "tokenizer_config.json").read_text())
+            config.pop("chat_template", None)
+            pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(config))
+            plain = self.assert_json(quire("run", folder, "Ada", "--max-tokens", "1", "--format", "json"))
+            self.assertEqual(plain["prompt_token_ids"],
+                             self.assert_json(quire("tokenize", folder, "Ada", "--format", "json"))["token_ids"])
+            for option in (["--chat"], ["--system", "Be short."]):
+                self.assert_refused(quire("run", folder, "Ada", *option), 1, "no chat template")
+
+    def test_text_that_is_piped_in_stands_behind_a_prompt(self):
+        def ids(*arguments, text=None):
+            return self.assert_json(quire(*greedy("--format", "json", *arguments), text=text))["prompt_token_ids"]
+        for how in ([], ["--raw"], ["--chat"]):
+            with self.subTest(how):
+                self.assertEqual(ids(*how, "Sum up:", text="Card 7. Ada trades in apples.\n"),
+                                 ids(*how, "Sum up:\n\nCard 7. Ada trades in apples."))
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("Sum up:\n")
+            file.flush()
+            self.assertEqual(ids("--prompt-file", file.name, text="Card 7."), ids("Sum up:\n\nCard 7."))
+            with open(file.name) as piped:
+                done = subprocess.run([PROGRAM, *greedy("--format", "json", "Now")], stdin=piped, capture_output=True, text=True)
+            self.assertEqual(self.assert_json(done)["prompt_token_ids"], ids("Now\n\nSum up:"))
+        self.assert_refused(quire(*greedy("--prompt-ids", "1,2"), text="Card 7."), 1, "piped in beside --prompt-ids")
+
+    def test_a_pipe_in_which_nothing_comes_is_named(self):
+        reader, writer = os.pipe()
+        child = subprocess.Popen([PROGRAM, *greedy("Ada")], stdin=reader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertIn("waiting for text on stdin", child.stderr.readline())
+        os.close(writer)
+        child.communicate(timeout=SECONDS)
+        os.close(reader)
+        self.assertEqual(child.returncode, 0)
+
     def test_prompt_ids_are_taken_as_they_are(self):
         ids = self.assert_json(quire("tokenize", MODEL, self.PROMPT, "--format", "json"))["token_ids"]
         done = quire(*greedy("--prompt-ids", ",".join(map(str, ids))))
@@ -133,7 +256,7 @@ class RunTest(CommandLineTest):
         self.assertEqual(len(result["prompt_token_ids"]), result["usage"]["prompt_tokens"])
 
     def test_a_seed_repeats_the_answer(self):
-        arguments = ["run", MODEL, "<bos>", "--max-tokens", "16", "--seed", "5"]
+        arguments = ["run", MODEL, "--raw", "<bos>", "--max-tokens", "16", "--seed", "5"]
         self.assertEqual(quire(*arguments).stdout, quire(*arguments).stdout)
 
     def test_verbose_reports_on_stderr_only(self):
@@ -229,6 +352,38 @@ class ChatTest(CommandLineTest):
         plain = quire(*self.arguments, "--format", "json", text=question)
         self.assertEqual(json.loads(done.stdout)["token_ids"], json.loads(plain.stdout)["token_ids"])
         self.assertEqual(json.loads(done.stdout)["usage"], json.loads(plain.stdout)["usage"])
+
+    def test_a_conversation_begins_exact_and_anchored_where_a_store_keeps_items(self):
+        def grade(*options):
+            return json.loads(quire(*self.arguments, *options, "--format", "json", text="Who?\n").stdout)["reuse"]["grade"]
+        self.assertEqual(grade(), "exact")
+        self.assertEqual(grade("--mode", "anchored"), "equal_math")
+        self.assertEqual(grade("--store", self.folder.name + "/store"), "equal_math")
+        self.assertEqual(grade("--store", self.folder.name + "/store", "--mode", "exact"), "exact")
+
+    def test_a_text_in_triple_quotes_is_one_question_of_several_lines(self):
+        def turns(text):
+            done = quire("chat", MODEL, "--temperature", "0", "--max-tokens", "2", text=text + "/conversation\n")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            return [line for line in done.stdout.splitlines() if not line.startswith("output: ") and line != ""][1:]
+        self.assertEqual(turns('"""What does Ada\ntrade in?"""\n'), ["user: What does Ada", "trade in?"])
+        self.assertEqual(turns('"""\nWhat does Ada\ntrade in?\n"""\n'), ["user: What does Ada", "trade in?"])
+        self.assertEqual(turns('"""/exit"""\n'), ["user: /exit"])
+        done = quire(*self.arguments, text='/add name=two """Card 1.\nCard 2."""\n/show two\n"""open\n')
+        self.assertIn("text: Card 1.\nCard 2.\n", done.stdout)
+        self.assertIn('no """ at its end', done.stderr)
+
+    def test_words_of_other_tools_work_at_the_prompt(self):
+        for word in ("/bye", "bye", "/quit", "exit"):
+            done = quire(*self.arguments, text=f"{word}\n/frobnicate\n")
+            self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
+        help_text = quire(*self.arguments, text="/help\n").stdout
+        for word in ("/?", "?"):
+            self.assertEqual(quire(*self.arguments, text=word + "\n").stdout, help_text)
+        self.assertIn("did you mean /conversation?", quire(*self.arguments, text="/conversaton\n").stderr)
+
+    def test_saving_without_a_store_names_the_option(self):
+        self.assertIn("begin quire chat with --store DIR", quire(*self.arguments, text="/save\n").stderr)
 
     def test_help_lists_the_commands(self):
         self.assertIn("/exit", quire(*self.arguments, text="/help\n").stdout)
@@ -476,6 +631,32 @@ class TerminalTest(unittest.TestCase):
             self.assertEqual(history.stat().st_mode & 0o777, 0o600)
             self.assertEqual(list(history.parent.iterdir()), [history])
 
+    def test_a_session_begins_with_the_model_its_context_and_the_way_to_help(self):
+        self.wait_for("model, context of 2048 tokens, mode exact")
+        self.wait_for("/help")
+        self.wait_for("> ")
+        self.leave()
+
+    def test_pasted_lines_are_one_question(self):
+        self.start("--max-tokens", "2")
+        self.wait_for("\x1b[?2004h")
+        self.type("\x1b[200~first line\rsecond line\r\x1b[201~")
+        self.type("\r")
+        self.wait_for("\x1b[?2004l")
+        self.wait_for("\x1b[?2004h")
+        self.type("/conversation\r")
+        self.wait_for("user: first line\r\nsecond line\r\n")
+        self.leave()
+
+    def test_without_colours_where_the_environment_says_so(self):
+        os.environ["NO_COLOR"] = "1"
+        self.addCleanup(os.environ.pop, "NO_COLOR")
+        self.start()
+        self.wait_for("> ")
+        self.type("/add name=ada Ada.\r/deactivate ada\r/list\r")
+        self.wait_for("cards.\r\n39e98017fd62  context  ada   off ")  # no colour between
+        self.leave()
+
     def test_branches_show_in_the_prompt_and_inactive_items_are_dim(self):
         self.wait_for("> ")
         self.type("/fork side\r")
@@ -498,6 +679,9 @@ class ToolsTest(CommandLineTest):
         rows = quire("tokenize", MODEL, "Ada trades in apples.").stdout.splitlines()
         self.assertEqual([int(row.split("\t")[0]) for row in rows], result["token_ids"])
         self.assertEqual([json.loads(row.split("\t")[1]) for row in rows], result["pieces"])
+        self.assertEqual([json.loads(row.split("\t")[2]) for row in rows], result["texts"])
+        self.assertEqual("".join(result["texts"])[-len("Ada trades in apples."):], "Ada trades in apples.")
+        self.assertEqual(quire("tokenize", MODEL, "Ada trades in apples.").stderr, f"{len(rows)} tokens\n")
         self.assertEqual(self.assert_json(quire("tokenize", MODEL, "--format", "json", text="Ada trades in apples.")), result)
 
     def test_inspect_tells_shape_memory_and_what_is_unsupported(self):
@@ -506,7 +690,39 @@ class ToolsTest(CommandLineTest):
         self.assertEqual(result["parameters"], 6426880)
         self.assertIn("kv_bytes_per_token", result)
         self.assertEqual(result["weight_bytes"]["auto"], result["weight_bytes"][result["dtype"]])
-        self.assertIn("unsupported: none", quire("inspect", MODEL).stdout)
+        shown = quire("inspect", MODEL).stdout
+        self.assertIn("unsupported: none", shown)
+        self.assertIn("  auto: 12.3 MiB\n", shown)  # of 12,862,464 bytes
+        self.assertIn("  bfloat16: 4.0 KiB; in 1 GiB 262144 tokens; the whole context 8.0 MiB\n", shown)
+
+    def test_texts_of_tokens_are_whole_characters_that_join_to_the_text(self):
+        for text in ("ü there", "naïve 東京 🦊", "  two  blanks\n"):
+            result = self.assert_json(quire("tokenize", MODEL, text, "--no-special-tokens", "--format", "json"))
+            decoded = "".join(result["texts"])
+            self.assertNotIn("Ġ", decoded)
+            self.assertEqual(decoded.strip(), text.strip())
+
+    def test_completion_scripts_offer_commands_options_and_values(self):
+        script = quire("completion", "bash")
+        self.assertEqual((script.returncode, script.stderr), (0, ""))
+
+        def offered(*words):
+            line = " ".join(f"'{word}'" for word in words)
+            bash = f"{script.stdout}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _quire; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            return subprocess.run(["bash", "-c", bash], capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(offered("quire", "ru"), ["run"])
+        self.assertEqual(offered("quire", "chunk", "a"), ["add"])
+        self.assertEqual(offered("quire", "chunk", "add", "--ty"), ["--type"])
+        self.assertEqual(offered("quire", "chunk", "add", "m", "--type", ""), ["system_prompt", "context", "query"])
+        self.assertEqual(offered("quire", "chunk", "add", "m", "--sto"), ["--store"])
+        self.assertEqual(offered("quire", "run", "m", "--format", "j"), ["json"])
+        self.assertEqual(offered("quire", "run", "m", "--temp"), ["--temperature"])
+        self.assertEqual(offered("quire", "run", "m", "notes"), [])
+        for shell, parts in (("zsh", ("#compdef quire", "compadd")), ("fish", ("complete -c quire", "-l temperature"))):
+            text = quire("completion", shell).stdout
+            for part in (*parts, "--" if shell == "zsh" else "", "tokenize"):
+                self.assertIn(part, text)
+        self.assert_refused(quire("completion", "cmd"), 2, "bash|zsh|fish")
 
     def test_doctor_tells_processor_and_self_test(self):
         result = self.assert_json(quire("doctor", "--format", "json"))

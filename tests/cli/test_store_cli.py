@@ -179,11 +179,13 @@ class StoreTest(unittest.TestCase):
         rows = self.json("ls", self.store)
         (self.store / "index.sqlite").write_bytes(b"nothing of ours")
         self.assertIn("quire store repair", self.done("ls", self.store, code=1))
-        self.assertEqual(self.done("repair", self.store), "entries kept: 0\n")
+        self.assertIn("--force", self.done("repair", self.store, code=1))
+        self.assertEqual((self.store / "index.sqlite").read_bytes(), b"nothing of ours")
+        self.assertEqual(self.done("repair", self.store, "--force"), "entries kept: 0\n")
         self.assertEqual(self.json("ls", self.store), [])
         self.assertTrue((self.store / "index.sqlite.damaged").exists())
         self.assertEqual(len(self.objects()), len(rows))
-        self.assertEqual(self.json("repair", self.store), {"entries": 0})
+        self.assertEqual(self.json("repair", self.store, "--force"), {"entries": 0})
 
     def test_a_folder_that_is_no_store_stays_as_it_is(self):
         plain = self.folder / "plain"

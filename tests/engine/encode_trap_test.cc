@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/api/test_support.h"
+#include "quire/base/work_meter.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -32,23 +33,28 @@ using Spans = std::span<const text::TextSpan>;
 #define QUIRE_ENCODE                                                        \
   "_ZNK5quire4text9Tokenizer6encodeESt17basic_string_viewIcSt11char_traits" \
   "IcEERKNS0_13EncodeOptionsE"
-#define QUIRE_ENCODE_SPANS \
-  "_ZNK5quire4text9Tokenizer12encode_spansESt4spanIKNS0_8TextSpanELm18446744073709551615EE"
-Ids encode(const Encoder* self, std::string_view text,
-           const text::EncodeOptions& options) __asm__("__real_" QUIRE_ENCODE);
-Ids encode_spans(const Encoder* self, Spans spans) __asm__("__real_" QUIRE_ENCODE_SPANS);
-Ids counted_encode(const Encoder* self, std::string_view text,
-                   const text::EncodeOptions& options) __asm__("__wrap_" QUIRE_ENCODE);
-Ids counted_encode_spans(const Encoder* self, Spans spans) __asm__("__wrap_" QUIRE_ENCODE_SPANS);
+#define QUIRE_ENCODE_SPANS                                                                  \
+  "_ZNK5quire4text9Tokenizer12encode_spansESt4spanIKNS0_8TextSpanELm18446744073709551615EE" \
+  "PNS_4base9WorkMeterE"
+using Encoded = Result<Ids>;
+Encoded encode(const Encoder* self, std::string_view text,
+               const text::EncodeOptions& options) __asm__("__real_" QUIRE_ENCODE);
+Encoded encode_spans(const Encoder* self, Spans spans,
+                     base::WorkMeter* meter) __asm__("__real_" QUIRE_ENCODE_SPANS);
+Encoded counted_encode(const Encoder* self, std::string_view text,
+                       const text::EncodeOptions& options) __asm__("__wrap_" QUIRE_ENCODE);
+Encoded counted_encode_spans(const Encoder* self, Spans spans,
+                             base::WorkMeter* meter) __asm__("__wrap_" QUIRE_ENCODE_SPANS);
 
-Ids counted_encode(const Encoder* self, std::string_view text, const text::EncodeOptions& options) {
+Encoded counted_encode(const Encoder* self, std::string_view text,
+                       const text::EncodeOptions& options) {
   ++encodings;
   return encode(self, text, options);
 }
 
-Ids counted_encode_spans(const Encoder* self, Spans spans) {
+Encoded counted_encode_spans(const Encoder* self, Spans spans, base::WorkMeter* meter) {
   ++encodings;
-  return encode_spans(self, spans);
+  return encode_spans(self, spans, meter);
 }
 
 namespace {

@@ -50,7 +50,7 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
   kv::Ledger ledger({.num_blocks = kBlocks, .block_tokens = kBlockTokens});
   sched::Scheduler scheduler({}, ledger);
 
-  const std::vector<TokenId> ids = tokenizer.encode(prompt);  // 1
+  const std::vector<TokenId> ids = tokenizer.encode(prompt).value();  // 1
   show("1 text -> tokens", ids);
   std::cout << "2 tokens -> known KV " << ledger.match(ids) << '\n';
   const RequestId id{1};

@@ -26,12 +26,21 @@ std::atomic<std::int64_t> allocations = 0;
 std::atomic<std::int64_t> refused = 0;
 std::atomic<std::int64_t> waits = 0;
 std::atomic<std::int64_t> wakes = 0;
+std::atomic<std::int64_t> until_refused = 0;  // counts down; 0: none is
+std::atomic<bool> was_refused = false;
 thread_local int uncounted = 0;  // objects
 
-void count_allocation() {
-  if (uncounted == 0) {
-    ++allocations;
+// False: it is to be refused.
+bool count_allocation() {
+  if (uncounted > 0) {
+    return true;
   }
+  ++allocations;
+  if (until_refused.load(std::memory_order_relaxed) <= 0 || until_refused.fetch_sub(1) != 1) {
+    return true;
+  }
+  was_refused = true;
+  return false;
 }
 
 constexpr std::uint32_t kPass = 0x51756972;  // as sixth argument: the filter lets a futex call pass
@@ -48,29 +57,31 @@ void* __libc_calloc(std::size_t count, std::size_t bytes);
 void* __libc_realloc(void* memory, std::size_t bytes);
 void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
-void* malloc(std::size_t bytes) {
-  count_allocation();
-  return __libc_malloc(bytes);
+// What malloc and its like give back where they are refused.
+static void* no_memory() {
+  errno = ENOMEM;
+  return nullptr;
 }
+
+void* malloc(std::size_t bytes) { return count_allocation() ? __libc_malloc(bytes) : no_memory(); }
 void* calloc(std::size_t count, std::size_t bytes) {
-  count_allocation();
-  return __libc_calloc(count, bytes);
+  return count_allocation() ? __libc_calloc(count, bytes) : no_memory();
 }
 void* realloc(void* memory, std::size_t bytes) {
-  count_allocation();
-  return __libc_realloc(memory, bytes);
+  return count_allocation() ? __libc_realloc(memory, bytes) : no_memory();
 }
 void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  count_allocation();
-  return __libc_memalign(alignment, bytes);
+  return count_allocation() ? __libc_memalign(alignment, bytes) : no_memory();
 }
 int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
-  count_allocation();
-  *memory = __libc_memalign(alignment, bytes);
+  *memory = count_allocation() ? __libc_memalign(alignment, bytes) : nullptr;
   return *memory == nullptr ? ENOMEM : 0;
 }
 void* mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset) {
-  count_allocation();
+  if (!count_allocation()) {
+    no_memory();
+    return MAP_FAILED;
+  }
   return reinterpret_cast<void*>(
       ::syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
 }
@@ -80,16 +91,15 @@ void* mmap(void* address, std::size_t bytes, int protection, int flags, int file
 #else
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  count_allocation();
-  if (void* memory = std::malloc(bytes)) {  // NOLINT: it is the allocator
-    return memory;
+  void* const memory = count_allocation() ? std::malloc(bytes) : nullptr;  // NOLINT: the allocator
+  if (memory == nullptr) {
+    throw std::bad_alloc();
   }
-  throw std::bad_alloc();
+  return memory;
 }
 // A sanitizer's own would not call the one above, and its memory must not end in free below.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  count_allocation();
-  return std::malloc(bytes);  // NOLINT: the same
+  return count_allocation() ? std::malloc(bytes) : nullptr;  // NOLINT: the same
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
@@ -144,6 +154,12 @@ std::int64_t num_allocations() { return allocations; }
 std::int64_t num_refused() { return refused; }
 std::int64_t num_waits() { return waits; }
 std::int64_t num_wakes() { return wakes; }
+
+void refuse_allocation(std::int64_t n) {
+  was_refused = false;
+  until_refused = n;
+}
+bool allocation_was_refused() { return was_refused; }
 
 Uncounted::Uncounted() { ++uncounted; }
 Uncounted::~Uncounted() { --uncounted; }

@@ -9,6 +9,12 @@ namespace quire::testing {
 // Calls of those since the program began, by all threads but those that hold an Uncounted.
 [[nodiscard]] std::int64_t num_allocations();
 
+// The `n`th of them from now on is refused, once: the first is 1, and 0 refuses none. An Uncounted
+// is never refused.
+void refuse_allocation(std::int64_t n);
+// Whether it was.
+[[nodiscard]] bool allocation_was_refused();
+
 class Uncounted {
  public:
   Uncounted();

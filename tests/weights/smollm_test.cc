@@ -40,8 +40,9 @@ json::value stated(const GgufValue& value) {
             hasher.add(text_of(element));
           }
           return {held.size(), base::to_hex(hasher.finish())};
-        } else if constexpr (std::is_same_v<Held, std::vector<double>>) {
-          return "arrays of floats do not occur in this model";
+        } else if constexpr (std::is_same_v<Held, std::vector<double>> ||
+                             std::is_same_v<Held, GgufUnkept>) {
+          return "such values do not occur in this model";
         } else {
           return json::value_from(held);
         }
@@ -91,7 +92,6 @@ TEST_F(SmolLM2, EveryValueOfEveryTensorEqualsGgufPy) {
     EXPECT_EQ(encoding_name(tensor.encoding), entry[0].as_string()) << tensor.name;
     EXPECT_EQ(json::value_from(tensor.shape), entry[1]) << tensor.name;
     EXPECT_EQ(digest(tensor), entry[2].as_string()) << tensor.name;
-    checkpoint->release(tensor);
   }
 }
 

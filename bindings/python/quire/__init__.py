@@ -1,8 +1,10 @@
 """Quire: an LLM inference engine whose KV cache belongs to the user."""
 
 from ._quire import Mark, SamplingParams, __version__
+from .async_stream import AsyncStream
 from .checkpoints import Checkpoint, CheckpointManager
-from .chunked import ChunkedLLM, ChunkType, Composition
+from .chunked import ChunkedLLM, RegisteredChunk
+from .composing import ChunkType, Composition
 from .context import ContextItem, ContextManager
 from .errors import (
     CancelledError,
@@ -25,6 +27,7 @@ from .tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
+    "AsyncStream",
     "Blocks",
     "CancelledError",
     "Checkpoint",
@@ -46,6 +49,7 @@ __all__ = [
     "Mark",
     "OutOfMemoryError",
     "QuireError",
+    "RegisteredChunk",
     "SamplingParams",
     "Sequence",
     "SequenceDiff",
@@ -61,3 +65,8 @@ __all__ = [
     "doctor",
     "inspect",
 ]
+
+
+def __dir__() -> list[str]:
+    """Names of the package, without those of its files."""
+    return sorted([*__all__, "__all__", "__doc__", "__name__", "__path__"])

@@ -10,7 +10,7 @@ from . import _quire
 from .llm import LLM
 from .outputs import Record
 from .sequence import Sequence
-from .tokenizer import _pass, _set, to_bytes, to_path, to_text
+from .convert import _pass, _set, to_bytes, to_path, to_text
 
 
 class Checkpoint(Record):

@@ -2,105 +2,60 @@
 
 from __future__ import annotations
 
-import enum
+import inspect
 import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, NamedTuple, NoReturn, Unpack, overload
 
 import numpy as np
 
-from . import _quire, sequence
-from .errors import ChunkNotFoundError, InvalidCompositionError
-from .llm import LLM, Params, Prompt, _prompt
-from .outputs import Fields, GenerationOutput, Record
+from . import _quire, habits, sequence
+from .async_stream import AsyncStream, in_thread, whole_output
+from .composing import (
+    Asking,
+    ChunkType,
+    Composing,
+    Composition,
+    Preview,
+    Registering,
+    _described,
+    _how,
+    _id,
+    _of_tenant,
+    _request,
+    _spec,
+    _type,
+    keywords_of,
+)
+from .convert import _pass, _set, to_bytes, to_json, to_path
+from .errors import ClosedError, InvalidCompositionError
+from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
+from .outputs import Fields, GenerationOutput
+from .progress import Progress, shown
+from .sampling import Params, Sampling, each_sampling, sampling
 from .session import each_whose, to_salt, whose
 from .stream import Stream
-from .tokenizer import _pass, _set, to_bytes, to_json, to_path, to_text
 
 PREVIEW_CHARACTERS = 60
-BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
 
 _KEEP = object()  # a field that an update leaves alone
 
 
-class ChunkType(enum.StrEnum):
-    """What a chunk is for. Wherever a type is wanted its value does as well."""
+class RegisteredChunk(NamedTuple):
+    """What register_chunk has done: the chunk's id, whether it was new, and how many tokens were computed for it."""
 
-    SYSTEM_PROMPT = "system_prompt"
-    CONTEXT = "context"
-    QUERY = "query"
-
-    @classmethod
-    def _missing_(cls, value: object) -> ChunkType:
-        raise ValueError(f"chunk_type must be one of {', '.join(repr(kind.value) for kind in cls)}, not {value!r}")
+    chunk_id: str
+    created: bool  # neither registered nor in the store before
+    tokens_computed: int
 
 
-class Composition(Record):
-    """Chunks in an order, at positions, in a mode. Immutable; names chunks and holds no KV.
+class _Closed:
+    """In place of a registry that was closed over an LLM that stays open."""
 
-    Besides these fields those of `ChunkedLLM.preview_composition`, as when it was made.
-    """
-
-    __slots__ = ("_handle",)
-    _lazy = ("token_ids",)
-
-    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
-    mode: str
-    grade: str  # that an output will have
-    num_levels: int  # runs of KV that attention merges
-    memory_bytes: int  # held while it runs
-
-    def __init__(self, handle: _quire.Composition) -> None:
-        described = _described(handle.info())
-        super().__init__({**described, "segments": tuple(described["segments"])})
-        object.__setattr__(self, "_handle", handle)
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Those of all chunks, joined."""
-        return self._handle.token_ids()
-
-    def __copy__(self) -> Composition:
-        return self
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Composition:
-        return self
-
-    @property
-    def spec(self) -> _quire.CompositionSpec:
-        """Its chunks and how they are composed, as the library takes them."""
-        return self._handle.spec()
-
-
-def _described(info: dict[str, Any]) -> dict[str, Any]:
-    return {**info, "segments": [Fields(segment) for segment in info["segments"]]}
-
-
-def _id(chunk_id: Any) -> str:
-    """An id is a string; anything else names no chunk."""
-    if isinstance(chunk_id, Composition):
-        raise TypeError("a composition is given as composition=, in place of chunk ids")
-    if isinstance(chunk_id, str):
-        return to_text(chunk_id)
-    error = ChunkNotFoundError(f"no chunk {reprlib.repr(chunk_id)}: an id is a string of 64 hexadecimal digits")
-    error.chunk_id = repr(chunk_id)
-    raise error
-
-
-def _optional_id(chunk_id: Any) -> str:
-    return "" if chunk_id is None else _id(chunk_id)
-
-
-def _ids(chunk_ids: Iterable[str] | None) -> list[str]:
-    if isinstance(chunk_ids, str):
-        raise TypeError("context_chunk_ids must be a list of ids, not one string")
-    return [_id(chunk_id) for chunk_id in chunk_ids or ()]
-
-
-def _type(chunk_type: ChunkType | str | None) -> str | None:
-    return None if chunk_type is None else ChunkType(chunk_type).value
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ClosedError("the registry is closed; the LLM that it was made over is not")
 
 
 def _json(fields: Mapping[str, Any] | None) -> str:
@@ -119,99 +74,6 @@ def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
         if not isinstance(pair, (tuple, list)) or [type(affix) for affix in pair] != [str, str]:
             raise ValueError(f"chunk_format wants (prefix, suffix) for each kind of chunk, not {pair!r}")
     return [affix for pair in pairs for affix in pair]
-
-
-def _blend(
-    recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
-) -> _quire.Blend:
-    blend = _quire.Blend()
-    listed = isinstance(recompute, Iterable) and not isinstance(recompute, str)
-    if listed and selector not in (None, "explicit"):
-        raise ValueError(f"recompute lists tokens; selector {selector!r} would choose others")
-    if selector == "explicit" and not listed:
-        raise ValueError("selector 'explicit' wants recompute as a list of indices into token_ids")
-    _pass("selector", selector or ("explicit" if listed else "query_attn"), blend.set_selector)
-    if listed:
-        _set(blend, "recompute", list(recompute), field="tokens")
-    else:
-        _set(blend, "recompute", BLEND_SHARE if recompute is None else recompute, field="share")
-    _set(blend, "selector_seed", selector_seed, field="seed")
-    _pass("base", base or "anchored", blend.set_base)
-    return blend
-
-
-def _how(
-    *,
-    without_system: bool = False,
-    mode: str = "anchored",
-    positions: str | Sequence[int] = "concat",
-    recompute: float | Sequence[int] | None = None,
-    selector: str | None = None,
-    selector_seed: int = 0,
-    base: str | None = None,
-    sink: str | None = None,
-    computed_in_place: bool = False,
-    **unknown: Any,
-) -> _quire.CompositionSpec:
-    """How chunks are composed; the keywords of every composing call (see ChunkedLLM)."""
-    if unknown:
-        raise TypeError(f"{next(iter(unknown))!r} is no composing keyword; help(quire.ChunkedLLM) lists them")
-    spec = _quire.CompositionSpec()
-    _pass("mode", mode, spec.set_mode)
-    _set(spec, "without_system", without_system)
-    _set(spec, "computed_in_place", computed_in_place)
-    if mode == "blend":
-        spec.blend = _blend(recompute, selector, selector_seed, base)
-    elif recompute is not None or selector is not None or base is not None:
-        raise ValueError(f"recompute, selector and base belong to mode 'blend', not to {mode!r}")
-    if sink not in (None, "bos"):
-        raise ValueError(f"sink must be None or 'bos', not {sink!r}")
-    spec.bos_sink = sink == "bos"
-    if not isinstance(positions, str):
-        _pass("positions", positions, lambda starts: spec.set_starts(list(starts)))
-    elif positions == "parallel":
-        spec.set_parallel()
-    elif positions != "concat":
-        raise ValueError(f"positions must be 'concat', 'parallel' or a list of starts, not {positions!r}")
-    return spec
-
-
-def _of_tenant(spec: _quire.CompositionSpec, salt: str | None) -> _quire.CompositionSpec:
-    """The composition for a tenant: its own, or one that it does not name."""
-    if salt is not None and spec.salt not in ("", salt):
-        raise ValueError("the composition is another salt's than the request; give that one, or none")
-    spec.salt = spec.salt or to_salt(salt)
-    return spec
-
-
-def _spec(
-    system_chunk_id: str | None = None,
-    context_chunk_ids: Iterable[str] | None = (),
-    query_chunk_id: str | None = None,
-    *,
-    composition: Composition | None = None,
-    salt: str | None = None,
-    **how: Any,
-) -> _quire.CompositionSpec:
-    if composition is not None:
-        if system_chunk_id or query_chunk_id or list(context_chunk_ids or ()) or how:
-            raise TypeError("composition= says already what is composed and how; give nothing else")
-        if not isinstance(composition, Composition):
-            raise TypeError(f"composition must come from compose(), not be a {type(composition).__name__}")
-        return _of_tenant(composition.spec, salt)
-    spec = _of_tenant(_how(**how), salt)
-    spec.system_chunk_id = _optional_id(system_chunk_id)
-    spec.context_chunk_ids = _ids(context_chunk_ids)
-    spec.query_chunk_id = _optional_id(query_chunk_id)
-    return spec
-
-
-def _request(request: Mapping[str, Any] | Composition) -> _quire.CompositionSpec:
-    if isinstance(request, Composition):
-        return request.spec
-    if not isinstance(request, Mapping):
-        raise TypeError(f"a request is a dict or a Composition, not a {type(request).__name__}")
-    return _spec(**request)
 
 
 def _content(
@@ -263,6 +125,14 @@ def _listed(info: dict[str, Any]) -> Fields:
     return Fields(chunk, content_preview=preview)
 
 
+def _asked(
+    call: str, chunks: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
+) -> tuple[_quire.CompositionSpec, Params]:
+    """What a call composes, and how it samples."""
+    sampled, how = keywords_of(keywords)
+    return _spec(*chunks, **how), sampling(call, params, sampled)
+
+
 class ChunkedLLM(LLM):
     """An LLM with a registry of chunks.
 
@@ -282,9 +152,10 @@ class ChunkedLLM(LLM):
     and limits are a tenant's own: another one's chunk is a ChunkNotFoundError, as one that never was.
     """
 
+    @habits.names_unknown(habits.LLM_OPTIONS)
     def __init__(
         self,
-        model_path: str | os.PathLike[str],
+        model: Model | LLM | None = None,
         *,
         max_chunks: int = 1000,
         chunk_memory_ratio: float = 0.5,
@@ -295,16 +166,36 @@ class ChunkedLLM(LLM):
         max_store_bytes: int | str = 0,
         compress_store: bool = False,
         write_through: bool = True,
-        **options: Any,
+        device: Device = "cpu",
+        deterministic: bool = True,
+        dtype: DType = "auto",
+        quantize: Quantize | None = None,
+        kv_dtype: DType = "auto",
+        block_tokens: int = 32,
+        kv_budget: str | int = "1GiB",
+        max_batch_tokens: int = 2048,
+        threads: int | None = None,
+        seed: int = 0,
+        prefix_cache: bool = True,
+        share_reads: bool = True,
+        cache_weights: bool = False,
+        progress: Progress = None,
+        model_path: Model | None = None,
     ) -> None:
-        """`chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead of the model's chat
-        template; `salt`: the tenant of calls that name none; `store`:
+        """`model`: as for LLM, or an open LLM, whose own registry this is then: closing it leaves the LLM open, and all
+        options are those that the LLM was opened with. `chunk_format`: {"system": (prefix, suffix), "context": ...,
+        "query": ...} instead of the model's chat template; `salt`: the tenant of calls that name none; `store`:
         a directory where registered chunks are written and those of earlier processes are found (one that cannot be
         written to is read: new chunks stay in memory); `max_store_bytes`:
         beyond it (bytes or "10GiB", 0: no limit) registering evicts what was used least recently from there;
         `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk, False:
         before that, see flush_store (the machine has the same work: the call is shorter, a whole run is not); the rest as
         for LLM."""
+        given = dict(locals())
+        self._over: LLM | None = None
+        if isinstance(model, LLM):
+            self._attach(model, given)
+            return
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
@@ -317,11 +208,63 @@ class ChunkedLLM(LLM):
             _set(self._chunk_options, "store", to_path(store))
         if chunk_format is not None:
             self._chunk_options.set_format(_affixes(chunk_format))
-        super().__init__(model_path, store=store, **options)
+        named = {name: given[name] for name in (*_quire.Options.fields, "progress")}
+        super().__init__(model_of(model, model_path), **named)
 
-    def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
+    def _attach(self, llm: LLM, given: Mapping[str, Any]) -> None:
+        """Becomes the registry of an open LLM."""
+        for name, parameter in inspect.signature(ChunkedLLM.__init__).parameters.items():
+            if name not in ("self", "model") and given[name] != parameter.default:
+                way_out = f"open the model with it: ChunkedLLM(path, {name}=...)"
+                raise ValueError(f"{name} cannot be given over an open LLM, which has it already; {way_out}")
+        self.model, self.dtype, self.device, self.store = llm.model, llm.dtype, llm.device, llm.store
+        self._over, self._warned = llm, False
+        self._chunks = _quire.ChunkedLLM.over(llm._handle)
+        self._handle = self._chunks.llm
+
+    def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], object] | None) -> _quire.LLM:
         self._chunks = _quire.ChunkedLLM.open(model, options, self._chunk_options, progress)
         return self._chunks.llm
+
+    def close(self) -> None:
+        """Ends all requests and frees everything; over an open LLM this registry alone, and no request. Later calls raise
+        ClosedError."""
+        if self._over is None:
+            super().close()
+        else:
+            self._chunks = self._handle = _Closed()
+
+    @overload
+    def register_chunk(
+        self,
+        content: Prompt,
+        chunk_type: ChunkType | str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        pinned: bool = False,
+        priority: int = 0,
+        anchor: str | None = None,
+        salt: str | None = None,
+        progress: Progress = None,
+        details: Literal[False] = False,
+    ) -> str: ...
+
+    @overload
+    def register_chunk(
+        self,
+        content: Prompt,
+        chunk_type: ChunkType | str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        pinned: bool = False,
+        priority: int = 0,
+        anchor: str | None = None,
+        salt: str | None = None,
+        progress: Progress = None,
+        details: Literal[True],
+    ) -> RegisteredChunk: ...
 
     def register_chunk(
         self,
@@ -334,7 +277,9 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
-    ) -> str:
+        progress: Progress = None,
+        details: bool = False,
+    ) -> str | RegisteredChunk:
         """Computes the chunk's KV, unless an equal chunk is there, and returns its id: 64 hexadecimal digits.
 
         Text goes through the chunk format, token ids are taken as they are. Metadata of a known chunk is merged, and
@@ -343,13 +288,37 @@ class ChunkedLLM(LLM):
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
         anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
+        progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
+        details: gives a RegisteredChunk instead of the id
         """
         kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
-        return self._chunks.register_chunks([_content(content, chunk_type, metadata, **kept)])[0]
+        (chunk,) = self._register([_content(content, chunk_type, metadata, **kept)], progress)
+        return chunk if details else chunk.chunk_id
 
-    def register_chunks(self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[str]:
+    @overload
+    def register_chunks(
+        self,
+        chunks: Iterable[Mapping[str, Any] | Sequence[Any]],
+        *,
+        progress: Progress = None,
+        details: Literal[False] = False,
+    ) -> list[str]: ...
+
+    @overload
+    def register_chunks(
+        self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]], *, progress: Progress = None, details: Literal[True]
+    ) -> list[RegisteredChunk]: ...
+
+    def register_chunks(
+        self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]], *, progress: Progress = None, details: bool = False
+    ) -> list[str] | list[RegisteredChunk]:
         """The same for many, dicts or tuples of register_chunk's arguments, in one batch; all or none."""
-        return self._chunks.register_chunks([_listed_content(chunk) for chunk in chunks])
+        registered = self._register([_listed_content(chunk) for chunk in chunks], progress)
+        return registered if details else [chunk.chunk_id for chunk in registered]
+
+    def _register(self, contents: list[_quire.ChunkContent], progress: Progress) -> list[RegisteredChunk]:
+        with shown(progress, "registering") as report:
+            return [RegisteredChunk(**chunk) for chunk in self._chunks.register_chunks(contents, report)]
 
     def list_chunks(
         self,
@@ -428,21 +397,25 @@ class ChunkedLLM(LLM):
         system_chunk_id: str | None = None,
         context_chunk_ids: Iterable[str] = (),
         query_chunk_id: str | None = None,
-        **how: Any,
+        *,
+        salt: str | None = None,
+        **how: Unpack[Composing],
     ) -> Composition:
         """Checks kinds, number and mode of the chunks, and computes nothing."""
-        return Composition(self._chunks.compose(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)))
+        return Composition(self._chunks.compose(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, salt=salt, **how)))
 
     def preview_composition(
         self,
         system_chunk_id: str | None = None,
         context_chunk_ids: Iterable[str] = (),
         query_chunk_id: str | None = None,
-        **how: Any,
+        *,
+        salt: str | None = None,
+        **how: Unpack[Composing],
     ) -> Fields:
         """What running it now would do: tokens, levels, blocks and bytes. Changes nothing."""
-        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        return Fields(_described(self._chunks.preview_composition(spec)))
+        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, salt=salt, **how)
+        return Preview(_described(self._chunks.preview_composition(spec)))
 
     def explain(
         self,
@@ -476,15 +449,16 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
-        **how: Any,
+        **keywords: Unpack[Asking],
     ) -> GenerationOutput:
         """Answers the query behind the contexts; only the query is computed when their KV is there.
 
         session: whose request it is; what it alone composes goes by what it says (see pause_session)
+        keywords: how it is composed (see the class), and fields of sampling_params
         """
-        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        fields = self._chunks.generate_from_chunks([spec], [sampling_params], [whose(session, salt)])
-        return GenerationOutput(fields[0])
+        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        spec, params = _asked("generate_from_chunks", chunks, sampling_params, keywords)
+        return GenerationOutput(self._chunks.generate_from_chunks([spec], [params], [whose(session, salt)])[0])
 
     def stream_from_chunks(
         self,
@@ -495,11 +469,52 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
-        **how: Any,
+        **keywords: Unpack[Asking],
     ) -> Stream:
         """Deltas as they come; joined they equal what generate_from_chunks gives."""
-        spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how)
-        return Stream(self._chunks.stream_from_chunks(spec, sampling_params, whose(session, salt)))
+        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        spec, params = _asked("stream_from_chunks", chunks, sampling_params, keywords)
+        return Stream(self._chunks.stream_from_chunks(spec, params, whose(session, salt)))
+
+    async def generate_from_chunks_async(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Asking],
+    ) -> GenerationOutput:
+        """As generate_from_chunks, on the running event loop. Cancelling the task aborts the request."""
+        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        spec, params = _asked("generate_from_chunks_async", chunks, sampling_params, keywords)
+        return await whole_output(self._composed_stream(spec, params, whose(session, salt, deltas=False)))
+
+    def stream_from_chunks_async(
+        self,
+        system_chunk_id: str | None = None,
+        context_chunk_ids: Iterable[str] = (),
+        query_chunk_id: str | None = None,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Asking],
+    ) -> AsyncStream:
+        """As stream_from_chunks, on the running event loop. KV that is missing is waited for in a thread of the loop's pool."""
+        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        spec, params = _asked("stream_from_chunks_async", chunks, sampling_params, keywords)
+        return self._composed_stream(spec, params, whose(session, salt))
+
+    def _composed_stream(
+        self, spec: _quire.CompositionSpec, params: Params, options: _quire.RequestOptions
+    ) -> AsyncStream:
+        async def start(options: _quire.RequestOptions) -> _quire.Stream:
+            return await in_thread(self._chunks.stream_from_chunks_until, spec, params, options)
+
+        return AsyncStream(start, options)
 
     def batch_generate_from_chunks(
         self,
@@ -508,23 +523,26 @@ class ChunkedLLM(LLM):
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]:
         """One continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
-        are one for all, or one for each."""
-        params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
+        are one for all, or one for each. `keywords`: fields of the params, over those."""
+        params = each_sampling("batch_generate_from_chunks", sampling_params, keywords)
         specs = [_request(request) for request in requests]
-        outputs = self._chunks.generate_from_chunks(specs, params, each_whose(session, salt))
-        return [GenerationOutput(fields) for fields in outputs]
+        options = each_whose(session, salt)
+        return [GenerationOutput(fields) for fields in self._chunks.generate_from_chunks(specs, params, options)]
 
     def logits_from_chunks(
         self,
         system_chunk_id: str | None = None,
         context_chunk_ids: Iterable[str] = (),
         query_chunk_id: str | None = None,
-        **how: Any,
+        *,
+        salt: str | None = None,
+        **how: Unpack[Composing],
     ) -> np.ndarray:
         """Logits float32 [query tokens, vocab_size]; no sampling. Mode "exact" reuses nothing."""
-        return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, **how))["logits"]
+        return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, salt=salt, **how))["logits"]
 
     def chunk_blocks(self, chunk_id: str, *, salt: str | None = None) -> tuple[sequence.Blocks, int]:
         """A handle on the KV that a system or context chunk was registered with, and the number of its tokens."""
@@ -556,6 +574,7 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
+        **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
     @overload
@@ -566,6 +585,7 @@ class ChunkedLLM(LLM):
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
     @overload
@@ -579,7 +599,7 @@ class ChunkedLLM(LLM):
         persist_chunks: bool = True,
         session: str | None = None,
         salt: str | None = None,
-        **how: Any,
+        **keywords: Unpack[Registering],
     ) -> GenerationOutput: ...
 
     def generate(
@@ -593,22 +613,25 @@ class ChunkedLLM(LLM):
         persist_chunks: bool = True,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
-        **how: Any,
+        **keywords: Unpack[Registering],
     ) -> GenerationOutput | list[GenerationOutput]:
         """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
 
         The output then has `chunk_ids`: {"system", "context": [...], "query"}. With `persist_chunks=False` nothing
-        stays of what this call registered. `how`: the composing keywords of the class.
+        stays of what this call registered. `keywords`: how it is composed (see the class),
+        and fields of sampling_params.
         """
         contexts = [context] if isinstance(context, str) else list(context or ())
+        sampled, how = keywords_of(keywords)
         if query is None and system_prompt is None and not contexts and not how:
-            return super().generate(prompt, sampling_params, session=session, salt=salt)
+            return super().generate(prompt, sampling_params, session=session, salt=salt, **sampled)
         spec = _how(**how)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
+        params = sampling("generate", sampling_params, sampled)
         whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
-        fields = self._chunks.generate(whole, spec, sampling_params, bool(persist_chunks), whose(session, salt))
+        fields = self._chunks.generate(whole, spec, params, bool(persist_chunks), whose(session, salt))
         return GenerationOutput(fields)

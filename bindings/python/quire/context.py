@@ -6,16 +6,16 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 from . import _quire
-from ._quire import SamplingParams
 from .errors import ChunkNotFoundError, ClosedError
 from .llm import LLM, Prompt, _prompt
 from .outputs import Fields, GenerationOutput, Record
+from .sampling import Params, Sampling, sampling
 from .sequence import Blocks
 from .session import whose
-from .tokenizer import _callback, _set, to_bytes, to_path, to_text
+from .convert import _callback, _set, to_bytes, to_path, to_text
 
 
 class ContextItem(Record):
@@ -208,10 +208,11 @@ class ContextManager:
     def infer(
         self,
         text: str | None = None,
-        sampling_params: SamplingParams | dict[str, Any] | None = None,
+        sampling_params: Params = None,
         *,
         on_text: Callable[[str], bool | None] | None = None,
         session: str | None = None,
+        **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
         """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
 
@@ -222,7 +223,8 @@ class ContextManager:
         """
         question = None if text is None else to_text(text)
         listener = _callback(on_text, "on_text")
-        return GenerationOutput(self._handle.infer(question, sampling_params, listener, whose(session)))
+        params = sampling("infer", sampling_params, keywords)
+        return GenerationOutput(self._handle.infer(question, params, listener, whose(session)))
 
     def compose(self, ids: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""

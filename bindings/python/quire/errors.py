@@ -6,7 +6,9 @@ OSError = OSError
 
 
 class QuireError(Exception):
-    """Base of Quire's own errors. `chunk_id`, `needed_bytes` and `free_bytes` are set where they apply."""
+    """Base of Quire's own errors. What a caller says wrongly is Python's ValueError or TypeError, what the system refuses
+    its OSError: (QuireError, TypeError, ValueError, OSError) are all that a call raises. `chunk_id`, `needed_bytes` and
+    `free_bytes` are set where they apply."""
 
     chunk_id: str | None = None
     needed_bytes: int = 0

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, overload
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
-from . import _quire, sequence
-from ._quire import SamplingParams
+from . import _quire, habits, sequence, show
+from .async_stream import AsyncStream, whole_output, whole_outputs
+from .chat import Conversation, template_arguments
+from .convert import _pass, _set, to_bytes, to_ids, to_model, to_path, to_text
+from .errors import ClosedError
 from .outputs import Fields, ForwardOutput, GenerationOutput
+from .progress import Progress, shown
+from .sampling import FIELDS, Params, Sampling, check_keywords, each_sampling, sampling
 from .sequence import VirtualSequence
 from .session import each_whose, session_name, to_salt, whose
 from .stream import Stream, token_dicts
-from .tokenizer import Tokenizer, _callback, _pass, _set, to_bytes, to_ids, to_path, to_text
+from .tokenizer import Tokenizer
 
-Params = SamplingParams | dict[str, Any] | None
 Prompt = str | Sequence[int]
+Model = str | os.PathLike[str]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+Quantize = Literal["q8g32", "q4g32"]
+Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
 def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
+    if type(prompt) is dict and prompt.keys() == {"prompt_token_ids"}:  # as vLLM writes ids
+        prompt = prompt["prompt_token_ids"]
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
 
 
@@ -28,9 +42,9 @@ def _is_batch(prompts: Any) -> bool:
     if isinstance(prompts, (str, bytes)) or not (isinstance(prompts, Sequence) or hasattr(prompts, "tolist")):
         return False
     if len(prompts) == 0:
-        return False
+        return isinstance(prompts, (list, tuple))
     first = prompts[0]  # of an array of ids: a number, though one of no dimensions may claim a length
-    return isinstance(first, str) or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)
+    return isinstance(first, (str, dict)) or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)
 
 
 def _kv_budget(size: str | int) -> int:
@@ -48,22 +62,49 @@ _TAKEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class LLM:
-    """Loads `model` (Hugging Face folder, .gguf file, or "preset:NAME") and serves it.
+_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt")
 
-    Calls may come from any thread; they wait without the GIL. A forked child has no engine: every call there is a
-    ClosedError; open the model again in it, or start it with "spawn". Errors: quire.errors.
+# Those whose engine may still run: an interpreter that ends closes them.
+_opened: weakref.WeakSet[LLM] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends what other threads wait for, with ClosedError, and keeps them from coming back later."""
+    for _ in range(2):  # the second time: what they have opened since
+        while _opened:
+            with contextlib.suppress(KeyError):  # the last one has gone meanwhile
+                _opened.pop().close()
+        _quire.end_waiting()
+
+
+def model_of(model: Any, model_path: Any) -> Any:
+    """The first argument, by whichever of its two names."""
+    if (model is None) == (model_path is None):
+        how = "one model, not model and model_path" if model is not None else "a model: a folder, a .gguf file or a preset"
+        raise TypeError(f"give {how}")
+    return model if model_path is None else model_path
+
+
+class LLM:
+    """Loads `model` (Hugging Face folder, .gguf file, "preset:NAME", or "owner/name" in the local Hugging Face cache) and
+    serves it.
+
+    Calls may come from any thread; they wait without the GIL. Those that end in _async wait on the running event loop. A
+    forked child has no engine: every call there is a ClosedError; open the model again in it, or start it with "spawn".
+    Wherever a call takes `sampling_params`, its fields are taken by keyword too, and go over them. Errors: quire.errors.
     """
 
+    @habits.names_unknown(habits.LLM_OPTIONS)
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: Model | None = None,
         *,
-        device: str = "cpu",
+        device: Device = "cpu",
         deterministic: bool = True,
-        dtype: str = "auto",
-        quantize: str | None = None,
-        kv_dtype: str = "auto",
+        dtype: DType = "auto",
+        quantize: Quantize | None = None,
+        kv_dtype: DType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,
@@ -73,22 +114,55 @@ class LLM:
         share_reads: bool = True,
         store: str | os.PathLike[str] | None = None,
         cache_weights: bool = False,
-        progress: Callable[[float], None] | None = None,
+        progress: Progress = None,
+        model_path: Model | None = None,
     ) -> None:
         """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights: a second
         start maps them, without reading and packing the model; what keeps that from working is in `remarks()`.
         `kv_budget`: bytes, "4GiB", or "auto": most of what is free once the weights are loaded. `deterministic`: False lets
         a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what requests
-        share for each of them, to measure what sharing gains."""
-        given = locals()
-        self.store = store
+        share for each of them, to measure what sharing gains. `progress`: True shows a bar while loading, on a terminal and
+        in notebooks; a function gets the share that is loaded. `model_path`: another name of `model`."""
+        given = dict(locals())
+        self.model = os.fspath(model_of(model, model_path))
+        self.dtype, self.device, self.store = dtype, device, store
+        self._warned = False
         options = _quire.Options()
         for name in _quire.Options.fields:
             _set(options, name, _TAKEN[name](given[name]) if name in _TAKEN else given[name])
-        self._handle = self._open(to_path(model), options, _callback(progress, "progress"))
+        path = to_model(self.model)
+        with shown(progress, f"loading {os.path.basename(str(self.model))}") as report:
+            self._handle = self._open(path, options, report)
+        _opened.add(self)
 
-    def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], None] | None) -> _quire.LLM:
+    def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], object] | None) -> _quire.LLM:
         return _quire.LLM.open(model, options, progress)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            habits.missing_attribute(self, name, habits.LLM_CALLS)
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """Raises: Quire has a name for every way to ask."""
+        raise TypeError("an LLM is not called; use llm.generate(prompt), llm.chat(messages) or llm.stream(prompt)")
+
+    def _summary(self) -> dict[str, str]:
+        try:
+            stats = self.stats()
+        except ClosedError:
+            return {"KV": "closed"}
+        used, budget = stats["bytes_in_use"], stats["blocks_total"] * stats["block_bytes"]
+        return {"KV": f"{show.bytes_text(used)} of {show.bytes_text(budget)} in use"}
+
+    def __repr__(self) -> str:
+        kind = f"{type(self).__name__}({str(self.model)!r}, dtype={self.dtype!r}, device={self.device!r}"
+        return f"{kind}, KV {self._summary()['KV']})"
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it."""
+        about = {"model": self.model, "dtype": self.dtype, "device": self.device}
+        return show.table(type(self).__name__, {**about, **self._summary()})
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts too: it is one prompt
@@ -98,6 +172,7 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
     @overload
@@ -108,6 +183,7 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
     def generate(
@@ -117,52 +193,203 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
-        """One output, or a list for a list of prompts, computed in one continuous batch.
+        """One output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of prompts.
 
+        sampling_params: for all, or one for each prompt; `keywords`: their fields, over those
         session: whose request it is (see pause_session); for a list of prompts perhaps a list
         salt: tenant; cached prefixes are shared by requests of one salt alone. None: that of the chunks if they have
             one (ChunkedLLM), else none; for a list of prompts perhaps a list
         """
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
-        params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params]
-        fields = self._handle.generate(prompts, params, each_whose(session, salt))
-        outputs = [GenerationOutput(each) for each in fields]
+        params = each_sampling("generate", sampling_params, keywords)
+        options = each_whose(session, salt)
+        if not prompts:
+            return []
+        outputs = [GenerationOutput(each) for each in self._handle.generate(prompts, params, options)]
+        self._look_at(prompts, outputs)
         return outputs if batch else outputs[0]
 
+    def _look_at(self, prompts: Sequence[str | list[int]], outputs: Sequence[GenerationOutput]) -> None:
+        """Warns once when a model for chat has answered a plain text with nothing."""
+        for prompt, output in zip(prompts, outputs, strict=True):
+            ended = isinstance(prompt, str) and output.finish_reason == "stop" and len(output.token_ids) == 1
+            if ended and not output.text and not self._warned and self.tokenizer.has_chat_template:
+                self._warned = True
+                warnings.warn(
+                    "the model ended its answer at once. It has a chat template, which generate does not use: ask with "
+                    'llm.chat([{"role": "user", "content": ...}])',
+                    stacklevel=3,
+                )
+
     def stream(
-        self, prompt: Prompt, sampling_params: Params = None, *, session: str | None = None, salt: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Sampling],
     ) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
-        return Stream(self._handle.stream(_prompt(prompt), sampling_params, whose(session, salt)))
+        params = sampling("stream", sampling_params, keywords)
+        return Stream(self._handle.stream(_prompt(prompt), params, whose(session, salt)))
 
     def chat(
         self,
-        messages: list[dict[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
         sampling_params: Params = None,
         *,
+        documents: Sequence[Mapping[str, Any] | str] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_args: Mapping[str, Any] = {},
         session: str | None = None,
         salt: str | None = None,
-        **template_args: Any,
+        **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
-        """As generate, through the model's own chat template."""
-        return self.generate(self._chat_ids(messages, template_args), sampling_params, session=session, salt=salt)
+        """As generate, through the model's own chat template.
+
+        messages: dicts with "role" and "content": a text, or a list of {"type": "text", "text": ...}
+        documents, tools: dicts with "text", and with the schema of a function; ValueError where the template of the model
+            does not show them
+        template_args: its other variables, such as enable_thinking; ValueError for one that it does not read. Further
+            keywords that are no sampling parameters but that it reads are such variables, too
+        """
+        ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
+        return GenerationOutput(self._handle.generate([ids], [params], [whose(session, salt)])[0])
 
     def stream_chat(
         self,
-        messages: list[dict[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: Params = None,
+        *,
+        documents: Sequence[Mapping[str, Any] | str] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_args: Mapping[str, Any] = {},
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Sampling],
+    ) -> Stream:
+        """As stream, through the model's own chat template; arguments as of chat."""
+        shown_by = (documents, tools, template_args)
+        ids, params = self._conversation("stream_chat", messages, shown_by, sampling_params, keywords)
+        return Stream(self._handle.stream(ids, params, whose(session, salt)))
+
+    def _conversation(
+        self, call: str, messages: Any, shown_by: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
+    ) -> tuple[list[int], Params]:
+        """Ids of the prompt, and the params; keywords are told apart."""
+        documents, tools, template_args = shown_by
+        variables = template_arguments(template_args, documents, tools)
+        handle = self._handle.tokenizer()
+        reads = set(handle.template_variables(bool(tools)))
+        own = {name: value for name, value in keywords.items() if name in FIELDS}
+        rest = {name: value for name, value in keywords.items() if name not in own}
+        unknown = [name for name in rest if name not in reads or name in variables]
+        check_keywords(call, unknown, (*_CHAT_ARGUMENTS, *sorted(reads)))
+        variables = {**variables, **template_arguments(rest, documents, tools)}
+        return Conversation(handle, messages, True, variables).ids(), sampling(call, params, own)
+
+    def _async_stream(self, prompt: str | list[int], params: Params, options: _quire.RequestOptions) -> AsyncStream:
+        async def start(options: _quire.RequestOptions) -> _quire.Stream:
+            return self._handle.stream(prompt, params, options)
+
+        return AsyncStream(start, options)
+
+    @overload
+    async def generate_async(  # type: ignore[overload-overlap]
+        self,
+        prompt: Prompt,
         sampling_params: Params = None,
         *,
         session: str | None = None,
         salt: str | None = None,
-        **template_args: Any,
-    ) -> Stream:
-        """As stream, through the model's own chat template."""
-        return self.stream(self._chat_ids(messages, template_args), sampling_params, session=session, salt=salt)
+        **keywords: Unpack[Sampling],
+    ) -> GenerationOutput: ...
 
-    def _chat_ids(self, messages: list[dict[str, Any]], template_args: dict[str, Any]) -> list[int]:
-        return self.tokenizer.apply_chat_template(messages, tokenize=True, **template_args)
+    @overload
+    async def generate_async(
+        self,
+        prompt: Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
+        **keywords: Unpack[Sampling],
+    ) -> list[GenerationOutput]: ...
+
+    async def generate_async(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        sampling_params: Params | Sequence[Params] = None,
+        *,
+        session: str | Sequence[str | None] | None = None,
+        salt: str | Sequence[str | None] | None = None,
+        **keywords: Unpack[Sampling],
+    ) -> GenerationOutput | list[GenerationOutput]:
+        """As generate, on the running event loop. Cancelling the task aborts the request, or all of a list."""
+        batch = _is_batch(prompt)
+        prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
+        params = each_sampling("generate_async", sampling_params, keywords)
+        options = each_whose(session, salt, deltas=False)
+        for given, what in ((params, "sampling params"), (options, "sessions or salts")):
+            if prompts and len(given) not in (1, len(prompts)):
+                raise ValueError(f"{len(given)} {what} for {len(prompts)} prompts; give one, or one per prompt")
+        outputs = await whole_outputs(
+            self._async_stream(each, params[i % len(params)], _quire.RequestOptions(options[i % len(options)]))
+            for i, each in enumerate(prompts)
+        )
+        self._look_at(prompts, outputs)
+        return outputs if batch else outputs[0]
+
+    def stream_async(
+        self,
+        prompt: Prompt,
+        sampling_params: Params = None,
+        *,
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Sampling],
+    ) -> AsyncStream:
+        """As stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
+        params = sampling("stream_async", sampling_params, keywords)
+        return self._async_stream(_prompt(prompt), params, whose(session, salt))
+
+    async def chat_async(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: Params = None,
+        *,
+        documents: Sequence[Mapping[str, Any] | str] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_args: Mapping[str, Any] = {},
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Sampling],
+    ) -> GenerationOutput:
+        """As chat, on the running event loop. Cancelling the task aborts the request."""
+        shown_by = (documents, tools, template_args)
+        ids, params = self._conversation("chat_async", messages, shown_by, sampling_params, keywords)
+        return await whole_output(self._async_stream(ids, params, whose(session, salt, deltas=False)))
+
+    def stream_chat_async(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: Params = None,
+        *,
+        documents: Sequence[Mapping[str, Any] | str] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_args: Mapping[str, Any] = {},
+        session: str | None = None,
+        salt: str | None = None,
+        **keywords: Unpack[Sampling],
+    ) -> AsyncStream:
+        """As stream_chat, on the running event loop: `async for delta in llm.stream_chat_async(messages)`."""
+        shown_by = (documents, tools, template_args)
+        ids, params = self._conversation("stream_chat_async", messages, shown_by, sampling_params, keywords)
+        return self._async_stream(ids, params, whose(session, salt))
 
     def forward(
         self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None
@@ -247,6 +474,7 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
         """Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
 
@@ -254,7 +482,8 @@ class LLM:
             one thing only; they are shared, not copied, and stay as they are
         existing_token_count: how many of their tokens count; None: all
         """
-        virtual = VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count)
+        params = sampling("infer_from_blocks", sampling_params, keywords)
+        virtual = VirtualSequence(new_tokens, params, existing_blocks, existing_token_count)
         return self.infer(virtual, session=session, salt=salt)
 
     def infer_from_blocks_stream(
@@ -266,12 +495,14 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        **keywords: Unpack[Sampling],
     ) -> Iterator[dict[str, Any]]:
         """The same as it comes, one dict per token: "token" (text), "token_id", "finish_reason" (None until the last).
 
         Joined texts equal infer_from_blocks' text. Closing or dropping the iterator aborts the request.
         """
-        virtual = VirtualSequence(new_tokens, sampling_params, existing_blocks, existing_token_count)
+        params = sampling("infer_from_blocks_stream", sampling_params, keywords)
+        virtual = VirtualSequence(new_tokens, params, existing_blocks, existing_token_count)
         return self.infer_stream(virtual, session=session, salt=salt)
 
     def infer(
@@ -331,6 +562,6 @@ def doctor() -> dict[str, Any]:
     return json.loads(_quire.doctor_json())
 
 
-def inspect(model: str | os.PathLike[str]) -> dict[str, Any]:
+def inspect(model: Model) -> dict[str, Any]:
     """What a model folder holds, what it needs in memory, what is unsupported."""
-    return json.loads(_quire.inspect_json(to_path(model)))
+    return json.loads(_quire.inspect_json(to_model(model)))

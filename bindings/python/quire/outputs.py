@@ -1,40 +1,49 @@
-"""What calls give back: records whose fields answer as attribute and as key."""
+"""What calls give back: records whose fields answer as attribute and as key, and which json.dumps takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
+from . import habits, show
 
-class Record(Mapping):
-    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`, in the order of `keys()`.
+_SHOWN_ITEMS = 8  # of a list in a repr
 
-    Properties that `_lazy` names are fields too, made when somebody asks for them.
-    """
 
-    _lazy: ClassVar[tuple[str, ...]] = ()
+def _plain(value: Any) -> Any:
+    """`value` as json.loads would give it back, but for keys that are numbers."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self.__dict__.update(fields)
 
-    def __getitem__(self, key: str) -> Any:
-        if key not in self:
-            raise KeyError(key)
-        return getattr(self, key)
+def _short(value: Any) -> str:
+    """The repr of a field, with few of a long list's items."""
+    if type(value) is list and len(value) > _SHOWN_ITEMS:
+        first = ", ".join(map(repr, value[:_SHOWN_ITEMS]))
+        return f"[{first}, ... {len(value) - _SHOWN_ITEMS} more]"
+    return repr(value)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.keys()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+class Record(dict):
+    """Read-only fields that answer as attribute and as key: `out.text`, `out["text"]`. A dict, which json.dumps takes."""
 
-    def __len__(self) -> int:
-        return len(self.keys())
+    __slots__ = ()
+    _habits: ClassVar[dict[str, str]] = {}  # of others, see habits.hint
 
-    def keys(self) -> KeysView[str]:
-        return (self.__dict__ | dict.fromkeys(self._lazy)).keys()
+    if not TYPE_CHECKING:  # a type checker knows the fields, and no others
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self and not name.startswith("__"):
+                return self[name]
+            known = [*self, *(each for each in dir(type(self)) if not each.startswith("_"))]
+            raise AttributeError(f"a {type(self).__name__} has no {name!r}{habits.hint(name, known, self._habits)}")
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is immutable; dict(it) is a copy that may be changed")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a {type(self).__name__} is immutable; {name!r} stays as it is")
@@ -43,11 +52,27 @@ class Record(Mapping):
         raise AttributeError(f"a {type(self).__name__} is immutable; {name!r} stays as it is")
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__
+        return type(self) is type(other) and dict.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        fields = ", ".join(f"{name}={_short(value)}" for name, value in dict.items(self))
         return f"{type(self).__name__}({fields})"
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it."""
+        return show.table(type(self).__name__, {name: _short(value) for name, value in dict.items(self)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict of plain dicts and lists, which may be changed."""
+        return _plain(self)
 
 
 class Fields(dict):
@@ -58,6 +83,10 @@ class Fields(dict):
             return self[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it."""
+        return show.table("", {name: repr(value) for name, value in self.items()})
 
 
 class Usage(Record):
@@ -90,7 +119,7 @@ class Timing(Record):
 
 
 class GenerationOutput(Record):
-    """One finished request. `logprobs` holds, per generated token, a dict id -> natural log probability.
+    """One finished request; str(output) is its text. `logprobs` holds, per generated token, a dict id -> natural log probability.
     Where the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}; where turn and answer
     became items of a context, `user_id` (None without a turn) and `output_id` do."""
 
@@ -107,11 +136,18 @@ class GenerationOutput(Record):
     user_id: str | None
     output_id: str
 
+    _habits = habits.OUTPUT
+
     def __init__(self, fields: dict[str, Any]) -> None:
-        super().__init__(fields)
-        self.__dict__["usage"] = Usage(fields["usage"])
-        self.__dict__["reuse"] = Reuse(fields["reuse"])
-        self.__dict__["timing"] = Timing(fields["timing"])
+        parts = {"usage": Usage(fields["usage"]), "reuse": Reuse(fields["reuse"]), "timing": Timing(fields["timing"])}
+        super().__init__({**fields, **parts})
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it: the answer, and how much of the prompt was reused."""
+        return show.output(self)
 
 
 class Delta(Record):
@@ -121,6 +157,9 @@ class Delta(Record):
     token_ids: list[int]
     logprobs: list[dict[int, float]] | None
     finish_reason: str | None
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class ForwardOutput(Record):

@@ -6,17 +6,18 @@ import collections.abc
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Set
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from . import _quire
-from ._quire import Mark, SamplingParams
+from ._quire import Mark
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
+from .sampling import Params, Sampling, sampling
 from .session import to_salt, whose
 from .stream import Stream
-from .tokenizer import to_ids, to_path
+from .convert import to_ids, to_path
 
 MODES = ("exact", "approximate")  # of edits
 
@@ -119,7 +120,7 @@ class VirtualSequence:
     """
 
     token_ids: list[int] = ()  # the new ones
-    sampling_params: SamplingParams | dict[str, Any] | None = None
+    sampling_params: Params = None
     existing_blocks: Blocks | list[int] = ()  # a handle cut to existing_token_count, or plain block ids
     existing_token_count: int | None = None  # given or not, a number afterwards
 
@@ -185,16 +186,17 @@ class Sequence:
         self._handle.append(token_ids_of(ids, "ids"), whose(session))
 
     def generate(
-        self, sampling_params: SamplingParams | dict[str, Any] | None = None, *, session: str | None = None
+        self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Sampling]
     ) -> GenerationOutput:
         """Goes on from here; the sequence grows by what comes."""
-        return GenerationOutput(self._handle.generate(sampling_params, whose(session)))
+        params = sampling("generate", sampling_params, keywords)
+        return GenerationOutput(self._handle.generate(params, whose(session)))
 
     def stream(
-        self, sampling_params: SamplingParams | dict[str, Any] | None = None, *, session: str | None = None
+        self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Sampling]
     ) -> Stream:
         """The same as it comes. The sequence has grown with the last delta; a stream closed before leaves it."""
-        return Stream(self._handle.stream(sampling_params, whose(session)))
+        return Stream(self._handle.stream(sampling("stream", sampling_params, keywords), whose(session)))
 
     def logits(self) -> np.ndarray:
         """Of the next token, float32 [vocab_size]."""

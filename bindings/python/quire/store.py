@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _quire
 from .outputs import Record
-from .tokenizer import _pass, to_bytes, to_path, to_text
+from .convert import _pass, to_bytes, to_path, to_text
 
 
 class StoreEntry(Record):
@@ -34,9 +34,9 @@ class StoreEntry(Record):
 
 
 class StoreObject(Record):
-    """A file of the store."""
+    """A file of the store, or a damaged row of its index."""
 
-    hash: str
+    hash: str  # of such a row the key of its entry
     state: str  # "ok", "damaged", "missing"
     bytes: int
     entries: int  # that name it
@@ -64,8 +64,10 @@ class StoreCleaning(Record):
     removed_temporaries: int  # of writers that were killed
     removed_weights: int  # files that no start would use
     removed_weight_bytes: int
-    objects: int  # left
+    objects: int  # left; of a tenant's store, those that its entries name
     bytes: int
+    kept_objects: int  # named by no entry, but perhaps by a damaged index
+    message: str  # why they were kept, and how to end that; ""
 
 
 class Store:
@@ -75,8 +77,9 @@ class Store:
     ChunkNotFoundError.
 
     create: makes a store where there is no directory, or an empty one
-    max_bytes: what gc leaves, bytes or "10GiB"; None: no limit
-    tenant: only its entries are seen; None: those of all
+    max_bytes: what gc leaves, bytes or "10GiB"; None: no limit. With a tenant: of its own entries. Without: of all; the
+        tenant that holds most gives way, and nobody for others who holds no more than an equal share
+    tenant: only its entries are seen, and touched; None: those of all
     """
 
     def __init__(
@@ -120,18 +123,19 @@ class Store:
     def rm(self, entry: str, wipe: bool = False) -> None:
         """With what only it held.
 
-        `wipe`: its bytes become zeros first, and nothing of it is left in the folder. OSError where something is, since
-        another process reads: it goes with the next wipe, which may be this one again (of what is not there by then).
+        `wipe`: its bytes become zeros, and nothing of it is left in the folder. OSError where something is, since the
+        disk refuses or another process reads: it goes with the next wipe, which may be this one again (of what is not
+        there by then).
         """
         self._call("remove", to_text(entry, "entry"), bool(wipe))
 
     def gc(self) -> StoreCleaning:
         """Removes what has expired, what nobody names, packed weights that no start would use, and the least recently
-        used entries above max_bytes, which does not count weights."""
+        used entries above max_bytes, which does not count weights. What a damaged index may name stays."""
         return StoreCleaning(self._call("gc"))
 
     def verify(self) -> list[StoreObject]:
-        """Reads every object and compares its checksums."""
+        """Reads every object and compares its checksums; lists damaged rows of the index too."""
         return [StoreObject(item) for item in self._call("verify")]
 
     def weights(self, verify: bool = False) -> list[StoreWeights]:
@@ -147,9 +151,12 @@ class Store:
         return StoreEntry(self._call("import_entry", to_path(path)))
 
     @staticmethod
-    def repair(path: str | os.PathLike[str]) -> int:
-        """A damaged index, with the store closed everywhere, is made anew of what can be read; how many entries."""
-        return _quire.Store.repair(to_path(path))
+    def repair(path: str | os.PathLike[str], force: bool = False) -> int:
+        """A damaged index, with the store closed everywhere, is made anew of what can be read; how many entries.
+
+        OSError, and the old index stays, where that would be none though something was there. `force`: an empty index.
+        """
+        return _quire.Store.repair(to_path(path), bool(force))
 
     def __iter__(self) -> Iterator[StoreEntry]:
         return iter(self.ls())

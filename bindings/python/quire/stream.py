@@ -44,6 +44,12 @@ class Stream(Iterator[Delta]):
         if getattr(self, "_handle", None) is not None:
             self.close()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._handle is None else "running"
+        if self.output is not None:
+            state = f"finished: {self.output.finish_reason}"
+        return f"Stream(request {self.request_id}, {state})"
+
 
 def token_dicts(stream: Stream) -> Generator[dict[str, Any], None, None]:
     """One dict per generated token: "token" (the text that became certain with it), "token_id", "finish_reason".

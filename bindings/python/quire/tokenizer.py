@@ -2,79 +2,14 @@
 
 from __future__ import annotations
 
-import array
-import json
 import numbers
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, overload
 
 from . import _quire
-from .outputs import Record
-
-
-def to_ids(ids: Any, what: str, kind: str = "token ids") -> list[int]:
-    """Ids as a list of ints, from any sequence or array of them; ValueError naming `what`."""
-    if isinstance(ids, (str, bytes, bytearray, dict, set, Record)):  # some iterate over integers, but mean no ids
-        raise ValueError(f"{what} must be a list of {kind}, not {type(ids).__name__}")
-    try:
-        return array.array("i", ids.tolist() if hasattr(ids, "tolist") else ids).tolist()
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"{what} must be a list of {kind}: {error}") from None
-
-
-def to_text(text: str, what: str = "text") -> str:
-    """`text` with lone surrogates, which UTF-8 cannot hold, replaced; TypeError naming `what`."""
-    if not isinstance(text, str):
-        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def to_json(value: Any, **options: Any) -> str:
-    """`value` as JSON; its texts as by to_text."""
-    return to_text(json.dumps(value, ensure_ascii=False, **options))
-
-
-def to_bytes(size: int | str | None, what: str) -> int:
-    """Bytes as a number, from a number or a text as "10GiB"; None: 0, no limit. ValueError naming `what`."""
-    if not isinstance(size, str):
-        return 0 if size is None else size
-    try:
-        return _quire.parse_bytes(to_text(size))
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
-
-
-def to_path(path: str | os.PathLike[str]) -> bytes:
-    """`path` as the system takes it."""
-    encoded = os.fsencode(path)
-    if not encoded:
-        raise ValueError("an empty path names no file or folder")
-    if b"\0" in encoded:
-        raise ValueError(f"a path holds no null characters, unlike {path!r}")
-    return encoded
-
-
-def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
-    """What the library makes of an argument; ValueError for a number that does not fit, TypeError for another kind of
-    thing."""
-    try:
-        return take(value)
-    except TypeError:
-        kind = ValueError if isinstance(value, (int, float)) else TypeError
-        raise kind(f"{name} cannot be {value!r}") from None
-
-
-def _set(options: Any, name: str, value: Any, field: str | None = None) -> None:
-    """Sets an option, with the errors of _pass."""
-    _pass(name, value, lambda value: setattr(options, field or name, value))
-
-
-def _callback(function: Any, what: str) -> Any:
-    """A function or None; TypeError naming `what` for anything else."""
-    if function is not None and not callable(function):
-        raise TypeError(f"{what} must be a function, not {function!r}")
-    return function
+from .chat import Conversation
+from .convert import _pass, to_ids, to_model, to_text
 
 
 class Tokenizer:
@@ -86,7 +21,24 @@ class Tokenizer:
     @classmethod
     def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
         """The tokenizer of a model folder or .gguf file, without its weights."""
-        return cls(_quire.Tokenizer.open(to_path(model)))
+        return cls(_quire.Tokenizer.open(to_model(model)))
+
+    def __call__(self, text: str | list[str], add_special_tokens: bool = True) -> dict[str, Any]:
+        """{"input_ids": ids of a text, "attention_mask": ones}; for a list of texts lists of them, each as long as it is."""
+        several = isinstance(text, (list, tuple))
+        ids = [self.encode(each, add_special_tokens) for each in (text if several else [text])]
+        masks = [[1] * len(each) for each in ids]
+        return {"input_ids": ids, "attention_mask": masks} if several else {"input_ids": ids[0], "attention_mask": masks[0]}
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        template = "with" if self.has_chat_template else "without"
+        return f"Tokenizer({self.vocab_size} ids, {template} chat template)"
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of the text, with the special tokens that the model puts around it (`add_special_tokens=False`: without)."""
@@ -96,6 +48,19 @@ class Tokenizer:
         """Text of the ids, or of one; bytes that are no whole character become U+FFFD."""
         several = [ids] if isinstance(ids, numbers.Integral) else ids
         return self._handle.decode(to_ids(several, "ids"), bool(skip_special_tokens))
+
+    def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
+        """The text of each list of ids."""
+        return [self.decode(ids, skip_special_tokens) for ids in sequences]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that the token stands for in a text, exactly: parts of characters too; a special token's own spelling."""
+        return _pass("token_id", token_id, self._handle.token_bytes)
+
+    @property
+    def template_variables(self) -> list[str]:
+        """Names that the chat template reads and does not set itself; empty without a template."""
+        return self._handle.template_variables(False)
 
     @overload
     def apply_chat_template(
@@ -114,9 +79,14 @@ class Tokenizer:
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any
     ) -> list[int] | str:
-        """Ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token."""
-        call = self._handle.apply_chat_template if tokenize else self._handle.render_chat_template
-        return call(to_json(messages), bool(add_generation_prompt), to_json(variables))
+        """Ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token.
+
+        messages: dicts with "role" and "content": a text, or a list of {"type": "text", "text": ...}
+        variables: of the template, such as documents= (dicts with "text") and tools=; ValueError for one that the template
+            does not read, and for a document or tool that it does not show
+        """
+        conversation = Conversation(self._handle, messages, add_generation_prompt, variables)
+        return conversation.ids() if tokenize else conversation.render()
 
     def id_to_token(self, token_id: int) -> str:
         """The token as the vocabulary writes it; ValueError for an id that it does not have."""

@@ -23,6 +23,7 @@
 #include "quire/output.h"
 #include "quire/sampling.h"
 #include "waiting.h"
+#include "wakeups.h"
 
 namespace nb = nanobind;
 
@@ -118,8 +119,42 @@ nb::dict describe(const CompositionInfo& info) {
   return dict;
 }
 
-std::vector<std::string> register_chunks(ChunkedLLM& llm, const std::vector<ChunkContent>& chunks) {
-  return unwrap(without_gil([&] { return llm.register_chunks(chunks, &interrupted); }));
+// Hands the share of tokens that have KV to a function. What that raises stays set, and ends the
+// call by interrupted().
+ChunkProgress progress_to(const nb::object& function) {
+  if (function.is_none()) {
+    return {};
+  }
+  return [&function](std::int64_t tokens, std::int64_t wanted) {
+    const WithGil gil;
+    if (PyErr_Occurred() != nullptr) {
+      return;
+    }
+    try {
+      function(wanted == 0 ? 1.0 : static_cast<double>(tokens) / static_cast<double>(wanted));
+    } catch (nb::python_error& error) {
+      error.restore();
+    }
+  };
+}
+
+nb::list register_chunks(ChunkedLLM& llm, const std::vector<ChunkContent>& chunks,
+                         const nb::object& progress) {
+  const ChunkProgress report = progress_to(progress);
+  const auto registered =
+      unwrap(without_gil([&] { return llm.register_with_details(chunks, &interrupted, report); }));
+  if (PyErr_Occurred() != nullptr) {
+    throw nb::python_error();
+  }
+  nb::list list;
+  for (const RegisteredChunk& chunk : registered) {
+    nb::dict dict;
+    dict["chunk_id"] = chunk.chunk_id;
+    dict["created"] = chunk.created;
+    dict["tokens_computed"] = chunk.tokens_computed;
+    list.append(dict);
+  }
+  return list;
 }
 
 // System, contexts, query.
@@ -239,7 +274,7 @@ void bind_composition(nb::module_& module) {
 }
 
 void bind_registry(nb::class_<ChunkedLLM>& llm) {
-  llm.def("register_chunks", &register_chunks)
+  llm.def("register_chunks", &register_chunks, nb::arg("chunks"), nb::arg("progress").none())
       .def("get_chunk",
            [](const ChunkedLLM& llm, const std::string& id, const std::string& salt) {
              return describe(unwrap(without_gil([&] { return llm.get_chunk(id, salt); })));
@@ -315,6 +350,16 @@ void bind_composing(nb::class_<ChunkedLLM>& llm) {
                 [&] { return llm.stream_from_chunks(spec, sampling, &interrupted, options); }));
           },
           nb::arg("spec"), nb::arg("params").none(), nb::arg("options"))
+      .def(
+          "stream_from_chunks_until",
+          [](ChunkedLLM& llm, const CompositionSpec& spec, const nb::object& params,
+             const RequestOptions& options, const Halt& halt) {
+            const SamplingParams sampling = to_params(params);
+            const auto halted = [set = halt.set] { return set->load(); };
+            return unwrap(without_gil(
+                [&] { return llm.stream_from_chunks(spec, sampling, halted, options); }));
+          },
+          nb::arg("spec"), nb::arg("params").none(), nb::arg("options"), nb::arg("halt"))
       .def("logits_from_chunks",
            [](ChunkedLLM& llm, const CompositionSpec& spec) {
              return to_dict(
@@ -345,6 +390,7 @@ void bind_chunks(nb::module_& module) {
   nb::class_<ChunkedLLM> llm(module, "ChunkedLLM");
   llm.def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("chunks"),
                  nb::arg("progress").none())
+      .def_static("over", &ChunkedLLM::over)
       .def_prop_ro("llm", &ChunkedLLM::llm, nb::rv_policy::reference_internal);
   bind_registry(llm);
   bind_composing(llm);

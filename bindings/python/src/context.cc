@@ -109,7 +109,7 @@ class Listener {
 
  private:
   Status hear(std::string_view text) {
-    const nb::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
       const nb::object answer = on_text_(nb::str(text.data(), text.size()));
       enough_ = enough_ || answer.is(nb::bool_(true));
@@ -178,7 +178,7 @@ void bind_items(nb::class_<ContextManager>& context) {
            [](const ContextManager& context) {
              return to_list(unwrap(without_gil([&] { return context.explain(); })));
            })
-      .def("clear", &ContextManager::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("clear", &ContextManager::clear, nb::call_guard<WithoutGil>())
       .def("check_open", [](const ContextManager& context) { unwrap(context.check_open()); });
 }
 

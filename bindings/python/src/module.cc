@@ -24,6 +24,7 @@
 #include "store.h"
 #include "text.h"
 #include "waiting.h"
+#include "wakeups.h"
 
 namespace nb = nanobind;
 
@@ -40,6 +41,11 @@ nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& 
     result.append(to_dict(output));
   }
   return result;
+}
+
+// Whether next_delta() would not wait.
+bool has_delta(Stream& stream) {
+  return without_gil([&] { return stream.wait(0); });
 }
 
 std::optional<nb::dict> next_delta(Stream& stream) {
@@ -63,26 +69,40 @@ void bind_tokenizer(nb::module_& module) {
   nb::class_<Tokenizer>(module, "Tokenizer")
       .def_static("open",
                   [](const nb::bytes& model) { return unwrap(Tokenizer::open(to_path(model))); })
-      .def("encode", &Tokenizer::encode, nb::call_guard<nb::gil_scoped_release>())
+      .def("encode",
+           [](const Tokenizer& t, std::string_view text, bool add_special_tokens) {
+             return unwrap(
+                 without_gil([&] { return t.encode(text, add_special_tokens, &interrupted); }));
+           })
       .def("decode",
            [](const Tokenizer& t, const std::vector<TokenId>& ids, bool skip) {
-             const std::string text = unwrap(t.decode(ids, skip));
+             const std::string text =
+                 unwrap(without_gil([&] { return t.decode(ids, skip, &interrupted); }));
              return nb::steal(PyUnicode_DecodeUTF8(
                  text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
            })
       .def("id_to_token", [](const Tokenizer& t, TokenId id) { return unwrap(t.id_to_token(id)); })
+      .def("token_bytes",
+           [](const Tokenizer& t, TokenId id) {
+             const std::string bytes = unwrap(t.token_bytes(id));
+             return nb::bytes(bytes.data(), bytes.size());
+           })
       .def("token_to_id", &Tokenizer::token_to_id)
       .def("apply_chat_template",
            [](const Tokenizer& t, const std::string& messages, bool prompt,
               const std::string& variables) {
-             return unwrap(t.apply_chat_template(messages, prompt, variables));
+             return unwrap(without_gil(
+                 [&] { return t.apply_chat_template(messages, prompt, variables, &interrupted); }));
            })
       .def("render_chat_template",
            [](const Tokenizer& t, const std::string& messages, bool prompt,
               const std::string& variables) {
-             return unwrap(t.render_chat_template(messages, prompt, variables));
+             return unwrap(without_gil([&] {
+               return t.render_chat_template(messages, prompt, variables, &interrupted);
+             }));
            })
       .def("has_chat_template", &Tokenizer::has_chat_template)
+      .def("template_variables", &Tokenizer::template_variables)
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
       .def_prop_ro("bos_token_id", &Tokenizer::bos_token_id)
       .def_prop_ro("leading_bos_token_id", &Tokenizer::leading_bos_token_id)
@@ -116,9 +136,10 @@ void bind_sessions(nb::module_& module, nb::class_<LLM>& llm) {
 void bind_llm(nb::module_& module) {
   nb::class_<Stream>(module, "Stream")
       .def_prop_ro("request_id", [](const Stream& s) { return s.request_id().value; })
+      .def("ready", &has_delta)
       .def("next", &next_delta)
       .def("output", [](const Stream& s) { return to_dict(s.output()); })
-      .def("close", &Stream::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &Stream::close, nb::call_guard<WithoutGil>());
 
   nb::class_<LLM> llm(module, "LLM");
   llm.def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
@@ -128,7 +149,8 @@ void bind_llm(nb::module_& module) {
           [](LLM& llm, const Prompt& prompt, const nb::object& params,
              const RequestOptions& options) {
             const SamplingParams sampling = to_params(params);
-            return unwrap(without_gil([&] { return llm.stream(prompt, sampling, options); }));
+            return unwrap(
+                without_gil([&] { return llm.stream(prompt, sampling, options, &interrupted); }));
           },
           nb::arg("prompt"), nb::arg("params").none(), nb::arg("options"))
       .def("forward",
@@ -167,7 +189,7 @@ void bind_llm(nb::module_& module) {
            [](LLM& llm, std::uint64_t id) {
              return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));
            })
-      .def("close", &LLM::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &LLM::close, nb::call_guard<WithoutGil>());
   bind_sessions(module, llm);
   bind_sequences(module, llm);
 }
@@ -176,7 +198,11 @@ void bind_llm(nb::module_& module) {
 
 // NOLINTNEXTLINE(cppcoreguidelines-pro-type-cstyle-cast): the cast is inside of the macro.
 NB_MODULE(_quire, module) {
+  // At the end of a program threads that Python does not wait for may hold anything.
+  nb::set_leak_warnings(false);
   module.attr("__version__") = version();
+  bind_waiting(module);
+  bind_wakeups(module);
   bind_params(module);
   bind_options(module);
   bind_tokenizer(module);
@@ -186,7 +212,7 @@ NB_MODULE(_quire, module) {
   bind_stores(module);
   module.attr("AUTO_BUDGET") = kAutoBudget;
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
-  module.def("doctor_json", &doctor_json, nb::call_guard<nb::gil_scoped_release>());
+  module.def("doctor_json", &doctor_json, nb::call_guard<WithoutGil>());
   module.def("inspect_json",
              [](const nb::bytes& model) { return unwrap(inspect_json(to_path(model))); });
 }

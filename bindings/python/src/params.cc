@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "quire/llm.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
+#include "wakeups.h"
 
 namespace nb = nanobind;
 
@@ -72,6 +74,10 @@ nb::object get_field(const SamplingParams& params, const SamplingField& field) {
 }
 
 void set_field(SamplingParams& params, const SamplingField& field, nb::handle value) {
+  if (std::string_view(field.name) == "top_k" && value.equal(nb::int_(-1))) {
+    params.top_k = 0;  // as vLLM writes "all"
+    return;
+  }
   std::visit([&](auto member) { from_python(value, params.*member); }, field.member);
 }
 
@@ -132,6 +138,17 @@ nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
   return fields;
 }
 
+// With the nearest right word.
+[[noreturn]] void refuse_unknown(const std::string& name) {
+  nb::list known;
+  for (const SamplingField& field : sampling_fields()) {
+    known.append(field.name);
+  }
+  const nb::object message =
+      nb::module_::import_("quire.habits").attr("unknown_sampling")(name, known);
+  throw nb::value_error(nb::cast<std::string>(message).c_str());
+}
+
 // Refuses a value that a field cannot hold: TypeError for another kind of thing, ValueError for a
 // number or a list whose content is the trouble.
 [[noreturn]] void refuse(const std::string& name, nb::handle value) {
@@ -141,6 +158,10 @@ nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
                           nb::isinstance<nb::list>(value) || nb::isinstance<nb::dict>(value);
   if (right_kind) {
     throw nb::value_error(message.c_str());
+  }
+  if (value.is_none() && name == "max_tokens") {
+    throw nb::type_error(
+        (message + "; give a number: what is beyond the model's context is cut").c_str());
   }
   throw nb::type_error(message.c_str());
 }
@@ -154,7 +175,7 @@ void set_fields(SamplingParams& params, const nb::dict& fields) {
     const auto known = sampling_fields();
     const auto field = std::ranges::find(known, std::string_view(name), &SamplingField::name);
     if (field == known.end()) {
-      throw nb::value_error(("unknown sampling parameter '" + name + "'").c_str());
+      refuse_unknown(name);
     }
     try {
       set_field(params, *field, value);
@@ -210,12 +231,18 @@ void bind_options(nb::module_& module) {
 void bind_params(nb::module_& module) {
   nb::class_<RequestOptions>(module, "RequestOptions")
       .def(nb::init<>())
+      .def(nb::init<const RequestOptions&>())
       .def_rw("session", &RequestOptions::session)
-      .def_rw("salt", &RequestOptions::salt);
+      .def_rw("salt", &RequestOptions::salt)
+      .def_rw("deltas", &RequestOptions::deltas)
+      .def("wake", [](RequestOptions& options, const Wakeups& wakeups, std::uint64_t key) {
+        options.notify = wakeups.notifier(key);
+      });
   nb::class_<SamplingParams> cls(
       module, "SamplingParams",
       "How the next token is chosen. Order: logit bias and penalties, temperature, top-k, top-p on "
-      "what is left, min-p against the most likely token. temperature=0 is greedy.");
+      "what is left, min-p against the most likely token. temperature=0 is greedy. ValueError for "
+      "an unknown name and a value out of range.");
   const auto make = [](SamplingParams* self, const nb::dict& fields) {
     new (self) SamplingParams();
     set_fields(*self, fields);

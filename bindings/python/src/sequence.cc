@@ -111,7 +111,7 @@ void bind_moments(nb::class_<Sequence>& sequence) {
              unwrap(without_gil([&] { return sequence.commit(mark); }));
            })
       .def("diff", &diff)
-      .def("close", &Sequence::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &Sequence::close, nb::call_guard<WithoutGil>());
 }
 
 void bind_looking(nb::class_<Sequence>& sequence) {

@@ -75,6 +75,8 @@ nb::dict describe(const StoreCleaning& cleaning) {
   dict["removed_weight_bytes"] = cleaning.removed_weight_bytes;
   dict["objects"] = cleaning.objects;
   dict["bytes"] = cleaning.bytes;
+  dict["kept_objects"] = cleaning.kept_objects;
+  dict["message"] = to_text(cleaning.message);
   return dict;
 }
 
@@ -117,9 +119,9 @@ void bind_store(nb::module_& module) {
       .def_static("open", &open_store, nb::arg("path"), nb::arg("read_only"), nb::arg("create"),
                   nb::arg("max_bytes"), nb::arg("tenant").none())
       .def_static("repair",
-                  [](const nb::bytes& path) {
+                  [](const nb::bytes& path, bool force) {
                     const std::string folder = to_path(path);
-                    return unwrap(without_gil([&] { return Store::repair(folder); }));
+                    return unwrap(without_gil([&] { return Store::repair(folder, force); }));
                   })
       .def("list",
            [](const Store& store) {

@@ -1,5 +1,9 @@
 // Calls that wait: without the GIL, so that other threads run, and looking for signals, so that
 // Ctrl-C works.
+//
+// At the end of the interpreter a thread that asks for the GIL is ended where it stands, which no
+// C++ frame survives. So once end_waiting() has returned, threads that come back from the library
+// stay asleep instead; only the thread that ends the interpreter goes on.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,15 +12,37 @@
 
 namespace quire::python {
 
-// True when a signal handler of this thread has raised; the exception stays set.
-inline bool interrupted() {
-  const nanobind::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
-}
+// Releases the GIL in its scope.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// Holds the GIL in its scope, in a thread that has released it.
+class WithGil {
+ public:
+  WithGil();
+  ~WithGil();
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// True when a signal handler of this thread, or a function that it has called, has raised; the
+// exception stays set.
+[[nodiscard]] bool interrupted();
 
 template <class Work>
 auto without_gil(Work work) {
-  const nanobind::gil_scoped_release released;
+  const WithoutGil released;
   return work();
 }
 
@@ -24,10 +50,13 @@ auto without_gil(Work work) {
 inline void set_progress(LLMOptions& options, const nanobind::object& progress) {
   if (!progress.is_none()) {
     options.progress = [&progress](double share) {
-      const nanobind::gil_scoped_acquire gil;
+      const WithGil gil;
       progress(share);
     };
   }
 }
+
+// Binds end_waiting(), for the end of the interpreter.
+void bind_waiting(nanobind::module_& module);
 
 }  // namespace quire::python

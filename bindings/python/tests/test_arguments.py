@@ -218,7 +218,7 @@ def test_a_mark_of_another_llm_is_none(chunked):
 
 def test_an_llm_takes_every_option_of_the_library_in_its_order():
     keywords = inspect.signature(quire.LLM).parameters
-    assert [name for name in keywords if name not in ("model", "progress")] == quire._quire.Options.fields
+    assert [name for name in keywords if name not in ("model", "progress", "model_path")] == quire._quire.Options.fields
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for name, each in keywords.items() if name != "model")
     forms = {"quantize": None, "kv_budget": "1GiB", "threads": None, "store": None}  # where Python's is another
     library = quire._quire.Options()

@@ -1,6 +1,7 @@
 """Model folders as people have them: the demo model's weights with other files around them."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_template_of_its_own_file_goes_before_the_one_in_tokenizer_config(fold
 
 
 def test_without_a_usable_template_chat_says_why(folder):
-    for templates, reason in (([{"name": "rag", "template": "x"}], "no chat template"), ("{% if %}", "not usable"), (None, "no chat template")):
+    for templates, reason in (([{"name": "rag", "template": "x"}], 'named "rag" and none named "default"'), ("{% if %}", "not usable"), (None, "no chat template")):
         with pytest.raises(NotImplementedError, match=reason):
             with_templates(folder, templates).apply_chat_template(MESSAGES)
 
@@ -112,6 +113,39 @@ def test_eos_ids_come_from_both_configs_and_may_lie_outside_of_the_vocabulary(fo
         for end in (7, 9):
             out = llm.generate([20, 30], {"temperature": 0, "max_tokens": 5, "logit_bias": {end: 1e9}})
             assert (out.token_ids, out.finish_reason) == ([end], "stop")
+
+
+def test_a_stretched_config_serves_its_stretched_length(folder):
+    """max_position_embeddings stays as it was, as the instructions of Qwen have it."""
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    edit_json(folder / "config.json", max_position_embeddings=64, rope_scaling=scaling)
+    with quire.LLM(folder, threads=1) as llm:
+        assert llm.forward([20 + i % 100 for i in range(256)]).logits.shape[0] == 256
+        with pytest.raises(quire.KVOverflowError, match="context 256"):
+            llm.forward([20] * 257)
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**20, 12345678901234567890123])
+def test_an_integer_beyond_64_bits_is_never_another_one(folder, number):
+    tokenizer = with_templates(folder, "{{ x }}{{ messages[0].n }}")
+    with pytest.raises(ValueError, match=f"messages: the number {number} is beyond 64 bits"):
+        tokenizer.apply_chat_template([{"role": "user", "n": number}], tokenize=False)
+    with pytest.raises(ValueError, match=f"template variables: the number {number} is beyond"):
+        tokenizer.apply_chat_template(MESSAGES, tokenize=False, x=number)
+    exact = tokenizer.apply_chat_template([{"role": "user", "n": -(2**63)}], tokenize=False, x=2**63 - 1)
+    assert exact == f"{2**63 - 1}{-(2**63)}"
+
+
+def test_a_pipe_among_the_files_is_refused_and_not_waited_for(folder):
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"):
+        kept = (folder / name).read_bytes() if (folder / name).exists() else None
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        with pytest.raises(OSError, match=f"{name}: not a regular file"):
+            quire.LLM(folder, threads=1)
+        (folder / name).unlink()
+        if kept is not None:
+            (folder / name).write_bytes(kept)
 
 
 def test_inspect_names_what_would_keep_the_model_from_loading(folder):

@@ -1,6 +1,9 @@
 """The package as a program finds it: documented, typed, and a program itself."""
 
 import inspect
+import json
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -31,3 +34,20 @@ def test_everything_that_is_public_says_what_it_is():
 def test_the_package_runs_as_the_command():
     done = subprocess.run([sys.executable, "-m", "quire", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"quire {quire.__version__}\n", "")
+
+
+def test_every_library_that_the_package_is_linked_of_stands_in_its_notices_and_its_bill_of_materials():
+    folder = pathlib.Path(quire.__file__).parent
+    notices = (folder / "THIRD_PARTY_NOTICES").read_text()
+    components = json.loads((folder / "sbom.cdx.json").read_text())["components"]
+    listed = {each["value"]: part["name"] for part in components for each in part["properties"]
+              if each["name"] == "quire:soname"}
+    binaries = [*folder.glob("_quire*.so"), *folder.glob("lib/libquire.so*"), folder / "bin" / "quire"]
+    assert len(binaries) >= 3
+    for binary in binaries:
+        said = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True).stdout
+        needed = {name.partition(".so")[0] + ".so" for name in re.findall(r"\(NEEDED\).*\[(.*)\]", said)}
+        assert needed - {"libquire.so"} <= listed.keys()
+    names = [part["name"] for part in components]
+    for name in [*listed.values(), "boost", "cli11", "nanobind", "robin_map"]:
+        assert name in names and f"\n{name} " in notices

@@ -98,7 +98,9 @@ def test_repair_keeps_what_can_be_read(path):
     (path / "index.sqlite").write_bytes(b"nothing of ours")
     with pytest.raises(OSError, match="quire store repair"):
         quire.Store(path)
-    assert quire.Store.repair(path) == 0 and names(quire.Store(path)) == []
+    with pytest.raises(OSError, match="--force"):
+        quire.Store.repair(path)
+    assert quire.Store.repair(path, force=True) == 0 and names(quire.Store(path)) == []
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

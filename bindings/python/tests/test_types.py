@@ -13,7 +13,7 @@ from conftest import ROOT
 import quire
 
 pytestmark = pytest.mark.cpu_only  # of the wheel: a GPU machine may have the extension without the rest
-GUIDES = ("README.md", "docs/chunks.md", "docs/direct-inference.md", "docs/cache-hints.md", "docs/checkpoints.md")
+GUIDES = ("README.md", "docs/chunks.md", "docs/direct-inference.md", "docs/cache-hints.md", "docs/checkpoints.md", "docs/python.md")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,20 @@ with quire.ChunkedLLM("m") as llm:
     assert_type(llm.generate(system_prompt="s", context=["c"], query="q", mode="exact"), quire.GenerationOutput)
     assert_type(llm.tokenizer.apply_chat_template([]), list[int])
     assert_type(llm.tokenizer.apply_chat_template([], tokenize=False), str)
+    assert_type(llm.generate(system_prompt="s", query="q", mode="blend", selector="first_k", max_tokens=3), quire.GenerationOutput)
     assert_type(llm.sequence([5]).checkpoint(), quire.Mark)
+    assert_type(llm.register_chunk("a", "context"), str)
+    assert_type(llm.register_chunk("a", "context", details=True), quire.RegisteredChunk)
+    assert_type(llm.register_chunks([("a", "context")], details=True), list[quire.RegisteredChunk])
+
+async def ask(llm: quire.ChunkedLLM) -> None:
+    assert_type(await llm.generate_async("a", max_tokens=3), quire.GenerationOutput)
+    assert_type(await llm.generate_async(["a"]), list[quire.GenerationOutput])
+    assert_type(await llm.chat_async([{"role": "user", "content": "a"}], temperature=0), quire.GenerationOutput)
+    assert_type(await llm.generate_from_chunks_async("a", [], "b", mode="exact", seed=1), quire.GenerationOutput)
+    async for delta in llm.stream_chat_async([]):
+        assert_type(delta, quire.Delta)
+
 with quire.LLM("m") as plain:
     assert_type(plain.generate(["a"]), list[quire.GenerationOutput])
 """
@@ -63,10 +76,30 @@ with quire.LLM("m") as plain:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["quire.SamplingParams(temprature=0)", "quire.SamplingParams(top_k='x')", "quire.LLM('m').generate('a').txt"]
+    "wrong",
+    [
+        "quire.SamplingParams(temprature=0)",
+        "quire.SamplingParams(top_k='x')",
+        "quire.LLM('m').generate('a').txt",
+        "quire.LLM('m').generat('a')",
+        "quire.LLM('m', thredas=2)",
+        "quire.LLM('m', dtype='float8')",
+        "quire.LLM('m', quantize='q5')",
+        "quire.ChunkedLLM('m', thredas=2)",
+        "quire.ChunkedLLM('m', quantize='q5')",
+        "quire.LLM('m').chat([], max_token=2)",
+        "quire.LLM('m').generate('a', temprature=2)",
+        "quire.ChunkedLLM('m').compose('a', [], 'b', mode='anchord')",
+        "quire.ChunkedLLM('m').generate_from_chunks('a', [], 'b', mode='blend', selector='first')",
+        "quire.ChunkedLLM('m').generate(system_prompt='a', query='b', mode='anchord')",
+    ],
 )
 def test_a_misspelt_name_and_a_wrong_kind_of_value_are_found(mypy, wrong):
     assert "program0.py:2: error: " in mypy(f"import quire\n{wrong}\n")
+
+
+def test_the_keywords_of_calls_that_sample_are_the_fields_of_sampling_params():
+    assert list(quire.sampling.Sampling.__annotations__) == list(inspect.signature(quire.SamplingParams).parameters)
 
 
 def test_the_stub_of_the_extension_says_what_is_in_it():

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "quire/api/llm_impl.h"
 #include "quire/api/sequence_impl.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/checkpoints.h"
 #include "quire/engine/engine.h"
@@ -49,7 +51,7 @@ struct CheckpointManager::Impl {
 };
 
 Result<std::vector<CheckpointService::Named>> CheckpointManager::Impl::look_at(
-    std::span<const NamedSequence> sequences) const {
+    std::span<const NamedSequence> sequences) const try {
   std::vector<CheckpointService::Named> named;
   for (const NamedSequence& given : sequences) {
     if (given.sequence == nullptr || given.sequence->impl().llm != llm) {
@@ -60,6 +62,8 @@ Result<std::vector<CheckpointService::Named>> CheckpointManager::Impl::look_at(
     named.push_back({.name = given.name, .state = std::move(state)});
   }
   return named;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 CheckpointManager::CheckpointManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -68,22 +72,26 @@ CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = 
 CheckpointManager::~CheckpointManager() = default;
 
 Result<CheckpointManager> CheckpointManager::open(const LLM& llm, const std::string& folder,
-                                                  const CheckpointOptions& options) {
+                                                  const CheckpointOptions& options) try {
   QUIRE_TRY(const auto engine, llm.impl().open_engine());
   auto impl = std::make_unique<Impl>();
   impl->llm = llm.shared_impl();
   QUIRE_TRY(impl->service, CheckpointService::open(*engine, folder, options));
   return CheckpointManager(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<CheckpointInfo> CheckpointManager::save(std::span<const NamedSequence> sequences,
-                                               const std::string& name) {
+                                               const std::string& name) try {
   QUIRE_TRY(const auto named, impl_->look_at(sequences));
   return impl_->run([&](auto& engine) { return impl_->service->save(engine, named, name); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::optional<CheckpointInfo>> CheckpointManager::maybe_save(
-    std::span<const NamedSequence> sequences) {
+    std::span<const NamedSequence> sequences) try {
   using Saved = std::optional<CheckpointInfo>;
   QUIRE_TRY(const auto named, impl_->look_at(sequences));
   return impl_->run([&](auto& engine) -> Result<Saved> {
@@ -93,19 +101,25 @@ Result<std::optional<CheckpointInfo>> CheckpointManager::maybe_save(
     QUIRE_TRY(CheckpointInfo saved, impl_->service->save(engine, named, ""));
     return Saved(std::move(saved));
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<CheckpointInfo>> CheckpointManager::list() const {
+Result<std::vector<CheckpointInfo>> CheckpointManager::list() const try {
   return impl_->run([&](auto&) { return impl_->service->list(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<CheckpointInfo> CheckpointManager::latest() const {
+Result<CheckpointInfo> CheckpointManager::latest() const try {
   return impl_->run([&](auto&) { return impl_->service->latest(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<LoadedSequence>> CheckpointManager::load(const std::string& name,
-                                                            std::span<const std::string> only,
-                                                            const LoadSequenceOptions& options) {
+Result<std::vector<LoadedSequence>> CheckpointManager::load(
+    const std::string& name, std::span<const std::string> only,
+    const LoadSequenceOptions& options) try {
   if (!options.salt.empty()) {
     return {ErrorCode::kInvalidArgument,
             "the salt of a checkpoint's sequences is its tenant; open the manager with that one"};
@@ -120,18 +134,26 @@ Result<std::vector<LoadedSequence>> CheckpointManager::load(const std::string& n
                          .sequence = make_sequence(impl_->llm, std::move(named.state))});
   }
   return sequences;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<bool> CheckpointManager::remove(const std::string& name) {
+Result<bool> CheckpointManager::remove(const std::string& name) try {
   return impl_->run([&](auto&) { return impl_->service->remove(name); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::int64_t> CheckpointManager::cleanup(std::int64_t keep) {
+Result<std::int64_t> CheckpointManager::cleanup(std::int64_t keep) try {
   return impl_->run([&](auto&) { return impl_->service->cleanup(keep); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<CheckpointInfo> CheckpointManager::compact(const std::string& name) {
+Result<CheckpointInfo> CheckpointManager::compact(const std::string& name) try {
   return impl_->run([&](auto&) { return impl_->service->compact(name); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 }  // namespace quire

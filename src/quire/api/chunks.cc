@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/chunk_service.h"
@@ -90,6 +92,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
     chunk.options.salt = salt;
   }
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
+  taken.registered.reserve(chunks.size());
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
     QUIRE_TRY(const auto added,
               service->register_chunks(next, interrupted, {.counted = run.counted, .held = true}));
@@ -152,7 +155,7 @@ std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpe
 
 }  // namespace
 
-Status ChunkCacheOptions::validate() const {
+Status ChunkCacheOptions::validate() const try {
   if (max_chunks < 1) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_chunks is ", max_chunks, "; give at least 1")};
@@ -166,6 +169,8 @@ Status ChunkCacheOptions::validate() const {
             base::str_cat("max_store_bytes is ", max_store_bytes, "; give bytes, 0 for no limit")};
   }
   return engine::SessionService::check_salt("salt", salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Composition::Composition(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -178,7 +183,7 @@ ChunkedLLM& ChunkedLLM::operator=(ChunkedLLM&&) noexcept = default;
 ChunkedLLM::~ChunkedLLM() = default;
 
 Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& options,
-                                    const ChunkCacheOptions& chunks) {
+                                    const ChunkCacheOptions& chunks) try {
   QUIRE_TRY_STATUS(options.validate());
   QUIRE_TRY_STATUS(chunks.validate());
   engine::EngineOptions engine_options = engine::to_engine_options(options);
@@ -188,18 +193,40 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   auto llm = std::make_shared<LLM::Impl>();
   llm->engine = std::move(engine);
   return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(std::move(llm))}));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+ChunkedLLM ChunkedLLM::over(const LLM& llm) {
+  return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(llm.shared_impl(), false)}));
 }
 
 LLM& ChunkedLLM::llm() { return impl_->llm; }
 
 Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
-                                               const Interrupt& interrupted) {
+                                               const Interrupt& interrupted) try {
   QUIRE_TRY(auto ids, register_chunks({&chunk, 1}, interrupted));
   return std::move(ids.front());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const ChunkContent> chunks,
-                                                             const Interrupt& interrupted) {
+                                                             const Interrupt& interrupted) try {
+  QUIRE_TRY(auto registered, register_with_details(chunks, interrupted));
+  std::vector<std::string> ids;
+  ids.reserve(registered.size());
+  for (RegisteredChunk& chunk : registered) {
+    ids.push_back(std::move(chunk.chunk_id));
+  }
+  return ids;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
+    std::span<const ChunkContent> chunks, const Interrupt& interrupted,
+    const ChunkProgress& progress) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   std::vector<ChunkContent> repaired;  // where some are ill-formed: texts that are there are hashed
                                        // and compared, and a copy would cost more than that
@@ -210,88 +237,114 @@ Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const Chu
     }
     chunks = repaired;
   }
-  QUIRE_TRY(const auto registered, service->register_chunks(chunks, interrupted, {}));
-  std::vector<std::string> ids;
-  ids.reserve(registered.size());
+  QUIRE_TRY(const auto registered,
+            service->register_chunks(chunks, interrupted, {.progress = progress}));
+  std::vector<RegisteredChunk> details;
+  details.reserve(registered.size());
   for (const ChunkService::Registered& chunk : registered) {
-    ids.push_back(chunk.id);
+    details.push_back(
+        {.chunk_id = chunk.id, .created = chunk.created, .tokens_computed = chunk.tokens_computed});
   }
-  return ids;
+  return details;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<ChunkInfo> ChunkedLLM::get_chunk(const std::string& chunk_id,
-                                        const std::string& salt) const {
+Result<ChunkInfo> ChunkedLLM::get_chunk(const std::string& chunk_id, const std::string& salt) const
+    try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->get(chunk_id, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<ChunkInfo>> ChunkedLLM::list_chunks(std::optional<ChunkType> type,
                                                        std::string_view metadata_filter_json,
-                                                       const std::string& salt) const {
+                                                       const std::string& salt) const try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->list(type, metadata_filter_json, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<ChunkInfo> ChunkedLLM::update_chunk(const std::string& chunk_id, const ChunkUpdate& update,
-                                           const std::string& salt) {
+                                           const std::string& salt) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->update(chunk_id, update, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<bool> ChunkedLLM::delete_chunk(const std::string& chunk_id, bool wipe,
-                                      const std::string& salt) {
+                                      const std::string& salt) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->remove(chunk_id, wipe, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::int64_t> ChunkedLLM::clear_chunks(std::optional<ChunkType> type,
-                                              const std::string& salt) {
+                                              const std::string& salt) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->clear(type, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::int64_t> ChunkedLLM::evict_unused_chunks(double max_age_seconds,
-                                                     const std::string& salt) {
+                                                     const std::string& salt) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->evict_unused(max_age_seconds, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const {
+Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->stats(salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ChunkedLLM::flush_store() {
+Status ChunkedLLM::flush_store() try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->flush_store();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Composition> ChunkedLLM::compose(const CompositionSpec& spec) const {
+Result<Composition> ChunkedLLM::compose(const CompositionSpec& spec) const try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY(auto info, service->preview(spec));
   return Composition(
       std::make_shared<const Composition::Impl>(Composition::Impl{spec, std::move(info)}));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<CompositionInfo> ChunkedLLM::preview_composition(const CompositionSpec& spec) const {
+Result<CompositionInfo> ChunkedLLM::preview_composition(const CompositionSpec& spec) const try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY(auto info, service->preview(spec));
   info.retokenizes_alike = service->retokenizes_alike(info);
   return info;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<GenerationOutput> ChunkedLLM::generate_from_chunks(const CompositionSpec& spec,
                                                           const SamplingParams& params,
                                                           const Interrupt& interrupted,
-                                                          const RequestOptions& options) {
+                                                          const RequestOptions& options) try {
   QUIRE_TRY(auto outputs,
             batch_generate_from_chunks({&spec, 1}, {&params, 1}, interrupted, {&options, 1}));
   return std::move(outputs.front());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
     std::span<const CompositionSpec> specs, std::span<const SamplingParams> params,
-    const Interrupt& interrupted, std::span<const RequestOptions> options) {
+    const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
   std::vector<ChunkService::Run> runs;
@@ -303,36 +356,48 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
   }
   QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
   return await_outputs(*service.engine, channels, interrupted);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const SamplingParams& params,
                                               const Interrupt& interrupted,
-                                              const RequestOptions& options) {
+                                              const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const ChunkService::Run run{
-      .spec = &spec, .params = &params, .streaming = true, .options = options};
+      .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
   stream->engine = service.engine;
   stream->channel = channels.front();
+  stream->waits = !options.notify;
   return Stream(std::move(stream));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const CompositionSpec& how,
                                                   const SamplingParams& params, bool persist_chunks,
                                                   const Interrupt& interrupted,
-                                                  const RequestOptions& options) {
+                                                  const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   ChunkService::Taken taken;
-  auto generation = generate_registered(
-      service, prompt, how, {.params = &params, .counted = persist_chunks, .options = options},
-      taken, interrupted);
+  const auto generate_now = [&]() -> Result<RegisteredGeneration> {
+    try {
+      return generate_registered(service, prompt, how,
+                                 {.params = &params, .counted = persist_chunks, .options = options},
+                                 taken, interrupted);
+    } catch (const std::bad_alloc&) {
+      return base::no_memory("the call");
+    }
+  };
+  auto generation = generate_now();
   if (generation.ok() && persist_chunks) {
     service->release(std::move(taken.registered));
   } else {
-    service->withdraw(taken);
+    service->withdraw(std::move(taken));
   }
   if (!generation.ok() && generation.error().code == ErrorCode::kNotFound) {
     return {ErrorCode::kOutOfBlocks,
@@ -340,32 +405,40 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
             "deleted them; ask again, or raise chunk_memory_ratio, max_chunks or kv_budget"};
   }
   return generation;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec,
-                                                     const Interrupt& interrupted) {
+                                                     const Interrupt& interrupted) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const ChunkService::Run run{.spec = &spec, .kind = RequestKind::kForwardAll};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   QUIRE_TRY_STATUS(await(*service.engine, channels, interrupted));
   return channels.front()->take_forward();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
-                                           const std::string& salt) const {
+                                           const std::string& salt) const try {
   QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
   QUIRE_TRY(auto run, engine->sequences().chunk_run(chunk_id, salt));
   return make_block_list({std::move(run)});
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted,
-                                      const RequestOptions& options) {
+                                      const RequestOptions& options) try {
   QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
   QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted, options));
   return make_sequence(impl_->llm.shared_impl(), std::move(state));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<ReusePart>> ChunkedLLM::explain(const CompositionSpec& spec) const {
+Result<std::vector<ReusePart>> ChunkedLLM::explain(const CompositionSpec& spec) const try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const Result<CompositionInfo> info = service->preview(spec);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
@@ -384,6 +457,8 @@ Result<std::vector<ReusePart>> ChunkedLLM::explain(const CompositionSpec& spec) 
                      .reason = segment.cached ? "hit" : segment.why_not});
   }
   return parts;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 }  // namespace quire

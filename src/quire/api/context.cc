@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
+#include "quire/base/no_memory.h"
 #include "quire/engine/context.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -92,39 +94,53 @@ ContextManager::ContextManager(ContextManager&&) noexcept = default;
 ContextManager& ContextManager::operator=(ContextManager&&) noexcept = default;
 ContextManager::~ContextManager() = default;
 
-Result<ContextManager> ContextManager::open(const LLM& llm, const ContextOptions& options) {
+Result<ContextManager> ContextManager::open(const LLM& llm, const ContextOptions& options) try {
   QUIRE_TRY(const auto engine, llm.impl().open_engine());
   auto impl = std::make_unique<Impl>();
   impl->llm = llm.shared_impl();
   QUIRE_TRY(impl->context, engine::Context::open(engine, options));
   return ContextManager(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::string> ContextManager::add(const Prompt& content, const ItemOptions& options,
-                                        const Interrupt& interrupted) {
+                                        const Interrupt& interrupted) try {
   return impl_->run(
       [&](auto& context) { return context.add(well_formed(content), options, interrupted); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::activate(const std::string& item) {
+Status ContextManager::activate(const std::string& item) try {
   return impl_->run([&](auto& context) { return context.set_active(item, true); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::deactivate(const std::string& item) {
+Status ContextManager::deactivate(const std::string& item) try {
   return impl_->run([&](auto& context) { return context.set_active(item, false); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::tag(const std::string& item, const std::string& tag) {
+Status ContextManager::tag(const std::string& item, const std::string& tag) try {
   return impl_->run([&](auto& context) { return context.tag(item, tag); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<ContextItem> ContextManager::show(const std::string& item) const {
+Result<ContextItem> ContextManager::show(const std::string& item) const try {
   return impl_->run([&](auto& context) { return context.show(item); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::check_open() const {
+Status ContextManager::check_open() const try {
   QUIRE_TRY([[maybe_unused]] const auto engine, impl_->llm->open_engine());
   return impl_->check_not_answering_here();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::vector<ContextItem> ContextManager::items() const {
@@ -135,63 +151,86 @@ ContextStats ContextManager::stats() const {
   return impl_->look([](const auto& context) { return context.stats(); });
 }
 
-Result<std::vector<ReusePart>> ContextManager::explain() const {
+Result<std::vector<ReusePart>> ContextManager::explain() const try {
   return impl_->run([](const auto& context) { return context.explain(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<BlockList> ContextManager::conversation_blocks(const Interrupt& interrupted) {
+Result<BlockList> ContextManager::conversation_blocks(const Interrupt& interrupted) try {
   return impl_->run([&](auto& context) -> Result<BlockList> {
     QUIRE_TRY(auto runs, context.runs(true, interrupted));
     return make_block_list(std::move(runs), {context.epoch()});
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<BlockList> ContextManager::active_blocks(const Interrupt& interrupted) {
+Result<BlockList> ContextManager::active_blocks(const Interrupt& interrupted) try {
   return impl_->run([&](auto& context) -> Result<BlockList> {
     QUIRE_TRY(auto runs, context.runs(false, interrupted));
     return make_block_list(std::move(runs), {context.epoch()});
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<ContextManager::Answer> ContextManager::infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
                                                      const Interrupt& interrupted,
                                                      const Follow& follow,
-                                                     const RequestOptions& options) {
+                                                     const RequestOptions& options) try {
   return impl_->run([&](auto& context) {
     const Answering here(impl_->answering);
     const auto asked = text ? std::optional(text::repair_utf8(*text)) : std::nullopt;
     return context.infer(asked, params, interrupted, follow, options);
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::string> ContextManager::compose(std::span<const std::string> items,
-                                            const std::string& name, const Interrupt& interrupted) {
+                                            const std::string& name,
+                                            const Interrupt& interrupted) try {
   return impl_->run([&](auto& context) { return context.compose(items, name, interrupted); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::int64_t> ContextManager::populate(const Interrupt& interrupted) {
+Result<std::int64_t> ContextManager::populate(const Interrupt& interrupted) try {
   return impl_->run([&](auto& context) { return context.populate(interrupted); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::unload(const std::string& item, bool drop) {
+Status ContextManager::unload(const std::string& item, bool drop) try {
   return impl_->run([&](auto& context) { return context.unload(item, drop); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::set_retention(const std::string& item, const ItemRetention& retention) {
+Status ContextManager::set_retention(const std::string& item, const ItemRetention& retention) try {
   return impl_->run([&](auto& context) { return context.set_retention(item, retention); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::save(const std::string& item, const Interrupt& interrupted) {
+Status ContextManager::save(const std::string& item, const Interrupt& interrupted) try {
   return impl_->run([&](auto& context) { return context.save(item, interrupted); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::restore(const std::string& item, const Interrupt& interrupted) {
+Status ContextManager::restore(const std::string& item, const Interrupt& interrupted) try {
   return impl_->run([&](auto& context) { return context.restore(item, interrupted); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status ContextManager::erase(const std::string& item, bool wipe) {
+Status ContextManager::erase(const std::string& item, bool wipe) try {
   return impl_->run([&](auto& context) { return context.erase(item, wipe); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::int64_t ContextManager::clear() {

@@ -1,9 +1,12 @@
 #include "quire/llm.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,16 +18,20 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/check.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/engine/reload_pace.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
+#include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -37,7 +44,8 @@ Error closed_error() {
   return {.code = ErrorCode::kClosed, .message = "the LLM is closed; open the model again"};
 }
 
-Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prompt& prompt) {
+Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prompt& prompt,
+                                        const Interrupt& interrupted) {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
     return *ids;
   }
@@ -45,7 +53,8 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a text prompt needs a tokenizer: ", engine.text_error())};
   }
-  return engine.text()->tokenizer.encode(std::get<std::string>(prompt));
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return engine.text()->tokenizer.encode(std::get<std::string>(prompt), {.meter = &meter});
 }
 
 Status first_failure(Channels channels) {
@@ -104,17 +113,51 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 Stream::~Stream() { close(); }
 
-RequestId Stream::request_id() const { return impl_->channel->id(); }
-
-bool Stream::wait(int timeout_ms) {
-  return impl_->ended || impl_->engine->home().left() || impl_->channel->wait(timeout_ms);
+bool Stream::Impl::arrived(int timeout_ms) {
+  if (channel != nullptr || refusal) {
+    return true;
+  }
+  auto answer = submission->wait(timeout_ms);
+  if (!answer) {
+    return false;
+  }
+  if (answer->ok()) {
+    channel = std::move(*answer).value();
+  } else {
+    refusal = answer->error();
+  }
+  return true;
 }
 
-Result<std::optional<Delta>> Stream::next() {
+RequestId Stream::request_id() const {
+  const bool taken = !impl_->engine->home().left() && impl_->arrived(-1) && !impl_->refusal;
+  return taken ? impl_->channel->id() : RequestId{};
+}
+
+bool Stream::wait(int timeout_ms) {
+  if (impl_->ended || impl_->engine->home().left()) {
+    return true;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  if (!impl_->arrived(timeout_ms)) {
+    return false;
+  }
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  const int left = timeout_ms - static_cast<int>(waited.count());
+  return impl_->refusal || impl_->channel->wait(timeout_ms < 0 ? timeout_ms : std::max(left, 0));
+}
+
+Result<std::optional<Delta>> Stream::next() try {
   if (impl_->ended) {
     return std::optional<Delta>();
   }
   QUIRE_TRY_STATUS(impl_->engine->home().check());
+  [[maybe_unused]] const bool arrived = impl_->arrived(-1);
+  if (const std::optional<Error>& refusal = impl_->refusal; refusal.has_value()) {
+    impl_->ended = true;
+    return *refusal;
+  }
   auto delta = impl_->channel->next();
   if (!delta.ok()) {
     impl_->ended = true;
@@ -126,11 +169,15 @@ Result<std::optional<Delta>> Stream::next() {
     QUIRE_TRY(impl_->output, impl_->channel->take_generation());
   }
   return delta;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
+
+bool Stream::finished() const { return impl_->output.has_value(); }
 
 const GenerationOutput& Stream::output() const {
   const std::optional<GenerationOutput>& output = impl_->output;
-  QUIRE_CHECK(output.has_value(), "the stream has not finished");
+  QUIRE_CHECK(output.has_value(), "the stream has not finished; ask finished() first");
   return *output;
 }
 
@@ -139,36 +186,57 @@ void Stream::close() {
     return;
   }
   impl_->ended = true;
+  engine::Engine& engine = *impl_->engine;
   // A closed engine has ended the request already.
-  [[maybe_unused]] const auto aborted = impl_->engine->abort(impl_->channel->id());
+  if (impl_->waits) {
+    [[maybe_unused]] const auto aborted = engine.abort(impl_->channel->id());
+    return;
+  }
+  if (impl_->submission != nullptr) {
+    impl_->submission->give_up();
+  }
+  if (!engine.home().left() && impl_->arrived(0) && !impl_->refusal) {
+    engine.abandon(impl_->channel->id());
+  }
 }
 
-Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const {
+Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const try {
   QUIRE_TRY_STATUS(home.check());
   const std::lock_guard lock(mutex);
   if (engine == nullptr) {
     return closed_error();
   }
   return engine;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-LLM::LLM(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LLM::LLM(std::shared_ptr<Impl> impl, bool closes) : impl_(std::move(impl)), closes_(closes) {}
 LLM::LLM(LLM&&) noexcept = default;
 LLM& LLM::operator=(LLM&& other) noexcept {
   if (this != &other) {
-    close();
+    if (closes_) {
+      close();
+    }
     impl_ = std::move(other.impl_);
+    closes_ = other.closes_;
   }
   return *this;
 }
-LLM::~LLM() { close(); }
+LLM::~LLM() {
+  if (closes_) {
+    close();
+  }
+}
 
-Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) {
+Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) try {
   QUIRE_TRY_STATUS(options.validate());
   QUIRE_TRY(auto engine, engine::Engine::start(model, engine::to_engine_options(options)));
   auto impl = std::make_shared<Impl>();
   impl->engine = std::move(engine);
   return LLM(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 void LLM::close() {
@@ -186,9 +254,11 @@ void LLM::close() {
 }
 
 Result<GenerationOutput> LLM::generate(const Prompt& prompt, const SamplingParams& params,
-                                       const RequestOptions& options) {
+                                       const RequestOptions& options) try {
   QUIRE_TRY(auto outputs, generate_batch({&prompt, 1}, {&params, 1}, {}, {&options, 1}));
   return std::move(outputs.front());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
@@ -210,15 +280,14 @@ RequestOptions options_of(std::span<const RequestOptions> options, std::size_t i
   return options.empty() ? RequestOptions() : options[options.size() == 1 ? 0 : index];
 }
 
-Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
-                                                          std::span<const SamplingParams> params,
-                                                          const Interrupt& interrupted,
-                                                          std::span<const RequestOptions> options) {
+Result<std::vector<GenerationOutput>> LLM::generate_batch(
+    std::span<const Prompt> prompts, std::span<const SamplingParams> params,
+    const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<NewRequest> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i]));
+    QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i], interrupted));
     RequestOptions whose = options_of(options, i);
     requests.push_back({.prompt = std::move(ids),
                         .params = params[params.size() == 1 ? 0 : i],
@@ -227,42 +296,58 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   return await_outputs(*engine, channels, interrupted);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
-                           const RequestOptions& options) {
+                           const RequestOptions& options, const Interrupt& interrupted) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt));
+  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt, interrupted));
   std::vector<NewRequest> requests;
   requests.push_back({.prompt = std::move(ids),
                       .params = params,
                       .session = options.session,
                       .salt = options.salt,
-                      .streaming = true});
-  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+                      .streaming = options.deltas,
+                      .notify = options.notify});
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
-  impl->channel = channels.front();
+  if (options.notify) {
+    impl->waits = false;
+    QUIRE_TRY(impl->submission, engine->submit_later(std::move(requests.front())));
+  } else {
+    QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+    impl->channel = channels.front();
+  }
   return Stream(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
-                                   std::string_view variables_json, const RequestOptions& options) {
+                                   std::string_view variables_json,
+                                   const RequestOptions& options) try {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
   return generate(std::move(ids), params, options);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
-                                std::string_view variables_json, const RequestOptions& options) {
+                                std::string_view variables_json,
+                                const RequestOptions& options) try {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
   return stream(std::move(ids), params, options);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,
                                    ForwardRows rows, const Interrupt& interrupted,
-                                   const RequestOptions& options) {
+                                   const RequestOptions& options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   std::vector<NewRequest> requests;
   requests.push_back(
@@ -274,17 +359,21 @@ Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardRe
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
   return channels.front()->take_forward();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Tokenizer> LLM::tokenizer() const {
+Result<Tokenizer> LLM::tokenizer() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   if (engine->text() == nullptr) {
     return {ErrorCode::kUnsupported, engine->text_error()};
   }
   return wrap_tokenizer(engine->text());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Stats> LLM::stats() const {
+Result<Stats> LLM::stats() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const auto stats, engine->stats());
   const engine::ReloadPace::Measured pace = engine->tiers().pace().measured();
@@ -325,39 +414,51 @@ Result<Stats> LLM::stats() const {
       {"token_read_seconds", pace.read.value_or(0)},
       {"token_compute_seconds", pace.computed.value_or(0)},
   };
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<std::string>> LLM::remarks() const {
+Result<std::vector<std::string>> LLM::remarks() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->bundle().remarks;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::int64_t> LLM::clear_prefix_cache() {
+Result<std::int64_t> LLM::clear_prefix_cache() try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->clear_prefix_cache();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status LLM::pause_session(const std::string& session, std::optional<double> expected_return_seconds,
-                          const std::string& salt) {
+                          const std::string& salt) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->sessions().pause(session, salt, expected_return_seconds);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status LLM::close_session(const std::string& session, const std::string& salt) {
+Status LLM::close_session(const std::string& session, const std::string& salt) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->sessions().close(session, salt);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status LLM::set_retention(const std::string& session, const SessionRetention& retention,
-                          const std::string& salt) {
+                          const std::string& salt) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->sessions().set_retention(session, salt, retention);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
-                                            const RequestOptions& options) const {
+                                            const RequestOptions& options) const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt));
+  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
   QUIRE_TRY(const auto cached, engine->cached_prefix(ids, options.salt));
   std::vector<ReusePart> parts;
   if (cached.tokens > 0) {
@@ -369,11 +470,15 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
                      .reason = cached.miss});
   }
   return parts;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<bool> LLM::abort(RequestId request) {
+Result<bool> LLM::abort(RequestId request) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->abort(request);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 }  // namespace quire

@@ -475,6 +475,9 @@ TEST(ParseBytes, ReadsSizesAndRefusesSlips) {
   EXPECT_EQ(parse_bytes("512 MiB").value(), 536870912);
   EXPECT_EQ(parse_bytes("64KB").value(), 64000);
   EXPECT_EQ(parse_bytes("123").value(), 123);
+  EXPECT_EQ(parse_bytes("2G").value(), 2147483648);
+  EXPECT_EQ(parse_bytes("2gb").value(), 2000000000);
+  EXPECT_EQ(parse_bytes("1.5m").value(), 1572864);
   for (const char* slip : {"", "GiB", "-1GiB", "1XB", "1e30GiB", "nan", "12 34"}) {
     EXPECT_FALSE(parse_bytes(slip).ok()) << slip;
   }

@@ -8,12 +8,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "quire/api/llm_impl.h"
 #include "quire/api/sequence_impl.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
@@ -86,6 +88,7 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Turn>& turn,
             stream->engine->sequences().generate(
                 turn->first, {.params = &params, .streaming = streaming, .options = options},
                 [turn](StateRef next) { turn->next = std::move(next); }));
+  stream->waits = !options.notify;
   return stream;
 }
 
@@ -120,6 +123,7 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
   auto stream = std::make_unique<Stream::Impl>();
   QUIRE_TRY(stream->channel, engine->sequences().generate(state, how, [](const StateRef&) {}));
   stream->engine = engine;
+  stream->waits = !how.options.notify;
   return stream;
 }
 
@@ -161,7 +165,7 @@ BlockList BlockList::join(std::span<const BlockList> lists) {
   return BlockList(std::make_shared<const Impl>(std::move(joined)));
 }
 
-Result<BlockList> BlockList::first(std::int64_t tokens) const {
+Result<BlockList> BlockList::first(std::int64_t tokens) const try {
   if (tokens < 0 || tokens > num_tokens()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("existing_token_count is ", tokens, ", the blocks hold ", num_tokens(),
@@ -176,6 +180,8 @@ Result<BlockList> BlockList::first(std::int64_t tokens) const {
     }
   }
   return make_block_list(std::move(runs), impl_->sources);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::vector<std::int32_t> BlockList::block_ids() const {
@@ -194,7 +200,7 @@ std::int64_t BlockList::num_tokens() const {
   return tokens;
 }
 
-Result<StateRef> Sequence::Impl::begin() {
+Result<StateRef> Sequence::Impl::begin() try {
   QUIRE_TRY_STATUS(llm->home.check());
   const std::lock_guard lock(mutex);
   if (state == nullptr) {
@@ -206,6 +212,8 @@ Result<StateRef> Sequence::Impl::begin() {
   }
   busy = true;
   return state;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 void Sequence::Impl::end(StateRef next) {
@@ -216,10 +224,12 @@ void Sequence::Impl::end(StateRef next) {
   }
 }
 
-Result<StateRef> Sequence::Impl::look() const {
+Result<StateRef> Sequence::Impl::look() const try {
   QUIRE_TRY([[maybe_unused]] const auto engine, llm->open_engine());
   const std::lock_guard lock(mutex);
   return state == nullptr ? Result<StateRef>(closed_sequence()) : state;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 StateRef Sequence::Impl::known() const {
@@ -252,9 +262,11 @@ void Sequence::close() {
   marks.swap(impl_->marks);
 }
 
-Status Sequence::check_open() const {
+Status Sequence::check_open() const try {
   QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
   return {};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::vector<TokenId> Sequence::tokens() const {
@@ -273,15 +285,17 @@ ReuseGrade Sequence::grade() const {
 }
 
 Status Sequence::append(std::span<const TokenId> tokens, const Interrupt& interrupted,
-                        const RequestOptions& options) {
+                        const RequestOptions& options) try {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
     return service.append(state, tokens, interrupted, options);
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<GenerationOutput> Sequence::generate(const SamplingParams& params,
                                             const Interrupt& interrupted,
-                                            const RequestOptions& options) {
+                                            const RequestOptions& options) try {
   QUIRE_TRY(const auto turn, Turn::begin(impl_));
   QUIRE_TRY(const auto stream, start(turn, params, false, options));
   auto output = output_of(*stream, interrupted);
@@ -289,40 +303,50 @@ Result<GenerationOutput> Sequence::generate(const SamplingParams& params,
     turn->give_up();
   }
   return output;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Stream> Sequence::stream(const SamplingParams& params, const RequestOptions& options) {
+Result<Stream> Sequence::stream(const SamplingParams& params, const RequestOptions& options) try {
   QUIRE_TRY(const auto turn, Turn::begin(impl_));
-  QUIRE_TRY(auto stream, start(turn, params, true, options));
+  QUIRE_TRY(auto stream, start(turn, params, options.deltas, options));
   return Stream(std::move(stream));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<float>> Sequence::logits(const Interrupt& interrupted) {
+Result<std::vector<float>> Sequence::logits(const Interrupt& interrupted) try {
   QUIRE_TRY(const StateRef state, impl_->look());
   QUIRE_TRY(const auto engine, impl_->llm->open_engine());
   QUIRE_TRY(const auto channel, engine->sequences().logits(state));
   QUIRE_TRY_STATUS(await(*engine, {&channel, 1}, interrupted));
   QUIRE_TRY(ForwardOutput output, channel->take_forward());
   return std::move(output.logits);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Sequence> Sequence::fork() const {
+Result<Sequence> Sequence::fork() const try {
   QUIRE_TRY(StateRef state, impl_->look());
   Sequence copy = make_sequence(impl_->llm, std::move(state));
   const std::lock_guard lock(impl_->mutex);
   copy.impl_->marks = impl_->marks;
   return copy;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Mark> Sequence::checkpoint() {
+Result<Mark> Sequence::checkpoint() try {
   QUIRE_TRY(StateRef state, impl_->look());
   const std::lock_guard lock(impl_->mutex);
   const Mark mark{.value = ++impl_->llm->last_mark, .llm = impl_->llm};
   impl_->marks[mark.value] = std::move(state);
   return mark;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Sequence::rollback(const Mark& mark) {
+Status Sequence::rollback(const Mark& mark) try {
   return change(*impl_, [&](SequenceService&, const StateRef&) -> Result<StateRef> {
     const std::lock_guard lock(impl_->mutex);
     QUIRE_TRY(const auto found, find_mark(*impl_, mark));
@@ -330,15 +354,19 @@ Status Sequence::rollback(const Mark& mark) {
     impl_->marks.erase(std::next(found), impl_->marks.end());
     return state;
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Sequence::rollback_to(std::int64_t length) {
+Status Sequence::rollback_to(std::int64_t length) try {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
     return service.cut(state, length);
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Sequence::commit(const Mark& mark) {
+Status Sequence::commit(const Mark& mark) try {
   QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
   std::map<std::uint64_t, StateRef> forgotten;
   const std::lock_guard lock(impl_->mutex);
@@ -346,27 +374,33 @@ Status Sequence::commit(const Mark& mark) {
   forgotten.insert(found, impl_->marks.end());
   impl_->marks.erase(found, impl_->marks.end());
   return {};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Sequence::commit() {
+Status Sequence::commit() try {
   QUIRE_TRY([[maybe_unused]] const StateRef state, impl_->look());
   std::map<std::uint64_t, StateRef> forgotten;
   const std::lock_guard lock(impl_->mutex);
   forgotten.swap(impl_->marks);
   return {};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status Sequence::replace(std::int64_t start, std::int64_t stop, std::span<const TokenId> tokens,
                          const Interrupt& interrupted, EditMode mode,
-                         const RequestOptions& options) {
+                         const RequestOptions& options) try {
   return change(*impl_, [&](SequenceService& service, const StateRef& state) {
     return mode == EditMode::kExact
                ? service.replace(state, start, stop, tokens, interrupted, options)
                : service.replace_only(state, start, stop, tokens, interrupted, options);
   });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<SequenceDiff> Sequence::diff(const Sequence& other) const {
+Result<SequenceDiff> Sequence::diff(const Sequence& other) const try {
   QUIRE_TRY(const StateRef left, impl_->look());
   QUIRE_TRY(const StateRef right, other.impl_->look());
   const bool same_pool = impl_->llm == other.impl_->llm;
@@ -382,44 +416,57 @@ Result<SequenceDiff> Sequence::diff(const Sequence& other) const {
   std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
   diff.shared_blocks = same_pool ? std::ssize(both) : 0;
   return diff;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<BlockList> Sequence::blocks() const {
+Result<BlockList> Sequence::blocks() const try {
   QUIRE_TRY(const StateRef state, impl_->look());
   return make_block_list({SequenceService::run_of(state)});
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Sequence::save(const std::string& path) const {
+Status Sequence::save(const std::string& path) const try {
   QUIRE_TRY(const StateRef state, impl_->look());
   QUIRE_TRY(const auto engine, impl_->llm->open_engine());
   return engine->tiers().save(state, path, {});
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<Sequence> LLM::load_sequence(const std::string& path, const LoadSequenceOptions& options) {
+Result<Sequence> LLM::load_sequence(const std::string& path,
+                                    const LoadSequenceOptions& options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(StateRef state, engine->tiers().load(path, options));
   return make_sequence(impl_, std::move(state));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interrupt& interrupted,
-                               const RequestOptions& options) {
+                               const RequestOptions& options) try {
   return sequence(BlockList(), token_ids, interrupted, options);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenId> new_tokens,
-                               const Interrupt& interrupted, const RequestOptions& options) {
+                               const Interrupt& interrupted, const RequestOptions& options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(StateRef state, engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
                                                      ReuseGrade::kApproximate, options));
   return make_sequence(impl_, std::move(state));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<GenerationOutput> LLM::infer_from_blocks(const BlockList& existing,
                                                 std::span<const TokenId> new_tokens,
                                                 const SamplingParams& params,
                                                 const Interrupt& interrupted,
-                                                const RequestOptions& options) {
+                                                const RequestOptions& options) try {
   QUIRE_TRY(const auto stream, start_behind(*impl_, existing, new_tokens,
                                             {.params = &params,
                                              .options = options,
@@ -427,28 +474,34 @@ Result<GenerationOutput> LLM::infer_from_blocks(const BlockList& existing,
                                              .cached = reused_tokens(existing, new_tokens)},
                                             interrupted));
   return output_of(*stream, interrupted);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
                                              std::span<const TokenId> new_tokens,
                                              const SamplingParams& params,
                                              const Interrupt& interrupted,
-                                             const RequestOptions& options) {
+                                             const RequestOptions& options) try {
   QUIRE_TRY(auto stream, start_behind(*impl_, existing, new_tokens,
                                       {.params = &params,
-                                       .streaming = true,
+                                       .streaming = options.deltas,
                                        .options = options,
                                        .source = "blocks",
                                        .cached = reused_tokens(existing, new_tokens)},
                                       interrupted));
   return Stream(std::move(stream));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<BlockList> LLM::find_blocks(std::span<const std::int32_t> block_ids, std::int64_t num_tokens,
-                                   const std::string& salt) const {
+                                   const std::string& salt) const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(auto runs, engine->sequences().find_runs(block_ids, num_tokens, salt));
   return make_block_list(std::move(runs));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 }  // namespace quire

@@ -54,8 +54,7 @@ struct TileState {
 
 template <class T>
 void grow(device::AlignedBuffer<T>& buffer, std::size_t size) {
-  buffer.reserve(size);
-  QUIRE_CHECK(buffer.size() >= size, "no memory for attention scratch");
+  buffer.require(size);
 }
 
 // One call's inputs, and the steps that work items go through.

@@ -1,11 +1,14 @@
 #include "quire/base/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +63,11 @@ static_assert(static_cast<JsonKind>(json::kind::object) == JsonKind::kObject);
 
 constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxKeptDepth = 60;
+// How JSON spells the numbers of Python that it does not have. The last one is 0 elsewhere; no
+// writer writes it.
+constexpr std::string_view kInfinity = "1e77777777";
+constexpr std::string_view kMinusInfinity = "-1e77777777";
+constexpr std::string_view kNotANumber = "0e77777777";
 
 // Returns the value behind a view that must be of `kind`.
 const json::value& checked(JsonView view, JsonKind kind) {
@@ -80,6 +88,8 @@ class Builder {
   static constexpr std::size_t max_key_size = json::string::max_size();
   static constexpr std::size_t max_string_size = json::string::max_size();
   // NOLINTEND(readability-identifier-naming)
+
+  explicit Builder(bool takes_constants) : takes_constants_(takes_constants) {}
 
   [[nodiscard]] json::value release() { return stack_.release(); }
   // The first number that no 64 bits hold: an integer beyond them, 1e400. "" without one.
@@ -133,6 +143,9 @@ class Builder {
   bool on_double(double value, Text text, Failure& /*failure*/) {
     literal_.append(text);
     std::from_chars(literal_.data(), literal_.data() + literal_.size(), value);
+    if (takes_constants_ && literal_ == kNotANumber) {
+      value = std::numeric_limits<double>::quiet_NaN();
+    }
     const bool is_integer = literal_.find_first_of(".eE") == std::string::npos;
     if (lost_.empty() && (is_integer || !std::isfinite(value))) {
       lost_ = literal_;
@@ -154,7 +167,8 @@ class Builder {
 
  private:
   json::value_stack stack_;
-  std::string literal_;  // of the number that is read
+  bool takes_constants_;  // kNotANumber is what it stands for
+  std::string literal_;   // of the number that is read
   std::string lost_;
 };
 
@@ -163,11 +177,11 @@ struct Parsed {
   std::string lost_number;
 };
 
-Result<Parsed> parse(std::string_view text, std::string_view what,
-                     std::size_t max_depth = kMaxDepth) {
+Result<Parsed> parse(std::string_view text, std::string_view what, std::size_t max_depth,
+                     bool takes_constants = false) {
   json::parse_options options;
   options.max_depth = max_depth;
-  json::basic_parser<Builder> parser(options);
+  json::basic_parser<Builder> parser(options, takes_constants);
   Builder::Failure failure;
   const std::size_t used = parser.write_some(false, text.data(), text.size(), failure);
   if (!failure && used < text.size()) {
@@ -177,6 +191,48 @@ Result<Parsed> parse(std::string_view text, std::string_view what,
     return {ErrorCode::kInvalidArgument, str_cat(what, ": not valid JSON: ", failure.message())};
   }
   return Parsed{parser.handler().release(), parser.handler().lost()};
+}
+
+Status refuse_lost(const Parsed& parsed, std::string_view what) {
+  const std::string& lost = parsed.lost_number;
+  if (lost.empty()) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          str_cat(what, ": the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
+                  " is beyond 64 bits; give it as a string")};
+}
+
+// Whether no number or word goes on at `place`.
+bool is_border(std::string_view text, std::size_t place) {
+  constexpr std::string_view kBorders = " \t\r\n:,[]{}";
+  return place >= text.size() || kBorders.find(text[place]) != std::string_view::npos;
+}
+
+// Returns `text` with Python's NaN, Infinity and -Infinity, where they stand outside of strings,
+// spelled as numbers of JSON.
+std::string without_constants(std::string_view text) {
+  constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
+      {"NaN", kNotANumber}, {"Infinity", kInfinity}, {"-Infinity", kMinusInfinity}};
+  std::string out;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const bool may_begin = !in_string && (i == 0 || is_border(text, i - 1));
+    const auto* const found = std::ranges::find_if(kConstants, [&](const auto& constant) {
+      return may_begin && text.substr(i).starts_with(constant.first) &&
+             is_border(text, i + constant.first.size());
+    });
+    if (found != std::end(kConstants)) {
+      out += found->second;
+      i += found->first.size();
+      continue;
+    }
+    in_string = in_string != (text[i] == '"');
+    const std::size_t taken = in_string && text[i] == '\\' ? 2 : 1;  // what is escaped ends nothing
+    out += text.substr(i, taken);
+    i += taken;
+  }
+  return out;
 }
 
 template <class Items>
@@ -306,8 +362,26 @@ bool operator==(JsonView value, std::string_view text) {
 std::string write_json(JsonView value) { return json::serialize(JsonAccess::of(value)); }
 
 Result<Json> parse_json(std::string_view text, std::string_view what) {
-  QUIRE_TRY(Parsed parsed, parse(text, what));
+  QUIRE_TRY(Parsed parsed, parse(text, what, kMaxDepth));
+  QUIRE_TRY_STATUS(refuse_lost(parsed, what));
   return JsonAccess::own(std::move(parsed.value));
+}
+
+Result<Json> parse_model_json(std::string_view text, std::string_view what) {
+  auto parsed = parse(text, what, kMaxDepth);
+  if (!parsed.ok()) {  // the first try spares most files a copy
+    parsed = parse(without_constants(text), what, kMaxDepth, true);
+  }
+  QUIRE_TRY(Parsed taken, std::move(parsed));
+  return JsonAccess::own(std::move(taken.value));
+}
+
+Result<Json> parse_model_object(std::string_view text, std::string_view what) {
+  QUIRE_TRY(Json value, parse_model_json(text, what));
+  if (!value.view().is_object()) {
+    return {ErrorCode::kInvalidArgument, str_cat(what, ": must hold a JSON object")};
+  }
+  return value;
 }
 
 Result<Json> parse_kept_object(std::string_view text, std::string_view what) {
@@ -315,11 +389,7 @@ Result<Json> parse_kept_object(std::string_view text, std::string_view what) {
   if (!parsed.value.is_object()) {
     return {ErrorCode::kInvalidArgument, str_cat(what, " must be an object")};
   }
-  if (const std::string& lost = parsed.lost_number; !lost.empty()) {
-    return {ErrorCode::kInvalidArgument,
-            str_cat(what, " holds the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
-                    ", which 64 bits cannot; give it as a string")};
-  }
+  QUIRE_TRY_STATUS(refuse_lost(parsed, what));
   return JsonAccess::own(std::move(parsed.value));
 }
 

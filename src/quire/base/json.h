@@ -215,13 +215,20 @@ Json Json::array(Items&&... items) {
 // Returns the value as text without blanks.
 [[nodiscard]] std::string write_json(JsonView value);
 
-// Parses UTF-8 `text`; `what` names it in errors ("config.json"). kInvalidArgument for bad syntax,
-// depth over 64, or trailing bytes. A number beyond 64 bits is the double nearest to it.
+// Parses UTF-8 `text`; `what` names it in errors ("messages"). kInvalidArgument for bad syntax,
+// depth over 64, trailing bytes, or a number that would become another one (an integer beyond 64
+// bits, 1e400), which the message quotes.
 [[nodiscard]] Result<Json> parse_json(std::string_view text, std::string_view what);
 
+// Parses a file of a model, which Python may have written: takes NaN, Infinity and -Infinity as
+// numbers, too, and rounds a number beyond 64 bits to a double. The typed members below refuse a
+// number that is not finite, so that none reaches a result.
+[[nodiscard]] Result<Json> parse_model_json(std::string_view text, std::string_view what);
+// Returns the object of such a text; kInvalidArgument for any other value.
+[[nodiscard]] Result<Json> parse_model_object(std::string_view text, std::string_view what);
+
 // Parses an object that is kept and given back, such as metadata: kInvalidArgument also for another
-// type, for depth over 60 (what keeps it may lay it inside objects of its own), and for a number
-// that would come back as another one (an integer beyond 64 bits, 1e400).
+// type, and for depth over 60 (what keeps it may lay it inside objects of its own).
 [[nodiscard]] Result<Json> parse_kept_object(std::string_view text, std::string_view what);
 // Returns the text of such an object without blanks; errors as above.
 [[nodiscard]] Result<std::string> kept_object(std::string_view text, std::string_view what);
@@ -230,7 +237,7 @@ Json Json::array(Items&&... items) {
 [[nodiscard]] std::string merged_objects(std::string_view object, std::string_view over);
 
 // Return typed members. Absent or null gives `fallback`; another type is kInvalidArgument naming
-// `key`. An integer may be written as 1.0.
+// `key`. An integer may be written as 1.0; a number is finite.
 [[nodiscard]] Result<std::int64_t> get_int(JsonView object, std::string_view key,
                                            std::int64_t fallback);
 [[nodiscard]] Result<double> get_double(JsonView object, std::string_view key, double fallback);

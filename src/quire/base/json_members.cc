@@ -57,7 +57,7 @@ Result<double> get_double(JsonView object, std::string_view key, double fallback
   if (value.is_null()) {
     return fallback;
   }
-  if (!value.is_number()) {
+  if (!value.is_number() || !std::isfinite(value.as_double())) {
     return wrong_type(key, "a number", value);
   }
   return value.as_double();

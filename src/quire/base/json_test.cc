@@ -53,6 +53,71 @@ TEST(ParseJson, DepthIsBounded) {
   EXPECT_FALSE(parse_json(std::string(1'000'000, '['), "test").ok());
 }
 
+TEST(ParseJson, NumbersThatWouldBecomeOthersAreRefusedWithTheirDigits) {
+  for (const std::string number :
+       {"18446744073709551616", "-9223372036854775809", "12345678901234567890123", "1e400"}) {
+    const auto value = parse_json(R"([{"id": )" + number + "}]", "messages");
+    ASSERT_FALSE(value.ok()) << number;
+    EXPECT_EQ(value.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(value.error().message,
+              "messages: the number " + number + " is beyond 64 bits; give it as a string");
+  }
+}
+
+// The spelling that stands for NaN inside of the library is a number like others elsewhere.
+TEST(ParseJson, NoNumberIsNotANumber) {
+  const Json json = object_of(R"({"a": 0e77777777})");
+  EXPECT_EQ(json.view().find("a").as_double(), 0.0);
+}
+
+TEST(ParseModelJson, ReadsTheConstantsThatPythonWrites) {
+  const auto json = parse_model_json(
+      R"({"a": NaN, "b": Infinity, "c":-Infinity, "d": [NaN,Infinity, -Infinity], "e": 1.5})",
+      "config.json");
+  ASSERT_TRUE(json.ok()) << json.error().message;
+  const JsonView object = *json;
+  EXPECT_TRUE(std::isnan(object.find("a").as_double()));
+  EXPECT_EQ(object.find("b").as_double(), INFINITY);
+  EXPECT_EQ(object.find("c").as_double(), -INFINITY);
+  EXPECT_TRUE(std::isnan(object.find("d")[0].as_double()));
+  EXPECT_EQ(object.find("d")[2].as_double(), -INFINITY);
+  EXPECT_EQ(object.find("e").as_double(), 1.5);
+}
+
+TEST(ParseModelJson, LeavesTheConstantsInStringsAlone) {
+  const std::string text = R"({"NaN": "Infinity, NaN \" : -Infinity", "a\\": NaN})";
+  const auto json = parse_model_json(text, "config.json");
+  ASSERT_TRUE(json.ok()) << json.error().message;
+  EXPECT_TRUE(json->view().find("NaN") == "Infinity, NaN \" : -Infinity");
+  EXPECT_TRUE(std::isnan(json->view().find("a\\").as_double()));
+}
+
+TEST(ParseModelJson, TakesTheConstantsAsWholeWordsOnly) {
+  for (const std::string_view text :
+       {"[nan]", "[NaNs]", "[-NaN]", "[1Infinity]", "[+Infinity]", "[Infinity1]", "NaN NaN",
+        "[\"a\"NaN]", "[--Infinity]", "[NaN", "{NaN: 1}"}) {
+    const auto json = parse_model_json(text, "config.json");
+    ASSERT_FALSE(json.ok()) << text;
+    EXPECT_EQ(json.error().message.find("config.json: not valid JSON: "), 0U) << text;
+  }
+}
+
+// transformers writes 10^30 as the longest text of a tokenizer that names none.
+TEST(ParseModelJson, TakesNumbersBeyond64Bits) {
+  const auto json = parse_model_json(
+      R"({"model_max_length": 1000000000000000019884624838656, "huge": 1e400})", "config.json");
+  ASSERT_TRUE(json.ok()) << json.error().message;
+  EXPECT_EQ(json->view().find("model_max_length").as_double(), 1e30);
+  EXPECT_FALSE(get_int(*json, "model_max_length", 0).ok());
+  EXPECT_FALSE(get_double(*json, "huge", 0).ok());
+}
+
+TEST(ParseModelObject, RefusesAnyOtherValueNamingTheFile) {
+  EXPECT_TRUE(parse_model_object("{}", "config.json").ok());
+  EXPECT_EQ(parse_model_object("[NaN]", "config.json").error().message,
+            "config.json: must hold a JSON object");
+}
+
 TEST(JsonView, FindTakesNullForAbsent) {
   const Json json = object_of(R"({"a": null, "b": 0})");
   const JsonView object = json;
@@ -92,8 +157,8 @@ TEST(ParseKeptObject, NumbersThatWouldNotAreRefused) {
     const auto object = parse_kept_object(R"({"a": {"b": ["7", )" + number + "]}}", "metadata");
     ASSERT_FALSE(object.ok()) << number;
     EXPECT_EQ(object.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(object.error().message, "metadata holds the number " + number +
-                                          ", which 64 bits cannot; give it as a string");
+    EXPECT_EQ(object.error().message,
+              "metadata: the number " + number + " is beyond 64 bits; give it as a string");
   }
   EXPECT_EQ(parse_kept_object("[1]", "metadata").error().message, "metadata must be an object");
 }
@@ -245,6 +310,17 @@ TEST(GetDouble, TakesAnyNumber) {
   EXPECT_EQ(*get_double(object, "c", 0), 18446744073709551616.0);
   EXPECT_EQ(*get_double(object, "absent", 2.5), 2.5);
   EXPECT_FALSE(get_double(object_of(R"({"a": "1"})"), "a", 0).ok());
+}
+
+TEST(GetDouble, RefusesWhatIsNotFiniteNamingTheKey) {
+  const Json object = parse_model_json(R"({"a": NaN, "b": Infinity, "c": -Infinity})", "x").value();
+  EXPECT_EQ(get_double(object, "a", 0).error().message, R"(key "a" must be a number, not "NaN")");
+  EXPECT_EQ(get_double(object, "b", 0).error().message,
+            R"(key "b" must be a number, not "Infinity")");
+  for (const std::string_view key : {"a", "b", "c"}) {
+    EXPECT_FALSE(get_double(object, key, 0).ok()) << key;
+    EXPECT_FALSE(get_int(object, key, 0).ok()) << key;
+  }
 }
 
 TEST(GetBool, TakesOnlyTrueAndFalse) {

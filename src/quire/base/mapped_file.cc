@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,12 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <ios>
+#include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "quire/base/file_time.h"
@@ -30,28 +28,64 @@ Error io_error(const std::string& path, std::string_view doing, int reason) {
           .message = str_cat("cannot ", doing, " ", path, ": ", std::strerror(reason))};
 }
 
-// Closes the descriptor when it leaves scope; a mapping outlives its descriptor.
-struct Descriptor {
-  int fd = -1;
-  explicit Descriptor(int descriptor) : fd(descriptor) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd >= 0) {
-      ::close(fd);
-    }
+Status check_regular(const struct stat& info, const std::string& path) {
+  if (S_ISREG(info.st_mode)) {
+    return {};
   }
-};
+  return {ErrorCode::kIo,
+          str_cat("cannot read ", path,
+                  S_ISDIR(info.st_mode) ? ": is a directory" : ": not a regular file")};
+}
 
 }  // namespace
 
-Result<MappedFile> MappedFile::open(const std::string& path) {
+Result<OpenFile> OpenFile::open(const std::string& path) {
+  OpenFile file;
+  file.path_ = path;
   // Non-blocking, so that a pipe in place of a file is refused and not waited for.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.fd < 0) {
+  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  struct stat info{};
+  if (file.descriptor_ < 0 || ::fstat(file.descriptor_, &info) != 0) {
     return io_error(path, "open", errno);
   }
-  return map(file.fd, path, MappedUse::kOnce);
+  QUIRE_TRY_STATUS(check_regular(info, path));
+  return file;
+}
+
+OpenFile::OpenFile(OpenFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+OpenFile& OpenFile::operator=(OpenFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+OpenFile::~OpenFile() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+Result<std::size_t> OpenFile::read(std::uint64_t offset, std::span<std::byte> out) const {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::pread(descriptor_, out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset + done));
+    if (got < 0 && errno != EINTR) {
+      return io_error(path_, "read", errno);
+    }
+    if (got == 0) {
+      break;
+    }
+    done += got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  return done;
+}
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+  QUIRE_TRY(const OpenFile file, OpenFile::open(path));
+  return map(file.get(), path, MappedUse::kOnce);
 }
 
 Result<MappedFile> MappedFile::map(int descriptor, const std::string& path, MappedUse use) {
@@ -59,9 +93,7 @@ Result<MappedFile> MappedFile::map(int descriptor, const std::string& path, Mapp
   if (::fstat(descriptor, &info) != 0) {
     return io_error(path, "open", errno);
   }
-  if (!S_ISREG(info.st_mode)) {
-    return {ErrorCode::kIo, str_cat("cannot read ", path, ": not a regular file")};
-  }
+  QUIRE_TRY_STATUS(check_regular(info, path));
   MappedFile mapped;
   mapped.path_ = path;
   mapped.modified_ns_ = base::modified_ns(info);
@@ -107,29 +139,32 @@ void MappedFile::will_need(std::size_t first, std::size_t count) const {
 }
 
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
-  std::error_code failure;
-  if (std::filesystem::is_directory(path, failure)) {
-    return {ErrorCode::kIo, str_cat("cannot read ", path, ": is a directory")};
-  }
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    return io_error(path, "open", errno);
-  }
+  QUIRE_TRY(const OpenFile file, OpenFile::open(path));
   std::string text;
   std::string piece(std::size_t{1} << 16, '\0');
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
-    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+  while (true) {  // its size is not asked for: files that the system makes up say 0
+    QUIRE_TRY(const std::size_t got,
+              file.read(text.size(), std::as_writable_bytes(std::span(piece))));
+    text.append(piece, 0, got);
     if (text.size() > max_bytes) {
       return {
           ErrorCode::kInvalidArgument,
           str_cat(path, " is larger than ", format_bytes(static_cast<std::int64_t>(max_bytes)))};
     }
+    if (got < piece.size()) {
+      return text;
+    }
   }
-  if (in.bad()) {
-    return io_error(path, "read", errno);
+}
+
+bool file_begins_with(const std::string& path, std::string_view magic) {
+  const auto file = OpenFile::open(path);
+  std::string first(magic.size(), '\0');
+  if (!file.ok()) {
+    return false;
   }
-  return text;
+  const auto got = file->read(0, std::as_writable_bytes(std::span(first)));
+  return got.ok() && *got == magic.size() && first == magic;
 }
 
 }  // namespace quire::base

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,6 +43,7 @@ class FileTest : public testing::Test {
 
 using MappedFileTest = FileTest;
 using ReadFileTest = FileTest;
+using OpenFileTest = FileTest;
 
 TEST_F(MappedFileTest, ShowsAllBytes) {
   const std::string text = std::string(100'000, 'x') + '\0' + "end";
@@ -128,6 +130,46 @@ TEST_F(ReadFileTest, AbsentFileAndFolderAreRefused) {
   EXPECT_EQ(read_file(folder_ / "absent").error().code, ErrorCode::kIo);
   EXPECT_EQ(read_file(folder_).error().message,
             "cannot read " + folder_.string() + ": is a directory");
+}
+
+// Opening a pipe that nobody writes to would wait for ever.
+TEST_F(ReadFileTest, APipeIsRefusedAndNotWaitedFor) {
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const Result<std::string> read = read_file(pipe);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().code, ErrorCode::kIo);
+  EXPECT_EQ(read.error().message, "cannot read " + pipe + ": not a regular file");
+}
+
+TEST_F(ReadFileTest, ADeviceIsRefusedAndNotReadToItsEnd) {
+  EXPECT_EQ(read_file("/dev/zero").error().message, "cannot read /dev/zero: not a regular file");
+  EXPECT_EQ(read_file("/dev/null").error().code, ErrorCode::kIo);
+}
+
+TEST_F(ReadFileTest, AFileThatTheSystemMakesUpIsReadToItsEnd) {
+  const Result<std::string> read = read_file("/proc/self/status");  // its size is said to be 0
+  ASSERT_TRUE(read.ok());
+  EXPECT_NE(read->find("Pid:"), std::string::npos);
+}
+
+TEST_F(OpenFileTest, ReadsFromAPlaceUpToTheEnd) {
+  const Result<OpenFile> file = OpenFile::open(write("a", "0123456789"));
+  ASSERT_TRUE(file.ok());
+  std::string out(6, '.');
+  EXPECT_EQ(*file->read(7, std::as_writable_bytes(std::span(out))), 3U);
+  EXPECT_EQ(out, "789...");
+  EXPECT_EQ(*file->read(100, std::as_writable_bytes(std::span(out))), 0U);
+}
+
+TEST_F(OpenFileTest, SaysHowAFileBegins) {
+  EXPECT_TRUE(file_begins_with(write("a", "GGUF..."), "GGUF"));
+  EXPECT_FALSE(file_begins_with(write("b", "GGU"), "GGUF"));
+  EXPECT_FALSE(file_begins_with(write("c", "ggufx"), "GGUF"));
+  EXPECT_FALSE(file_begins_with(folder_ / "absent", "GGUF"));
+  EXPECT_FALSE(file_begins_with(folder_, "GGUF"));
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(file_begins_with(folder_ / "pipe", "GGUF"));
 }
 
 }  // namespace

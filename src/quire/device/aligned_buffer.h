@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -48,6 +49,13 @@ class AlignedBuffer {
     if (size > size_) {
       *this = AlignedBuffer();
       *this = AlignedBuffer(size);
+    }
+  }
+  // Does the same, and throws std::bad_alloc where the system refuses.
+  void require(std::size_t size) {
+    reserve(size);
+    if (size_ < size) {
+      throw std::bad_alloc();
     }
   }
 

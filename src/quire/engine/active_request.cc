@@ -42,7 +42,8 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
       end_ids_(request_.params.stop_token_ids),
       stops_(request_.params.stop) {
   const auto room = static_cast<std::size_t>(std::min(request_.params.max_tokens, kRoomTokens));
-  channel_ = std::make_shared<Channel>(id, seed_, request_.streaming, room);
+  channel_ =
+      std::make_shared<Channel>(id, seed_, request_.streaming, room, std::move(request_.notify));
   if (!request_.params.ignore_eos) {
     end_ids_.insert(end_ids_.end(), eos_ids.begin(), eos_ids.end());
   }
@@ -119,6 +120,10 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
     }
   }
   return finished_;
+}
+
+Status ActiveRequest::text_status() const {
+  return detokenizer_ ? detokenizer_->status() : Status();
 }
 
 void ActiveRequest::add_logits(std::int32_t first, std::span<const float> logits,

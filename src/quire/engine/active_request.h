@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +59,7 @@ struct NewRequest {
   std::string salt;     // its tenant: of its session, and of the cached prefixes that a prompt
                         // shares; empty: the engine's own
   bool streaming = false;
+  std::function<void()> notify;               // as RequestOptions::notify
   bool same_bits = true;                      // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;     // instead of `prompt`
   std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on
@@ -91,6 +93,8 @@ class ActiveRequest {
 
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.
   [[nodiscard]] bool accept(sampling::SampledToken token);
+  // The error of text that takes more work than text::kWorkOfCall allows.
+  [[nodiscard]] Status text_status() const;
   // Keeps logits rows of a forward request.
   // Of rows from `first` on, an index into the sequence's own tokens. A request that has made way
   // for others begins again: rows that come twice replace what was there.

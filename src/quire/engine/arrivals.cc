@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/no_memory.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kv/block_pool.h"
@@ -158,8 +160,13 @@ void Arrivals::Load::read_layer(int layer, kv_store::PagedStore& shelves,
       continue;
     }
     const kv_store::KVFilePart& part = parts_[i];
-    Status status = shelves.on_device() ? read_to_device(part, layer, shelves, staging)
-                                        : part.read_layer(layer, shelves);
+    Status status;
+    try {
+      status = shelves.on_device() ? read_to_device(part, layer, shelves, staging)
+                                   : part.read_layer(layer, shelves);
+    } catch (const std::bad_alloc&) {
+      status = base::no_memory("KV that is read");
+    }
     if (!status.ok()) {
       fail(i, std::move(status));
     }
@@ -189,7 +196,7 @@ void Arrivals::Load::fail(std::size_t part, Status why) {
 
 void Arrivals::Load::fail_all(const Status& why) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    fail(i, why);
+    fail(i, base::copy_of(why.error()));
   }
 }
 
@@ -226,7 +233,7 @@ void Arrivals::stop() {
 }
 
 void Arrivals::start(std::vector<kv_store::KVFilePart> parts, Done done) {
-  UnderWay& added = under_way_.emplace_back();
+  UnderWay added;
   for (const kv_store::KVFilePart& part : parts) {
     for (const BlockId block : part.part.to) {
       added.blocks.insert(block.value);
@@ -234,16 +241,23 @@ void Arrivals::start(std::vector<kv_store::KVFilePart> parts, Done done) {
   }
   added.load = std::make_shared<Load>(std::move(parts), shelves_.geometry().layers);
   added.done = std::move(done);
+  const LoadRef load = added.load;
+  load->ended_.emplace_back([this, load] { finish(load); });
   if (!thread_.joinable()) {
     thread_ = device::start_thread([this] { run(); });
   }
+  under_way_.push_back(std::move(added));
   if (!thread_.joinable()) {
-    read(added.load);  // now, then
+    read(load);  // now, then
     return;
   }
-  {
+  try {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(added.load);
+    queue_.push_back(load);
+  } catch (const std::bad_alloc&) {
+    under_way_.pop_back();
+    load->ended_.clear();
+    throw;
   }
   work_arrived_.notify_one();
 }
@@ -266,9 +280,22 @@ void Arrivals::run() {
   }
 }
 
+// A load for which there is no memory fails.
+void Arrivals::read(const LoadRef& load) {
+  try {
+    read_layers(load);
+  } catch (const std::bad_alloc&) {
+    load->fail_all(base::no_memory("KV that is read"));
+    if (!load->ended_.empty()) {
+      post_(std::move(load->ended_));
+    }
+    load->note(load->all_layers_);
+  }
+}
+
 // Whoever has waited for all of a load finds it finished: that letter is sent before the last layer
 // is noted.
-void Arrivals::read(const LoadRef& load) {
+void Arrivals::read_layers(const LoadRef& load) {
   const auto start = std::chrono::steady_clock::now();
   const int layers = load->all_layers_;
   Readers readers(*load, shelves_);
@@ -286,16 +313,19 @@ void Arrivals::read(const LoadRef& load) {
     }
     if (layer + 1 == layers) {
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      post_([this, load, seconds = taken.count()] { finish(load, seconds); });
+      load->seconds_ = taken.count();
+      post_(std::move(load->ended_));
     }
     load->note(layer + 1);
   }
 }
 
-void Arrivals::finish(const LoadRef& load, double seconds) {
+// Where memory is refused it is called again.
+void Arrivals::finish(const LoadRef& load) {
   const auto found = std::ranges::find(under_way_, load, &UnderWay::load);
-  UnderWay ended = std::move(*found);
-  under_way_.erase(found);
+  if (found == under_way_.end()) {
+    return;
+  }
   std::erase_if(bad_, [&](const auto& known) {
     return !(ledger_.current(known.second.block.id) == known.second.block);
   });
@@ -308,7 +338,9 @@ void Arrivals::finish(const LoadRef& load, double seconds) {
       }
     }
   }
-  ended.done(*load, seconds);
+  const UnderWay ended = std::move(*found);
+  under_way_.erase(found);
+  ended.done(*load, load->seconds_);
 }
 
 std::vector<Arrivals::LoadRef> Arrivals::filling(std::span<const BlockId> blocks) const {

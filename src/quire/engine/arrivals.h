@@ -25,6 +25,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/host_buffer.h"
+#include "quire/engine/letters.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -72,13 +73,15 @@ class Arrivals {
     std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
     int layers_ = 0;                // that have been read
+    double seconds_ = 0;            // that reading took
+    Letters ended_;                 // that says so to the engine's thread
     std::vector<Status> failures_;  // [parts]
   };
   using LoadRef = std::shared_ptr<Load>;
   // Waits until all have ended. kCancelled where the caller interrupts that, which the loads do not
   // mind.
   [[nodiscard]] static Status await(std::span<const LoadRef> loads, const Interrupt& interrupted);
-  using Post = std::function<void(std::function<void()>)>;
+  using Post = std::function<void(Letters)>;
   // How a load has ended, and how long its reading took.
   using Done = std::function<void(Load& load, double seconds)>;
 
@@ -119,7 +122,8 @@ class Arrivals {
   class Readers;
   void run();
   void read(const LoadRef& load);
-  void finish(const LoadRef& load, double seconds);
+  void read_layers(const LoadRef& load);
+  void finish(const LoadRef& load);
 
   kv_store::PagedStore& shelves_;
   const kv::Ledger& ledger_;

@@ -16,6 +16,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/cpu/no_threads.h"
+#include "quire/engine/letters.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -76,7 +77,7 @@ class ArrivalsTest : public testing::Test {
 
   // What the engine's thread does between two steps.
   void read_letters() {
-    std::vector<std::function<void()>> letters;
+    Letters letters;
     {
       const std::lock_guard lock(mutex_);
       letters.swap(letters_);
@@ -93,11 +94,11 @@ class ArrivalsTest : public testing::Test {
   kv::Ledger ledger_{{.num_blocks = 9, .block_tokens = 4}};
   std::function<void()> before_letter_ = [] {};
   std::mutex mutex_;  // guards what follows
-  std::vector<std::function<void()>> letters_;
-  Arrivals arrivals_{to_, ledger_, [this](std::function<void()> letter) {
+  Letters letters_;
+  Arrivals arrivals_{to_, ledger_, [this](Letters letter) {
                        before_letter_();
                        const std::lock_guard lock(mutex_);
-                       letters_.push_back(std::move(letter));
+                       letters_.splice(letters_.end(), letter);
                      }};
 };
 

@@ -2,20 +2,38 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "quire/base/no_memory.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/result.h"
 
 namespace quire::engine {
 
+namespace {
+
+Status outcome_of(const BackgroundWrites::Write& write) {
+  try {
+    return write();
+  } catch (const std::bad_alloc&) {
+    return base::no_memory("what is written behind");
+  }
+}
+
+}  // namespace
+
+// Where there is no memory to note a failure, whoever asks finds that the store lacks it.
 void BackgroundWrites::note(const std::string& name, const Status& status) {
   if (status.ok()) {
     failed_.erase(name);
-  } else {
+    return;
+  }
+  try {
     failed_.insert(name);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): see above
   }
 }
 
@@ -38,7 +56,7 @@ void BackgroundWrites::put(std::string name, Write write) {
 
 Status BackgroundWrites::write_now(const std::string& name, const Write& write) {
   wait();
-  Status status = write();
+  Status status = outcome_of(write);
   const std::lock_guard lock(mutex_);
   note(name, status);
   return status;
@@ -69,13 +87,15 @@ void BackgroundWrites::run() {
     }
     auto [name, write] = std::move(waiting_.front());
     waiting_.pop_front();
-    writing_ = name;
+    writing_ = std::move(name);
     lock.unlock();
-    const Status status = write();
+    Status status = outcome_of(write);
     write = nullptr;  // what it holds goes before anybody hears that it is done
     lock.lock();
-    note(name, status);
-    failure_ = failure_.ok() ? status : failure_;
+    note(*writing_, status);
+    if (failure_.ok()) {
+      failure_ = std::move(status);
+    }
     writing_.reset();
     ++ended_;
     changed_.notify_all();

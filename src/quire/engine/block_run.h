@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/engine/letters.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -27,6 +28,7 @@ struct HeldSegment {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
   std::weak_ptr<Engine> engine;
+  Letters letter{1};  // that gives the segment up
 };
 using HeldRef = std::shared_ptr<const HeldSegment>;
 

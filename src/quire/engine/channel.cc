@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -15,8 +16,9 @@
 
 namespace quire::engine {
 
-Channel::Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens)
-    : id_(id), seed_(seed), streaming_(streaming) {
+Channel::Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens,
+                 std::function<void()> notify)
+    : id_(id), seed_(seed), streaming_(streaming), notify_(std::move(notify)) {
   if (streaming_) {
     ends_.reserve(room_tokens);
     parts_.token_ids.reserve(room_tokens);
@@ -27,7 +29,14 @@ Channel::Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t r
 void Channel::end(std::unique_lock<std::mutex>& lock) {
   ended_ = true;
   lock.unlock();
+  tell();
+}
+
+void Channel::tell() {
   changed_.notify_all();
+  if (notify_) {
+    notify_();
+  }
 }
 
 void Channel::push(const DeltaView& delta) {
@@ -43,7 +52,7 @@ void Channel::push(const DeltaView& delta) {
     parts_.finish_reason = delta.finish_reason;
     ends_.push_back({parts_.text.size(), parts_.token_ids.size(), parts_.logprobs.size()});
   }
-  changed_.notify_all();
+  tell();
 }
 
 void Channel::finish(GenerationOutput output) {

@@ -3,9 +3,11 @@
 // Thread rule: the engine thread writes, any one thread reads; everything is locked.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -33,8 +35,10 @@ struct DeltaView {
 class Channel {
  public:
   // `seed`: with which the request samples. `streaming` false: there are no deltas, only the end.
-  // Until `room_tokens` tokens wait to be taken, a push allocates nothing.
-  Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens);
+  // Until `room_tokens` tokens wait to be taken, a push allocates nothing. `notify`: called by the
+  // engine's thread behind every push and the end; may be empty.
+  Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens,
+          std::function<void()> notify = {});
 
   [[nodiscard]] RequestId id() const { return id_; }
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
@@ -45,6 +49,8 @@ class Channel {
   void finish(GenerationOutput output);
   void finish(ForwardOutput output);
   void fail(Error error);
+  // How many of the sequence's own tokens have KV.
+  void note_computed(std::int64_t tokens) { computed_tokens_ = tokens; }
 
   // Caller side.
   // Waits at most `timeout_ms` (negative: for ever); true when a delta or the end is there.
@@ -60,6 +66,7 @@ class Channel {
   [[nodiscard]] Result<ForwardOutput> take_forward();
   // Of a request that has ended, its output taken or not; 0 of one that has failed.
   [[nodiscard]] std::int64_t cached_tokens();
+  [[nodiscard]] std::int64_t computed_tokens() const { return computed_tokens_; }
 
  private:
   // Where the parts of a delta end in those of all that wait.
@@ -69,12 +76,15 @@ class Channel {
   [[nodiscard]] bool ready() const { return next_ < ends_.size() || ended_; }
   [[nodiscard]] Delta take_delta();
   void end(std::unique_lock<std::mutex>& lock);
+  void tell();
   template <class Condition>
   [[nodiscard]] bool wait_until(int timeout_ms, Condition condition);
 
   const RequestId id_;
   const std::uint64_t seed_;
   const bool streaming_;
+  const std::function<void()> notify_;
+  std::atomic<std::int64_t> computed_tokens_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Ends> ends_;  // [deltas]

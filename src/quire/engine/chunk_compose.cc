@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <ranges>
 #include <set>
@@ -15,6 +16,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
@@ -114,7 +116,7 @@ Status ChunkService::check_positions(const kv::ResolvedComposition& composition)
   }
   return {ErrorCode::kOverflow,
           base::str_cat("the composition has ", positions, " positions, the model's context ",
-                        limit, "; use fewer or shorter chunks")};
+                        engine_.model_config().context_text(), "; use fewer or shorter chunks")};
 }
 
 std::int32_t ChunkService::max_new_tokens(const Run& run,
@@ -362,7 +364,8 @@ Result<NewRequest> ChunkService::request_for(const Run& run,
   NewRequest request{.kind = run.kind,
                      .session = run.options.session,
                      .salt = whose(run),
-                     .streaming = run.streaming};
+                     .streaming = run.streaming,
+                     .notify = run.options.notify};
   if (run.kind == RequestKind::kGenerate) {
     request.params = *run.params;
   }
@@ -400,6 +403,7 @@ Status ChunkService::start_runs(std::span<const Run> runs, Attempt& attempt) {
     }
   };
   attempt.origins.clear();
+  attempt.channels.clear();  // of a visit that was refused memory
   Started fresh = attempt.started;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     attempt.origins.push_back(origins_of(attempt.compositions[i], fresh));
@@ -520,24 +524,33 @@ void ChunkService::withdraw_runs(Attempt& attempt) {
 // Takes back what the attempt alone has wanted, without waiting for it: a step that runs may wait
 // for files. The thread of an engine that closes may still be at the registry, which ends with it.
 void ChunkService::give_up(Attempt attempt) {
-  const auto last = std::make_shared<Attempt>(std::move(attempt));
-  const bool taken_back = engine_.post([this, last] {
-    withdraw_runs(*last);
-    leave(last->pending);
-    for (const auto& [name, prefill] : last->started) {
-      if (*prefill.waiters == 0) {
-        registry_.drop_variant(name);  // no effect where it is the BOS token
-      }
+  try {
+    const auto last = std::make_shared<Attempt>(std::move(attempt));
+    const bool sent = engine_.post([this, last] { take_back(*last); });
+    if (!sent) {
+      std::ranges::for_each(last->in_use, &Use::forget);
     }
-    for (const auto& [salt, segment] : std::map(bos_)) {
-      drop_unused_bos(salt);
-    }
-    last->in_use.clear();
-    engine_.publish_stats();
-  });
-  if (!taken_back) {
-    std::ranges::for_each(last->in_use, &Use::forget);
+  } catch (const std::bad_alloc&) {
+    engine_.call_surely([&] { take_back(attempt); });
+    std::ranges::for_each(attempt.in_use, &Use::forget);
   }
+}
+
+// Engine thread. Doing it twice does no more.
+void ChunkService::take_back(Attempt& attempt) {
+  withdraw_runs(attempt);
+  leave(std::exchange(attempt.pending, {}));
+  for (const auto& [name, prefill] : attempt.started) {
+    if (*prefill.waiters == 0) {
+      registry_.drop_variant(name);  // no effect where it is the BOS token
+    }
+  }
+  for (auto next = bos_.begin(); next != bos_.end();) {
+    const std::string salt = (next++)->first;
+    drop_unused_bos(salt);
+  }
+  attempt.in_use.clear();
+  engine_.publish_stats();
 }
 
 Result<std::string> ChunkService::salt_of(const Run& run) const {
@@ -563,6 +576,17 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
     QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
   }
   Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};
+  try {
+    return submit(runs, interrupted, computed, attempt);
+  } catch (const std::bad_alloc&) {
+    give_up(std::move(attempt));
+    return base::no_memory("a composition");
+  }
+}
+
+Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
+    std::span<const Run> runs, const Interrupt& interrupted, std::vector<kv::VariantName>* computed,
+    Attempt& attempt) {
   for (int count = 0; count < kAttempts; ++count) {
     const auto started = engine_.ask_for_blocks<bool>([&] {  // blending takes some
       auto advanced = advance(runs, attempt);

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <span>
@@ -21,7 +22,9 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
@@ -37,6 +40,7 @@
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -65,10 +69,11 @@ class ChunkService::Prefill : public RequestObserver {
     if (!store_(segment_) && status_.ok()) {
       status_ = {ErrorCode::kNotFound, "the chunk was deleted while it was computed"};
     }
-    done_.set_value(status_);
+    done_.set_value(std::move(status_));
   }
 
   void computed(SeqId sequence) override {
+    status_ = base::no_memory("the KV of a chunk");  // until it is sealed
     auto segment = ledger_.seal(sequence);
     if (segment.ok()) {
       segment_ = *segment;
@@ -78,7 +83,7 @@ class ChunkService::Prefill : public RequestObserver {
     }
   }
 
-  void failed(const Error& error) override { status_ = error; }
+  void failed(const Error& error) override { status_ = base::copy_of(error); }
 
   [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
 
@@ -192,13 +197,14 @@ Result<ChunkService::Draft> ChunkService::draft(const ChunkContent& content) con
 }
 
 // Ids of text; then the chunk's own id. The one place where a chunk is encoded.
-Status ChunkService::tokenize(Draft& draft) const {
+Status ChunkService::tokenize(Draft& draft, const Interrupt& interrupted) const {
   if (const std::string* text = draft.text()) {
     draft.chunk.content = *text;  // not before: most texts are there already
   }
   if (draft.chunk.tokens == nullptr) {
-    auto ids = text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
-                                  draft.chunk.content);
+    base::WorkMeter meter(text::kWorkOfCall, interrupted);
+    QUIRE_TRY(auto ids, text::encode_chunk(engine_.text()->tokenizer, affixes_of(draft.chunk.type),
+                                           draft.chunk.content, &meter));
     QUIRE_TRY_STATUS(engine_.check_prompt(ids));
     draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(ids));
   }
@@ -242,15 +248,16 @@ Status ChunkService::place_anchor(Draft& draft, Anchors& anchors) {
 
 // Lets the anchors of drafts go that are registered, or are not to be.
 void ChunkService::release_anchors(std::span<Draft> drafts) {
-  std::vector<Registered> held;
-  for (Draft& draft : drafts) {
-    if (draft.anchor) {
-      held.push_back({.hold = std::exchange(draft.anchor, std::nullopt)});
+  if (std::ranges::none_of(drafts, [](const Draft& draft) { return draft.anchor.has_value(); })) {
+    return;
+  }
+  engine_.call_surely([&] {
+    for (Draft& draft : drafts) {
+      if (draft.anchor) {
+        registry_.release(*std::exchange(draft.anchor, std::nullopt));
+      }
     }
-  }
-  if (!held.empty()) {
-    release(std::move(held));
-  }
+  });
 }
 
 // True when an equal chunk is there: the draft has become a use of it.
@@ -356,15 +363,22 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
   QUIRE_TRY(const kv::Chunk* chunk,
             registry_.begin(draft.chunk, has_kv ? std::optional(key) : std::nullopt));
   draft.result.created = draft.how.counted;
-  if (draft.how.held) {
-    draft.result.hold = registry_.hold(chunk->id);
+  try {
+    if (draft.how.held) {
+      draft.result.hold = registry_.hold(chunk->id);
+    }
+    if (!has_kv) {
+      registry_.publish(chunk->id);
+      return std::optional<Pending>();
+    }
+    QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
+    draft.prefill = pending.channel;
+    return std::optional(pending);
+  } catch (const std::bad_alloc&) {
+    registry_.end(draft.chunk.id, key, std::nullopt);  // no effect where it was ended already
+    registry_.give_up(draft.chunk.id);
+    throw;
   }
-  if (!has_kv) {
-    registry_.publish(chunk->id);
-    return std::optional<Pending>();
-  }
-  QUIRE_TRY(const Pending pending, start_prefill(*chunk, key, draft.how.counted));
-  return std::optional(pending);
 }
 
 std::int64_t ChunkService::lacking(std::int64_t blocks) const {
@@ -493,7 +507,7 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
     if (!draft.result.id.empty()) {
       continue;
     }
-    QUIRE_TRY_STATUS(tokenize(draft));
+    QUIRE_TRY_STATUS(tokenize(draft, interrupted));
     if (engine_.text() != nullptr) {
       draft.chunk.retokenizes_alike =
           engine_.text()->tokenizer.retokenizes_alike(*draft.chunk.tokens);
@@ -505,19 +519,46 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
   }
   while (std::ranges::any_of(drafts, [](const Draft& draft) { return draft.result.id.empty(); })) {
     std::vector<Pending> pending;
-    const Status begun = begin_all_with_room(drafts, pending);
-    const Status computed = wait(pending, interrupted);
+    pending.reserve(drafts.size());
+    Status begun, computed;
+    try {
+      begun = begin_all_with_room(drafts, pending);
+      computed = wait(pending, interrupted);
+    } catch (const std::bad_alloc&) {
+      computed = base::no_memory("registering chunks");
+    }
     if (!begun.ok() || !computed.ok()) {
-      [[maybe_unused]] const Status closed = engine_.call([&] { leave(pending); });
+      engine_.call_surely([&] { leave(std::exchange(pending, {})); });
       return begun.ok() ? computed : begun;
     }
   }
   return {};
 }
 
+// Says how many tokens of the drafts have KV. What is known by its text has no tokens here.
+void ChunkService::report(std::span<const Draft> drafts, const ChunkProgress& progress) {
+  std::int64_t done = 0;
+  std::int64_t wanted = 0;
+  for (const Draft& draft : drafts) {
+    const std::int64_t tokens = draft.chunk.tokens == nullptr ? 0 : std::ssize(*draft.chunk.tokens);
+    wanted += tokens;
+    if (draft.prefill != nullptr) {
+      done += std::min(tokens, draft.prefill->computed_tokens());
+    } else if (!draft.result.id.empty()) {
+      done += tokens;
+    }
+  }
+  progress(done, wanted);
+}
+
 Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how) {
   std::vector<Draft> drafts;
+  const Interrupt polled = how.progress ? Interrupt([&] {
+    report(drafts, how.progress);
+    return interrupted && interrupted();
+  })
+                                        : interrupted;
   for (const ChunkContent& chunk : chunks) {
     QUIRE_TRY(Draft next, draft(chunk));
     next.how = how;
@@ -528,7 +569,35 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     QUIRE_TRY_STATUS(name_drafts(drafts));
     QUIRE_TRY_STATUS(check_room(drafts));
   }
-  // A context stands under the system chunk before it, so every system chunk begins a new batch.
+  Status status;
+  try {
+    status = register_all(drafts, how, polled);
+  } catch (const std::bad_alloc&) {
+    status = base::no_memory("registering chunks");
+  }
+  release_anchors(drafts);
+  std::vector<Registered> registered;
+  registered.reserve(drafts.size());
+  for (const Draft& draft : drafts) {
+    registered.push_back(draft.result);
+    if (status.ok() && draft.prefill != nullptr) {
+      registered.back().tokens_computed =
+          std::ssize(*draft.chunk.tokens) - draft.prefill->cached_tokens();
+    }
+  }
+  if (status.ok()) {
+    if (how.progress) {
+      report(drafts, how.progress);
+    }
+    return registered;
+  }
+  withdraw({.registered = std::move(registered)});  // all or none
+  return std::move(status).error();
+}
+
+// A context stands under the system chunk before it, so every system chunk begins a new batch.
+Status ChunkService::register_all(std::vector<Draft>& drafts, Registration how,
+                                  const Interrupt& interrupted) {
   Anchors anchors;
   Status status;
   for (auto first = drafts.begin(); first != drafts.end() && status.ok();) {
@@ -543,7 +612,6 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
       }
     }
   }
-  release_anchors(drafts);
   for (const Draft& draft : drafts) {
     if (status.ok() && how.counted) {
       status = save_registered(draft);
@@ -551,16 +619,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
       status = gone ? Status() : status;  // from the registry: somebody has deleted it since
     }
   }
-  std::vector<Registered> registered;
-  registered.reserve(drafts.size());
-  for (const Draft& draft : drafts) {
-    registered.push_back(draft.result);
-  }
-  if (status.ok()) {
-    return registered;
-  }
-  withdraw({.registered = std::move(registered)});  // all or none
-  return std::move(status).error();
+  return status;
 }
 
 }  // namespace quire::engine

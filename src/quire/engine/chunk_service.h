@@ -65,11 +65,13 @@ class ChunkService {
     bool created = false;  // by this call, to stay
     bool used = false;     // counted as a use of one that was there
     bool changed = false;  // what is said of that one
+    std::int64_t tokens_computed = 0;
     std::optional<kv::ChunkRegistry::Hold> hold;
   };
   struct Registration {
     bool counted = true;  // uses, hits and misses; else what it creates is temporary
     bool held = false;    // nothing is evicted until release() or withdraw()
+    ChunkProgress progress = {};
   };
   // What a call has registered, and the KV that was computed for it.
   struct Taken {
@@ -88,7 +90,7 @@ class ChunkService {
   // Gives up what these registrations hold.
   void release(std::vector<Registered> registered);
   // The same, and deletes what the call created and computed, unless somebody else has use for it.
-  void withdraw(const Taken& taken);
+  void withdraw(Taken taken);
 
   [[nodiscard]] Result<ChunkInfo> get(const std::string& id, const std::string& salt);
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
@@ -139,6 +141,8 @@ class ChunkService {
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
+  // Whether the segment is the KV of a chunk, or of a BOS token.
+  [[nodiscard]] bool owns(kv::SegmentId segment) const;
   // Brings a tenant's saved chunk into the registry. Its KV has been read when it returns.
   [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
     return adopt(id, salt, nullptr);
@@ -163,6 +167,7 @@ class ChunkService {
     Registration how;
     bool waits = false;                             // for a prefill that was begun for an equal one
     std::optional<kv::ChunkRegistry::Hold> anchor;  // on the anchor, until it is registered
+    std::shared_ptr<Channel> prefill;               // that this call has begun for it
     Registered result;                              // its id once it is known to the registry
     [[nodiscard]] const std::string* text() const {  // null of what came as ids
       return std::get_if<std::string>(&content->content);
@@ -180,7 +185,10 @@ class ChunkService {
   // Callers' threads.
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
-  [[nodiscard]] Status tokenize(Draft& draft) const;
+  [[nodiscard]] Status tokenize(Draft& draft, const Interrupt& interrupted = {}) const;
+  [[nodiscard]] Status register_all(std::vector<Draft>& drafts, Registration how,
+                                    const Interrupt& interrupted);
+  static void report(std::span<const Draft> drafts, const ChunkProgress& progress);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,
                                        const Interrupt& interrupted);
   [[nodiscard]] Status visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit);
@@ -197,7 +205,7 @@ class ChunkService {
   [[nodiscard]] Result<std::string> anchor_of(const Draft& draft, Anchors& anchors);
   void release_anchors(std::span<Draft> drafts);
   bool merge(Draft& draft, const kv::Chunk* known);
-  void release_now(std::span<const Registered> registered);
+  void release_now(std::span<Registered> registered);
   void drop_unused_bos(const std::string& salt);
   // A prefill that is at work already, for one more call to wait for.
   [[nodiscard]] std::optional<Pending> join(const Name& name);
@@ -302,6 +310,10 @@ class ChunkService {
                                         const Interrupt& interrupted);
   void withdraw_runs(Attempt& attempt);
   void give_up(Attempt attempt);  // the caller's thread
+  void take_back(Attempt& attempt);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
+      std::span<const Run> runs, const Interrupt& interrupted,
+      std::vector<kv::VariantName>* computed, Attempt& attempt);
   // Whether nothing was missing.
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions, Attempt& attempt);
   [[nodiscard]] Status start_bos(const std::string& salt, Attempt& attempt);

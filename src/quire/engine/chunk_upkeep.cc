@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <memory>
+#include <new>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -22,22 +25,32 @@
 
 namespace quire::engine {
 
-void ChunkService::release_now(std::span<const Registered> registered) {
-  for (const Registered& chunk : registered) {
+bool ChunkService::owns(kv::SegmentId segment) const {
+  return registry_.owns(segment) ||
+         std::ranges::any_of(bos_, [&](const auto& bos) { return bos.second == segment; });
+}
+
+void ChunkService::release_now(std::span<Registered> registered) {
+  for (Registered& chunk : registered) {
     if (chunk.hold) {
-      registry_.release(*chunk.hold);
+      registry_.release(*std::exchange(chunk.hold, std::nullopt));
     }
   }
 }
 
 void ChunkService::release(std::vector<Registered> registered) {
-  engine_.post([this, held = std::move(registered)] { release_now(held); });
+  const auto held = std::make_shared<std::vector<Registered>>(std::move(registered));
+  try {
+    engine_.post([this, held] { release_now(*held); });
+  } catch (const std::bad_alloc&) {
+    engine_.call_surely([&] { release_now(*held); });
+  }
 }
 
 // A temporary chunk goes with the last call that holds it, whoever created it.
-void ChunkService::withdraw(const Taken& taken) {
+void ChunkService::withdraw(Taken taken) {
   writes_.wait();
-  [[maybe_unused]] const Status closed = engine_.call([&] {
+  engine_.call_surely([&] {
     release_now(taken.registered);
     std::set<std::string> salts;
     for (const Registered& registered : taken.registered) {

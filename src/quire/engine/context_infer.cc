@@ -121,7 +121,8 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
   if (room < 1) {
     return {ErrorCode::kOverflow,
             base::str_cat("the active items and the turn have ", state->tokens.size(),
-                          " tokens, the model's context ", limit, "; deactivate something")};
+                          " tokens, the model's context ", engine.model_config().context_text(),
+                          "; deactivate something")};
   }
   SamplingParams bounded = asking.params;
   bounded.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(bounded.max_tokens, room));

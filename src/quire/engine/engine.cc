@@ -10,6 +10,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 #include "quire/attention/fixed_range.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
@@ -31,6 +33,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/submission.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
@@ -223,21 +226,73 @@ Status Engine::call(const std::function<void()>& work) {
     lock.unlock();
     const Turn turn{*this};
     ledger_->set_time(Clock::now());
-    work();
-    return {};
+    return run_letter(work);
   }
+  lock.unlock();
   std::promise<void> done;
-  mailbox_.emplace_back([&work, &done] {
-    work();
+  auto ended = done.get_future();
+  Status outcome;
+  Letters letter;
+  letter.emplace_back([&] {
+    outcome = run_letter(work);
     done.set_value();
   });
-  lock.unlock();
-  work_arrived_.notify_one();
-  done.get_future().wait();
-  return {};
+  if (!send(std::move(letter), true)) {
+    return closed_error();
+  }
+  ended.wait();
+  return outcome;
+}
+
+void Engine::call_surely(const std::function<void()>& work) {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      const Status done = call(work);
+      if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
+        return;  // or the engine is closed, and nothing is there any more
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
+    }
+  }
+}
+
+// Whoever made a letter may have got no further than half of it. Requests that it began end first:
+// they hold sequences, and some of them book what becomes of a chunk.
+void Engine::give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request) {
+  for (std::uint64_t id = first_request; id < next_request_; ++id) {
+    scheduler_->finish(RequestId{id});
+    if (const auto begun = active_.find(id); begun != active_.end()) {
+      begun->second.fail(base::no_memory("the call"));
+      active_.erase(begun);
+    }
+  }
+  ledger_->close_since(mark);
+  ledger_->drop_segments_since(mark, [this](kv::SegmentId id) { return chunks_->owns(id); });
+  publish_stats();
+}
+
+Status Engine::run_letter(const std::function<void()>& work) {
+  const kv::Ledger::Mark mark = ledger_->mark();
+  const std::uint64_t first_request = next_request_;
+  try {
+    work();
+    return {};
+  } catch (const std::bad_alloc&) {
+    give_up_since(mark, first_request);
+    return base::no_memory("the call");
+  }
 }
 
 bool Engine::post(std::function<void()> work) {
+  Letters letter;
+  letter.push_back(std::move(work));
+  return post(std::move(letter));
+}
+
+bool Engine::post(Letters letter) noexcept { return send(std::move(letter), false); }
+
+bool Engine::send(Letters letter, bool awaited) noexcept {
   if (home_.left()) {
     return false;
   }
@@ -246,8 +301,8 @@ bool Engine::post(std::function<void()> work) {
     if (closing_) {
       return false;
     }
-    ++posted_;
-    mailbox_.push_back(std::move(work));
+    posted_ += awaited ? 0 : 1;
+    mailbox_.splice(mailbox_.end(), letter);
   }
   work_arrived_.notify_one();
   return true;
@@ -259,7 +314,9 @@ void Engine::drain_mailbox() {
     letters_.swap(mailbox_);
   }
   for (const auto& letter : letters_) {
-    letter();
+    if (!run_letter(letter).ok()) {
+      [[maybe_unused]] const Status again = run_letter(letter);  // nobody waits who would ask again
+    }
   }
   letters_.clear();
 }
@@ -315,7 +372,7 @@ Status Engine::check_prompt(std::span<const TokenId> tokens) const {
   if (std::ssize(tokens) > max_positions) {
     return {ErrorCode::kOverflow,
             base::str_cat("the prompt has ", tokens.size(), " tokens, the model's context ",
-                          max_positions, "; shorten the prompt")};
+                          model_config().context_text(), "; shorten the prompt")};
   }
   return {};
 }
@@ -339,25 +396,57 @@ Status Engine::check(const SamplingParams& params) const {
   return {};
 }
 
+Status Engine::prepare(NewRequest& request) const {
+  QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
+  QUIRE_TRY_STATUS(check(request));
+  QUIRE_TRY_STATUS(SessionService::check_user({.session = request.session, .salt = request.salt}));
+  // The KV of the last sampled token is never needed, so one more token than positions fits.
+  const std::int64_t room =
+      model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
+  request.params.max_tokens =
+      static_cast<std::int32_t>(request.kind == RequestKind::kGenerate
+                                    ? std::min<std::int64_t>(request.params.max_tokens, room)
+                                    : 0);
+  return {};
+}
+
 Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequest> requests) {
   for (NewRequest& request : requests) {
-    QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
-    QUIRE_TRY_STATUS(check(request));
-    QUIRE_TRY_STATUS(
-        SessionService::check_user({.session = request.session, .salt = request.salt}));
-    // The KV of the last sampled token is never needed, so one more token than positions fits.
-    const std::int64_t room =
-        model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
-    request.params.max_tokens =
-        static_cast<std::int32_t>(request.kind == RequestKind::kGenerate
-                                      ? std::min<std::int64_t>(request.params.max_tokens, room)
-                                      : 0);
+    QUIRE_TRY_STATUS(prepare(request));
   }
   std::vector<std::shared_ptr<Channel>> channels;
   Status accepted;
   QUIRE_TRY_STATUS(call([&] { accepted = enqueue(std::move(requests), channels); }));
   QUIRE_TRY_STATUS(accepted);
   return channels;
+}
+
+Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
+  QUIRE_TRY_STATUS(home_.check());
+  QUIRE_TRY_STATUS(prepare(request));
+  auto submission = std::make_shared<Submission>(request.notify);
+  const auto enqueue_now = [this, submission,
+                            kept = std::make_shared<NewRequest>(std::move(request))] {
+    if (submission->unwanted()) {
+      submission->answer(Error{.code = ErrorCode::kCancelled, .message = "the stream was closed"});
+      return;
+    }
+    std::vector<NewRequest> requests;
+    requests.push_back(std::move(*kept));
+    std::vector<std::shared_ptr<Channel>> channels;
+    if (const Status accepted = enqueue(std::move(requests), channels); !accepted.ok()) {
+      submission->answer(accepted.error());
+      return;
+    }
+    submission->answer(channels.front());
+    if (submission->unwanted()) {  // since it was asked above
+      abort_now(channels.front()->id());
+    }
+  };
+  if (!post(enqueue_now)) {
+    return closed_error();
+  }
+  return submission;
 }
 
 void Engine::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {
@@ -376,6 +465,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                        std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
   const std::uint64_t first_draw = next_draw_;
+  channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
     const std::optional<SeqId> sequence =
@@ -394,6 +484,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
     if (Status status = scheduler_->submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;
+      channels.clear();
       return status;
     }
     request.same_bits = same_bits();

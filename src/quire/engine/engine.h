@@ -31,7 +31,9 @@
 #include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/home_process.h"
+#include "quire/engine/letters.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/submission.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
@@ -122,6 +124,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // from the chunk service.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
       std::vector<NewRequest> requests);
+  // The same of one request, without waiting for the step that runs. What the request itself says
+  // wrongly is refused here.
+  [[nodiscard]] Result<std::shared_ptr<Submission>> submit_later(NewRequest request);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
   // The same for a caller who leaves, without waiting for the step that runs: it may itself wait
@@ -174,6 +179,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Runs `work` between two steps, on the engine thread or, while that sleeps, here, and returns
   // when it is done; kClosed when closed.
   [[nodiscard]] Status call(const std::function<void()>& work);
+  // The same for work that takes something back, and may be done twice: tries again where memory is
+  // refused.
+  void call_surely(const std::function<void()>& work);
   // The answer of `question` on the engine thread, shown in stats() before it comes back.
   template <class T>
   [[nodiscard]] Result<T> ask(const std::function<Result<T>()>& question) {
@@ -199,6 +207,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] bool await_write();
   // As `call`, without waiting. False when closed or in a forked child: then it is never run.
   bool post(std::function<void()> work);
+  bool post(Letters letter) noexcept;
+  // `awaited`: somebody waits until it has run.
+  bool send(Letters letter, bool awaited) noexcept;
+  // Runs what was sent. Where memory is refused, what it has begun is given up.
+  [[nodiscard]] Status run_letter(const std::function<void()>& work);
+  void give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request);
   void run();
   // What the engine's thread wakes for. Under mutex_, while `owned_` is false.
   [[nodiscard]] bool has_work() const;
@@ -210,8 +224,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   friend class SequenceService;
   friend class SessionService;
   friend class TierService;
+  friend struct HeldSegment;
+  friend struct SequenceState;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
+  // Checks what Engine::submit takes, and cuts max_tokens to what the model's context holds.
+  [[nodiscard]] Status prepare(NewRequest& request) const;
   [[nodiscard]] Status check(const SamplingParams& params) const;
   // Takes back the requests from `first` on that were queued, and the sequences of those that were
   // not.
@@ -222,6 +240,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
                                std::vector<std::shared_ptr<Channel>>& channels);
   void step();
+  [[nodiscard]] Status try_step();
   [[nodiscard]] bool may_get_blocks();
   [[nodiscard]] bool plan_step();
   [[nodiscard]] Error no_room_for(const ActiveRequest& stuck) const;
@@ -282,13 +301,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<ActiveRequest*> touched_;   // of the step that have something to deliver
   std::vector<ActiveRequest*> finished_;  // that end with it
   EngineStats counters_;
-  std::vector<std::function<void()>> letters_;  // taken from the mailbox, worked off
+  Letters letters_;  // taken from the mailbox, worked off
   std::uint64_t next_request_ = 1;
   std::uint64_t next_draw_ = 1;  // of a seed for a request that brings none
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable work_arrived_;
-  std::vector<std::function<void()>> mailbox_;
+  Letters mailbox_;
   bool closing_ = false;
   bool owned_ = true;         // a thread touches what invariant 1 names
   std::uint64_t posted_ = 0;  // letters without a caller who waits

@@ -25,6 +25,7 @@
 
 #include "quire/attention/plan.h"
 #include "quire/base/check.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
@@ -75,30 +76,35 @@ void RunningStep::forget(ActiveRequest* ended) {
   std::ranges::replace(requests, ended, static_cast<ActiveRequest*>(nullptr));
 }
 
+// A step that fails ends its requests, wherever it was. What they had computed and booked is right.
 void Engine::step() {
+  Status done;
+  try {
+    done = try_step();
+  } catch (const std::bad_alloc&) {
+    done = base::no_memory("a step: its activations, or what its requests have got so far");
+  }
+  if (done.ok()) {
+    return;
+  }
+  touched_.clear();
+  finished_.clear();
+  drop_steps();
+  fail_all(done.error());
+  if (std::exchange(copies_lost_, false)) {
+    (void)ledger_->clear_cache();  // some of it was to be moved, and requests may have found it
+    publish_stats();
+  }
+}
+
+Status Engine::try_step() {
   const auto start = Clock::now();
   base::Stopwatch watch;
   if (now_.runs.empty() && !plan_step()) {
-    return;
+    return {};
   }
   watch.lap(counters_.schedule_seconds);
-  Status computed;
-  try {
-    computed = compute(watch);
-  } catch (const std::bad_alloc&) {
-    computed = {ErrorCode::kOutOfBlocks,
-                "the machine has no memory left for this step's activations; lower "
-                "max_batch_tokens"};
-  }
-  if (!computed.ok()) {
-    drop_steps();
-    fail_all(computed.error());
-    if (std::exchange(copies_lost_, false)) {
-      (void)ledger_->clear_cache();  // some of it was to be moved, and requests may have found it
-      publish_stats();
-    }
-    return;
-  }
+  QUIRE_TRY_STATUS(compute(watch));
   for (std::size_t i = 0; i < now_.runs.size(); ++i) {
     settle(now_.runs[i], i);
   }
@@ -110,6 +116,7 @@ void Engine::step() {
   std::swap(now_, next_);
   next_.clear();
   watch.lap(counters_.deliver_seconds);
+  return {};
 }
 
 // For a request that nothing can run beside. It needs more than there is, and a prompt its blocks.
@@ -178,6 +185,7 @@ std::int32_t Engine::wanted_logits(const sched::ScheduledRun& run,
 Status Engine::copy_blocks() {
   Arrivals& arrivals = tiers_->arrivals();
   Status status;
+  copies_lost_ = true;  // until all are done
   for (const kv::BlockCopy& copy : ledger_->take_copies()) {
     if (!arrivals.idle()) {
       arrivals.before_copy(copy);
@@ -186,7 +194,7 @@ Status Engine::copy_blocks() {
       status = copied;
     }
   }
-  copies_lost_ = copies_lost_ || !status.ok();
+  copies_lost_ = !status.ok();
   return status;
 }
 
@@ -463,12 +471,17 @@ void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
   if (sampled) {
     scheduler_->complete(run, (*sampled)->id);
     ends = active.accept(std::move(*sampled).value());
+    if (Status text = active.text_status(); !text.ok()) {
+      fail_request(run.request, std::move(text).error());
+      return;
+    }
     counters_.tokens_generated += 1;
     touched_.push_back(&active);
   } else {
     ends = reaches_end(run);  // the prompt was all that was wanted
     scheduler_->complete(run, std::nullopt);
   }
+  active.channel()->note_computed(run.first + run.count);
   if (ends) {
     active.note_computed(run.sequence);
     scheduler_->finish(run.request);
@@ -503,13 +516,8 @@ void Engine::fail_request(RequestId id, Error error) {
 }
 
 void Engine::fail_all(const Error& error) {
-  std::vector<RequestId> ids;
-  ids.reserve(active_.size());
-  for (const auto& [value, active] : active_) {
-    ids.push_back(active.id());
-  }
-  for (const RequestId id : ids) {
-    fail_request(id, error);
+  while (!active_.empty()) {
+    fail_request(active_.begin()->second.id(), base::copy_of(error));
   }
 }
 

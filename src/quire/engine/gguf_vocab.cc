@@ -39,18 +39,21 @@ Status read_ids(const GgufFile& file, VocabSpec& spec) {
   constexpr struct {
     const char* name;
     TokenId VocabSpec::* field;
-  } kIds[] = {{"bos_token_id", &VocabSpec::bos},       {"eos_token_id", &VocabSpec::eos},
-              {"eot_token_id", &VocabSpec::eot},       {"unknown_token_id", &VocabSpec::unk},
-              {"seperator_token_id", &VocabSpec::sep},  // spelled so in the format
-              {"padding_token_id", &VocabSpec::pad},   {"mask_token_id", &VocabSpec::mask},
-              {"cls_token_id", &VocabSpec::cls}};
-  for (const auto& [name, field] : kIds) {
+    bool decides;  // where a text begins or ends: must be right
+  } kIds[] = {
+      {"bos_token_id", &VocabSpec::bos, true},        {"eos_token_id", &VocabSpec::eos, true},
+      {"eot_token_id", &VocabSpec::eot, true},        {"unknown_token_id", &VocabSpec::unk, false},
+      {"seperator_token_id", &VocabSpec::sep, false},  // spelled so in the format
+      {"padding_token_id", &VocabSpec::pad, false},   {"mask_token_id", &VocabSpec::mask, false},
+      {"cls_token_id", &VocabSpec::cls, false}};
+  for (const auto& [name, field, decides] : kIds) {
     QUIRE_TRY(const std::int64_t id, file.get_token_id(full_key(name)));
-    if (id < -1 || id >= std::ssize(spec.tokens)) {
+    const bool is_there = id >= -1 && id < std::ssize(spec.tokens);
+    if (!is_there && decides) {
       return {ErrorCode::kCorrupt, base::str_cat(full_key(name), " is ", id, ", but there are ",
                                                  spec.tokens.size(), " tokens")};
     }
-    spec.*field = static_cast<TokenId>(id);
+    spec.*field = is_there ? static_cast<TokenId>(id) : TokenId{-1};  // as absent otherwise
   }
   return {};
 }
@@ -67,8 +70,10 @@ Result<std::vector<float>> read_scores(const GgufFile& file, std::size_t num_tok
 }
 
 // Phi-3's special tokens swallow the white space behind them; llama.cpp, too, goes by the name.
-Result<bool> is_phi3(const GgufFile& file) {
-  QUIRE_TRY(std::string name, file.get_string("general.name", ""));
+bool is_phi3(const GgufFile& file) {
+  const weights::GgufValue* value = file.find("general.name");
+  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  std::string name = text == nullptr ? "" : *text;
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
@@ -101,7 +106,7 @@ Result<text::VocabSpec> vocab_from_gguf(const GgufFile& file) {
             file.get_bool(full_key("remove_extra_whitespaces"), spec.remove_extra_whitespaces));
   QUIRE_TRY(spec.normalizer_lowercase, tristate(file, "normalizer.lowercase"));
   QUIRE_TRY(spec.normalizer_strip_accents, tristate(file, "normalizer.strip_accents"));
-  QUIRE_TRY(spec.specials_strip_right, is_phi3(file));
+  spec.specials_strip_right = is_phi3(file);
   QUIRE_TRY(const auto charsmap, list_of<std::int64_t>(file, "precompiled_charsmap", 0));
   for (const std::int64_t byte : charsmap) {
     spec.precompiled_charsmap += static_cast<char>(byte);

@@ -158,6 +158,8 @@ void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::M
 
 std::string expand_home(std::string_view path) { return base::home_path(path); }
 
+std::string json_string(std::string_view text) { return base::write_json(Json(text)); }
+
 Result<std::string> inspect_json(const std::string& model) {
   Json report = Json::object({{"model", model}});
   Json unsupported = Json::array();

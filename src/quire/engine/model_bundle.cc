@@ -26,6 +26,7 @@
 #include "quire/tensor/dtype.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/tokenizer_config.h"
 #include "quire/types.h"
 #include "quire/weights/checkpoint.h"
 
@@ -41,7 +42,11 @@ constexpr std::int32_t kPresetPositions = 1 << 20;
 
 bool is_preset(std::string_view model) { return model.starts_with(kPresetPrefix); }
 
-bool is_gguf(const std::string& model) { return fs::path(model).extension() == ".gguf"; }
+// Whether a path that locate gave is a GGUF file, and not a folder.
+bool is_gguf(const std::string& located) {
+  std::error_code failure;
+  return !fs::is_directory(located, failure);
+}
 
 // The file's text, or "" when there is no such file.
 Result<std::string> read_optional(const fs::path& path) {
@@ -53,20 +58,15 @@ Result<std::string> read_optional(const fs::path& path) {
 }
 
 Result<Json> parse_object(const std::string& text, std::string_view what) {
-  if (text.empty()) {
-    return Json::object();
-  }
-  QUIRE_TRY(auto value, base::parse_json(text, what));
-  if (!value.view().is_object()) {
-    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must hold a JSON object")};
-  }
-  return value;
+  return text.empty() ? Json::object() : base::parse_model_object(text, what);
 }
 
 // The sources of a model's chat templates; empty: there is none. transformers takes the second one
-// when a conversation has tools.
+// when a conversation has tools, and no other without being asked.
 struct TemplateSources {
   std::string main, tool_use;
+  std::vector<std::string> named;  // the names of all that have one
+  std::string_view place;          // where the main one belongs
 };
 
 // A template stands as a string, or as a list of {"name", "template"}. Fills what is still empty.
@@ -88,9 +88,10 @@ Status add_templates(JsonView config, TemplateSources& sources) {
   for (const JsonView item : value.elements()) {
     const JsonView name = item.find("name");
     const JsonView body = item.find("template");
-    if (!body.is_string()) {
+    if (!body.is_string() || !name.is_string()) {
       continue;
     }
+    sources.named.emplace_back(name.as_string());
     if (name == "default") {
       sources.main = body.as_string();
     } else if (name == "tool_use") {
@@ -121,6 +122,19 @@ std::string parse_template(const std::string& source, std::optional<text::ChatTe
   return "";
 }
 
+// Why there is no main template.
+std::string without_template(const TemplateSources& sources) {
+  if (sources.named.empty()) {
+    return "the model has no chat template";
+  }
+  std::string names;
+  for (const std::string& name : sources.named) {
+    names += base::str_cat(names.empty() ? "" : ", ", base::quoted(name, 40));
+  }
+  return base::str_cat("the model has chat templates named ", names,
+                       " and none named \"default\"; copy the one to use to ", sources.place);
+}
+
 std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
                                             const TemplateSources& sources) {
   auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
@@ -128,7 +142,7 @@ std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
   bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
   const std::string main_error = parse_template(sources.main, bundle->chat_template);
   bundle->template_unusable = !main_error.empty();
-  bundle->template_error = main_error.empty() ? "the model has no chat template" : main_error;
+  bundle->template_error = main_error.empty() ? without_template(sources) : main_error;
   bundle->tool_template_error = parse_template(sources.tool_use, bundle->tool_template);
   return bundle;
 }
@@ -139,18 +153,78 @@ Result<std::shared_ptr<const TextBundle>> text_of_gguf(const weights::GgufFile& 
   TemplateSources sources;
   QUIRE_TRY(sources.main, file.get_string("tokenizer.chat_template", ""));
   QUIRE_TRY(sources.tool_use, file.get_string("tokenizer.chat_template.tool_use", ""));
+  constexpr std::string_view kBeginning = "tokenizer.chat_template.";
+  for (const std::string& key : file.keys()) {
+    if (key.starts_with(kBeginning)) {
+      sources.named.push_back(key.substr(kBeginning.size()));
+    }
+  }
+  sources.place = "the key tokenizer.chat_template";
   return make_text(std::move(tokenizer), sources);
 }
 
-// `error` with the tokenizer's file before it, unless it says where it comes from.
-Error naming(const fs::path& folder, Error error) {
-  if (error.message.find(folder.string()) == std::string::npos) {
-    std::error_code failure;
-    const char* name =
-        fs::exists(folder / "tokenizer.json", failure) ? "tokenizer.json" : "tokenizer.model";
-    error.message = base::str_cat((folder / name).string(), ": ", error.message);
+// A message that begins with the name of a file, with the folder before it.
+std::string in_folder(const fs::path& folder, std::string_view message) {
+  return base::str_cat((folder / "").string(), message);
+}
+
+// The file of a folder for which its tokenizer could not be read.
+Result<const char*> broken_file(const fs::path& folder) {
+  constexpr const char* kConfig = "tokenizer_config.json";
+  constexpr const char* kMap = "special_tokens_map.json";
+  QUIRE_TRY(const std::string config, read_optional(folder / kConfig));
+  QUIRE_TRY(const std::string map, read_optional(folder / kMap));
+  if (!text::parse_tokenizer_config(config, "").ok()) {
+    return kConfig;
   }
+  if (!text::parse_tokenizer_config(config, map).ok()) {
+    return kMap;
+  }
+  std::error_code failure;
+  return fs::exists(folder / "tokenizer.json", failure) ? "tokenizer.json" : "tokenizer.model";
+}
+
+// `error` with the path of the file that it is about before it, unless it says one.
+Error naming(const fs::path& folder, Error error) {
+  if (error.message.find(folder.string()) != std::string::npos) {
+    return error;
+  }
+  const auto name = broken_file(folder);
+  if (!name.ok()) {
+    return name.error();
+  }
+  const bool says_it = error.message.starts_with(*name);
+  error.message =
+      in_folder(folder, says_it ? error.message : base::str_cat(*name, ": ", error.message));
   return error;
+}
+
+// Says how many ids the model has. Errors of config.json are those of who loads the model.
+void set_padded_size(const fs::path& folder, text::Tokenizer& tokenizer) {
+  const auto text = read_optional(folder / "config.json");
+  const auto config =
+      text.ok() ? base::parse_json(*text, "config.json") : Result<base::Json>(text.error());
+  if (!config.ok()) {
+    return;
+  }
+  for (const JsonView holder : {config->view(), config->view().find("text_config")}) {
+    const JsonView size = holder.find("vocab_size");
+    if (size.is_int() && size.as_int() > 0 && size.as_int() <= std::int64_t{1} << 30) {
+      tokenizer.set_padded_size(static_cast<std::int32_t>(size.as_int()));
+    }
+  }
+}
+
+// The templates beside the main one, by the names of their files.
+void name_additional(const fs::path& folder, TemplateSources& sources) {
+  std::error_code failure;
+  for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
+       it.increment(failure)) {
+    if (it->path().extension() == ".jinja") {
+      sources.named.push_back(it->path().stem().string());
+    }
+  }
+  std::ranges::sort(sources.named);
 }
 
 Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
@@ -158,9 +232,13 @@ Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder)
   if (!tokenizer.ok()) {
     return naming(folder, std::move(tokenizer).error());
   }
+  set_padded_size(folder, *tokenizer);
   TemplateSources sources;
   QUIRE_TRY(sources.main, read_optional(folder / "chat_template.jinja"));
-  QUIRE_TRY(sources.tool_use, read_optional(folder / "additional_chat_templates/tool_use.jinja"));
+  const fs::path additional = folder / "additional_chat_templates";
+  QUIRE_TRY(sources.tool_use, read_optional(additional / "tool_use.jinja"));
+  name_additional(additional, sources);
+  sources.place = "chat_template.jinja";
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
     QUIRE_TRY(const auto json, read_optional(folder / name));
     QUIRE_TRY(const auto config, parse_object(json, (folder / name).string()));
@@ -199,7 +277,7 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   auto parsed = model::config_from_hf(texts.config, texts.generation);
   if (!parsed.ok()) {
     Error error = parsed.error();
-    error.message = base::str_cat((folder / "config.json").string(), ": ", error.message);
+    error.message = in_folder(folder, error.message);
     return error;
   }
   return parsed;
@@ -283,18 +361,24 @@ Result<Source> open_source(const std::string& model) {
   return Source{std::move(checkpoint), std::move(config)};
 }
 
-// Tokens that end an answer.
+// The tokens that end an answer: all that a source calls the end of a text, a turn or a message.
 std::vector<TokenId> ends_of_text(const model::ModelConfig& config, const TextBundle* text) {
   std::vector<TokenId> ids = config.eos_token_ids;
+  const auto add = [&](std::optional<TokenId> id) {
+    if (id && *id < config.vocab_size && std::ranges::find(ids, *id) == ids.end()) {
+      ids.push_back(*id);
+    }
+  };
   if (text == nullptr) {
     return ids;
   }
-  if (const auto eos = text->tokenizer.eos_token_id(); eos && ids.empty()) {
-    ids.push_back(*eos);
-  }
+  add(text->tokenizer.eos_token_id());
   for (const TokenId id : text->tokenizer.turn_end_ids()) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
-      ids.push_back(id);
+    add(id);
+  }
+  for (const text::NamedToken& token : text->tokenizer.named_tokens()) {
+    if (token.name == "eot_token" || token.name == "eom_token") {
+      add(text->tokenizer.token_to_id(token.text));
     }
   }
   return ids;
@@ -310,10 +394,9 @@ Result<std::string> locate(const std::string& model) {
             base::str_cat("no model at ", base::quoted(path, 400), ": no such file or folder")};
   }
   if (!fs::is_directory(path, failure)) {
-    if (!is_gguf(path)) {
-      return {
-          ErrorCode::kInvalidArgument,
-          base::str_cat(base::quoted(path, 400), " is neither a model folder nor a .gguf file")};
+    if (!weights::is_gguf_file(path)) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(base::quoted(path, 400), " is neither a model folder nor a GGUF file")};
     }
     return path;
   }
@@ -379,7 +462,7 @@ std::vector<std::string> refused_by_config(const std::string& model) {
     return refused;
   }
   for (const std::string& what : model::refused_by_hf(texts->config, texts->generation)) {
-    std::string message = base::str_cat((fs::path(*path) / "config.json").string(), ": ", what);
+    std::string message = in_folder(*path, what);
     if (std::ranges::find(refused, message) == refused.end()) {
       refused.push_back(std::move(message));
     }

@@ -24,16 +24,16 @@ struct TextBundle {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<text::ChatTemplate> tool_template;  // "tool_use": instead, when there are tools
   std::string bos_token, eos_token;  // spellings that templates use; empty when there is none
-  std::string template_error;        // why there is no chat template
+  std::string template_error;        // why there is no chat template, and which others there are
   bool template_unusable = false;    // it is there, but cannot be read
   std::string tool_template_error;   // why it cannot be read; "": it is read, or not there
 };
 
-// The path of a model on disk, which is there. A folder that holds one .gguf file and no
-// config.json stands for the file.
+// Returns the path of a model on disk, which is there: a folder, or a GGUF file of any name. A
+// folder that holds one GGUF file and no config.json stands for the file.
 [[nodiscard]] Result<std::string> locate(const std::string& model);
 
-// Tokenizer and template of a folder or .gguf file, without weights.
+// Tokenizer and template of a folder or GGUF file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
 // The same for a path that locate gave and its checkpoint; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> text_of(
@@ -58,7 +58,7 @@ struct ModelBundle {
   std::vector<std::string> remarks;  // what did not work and need not, for people
 };
 
-// `model`: folder, .gguf file or "preset:NAME". Errors name file, tensor or key.
+// `model`: folder, GGUF file or "preset:NAME". Errors name file, tensor or key.
 [[nodiscard]] Result<ModelBundle> load_model(const kernels::Context& context,
                                              const std::string& model,
                                              const BundleOptions& options);

@@ -4,10 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/result.h"
+#include "quire/types.h"
 #include "quire/weights/test_files.h"
 
 namespace quire::engine {
@@ -24,7 +27,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
 using weights::testing::counted;
 using weights::testing::raw;
 
@@ -118,6 +123,48 @@ TEST_F(GgufBundle, AnEndOfTextOfAllBitsIsNone) {
   EXPECT_FALSE(bundle->text->tokenizer.eos_token_id().has_value());
 }
 
+// llama.cpp takes its defaults for such ids; bos, eos and eot begin and end texts here.
+TEST_F(GgufBundle, IdsOutsideTheVocabularyCountAsAbsentInRolesThatNothingReads) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  set("tokenizer.ggml.eos_token_id", 1);
+  for (const char* role : {"unknown", "seperator", "padding", "mask", "cls"}) {
+    set(std::string("tokenizer.ggml.") + role + "_token_id", 4);
+  }
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_EQ(bundle->text->tokenizer.pad_token_id(), std::nullopt);
+  EXPECT_EQ(bundle->text->tokenizer.unk_token_id(), std::nullopt);
+  set("tokenizer.ggml.bos_token_id", 4);
+  EXPECT_THAT(load().error().message, HasSubstr("tokenizer.ggml.bos_token_id is 4"));
+}
+
+TEST_F(GgufBundle, ANameThatIsNoTextIsNoName) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  set("general.name", 7);
+  EXPECT_TRUE(load().ok());
+}
+
+TEST_F(GgufBundle, AFileOfAnyNameIsKnownByItsContent) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  for (const char* name : {"sha256-0123abcd", "X.GGUF"}) {
+    folder_.write(name, file_.build());
+    const std::string path = folder_.path() / name;
+    EXPECT_EQ(locate(path).value(), path);
+    EXPECT_TRUE(load_config(path).ok()) << name;
+    EXPECT_TRUE(load_text(path).ok()) << name;
+  }
+  folder_.write("notes.txt", "text");
+  EXPECT_THAT(locate(folder_.path() / "notes.txt").error().message, HasSubstr("nor a GGUF file"));
+}
+
+TEST_F(GgufBundle, NamedTemplatesAloneAreListed) {
+  add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
+  file_.key("tokenizer.chat_template.rag", kString, counted("x"));
+  const auto bundle = load();
+  ASSERT_TRUE(bundle.ok()) << bundle.error().message;
+  EXPECT_THAT(bundle->text->template_error, HasSubstr("chat templates named \"rag\""));
+}
+
 TEST_F(GgufBundle, AFolderOfOneFileAloneIsTheFile) {
   add_vocabulary({"<|user|>", "<|endoftext|>", "<|end|>", "<s>"});
   set("tokenizer.ggml.eos_token_id", 1);
@@ -176,10 +223,68 @@ TEST_F(FolderText, AChatTemplateIsAStringOrOneOfAListOrNone) {
   }
 }
 
+// transformers raises an error that lists them.
+TEST_F(FolderText, AListOfTemplatesWithoutADefaultSaysWhichThereAre) {
+  const auto text = with_template(R"([{"name": "rag", "template": "x"},
+                                      {"name": "tool_use", "template": "y"}])");
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_FALSE((*text)->chat_template);
+  EXPECT_TRUE((*text)->tool_template);
+  EXPECT_FALSE((*text)->template_unusable);
+  EXPECT_EQ((*text)->template_error,
+            "the model has chat templates named \"rag\", \"tool_use\" and none named \"default\"; "
+            "copy the one to use to chat_template.jinja");
+  std::filesystem::remove(folder_.path() / "tokenizer_config.json");
+  std::filesystem::create_directory(folder_.path() / "additional_chat_templates");
+  folder_.write("additional_chat_templates/short.jinja", "x");
+  EXPECT_THAT(load_text(folder_.path().string()).value()->template_error,
+              HasSubstr("named \"short\" and none"));
+}
+
+TEST_F(FolderText, AnErrorNamesTheFileThatIsBroken) {
+  const auto message = [&] {
+    const auto text = load_text(folder_.path().string());
+    return text.ok() ? std::string("accepted") : text.error().message;
+  };
+  const auto in_folder = [&](const char* name) { return (folder_.path() / name).string() + ": "; };
+  folder_.write("tokenizer_config.json", "{");
+  EXPECT_THAT(message(), StartsWith(in_folder("tokenizer_config.json") + "not valid JSON"));
+  folder_.write("tokenizer_config.json", R"({"added_tokens_decoder": 5})");
+  EXPECT_THAT(message(), StartsWith(in_folder("tokenizer_config.json") + "added_tokens_decoder"));
+  folder_.write("tokenizer_config.json", R"({"model_max_length": Infinity})");
+  EXPECT_EQ(message(), "accepted");
+  folder_.write("special_tokens_map.json", R"({"eos_token": 5})");
+  EXPECT_THAT(message(), StartsWith(in_folder("special_tokens_map.json") + "key \"eos_token\""));
+  folder_.write("special_tokens_map.json", "{}");
+  folder_.write("tokenizer.json", "{");
+  EXPECT_THAT(message(), StartsWith(in_folder("tokenizer.json") + "not valid JSON"));
+}
+
+// Opening a pipe that nobody writes to would wait for ever, and SIGINT would not end it.
+TEST_F(FolderText, APipeInPlaceOfAnyFileIsRefusedAndNotWaitedFor) {
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "tokenizer.json",
+                           "chat_template.jinja", "chat_template.json"}) {
+    const std::filesystem::path path = folder_.path() / name;
+    const std::filesystem::path kept = folder_.path() / "kept";
+    const bool is_there = std::filesystem::exists(path);
+    if (is_there) {
+      std::filesystem::rename(path, kept);
+    }
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    const auto text = load_text(folder_.path().string());
+    ASSERT_FALSE(text.ok()) << name;
+    EXPECT_EQ(text.error().message, "cannot read " + path.string() + ": not a regular file");
+    std::filesystem::remove(path);
+    if (is_there) {
+      std::filesystem::rename(kept, path);
+    }
+  }
+}
+
 TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
   const auto id_of_the = [&] {
     const auto text = load_text(folder_.path().string()).value();
-    return text->tokenizer.encode("the", {.add_special_tokens = false});
+    return text->tokenizer.encode("the", {.add_special_tokens = false}).value();
   };
   EXPECT_TRUE(load_text(folder_.path().string()).value()->eos_token.empty());
   folder_.write("special_tokens_map.json", R"({"eos_token": "<eos>", "cls_token": "the"})");
@@ -187,6 +292,74 @@ TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
   EXPECT_EQ(text->eos_token, "<eos>");
   ASSERT_EQ(id_of_the().size(), 1U);
   EXPECT_TRUE(text->tokenizer.is_special(id_of_the().front()));
+}
+
+// A copy of the demo model, whose config names one end.
+class CopiedFolder : public ::testing::Test {
+ protected:
+  CopiedFolder() {
+    const std::filesystem::path model = QUIRE_SOURCE_DIR "/models/cardfile/model";
+    for (const auto& entry : std::filesystem::directory_iterator(model)) {
+      std::filesystem::copy_file(entry.path(), folder_.path() / entry.path().filename());
+    }
+  }
+
+  auto load() {
+    const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
+                                   .pool = &pool_};
+    return load_model(context, folder_.path().string(), {}).value();
+  }
+  [[nodiscard]] std::string spelled(TokenId id) const {
+    return load_text(folder_.path().string()).value()->tokenizer.id_to_token(id).value();
+  }
+
+  weights::testing::TempFolder folder_;
+  device::ThreadPool pool_{1};
+};
+
+// vLLM and mlx-lm stop at the tokenizer's token, too.
+TEST_F(CopiedFolder, ItsEndsAreAllThatAnySourceNames) {
+  const std::vector<TokenId> stated = load().eos_token_ids;
+  folder_.write("generation_config.json", R"({"eos_token_id": [300, 301]})");
+  std::filesystem::remove(folder_.path() / "special_tokens_map.json");  // names them, too
+  folder_.write("tokenizer_config.json", R"({"eos_token": ")" + spelled(310) + R"(",
+      "eot_token": ")" + spelled(311) + R"(", "eom_token": ")" +
+                                             spelled(312) + "\"}");
+  std::vector<TokenId> wanted = stated;
+  wanted.insert(wanted.end(), {300, 301, 310, 311, 312});
+  EXPECT_THAT(load().eos_token_ids, UnorderedElementsAreArray(wanted));
+}
+
+TEST_F(CopiedFolder, AModelThatIsCutWhileItIsLoadedIsAnError) {
+  const std::filesystem::path weights = folder_.path() / "model.safetensors";
+  const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
+                                 .pool = &pool_};
+  BundleOptions options;
+  options.progress = [&](double) { std::filesystem::resize_file(weights, 1 << 20); };
+  const auto bundle = load_model(context, folder_.path().string(), options);
+  ASSERT_FALSE(bundle.ok());
+  EXPECT_EQ(bundle.error().code, ErrorCode::kIo);
+  EXPECT_THAT(bundle.error().message, HasSubstr("model.safetensors was cut while it was read"));
+}
+
+TEST(FolderConfig, AnErrorNamesTheFileThatIsBroken) {
+  weights::testing::TempFolder folder;
+  const std::filesystem::path model = QUIRE_SOURCE_DIR "/models/cardfile/model";
+  std::filesystem::copy_file(model / "config.json", folder.path() / "config.json");
+  const auto message = [&] {
+    const auto config = load_config(folder.path().string());
+    return config.ok() ? std::string("accepted") : config.error().message;
+  };
+  EXPECT_EQ(message(), "accepted");
+  folder.write("generation_config.json", "");
+  EXPECT_EQ(message(), "accepted");
+  folder.write("generation_config.json", "{");
+  EXPECT_THAT(message(), StartsWith((folder.path() / "generation_config.json: not").string()));
+  folder.write("config.json", "{");
+  EXPECT_THAT(message(), StartsWith((folder.path() / "config.json: not").string()));
+  std::filesystem::remove(folder.path() / "config.json");
+  ASSERT_EQ(::mkfifo((folder.path() / "config.json").c_str(), 0600), 0);
+  EXPECT_THAT(message(), HasSubstr("config.json: not a regular file"));
 }
 
 TEST(FolderConfig, EverythingThatIsRefusedIsListedWithItsFile) {

@@ -1,4 +1,6 @@
 // What people may set, checked, and sizes as they write them.
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +26,10 @@ struct Unit {
 constexpr double kKibi = 1024.0, kKilo = 1000.0;
 constexpr Unit kUnits[] = {{"", 1},
                            {"B", 1},
+                           {"K", kKibi},
+                           {"M", kKibi* kKibi},
+                           {"G", kKibi* kKibi* kKibi},
+                           {"T", kKibi* kKibi* kKibi* kKibi},
                            {"KiB", kKibi},
                            {"MiB", kKibi* kKibi},
                            {"GiB", kKibi* kKibi* kKibi},
@@ -33,6 +39,14 @@ constexpr Unit kUnits[] = {{"", 1},
                            {"GB", kKilo* kKilo* kKilo},
                            {"TB", kKilo* kKilo* kKilo* kKilo}};
 constexpr double kMaxBytes = 1e15;  // a petabyte: beyond it, it is a slip
+
+// "gib" and "GIB" are "GiB".
+bool is_unit(std::string_view written, std::string_view name) {
+  const auto same = [](unsigned char a, unsigned char b) {
+    return std::toupper(a) == std::toupper(b);
+  };
+  return std::ranges::equal(written, name, same);
+}
 
 Status out_of_range(std::string_view option, std::int64_t value, std::string_view range) {
   return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
@@ -72,13 +86,15 @@ Result<std::int64_t> parse_bytes(std::string_view text) {
     unit.remove_prefix(1);
   }
   for (const Unit& known : kUnits) {
-    if (failure == std::errc() && unit == known.name && value >= 0 &&
+    if (failure == std::errc() && is_unit(unit, known.name) && value >= 0 &&
         value * known.bytes <= kMaxBytes) {
       return static_cast<std::int64_t>(value * known.bytes);
     }
   }
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat(base::quoted(text), " is not a size; write 1073741824, 512MiB or 1GiB")};
+  return {
+      ErrorCode::kInvalidArgument,
+      base::str_cat(base::quoted(text),
+                    " is not a size; write 1073741824, 512MiB, 1GiB or 1G, or 1GB for 1000000000")};
 }
 
 Status LLMOptions::validate() const {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -75,9 +76,11 @@ Result<RequestOptions> with_salt_of(std::span<const BlockRun> runs, RequestOptio
 
 }  // namespace
 
+// Any thread, the engine's too; does not wait.
 SequenceState::~SequenceState() {
   if (const auto owner = engine.lock()) {
-    owner->sequences().release(sequence);
+    letter.front() = [raw = owner.get(), id = sequence] { raw->ledger_->close(id); };
+    owner->post(std::move(letter));
   }
 }
 
@@ -105,19 +108,16 @@ kv::Ledger& SequenceService::ledger() const {
   return *ledger;
 }
 
-void SequenceService::release(SeqId sequence) {
-  engine_.post([this, sequence] { ledger().close(sequence); });
-}
-
 // `end`: the position behind the last token.
 Status SequenceService::check_end(std::int64_t end) const {
   const std::int64_t limit = engine_.model_config().max_positions;
   if (end <= limit) {
     return {};
   }
-  return {ErrorCode::kOverflow,
-          base::str_cat("the sequence would have ", end, " positions, the model's context ", limit,
-                        "; roll back, or begin another one")};
+  return {
+      ErrorCode::kOverflow,
+      base::str_cat("the sequence would have ", end, " positions, the model's context ",
+                    engine_.model_config().context_text(), "; roll back, or begin another one")};
 }
 
 // `tokens` are to stand behind `before` others.
@@ -129,7 +129,17 @@ Status SequenceService::check(std::int64_t before, std::span<const TokenId> toke
   return check_end(before + std::ssize(tokens));
 }
 
+// Takes over the sequence, which is closed where memory is refused.
 StateRef SequenceService::keep(const Draft& draft) {
+  try {
+    return make_state(draft);
+  } catch (const std::bad_alloc&) {
+    ledger().close(draft.sequence);
+    throw;
+  }
+}
+
+StateRef SequenceService::make_state(const Draft& draft) {
   kv::Ledger& ledger = this->ledger();
   const SeqId id = draft.sequence;
   ledger.assign(id, {});  // a state is nobody's request
@@ -151,7 +161,6 @@ StateRef SequenceService::keep(const Draft& draft) {
   state->salt = draft.salt;
   state->same_bits = engine_.same_bits();
   state->sequence = id;
-  state->engine = engine_.weak_from_this();
   for (const kv::RunView& run : ledger.runs(id)) {
     for (const BlockId block : run.blocks) {
       state->blocks.push_back(block.value);
@@ -162,6 +171,7 @@ StateRef SequenceService::keep(const Draft& draft) {
     next_sweep_ = std::max(kFirstSweep, 2 * states_.size());
   }
   states_.push_back(state);
+  state->engine = engine_.weak_from_this();  // from now on it gives its sequence up itself
   return state;
 }
 
@@ -520,6 +530,7 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
         static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
     request.session = how.options.session;
     request.streaming = how.streaming;
+    request.notify = how.options.notify;
     request.submitted = how.submitted;
     ComposedPrompt& prompt = *request.composed;
     prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);

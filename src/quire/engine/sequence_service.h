@@ -22,6 +22,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/letters.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -52,6 +53,7 @@ struct SequenceState {
   SeqId sequence;                    // in the ledger of
   std::weak_ptr<Engine> engine;      // that
   std::vector<std::int32_t> blocks;  // ids, in order, of the tokens with KV
+  Letters letter{1};                 // that gives the sequence up
 };
 using StateRef = std::shared_ptr<const SequenceState>;
 
@@ -121,8 +123,6 @@ class SequenceService {
   [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,
                                                         std::int64_t tokens,
                                                         const std::string& salt);
-  // Gives up the sequence of a state that has gone. Any thread, the engine's too; does not wait.
-  void release(SeqId sequence);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
   [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
                                const std::string& salt) {
@@ -166,6 +166,7 @@ class SequenceService {
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of(const BlockRun& run) const;
   [[nodiscard]] Result<Segments> segments_of(const BlockRun& run, Segments& named) const;
   [[nodiscard]] StateRef keep(const Draft& draft);
+  [[nodiscard]] StateRef make_state(const Draft& draft);
   [[nodiscard]] NewRequest request_for(RequestKind kind, const StateRef& state) const;
   [[nodiscard]] Result<std::shared_ptr<Channel>> start(NewRequest request);
   [[nodiscard]] kv::Ledger& ledger() const;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "quire/base/iso_time.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/entry.h"
@@ -118,7 +120,7 @@ struct Store::Impl {
   std::optional<std::string> tenant;
 };
 
-Result<kv_store::Entry> Store::Impl::find(const std::string& name) const {
+Result<kv_store::Entry> Store::Impl::find(const std::string& name) const try {
   QUIRE_TRY(std::vector<kv_store::Entry> entries, list());
   std::vector<kv_store::Entry*> found;
   for (kv_store::Entry& entry : entries) {
@@ -133,6 +135,8 @@ Result<kv_store::Entry> Store::Impl::find(const std::string& name) const {
   return {ErrorCode::kNotFound, found.empty() ? base::str_cat("no entry '", name, "' in the store")
                                               : base::str_cat("'", name, "' names ", found.size(),
                                                               " entries; give more digits")};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -140,21 +144,24 @@ Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
-Result<Store> Store::open(const std::string& path, const StoreOptions& options) {
+Result<Store> Store::open(const std::string& path, const StoreOptions& options) try {
   if (options.max_bytes < 0) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_bytes is ", options.max_bytes, ", must be at least 0")};
   }
-  auto store = kv_store::Store::open(
-      path,
-      {.read_only = options.read_only, .create = options.create, .max_bytes = options.max_bytes});
+  auto store = kv_store::Store::open(path, {.read_only = options.read_only,
+                                            .create = options.create,
+                                            .max_bytes = options.max_bytes,
+                                            .tenant = options.tenant});
   if (!store.ok()) {
     return engine::missing_file(std::move(store).error());
   }
   return Store(std::make_unique<Impl>(Impl{std::move(store).value(), options.tenant}));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<StoreEntry>> Store::list() const {
+Result<std::vector<StoreEntry>> Store::list() const try {
   QUIRE_TRY(const auto entries, impl_->list());
   std::vector<StoreEntry> shown;
   shown.reserve(entries.size());
@@ -163,20 +170,26 @@ Result<std::vector<StoreEntry>> Store::list() const {
     shown.push_back(to_public(entry, ratios));
   }
   return shown;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<StoreEntry> Store::find(const std::string& entry) const {
+Result<StoreEntry> Store::find(const std::string& entry) const try {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
   Ratios ratios(impl_->store);
   return to_public(found, ratios);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Store::pin(const std::string& entry, bool pinned) {
+Status Store::pin(const std::string& entry, bool pinned) try {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
   return impl_->store.pin(found.key, found.tenant, pinned);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) {
+Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) try {
   constexpr double kMaxSeconds = 1e10;
   if (seconds && !(*seconds >= 0 && *seconds <= kMaxSeconds)) {
     return {ErrorCode::kInvalidArgument,
@@ -186,9 +199,11 @@ Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) {
   const auto ttl_ms = seconds ? std::optional(static_cast<std::int64_t>(*seconds * 1000))
                               : std::optional<std::int64_t>();
   return impl_->store.set_ttl(found.key, found.tenant, ttl_ms);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Store::remove(const std::string& entry, bool wipe) {
+Status Store::remove(const std::string& entry, bool wipe) try {
   const auto found = impl_->find(entry);
   if (!found.ok()) {  // perhaps since a wipe that could not empty the log
     QUIRE_TRY_STATUS(wipe ? impl_->store.finish_wipes() : Status());
@@ -197,9 +212,11 @@ Status Store::remove(const std::string& entry, bool wipe) {
   QUIRE_TRY([[maybe_unused]] const bool removed,
             impl_->store.remove(found->key, found->tenant, wipe));
   return {};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<StoreCleaning> Store::gc() {
+Result<StoreCleaning> Store::gc() try {
   QUIRE_TRY(const kv_store::GcReport report, impl_->store.gc());
   return StoreCleaning{.expired_entries = report.expired_entries,
                        .evicted_entries = report.evicted_entries,
@@ -209,10 +226,14 @@ Result<StoreCleaning> Store::gc() {
                        .removed_weights = report.removed_weights,
                        .removed_weight_bytes = report.removed_weight_bytes,
                        .objects = report.objects,
-                       .bytes = report.bytes};
+                       .bytes = report.bytes,
+                       .kept_objects = report.kept_objects,
+                       .message = report.kept_why};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::vector<StoreObject>> Store::verify() const {
+Result<std::vector<StoreObject>> Store::verify() const try {
   QUIRE_TRY(const auto reports, impl_->store.verify());
   std::vector<StoreObject> objects;
   objects.reserve(reports.size());
@@ -224,6 +245,8 @@ Result<std::vector<StoreObject>> Store::verify() const {
                        .message = report.message});
   }
   return objects;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::vector<StoreWeights> Store::weights(bool verify) const {
@@ -239,29 +262,37 @@ std::vector<StoreWeights> Store::weights(bool verify) const {
   return shown;
 }
 
-Status Store::export_entry(const std::string& entry, const std::string& path) const {
+Status Store::export_entry(const std::string& entry, const std::string& path) const try {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
   const Status done = impl_->store.export_entry(found.key, found.tenant, path);
   return done.ok() ? done : engine::missing_file(done.error());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<StoreEntry> Store::import_entry(const std::string& path) {
+Result<StoreEntry> Store::import_entry(const std::string& path) try {
   auto entry = impl_->store.import_entry(path, impl_->tenant.value_or(""));
   if (!entry.ok()) {
     return engine::missing_file(std::move(entry).error());
   }
   Ratios ratios(impl_->store);
   return to_public(*entry, ratios);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Status Store::check_entry_file(const std::string& path) {
+Status Store::check_entry_file(const std::string& path) try {
   const Status sound = kv_store::check_entry_file(path);
   return sound.ok() ? sound : engine::missing_file(sound.error());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-Result<std::int64_t> Store::repair(const std::string& path) {
-  auto kept = kv_store::Store::repair(path);
+Result<std::int64_t> Store::repair(const std::string& path, bool force) try {
+  auto kept = kv_store::Store::repair(path, force);
   return kept.ok() ? kept : engine::missing_file(std::move(kept).error());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 }  // namespace quire

@@ -226,7 +226,8 @@ TEST_F(PublicStore, RepairKeepsWhatCanBeRead) {
   EXPECT_EQ(Store::repair(path_ / "nowhere").error().code, ErrorCode::kIo);
   std::filesystem::remove(path_ / "index.sqlite");
   EXPECT_THAT(Store::open(path_).error().message, AllOf(HasSubstr("missing"), HasSubstr("repair")));
-  EXPECT_EQ(Store::repair(path_).value(), 0);
+  EXPECT_THAT(Store::repair(path_).error().message, HasSubstr("--force"));
+  EXPECT_EQ(Store::repair(path_, true).value(), 0);
   EXPECT_THAT(names(open()), IsEmpty());
 }
 

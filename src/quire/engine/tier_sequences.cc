@@ -6,6 +6,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/letters.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
@@ -112,8 +114,9 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
   if (position >= 0 && end <= limit) {
     return {};
   }
-  return {ErrorCode::kOverflow, base::str_cat("saved tokens stand at ", position, " to ", end,
-                                              ", the model's context ends at ", limit)};
+  return {ErrorCode::kOverflow,
+          base::str_cat("saved tokens stand at ", position, " to ", end,
+                        ", the model's context ends at ", engine_.model_config().context_text())};
 }
 
 // Room for the runs that the sequence was composed of.
@@ -159,6 +162,8 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
 // there already, if it is the same: of another grade it is composed, if only of its own run.
 Status TierService::make_room(Restored& restored) {
+  restored.parts.clear();  // of a visit that was refused
+  restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
     restored.sequence = ledger().open(restored.own, true, {}, restored.salt);
@@ -204,14 +209,21 @@ void TierService::plan_reads(Restored& restored, std::int32_t there) const {
 Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                       const OpenPart& open, const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(SessionService::check_user({.salt = options.salt}));
+  Letters letter{1};  // that gives up what is prepared
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   // A window gives up blocks while they are still being filled.
   const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
-  auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
-  if (!state.ok()) {
-    engine_.post([this, sequence = restored.sequence] { ledger().close(sequence); });
+  letter.front() = [this, sequence = restored.sequence] { ledger().close(sequence); };
+  try {
+    auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
+    if (!state.ok()) {
+      engine_.post(std::move(letter));
+    }
+    return state;
+  } catch (const std::bad_alloc&) {
+    engine_.post(std::move(letter));
+    throw;
   }
-  return state;
 }
 
 Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {

@@ -26,6 +26,7 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/letters.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
@@ -88,14 +89,16 @@ Error missing_file(Error error) {
   return error;
 }
 
+// Any thread, the engine's too; does not wait.
 HeldSegment::~HeldSegment() {
   if (const auto owner = engine.lock()) {
-    owner->tiers().release(id);
+    letter.front() = [raw = owner.get(), segment = id] { raw->ledger_->drop_segment(segment); };
+    owner->post(std::move(letter));
   }
 }
 
 TierService::TierService(Engine& engine)
-    : engine_(engine), arrivals_(pool(), ledger(), [&engine](std::function<void()> letter) {
+    : engine_(engine), arrivals_(pool(), ledger(), [&engine](Letters letter) {
         engine.post(std::move(letter));
       }) {}
 
@@ -112,10 +115,6 @@ kv_store::PagedStore& TierService::pool() const {
 }
 
 const kv_store::PagedStore& TierService::shelves() const { return pool(); }
-
-void TierService::release(kv::SegmentId segment) {
-  engine_.post([this, segment] { ledger().drop_segment(segment); });
-}
 
 std::string TierService::kernels() const {
   const device::Accelerator* const accelerator = engine_.accelerator();

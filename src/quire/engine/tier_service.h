@@ -149,9 +149,6 @@ class TierService {
   // Engine thread, and so is `done`.
   void start(JointRead read, std::function<void(Arrivals::Load&)> done);
 
-  // Gives up a segment whose owner has gone. Any thread, the engine's too; does not wait.
-  void release(kv::SegmentId segment);
-
  private:
   // A sequence that is being restored, with room for its KV, and what is to be read for it.
   struct Restored {

@@ -9,6 +9,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
@@ -34,21 +35,26 @@ std::vector<TokenId> encode(const TextBundle& text, std::string written) {
   if (written.empty()) {
     return {};
   }
-  return text::encode_prompt(text.tokenizer, {.spans = {{.text = std::move(written), .from = {}}}});
+  auto ids =
+      text::encode_prompt(text.tokenizer, {.spans = {{.text = std::move(written), .from = {}}}});
+  return ids.ok() ? std::move(ids).value() : std::vector<TokenId>();
 }
 
 // Before any text: as the template begins, without one as the tokenizer does.
 std::optional<TokenId> find_bos(const TextBundle& text, const std::string& asked) {
   const std::optional<TokenId> bos = text.tokenizer.bos_token_id();
-  const std::vector<TokenId> ids =
-      text.chat_template ? encode(text, asked) : text.tokenizer.encode("");
+  const auto plain = text.tokenizer.encode("");
+  const std::vector<TokenId> ids = text.chat_template ? encode(text, asked)
+                                   : plain.ok()       ? *plain
+                                                      : std::vector<TokenId>();
   return bos && !ids.empty() && ids.front() == *bos ? bos : std::nullopt;
 }
 
 }  // namespace
 
 Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::Json messages,
-                                         bool add_generation_prompt, base::Json variables) {
+                                         bool add_generation_prompt, base::Json variables,
+                                         base::WorkMeter* meter) {
   const bool has_tools = !variables.view().find("tools").is_null();
   const bool for_tools = text.tool_template || !text.tool_template_error.empty();
   const auto& chat_template = has_tools && for_tools ? text.tool_template : text.chat_template;
@@ -59,7 +65,7 @@ Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::Json mess
   }
   variables.set("messages", std::move(messages));
   variables.set("add_generation_prompt", add_generation_prompt);
-  text::RenderOptions options;
+  text::RenderOptions options{.meter = meter};
   text::add_model_variables(text.tokenizer, variables, options);
   return chat_template->render(variables, options);
 }

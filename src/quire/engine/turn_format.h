@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/work_meter.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
@@ -12,11 +13,12 @@
 
 namespace quire::engine {
 
-// Renders the model's chat template; `variables` may replace the model's own tokens. kUnsupported
-// for models without one.
+// Renders the model's chat template; `variables` may replace the model's own tokens. `meter` counts
+// the work, null: one of its own. kUnsupported for models without a template.
 [[nodiscard]] Result<text::RenderedPrompt> render_chat(const TextBundle& text, base::Json messages,
                                                        bool add_generation_prompt,
-                                                       base::Json variables);
+                                                       base::Json variables,
+                                                       base::WorkMeter* meter = nullptr);
 
 struct TurnFormat {
   std::vector<TokenId> opening;  // of the assistant's turn: the generation prompt

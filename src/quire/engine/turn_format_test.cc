@@ -32,7 +32,8 @@ TextBundle with_template(const std::string& source) {
 }
 
 TokenId token(const TextBundle& text, const std::string& spelling) {
-  const std::vector<TokenId> ids = text.tokenizer.encode(spelling, {.add_special_tokens = false});
+  const std::vector<TokenId> ids =
+      text.tokenizer.encode(spelling, {.add_special_tokens = false}).value();
   EXPECT_EQ(ids.size(), 1U) << spelling;
   return ids.front();
 }
@@ -64,7 +65,7 @@ TEST(RenderChat, OnlyTheModelsOwnTokensCountAsSuch) {
   const auto prompt =
       render_chat(text, base::Json::array(), false, base::Json::object({{"mine", "<pad>"}}))
           .value();
-  const auto ids = text::encode_prompt(text.tokenizer, prompt);
+  const auto ids = text::encode_prompt(text.tokenizer, prompt).value();
   EXPECT_EQ(ids.front(), token(text, "<pad>"));
   EXPECT_GT(ids.size(), 2U);
 }

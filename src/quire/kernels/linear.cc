@@ -310,8 +310,7 @@ void LinearScratch::reserve(int threads, std::size_t bytes) {
     buffers_.resize(static_cast<std::size_t>(threads));
   }
   for (auto& buffer : buffers_) {
-    buffer.reserve(bytes);
-    QUIRE_CHECK(buffer.data() != nullptr, "out of memory for the scratch of linear layers");
+    buffer.require(bytes);
   }
 }
 

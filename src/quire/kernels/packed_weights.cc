@@ -293,8 +293,7 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
     const std::int64_t first = std::int64_t{panel} * kPanelColumns;
     const std::int64_t rows = std::min<std::int64_t>(kPanelColumns, columns - first);
     auto& buffer = plain[static_cast<std::size_t>(thread)];
-    buffer.reserve(static_cast<std::size_t>(kPanelColumns * depth));
-    QUIRE_CHECK(buffer.data() != nullptr, "out of memory for 32 rows of a weight matrix");
+    buffer.require(static_cast<std::size_t>(kPanelColumns * depth));
     const std::span<float> values = buffer.span().first(static_cast<std::size_t>(rows * depth));
     source(first, rows, values);
     std::byte* to = packed.owned_.get() + packed.panel_bytes() * static_cast<std::size_t>(panel);

@@ -28,6 +28,8 @@ BlockPool::BlockPool(std::int32_t num_blocks)
     : slots_(static_cast<std::size_t>(num_blocks)),
       free_bits_(word_of(num_blocks + kWordBits - 1)),
       num_free_(num_blocks) {
+  taken_.reserve(static_cast<std::size_t>(num_blocks));  // acquire() asks for no memory
+  extents_.reserve(static_cast<std::size_t>(num_blocks / 2 + 1));
   for (std::int32_t i = 0; i < num_blocks; ++i) {
     free_bits_[word_of(i)] |= bit_of(i);
   }
@@ -83,13 +85,13 @@ BlockRef BlockPool::acquire_outside(BlockId first, std::int32_t count) {
 
 // From the largest extents on.
 void BlockPool::take_fragments(std::int32_t count) {
-  std::vector<Extent> extents;
+  extents_.clear();
   for (Extent next = next_free_extent(0); next.length > 0;
        next = next_free_extent(next.first + next.length)) {
-    extents.push_back(next);
+    extents_.push_back(next);
   }
-  std::ranges::stable_sort(extents, std::greater(), &Extent::length);
-  for (const Extent extent : extents) {
+  std::ranges::stable_sort(extents_, std::greater(), &Extent::length);
+  for (const Extent extent : extents_) {
     const std::int32_t length = std::min(count, extent.length);
     take({extent.first, length});
     count -= length;

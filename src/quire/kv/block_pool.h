@@ -77,6 +77,7 @@ class BlockPool {
   std::vector<std::uint64_t> free_bits_;  // bit i: block i is free; bits behind the last are 0
   std::int32_t num_free_ = 0;
   std::vector<BlockRef> taken_;  // by the last acquire
+  std::vector<Extent> extents_;  // of take_fragments
 };
 
 }  // namespace quire::kv

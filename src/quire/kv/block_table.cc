@@ -38,6 +38,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
 
 BlockTable BlockTable::clone(std::int32_t count) const {
   BlockTable copy(*shared_);
+  copy.reserve(count);
   copy.ids_.assign(ids_.begin(), ids_.begin() + count);
   copy.refs_.assign(refs_.begin(), refs_.begin() + count);
   copy.num_given_up_ = std::min(num_given_up_, count);
@@ -50,6 +51,13 @@ BlockTable BlockTable::clone(std::int32_t count) const {
 void BlockTable::reserve(std::int32_t count) {
   ids_.reserve(static_cast<std::size_t>(count));
   refs_.reserve(static_cast<std::size_t>(count));
+}
+
+void BlockTable::reserve_more(std::int32_t count) {
+  const std::size_t wanted = ids_.size() + static_cast<std::size_t>(count);
+  if (wanted > ids_.capacity() || wanted > refs_.capacity()) {
+    reserve(static_cast<std::int32_t>(std::max(wanted, 2 * ids_.size())));
+  }
 }
 
 void BlockTable::push(BlockRef block) {
@@ -85,6 +93,7 @@ void BlockTable::give_up_front(std::int32_t count) {
 
 void BlockTable::begin_behind(std::int32_t count) {
   QUIRE_CHECK(size() == 0, "blocks that were given up stand before all others");
+  reserve(count);
   ids_.resize(static_cast<std::size_t>(count));
   refs_.assign(static_cast<std::size_t>(count), kNoRef);
   num_given_up_ = count;

@@ -30,6 +30,9 @@ class BlockTable {
 
   // Memory for so many blocks.
   void reserve(std::int32_t count);
+  // Memory for so many blocks beside those that are there, so that push() needs none. May grow to
+  // twice what is there.
+  void reserve_more(std::int32_t count);
   // Takes over the caller's reference.
   void push(BlockRef block);
   // Takes over the caller's reference on `block` and gives back the one on what was there.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -96,7 +97,7 @@ void ChunkRegistry::add_blocks(std::string_view salt, std::int32_t blocks) {
 }
 
 Chunk* ChunkRegistry::lookup(std::string_view id) {
-  const auto found = chunks_.find(std::string(id));
+  const auto found = chunks_.find(id);
   return found == chunks_.end() ? nullptr : &found->second;
 }
 
@@ -127,15 +128,25 @@ bool ChunkRegistry::expired(const Chunk& chunk, WallClock::time_point now) const
 
 void ChunkRegistry::expire(Spared spared) {
   const auto now = config_.now();
-  std::vector<std::string> ids;
+  remove_all(Removal::kExpired, [&](const Chunk& chunk) {
+    return expired(chunk, now) && !has(spared, chunk.id);
+  });
+}
+
+// In the order of registration: what stays in the prefix cache depends on it.
+std::int64_t ChunkRegistry::remove_all(Removal reason,
+                                       const std::function<bool(const Chunk&)>& goes) {
+  std::vector<const Chunk*> going;
   for (const auto& [id, chunk] : chunks_) {
-    if (expired(chunk, now) && !has(spared, id)) {
-      ids.push_back(id);
+    if (goes(chunk)) {
+      going.push_back(&chunk);
     }
   }
-  for (const std::string& id : ids) {
-    remove(id, Removal::kExpired);
+  std::ranges::sort(going, {}, &Chunk::registration);
+  for (const Chunk* const chunk : going) {
+    remove(chunk->id, reason);
   }
+  return std::ssize(going);
 }
 
 const Chunk* ChunkRegistry::find(std::string_view id) {
@@ -191,18 +202,17 @@ void ChunkRegistry::touch(Chunk& chunk) {
 bool ChunkRegistry::merge(const NewChunk& chunk) {
   Chunk* known = lookup(chunk.id);
   QUIRE_CHECK(known != nullptr && known->listed, "merged with a chunk that is not there");
-  const auto said = [known] {
-    return std::tuple(known->metadata_json, known->pinned, known->ttl_seconds, known->priority);
-  };
-  const auto before = said();
-  known->metadata_json = base::merged_objects(known->metadata_json, chunk.metadata_json);
-  known->pinned = known->pinned || chunk.pinned;
-  if (chunk.ttl_seconds) {
-    known->ttl_seconds = chunk.ttl_seconds;
-  }
-  if (chunk.priority != 0) {
-    known->priority = chunk.priority;
-  }
+  std::string metadata = base::merged_objects(known->metadata_json, chunk.metadata_json);
+  const bool pinned = known->pinned || chunk.pinned;
+  const auto ttl_seconds = chunk.ttl_seconds ? chunk.ttl_seconds : known->ttl_seconds;
+  const std::int32_t priority = chunk.priority != 0 ? chunk.priority : known->priority;
+  const bool changed =
+      std::tie(metadata, pinned, ttl_seconds, priority) !=
+      std::tie(known->metadata_json, known->pinned, known->ttl_seconds, known->priority);
+  known->metadata_json = std::move(metadata);
+  known->pinned = pinned;
+  known->ttl_seconds = ttl_seconds;
+  known->priority = priority;
   known->temporary = false;
   touch(*known);
   Tenant& tenant = this->tenant(known->salt);
@@ -211,7 +221,7 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
     std::erase(tenant.systems, chunk.id);
     tenant.systems.push_back(chunk.id);
   }
-  return said() != before;
+  return changed;
 }
 
 Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
@@ -220,6 +230,8 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   const std::string_view before = key ? std::string_view(key->before) : "";
   QUIRE_TRY_STATUS(
       make_room({.salt = chunk.salt, .chunks = 1, .blocks = blocks, .spared = {&before, 1}}));
+  Tenant& tenant = this->tenant(chunk.salt);
+  tenant.systems.reserve(static_cast<std::size_t>(tenant.chunks) + 1);  // publish() needs none
   Chunk entry{std::move(chunk)};
   entry.accessed = config_.now();
   entry.created = entry.created_before.value_or(entry.accessed);
@@ -229,13 +241,14 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   if (key) {
     entry.pending[*key] = blocks;
   }
-  ++tenant(entry.salt).chunks;
-  add_blocks(entry.salt, blocks);
+  std::string id = entry.id;
   if (!entry.text_id.empty()) {
-    by_text_[entry.text_id] = entry.id;
+    by_text_[entry.text_id] = id;  // of a chunk that is not there it finds nothing
   }
-  const std::string id = entry.id;
-  return &chunks_.emplace(id, std::move(entry)).first->second;
+  Chunk& begun = chunks_.emplace(std::move(id), std::move(entry)).first->second;
+  ++tenant.chunks;
+  add_blocks(begun.salt, blocks);
+  return &begun;
 }
 
 Status ChunkRegistry::begin_variants(std::span<const VariantName> variants, std::int64_t lacking) {
@@ -251,8 +264,16 @@ Status ChunkRegistry::begin_variants(std::span<const VariantName> variants, std:
   }
   const std::int32_t all = std::accumulate(blocks.begin(), blocks.end(), 0);
   QUIRE_TRY_STATUS(make_room({.salt = salt, .blocks = all, .spared = spared, .lacking = lacking}));
-  for (std::size_t i = 0; i < variants.size(); ++i) {
-    lookup(variants[i].first)->pending[variants[i].second] = blocks[i];
+  std::size_t begun = 0;
+  try {
+    for (; begun < variants.size(); ++begun) {
+      lookup(variants[begun].first)->pending[variants[begun].second] = blocks[begun];
+    }
+  } catch (const std::bad_alloc&) {
+    for (const auto& [id, key] : variants.first(begun)) {
+      lookup(id)->pending.erase(key);
+    }
+    throw;
   }
   if (all > 0) {
     add_blocks(salt, all);
@@ -270,6 +291,21 @@ void ChunkRegistry::drop_variant(const VariantName& variant) {
   ledger_.forget_segment(segment);
 }
 
+void ChunkRegistry::give_up(std::string_view id) {
+  const Chunk* const chunk = lookup(id);
+  if (chunk != nullptr && !chunk->listed && chunk->pending.empty()) {
+    forget(*chunk);
+  }
+}
+
+bool ChunkRegistry::owns(SegmentId segment) const {
+  return std::ranges::any_of(chunks_, [&](const auto& chunk) {
+    return std::ranges::any_of(chunk.second.variants, [&](const auto& variant) {
+      return variant.second == segment;
+    });
+  });
+}
+
 bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
                         std::optional<SegmentId> segment) {
   Chunk* chunk = lookup(id);
@@ -279,14 +315,25 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
     }
     return false;
   }
-  add_blocks(chunk->salt, -chunk->pending.extract(key).mapped());
+  bool kept = true;
+  if (segment) {
+    try {
+      chunk->variants[key] = *segment;
+    } catch (const std::bad_alloc&) {  // as if it was not computed
+      ledger_.forget_segment(*segment);
+      segment.reset();
+      kept = false;
+    }
+  }
+  const auto aside = chunk->pending.find(key);
+  add_blocks(chunk->salt, -aside->second);
+  chunk->pending.erase(aside);
   if (segment) {
     add_blocks(chunk->salt, ledger_.num_blocks(*segment));
-    chunk->variants[key] = *segment;
   } else if (!chunk->listed && chunk->pending.empty()) {
     forget(*chunk);
   }
-  return true;
+  return kept;
 }
 
 void ChunkRegistry::publish(std::string_view id) {
@@ -397,13 +444,22 @@ bool ChunkRegistry::remove(std::string_view id, Removal reason) {
   for (const auto& [key, segment] : chunk->variants) {
     evicted ? ledger_.drop_segment(segment) : ledger_.forget_segment(segment);
   }
-  std::deque<Gone>& gone = tenant(chunk->salt).gone;
-  gone.push_back({.id = chunk->id, .reason = reason, .when = config_.now()});
+  remember_gone(*chunk, reason);
+  forget(*chunk);
+  return true;
+}
+
+// Where there is no memory for it, nobody will know why the chunk has gone.
+void ChunkRegistry::remember_gone(const Chunk& chunk, Removal reason) {
+  std::deque<Gone>& gone = tenant(chunk.salt).gone;
+  try {
+    gone.push_back({.id = chunk.id, .reason = reason, .when = config_.now()});
+  } catch (const std::bad_alloc&) {
+    return;
+  }
   if (gone.size() > kRememberedChunks) {
     gone.pop_front();
   }
-  forget(*chunk);
-  return true;
 }
 
 void ChunkRegistry::forget(const Chunk& chunk) {
@@ -414,38 +470,24 @@ void ChunkRegistry::forget(const Chunk& chunk) {
   Tenant& tenant = this->tenant(chunk.salt);
   std::erase(tenant.systems, chunk.id);
   --tenant.chunks;
-  chunks_.erase(std::string(chunk.id));
+  chunks_.erase(chunks_.find(chunk.id));
 }
 
 std::int64_t ChunkRegistry::clear(std::string_view salt, std::optional<ChunkType> type) {
   expire();
-  std::vector<std::string> ids;
-  for (const auto& [id, chunk] : chunks_) {
-    if (chunk.salt == salt && chunk.listed && chunk.holders == 0 && chunk.pending.empty() &&
-        (!type || chunk.type == *type)) {
-      ids.push_back(id);
-    }
-  }
-  for (const std::string& id : ids) {
-    remove(id, Removal::kCleared);
-  }
-  return std::ssize(ids);
+  return remove_all(Removal::kCleared, [&](const Chunk& chunk) {
+    return chunk.salt == salt && chunk.listed && chunk.holders == 0 && chunk.pending.empty() &&
+           (!type || chunk.type == *type);
+  });
 }
 
 std::int64_t ChunkRegistry::evict_unused(std::string_view salt, double max_age_seconds) {
   expire();
   const auto now = config_.now();
-  std::vector<std::string> ids;
-  for (const auto& [id, chunk] : chunks_) {
-    if (chunk.salt == salt && may_go(chunk) &&
-        seconds_between(chunk.accessed, now) >= max_age_seconds) {
-      ids.push_back(id);
-    }
-  }
-  for (const std::string& id : ids) {
-    remove(id, Removal::kUnused);
-  }
-  return std::ssize(ids);
+  return remove_all(Removal::kUnused, [&](const Chunk& chunk) {
+    return chunk.salt == salt && may_go(chunk) &&
+           seconds_between(chunk.accessed, now) >= max_age_seconds;
+  });
 }
 
 std::string ChunkRegistry::fate(std::string_view id, std::string_view salt) const {

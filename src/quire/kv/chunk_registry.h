@@ -20,6 +20,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -173,6 +174,10 @@ class ChunkRegistry {
   // The computation has ended: with KV, whose segment is the registry's from now on, or without.
   // False, and the segment is dropped, when the chunk was deleted meanwhile.
   bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
+  // Whether the segment is the KV of a chunk.
+  [[nodiscard]] bool owns(SegmentId segment) const;
+  // Forgets a chunk that was begun, is not listed and computes nothing. No effect on any other.
+  void give_up(std::string_view id);
   // Takes the KV of a variant back from a chunk that goes on without. No effect where none is.
   void drop_variant(const VariantName& variant);
   // Registration has ended well: the chunk is listed. No effect on one that is.
@@ -232,15 +237,24 @@ class ChunkRegistry {
     std::vector<std::string> systems;  // to stay, by registration
     std::deque<Gone> gone;             // the last ones
   };
-  using Chunks = std::unordered_map<std::string, Chunk>;
+  // Looks up what is a view of a string without making one.
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view id) const {
+      return std::hash<std::string_view>()(id);
+    }
+  };
+  using Chunks = std::unordered_map<std::string, Chunk, Hash, std::equal_to<>>;
 
   [[nodiscard]] Chunk* lookup(std::string_view id);
   [[nodiscard]] bool may_go(const Chunk& chunk) const;
   [[nodiscard]] bool expired(const Chunk& chunk, WallClock::time_point now) const;
+  std::int64_t remove_all(Removal reason, const std::function<bool(const Chunk&)>& goes);
   // Removes what has expired.
   void expire(Spared spared = {});
   void touch(Chunk& chunk);
   void forget(const Chunk& chunk);
+  void remember_gone(const Chunk& chunk, Removal reason);
   [[nodiscard]] Tenant& tenant(std::string_view salt);
   // Adds to the blocks of a tenant and of all.
   void add_blocks(std::string_view salt, std::int32_t blocks);

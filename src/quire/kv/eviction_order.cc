@@ -63,8 +63,9 @@ void EvictionOrder::set_time(TimePoint now) { now_ = std::max(now_, now); }
 
 SessionRef EvictionOrder::open_session() {
   if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<std::int32_t>(sessions_.size()));
+    free_slots_.reserve(sessions_.size() + 1);  // for all of them: ending one needs no memory
     sessions_.emplace_back();
+    free_slots_.push_back(static_cast<std::int32_t>(sessions_.size()) - 1);
   }
   const std::int32_t slot = free_slots_.back();
   free_slots_.pop_back();

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -164,9 +166,14 @@ std::string to_text(const PrefixMiss& miss) {
 
 SeqId Ledger::open(std::span<const TokenId> tokens, bool reuse, SessionRef session,
                    std::string_view salt) {
-  impl_->shared.order().begin(session);
   const SeqId id = impl_->add(Sequence(impl_->shared, tokens, reuse, session, salt));
-  reattach(id);
+  impl_->shared.order().begin(session);
+  try {
+    reattach(id);
+  } catch (const std::bad_alloc&) {
+    close(id);
+    throw;
+  }
   return id;
 }
 
@@ -366,6 +373,7 @@ Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens, std::int3
                           blocks_available(), " of ", counts().blocks_total, " can be had")};
   }
   BlockTable blocks(impl_->shared);
+  blocks.reserve(needed);
   for (const BlockRef block : impl_->shared.acquire(needed, BlockId{})) {
     blocks.push(block);
   }
@@ -375,21 +383,47 @@ Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens, std::int3
 
 Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
   const Sequence& sequence = impl_->sequence(id);
-  std::vector<SegmentUse> uses;
-  if (sequence.num_computed() > 0) {
-    QUIRE_TRY(const SegmentId own, seal(id));
-    uses.push_back({.segment = own, .position = sequence.open().start_position});
+  const Mark before = mark();
+  try {
+    std::vector<SegmentUse> uses;
+    uses.reserve(sequence.sealed().size() + 1);
+    for (const SealedRun& run : sequence.sealed()) {
+      uses.push_back(
+          {.segment = impl_->name(run.segment), .position = run.start_position, .rank = run.rank});
+    }
+    if (sequence.num_computed() > 0) {
+      auto own = seal(id);
+      if (!own.ok()) {
+        drop_segments_since(before, [](SegmentId) { return false; });
+        return std::move(own).error();
+      }
+      uses.push_back({.segment = *own, .position = sequence.open().start_position});
+    }
+    return uses;
+  } catch (const std::bad_alloc&) {
+    drop_segments_since(before, [](SegmentId) { return false; });
+    throw;
   }
-  std::vector<SegmentUse> before;
-  for (const SealedRun& run : sequence.sealed()) {
-    before.push_back(
-        {.segment = impl_->name(run.segment), .position = run.start_position, .rank = run.rank});
-  }
-  uses.insert(uses.begin(), before.begin(), before.end());
-  return uses;
 }
 
 bool Ledger::drop_segment(SegmentId id) { return impl_->segments.erase(id.value) > 0; }
+
+Ledger::Mark Ledger::mark() const { return {impl_->last_id}; }
+
+void Ledger::close_since(Mark mark) {
+  for (auto next = impl_->sequences.begin(); next != impl_->sequences.end();) {
+    const SeqId id{(next++)->first};
+    if (id.value > mark.last_id) {
+      close(id);
+    }
+  }
+}
+
+void Ledger::drop_segments_since(Mark mark, const std::function<bool(SegmentId)>& keeps) {
+  std::erase_if(impl_->segments, [&](const auto& segment) {
+    return segment.first > mark.last_id && !keeps({segment.first});
+  });
+}
 
 bool Ledger::forget_segment(SegmentId id) {
   const auto found = impl_->segments.extract(id.value);
@@ -398,7 +432,12 @@ bool Ledger::forget_segment(SegmentId id) {
   }
   const auto own = static_cast<std::size_t>(found.mapped()->found_blocks());
   const std::span<const BlockRef> live = found.mapped()->blocks().live();
-  const std::vector<BlockRef> blocks(live.begin() + static_cast<std::ptrdiff_t>(own), live.end());
+  std::vector<BlockRef> blocks;
+  try {
+    blocks.assign(live.begin() + static_cast<std::ptrdiff_t>(own), live.end());
+  } catch (const std::bad_alloc&) {
+    return true;  // as drop_segment: what is cached goes when its turn comes
+  }
   found.mapped() = nullptr;
   impl_->shared.forget(blocks);
   return true;
@@ -427,18 +466,25 @@ Result<SegmentId> Ledger::derive(SegmentId id, std::span<const std::int32_t> tok
             base::str_cat("recomputing tokens of a segment needs ", needed, " blocks, ",
                           blocks_available(), " of ", counts().blocks_total, " can be had")};
   }
+  // Copies are ordered last: what is refused memory before has ordered none.
+  impl_->shared.reserve_copies(needed);
   BlockTable blocks = base.blocks().clone(base.blocks().size());
-  const std::span<const BlockRef> fresh = impl_->shared.acquire(needed, BlockId{});
-  for (std::size_t i = 0; i < fresh.size(); ++i) {
-    const std::int32_t first = touched[i] * block_tokens;
-    impl_->shared.order_copy({.from = blocks.ref(touched[i]).id,
-                              .to = fresh[i].id,
-                              .tokens = std::min(block_tokens, base.num_tokens() - first)});
-    blocks.replace(touched[i], fresh[i]);
+  std::vector<BlockRef> fresh;
+  fresh.reserve(static_cast<std::size_t>(needed));
+  for (const BlockRef block : impl_->shared.acquire(needed, BlockId{})) {
+    blocks.replace(touched[fresh.size()], block);
+    fresh.push_back(block);
   }
-  return impl_->name(std::make_shared<const Segment>(
+  const SegmentId derived = impl_->name(std::make_shared<const Segment>(
       std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end()),
       base.stored_from()));
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const std::int32_t first = touched[i] * block_tokens;
+    impl_->shared.order_copy({.from = base.blocks().ref(touched[i]).id,
+                              .to = fresh[i].id,
+                              .tokens = std::min(block_tokens, base.num_tokens() - first)});
+  }
+  return derived;
 }
 
 std::int32_t Ledger::num_blocks(SegmentId id) const {

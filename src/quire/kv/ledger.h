@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -138,6 +139,13 @@ class Ledger {
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
   // Forgets the name; blocks return when no sequence uses them. False when unknown.
   bool drop_segment(SegmentId id);
+  // For who gives up half-way: what was made since a mark goes again. Needs no memory.
+  struct Mark {
+    std::uint64_t last_id = 0;
+  };
+  [[nodiscard]] Mark mark() const;
+  void close_since(Mark mark);
+  void drop_segments_since(Mark mark, const std::function<bool(SegmentId)>& keeps);
   // The same, and what its sequence has computed is no longer cached either, from its end on: as
   // far as nobody uses it and nothing else is cached behind it.
   bool forget_segment(SegmentId id);

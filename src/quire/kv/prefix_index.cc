@@ -50,7 +50,10 @@ PrefixIndex::PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
       buckets_(std::bit_ceil(static_cast<std::size_t>(num_blocks) + 1), -1),
       roots_{{.salt = "", .hash = hash_of_salt("")}},
       root_ids_{{"", kIndexRoot.id.value}},
-      order_(num_blocks) {}
+      order_(num_blocks) {
+  gone_.reserve(num_blocks == 0 ? 0 : kRememberedBlocks);  // giving blocks back asks for no memory
+  evicted_.reserve(static_cast<std::size_t>(num_blocks));
+}
 
 std::optional<BlockRef> PrefixIndex::find_root(std::string_view salt) const {
   const auto found = root_ids_.find(salt);
@@ -62,13 +65,15 @@ BlockRef PrefixIndex::root(std::string_view salt) {
     return *known;
   }
   if (free_roots_.empty()) {
+    free_roots_.reserve(roots_.size() + 1);  // for all of them, so that dropping one needs no memory
     roots_.emplace_back();
     free_roots_.push_back(-static_cast<std::int32_t>(roots_.size()));
   }
   const std::int32_t id = free_roots_.back();
+  std::string own(salt);
+  root_ids_.emplace(own, id);
   free_roots_.pop_back();
-  root_of(id) = {.salt = std::string(salt), .hash = hash_of_salt(salt)};
-  root_ids_.emplace(salt, id);
+  root_of(id) = {.salt = std::move(own), .hash = hash_of_salt(salt)};
   return ref_of(id);
 }
 

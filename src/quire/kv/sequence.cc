@@ -102,7 +102,12 @@ void Sequence::extend(std::int32_t count) {
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
-  const std::span<const BlockRef> fresh = shared_->acquire(blocks_needed(count), last);
+  const std::int32_t needed = blocks_needed(count);
+  open_.blocks.reserve_more(needed);
+  if (copy) {
+    shared_->reserve_copies(1);
+  }
+  const std::span<const BlockRef> fresh = shared_->acquire(needed, last);
   auto next = fresh.begin();
   if (copy) {
     const std::int32_t at = open_.num_tokens / shared_->config().block_tokens;
@@ -225,6 +230,7 @@ void Sequence::drop_kv() {
 void Sequence::attach(std::span<const BlockRef> chain) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
   drop_kv();
+  open_.blocks.reserve_more(static_cast<std::int32_t>(chain.size()));
   for (const BlockRef block : chain) {
     shared_->adopt(block, session_);
     open_.blocks.push(block);

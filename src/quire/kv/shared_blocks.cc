@@ -29,8 +29,21 @@ std::int64_t SharedBlocks::num_evictions() const {
          num_evictions(PrefixMiss::Why::kCleared);
 }
 
+void SharedBlocks::reserve_copies(std::int32_t count) {
+  const std::size_t wanted = copies_.size() + static_cast<std::size_t>(count) +
+                             static_cast<std::size_t>(pool_.num_blocks());
+  if (wanted > copies_.capacity()) {
+    copies_.reserve(std::max(wanted, 2 * copies_.capacity()));
+  }
+}
+
+// Memory first: what is refused has evicted and moved nothing.
 std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
+  if (count > 1 && config_.extent_blocks > 1 && config_.window_tokens == 0) {
+    reserve_copies(0);
+    taken_.reserve(static_cast<std::size_t>(count));
+  }
   while (pool_.num_free() < count) {
     evict({});
   }

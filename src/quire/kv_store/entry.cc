@@ -1,5 +1,6 @@
 #include "quire/kv_store/entry.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -98,6 +99,10 @@ std::uint64_t entry_checksum(const Entry& entry) {
     out.put(part.tokens);
   }
   return checksum(out.bytes());
+}
+
+std::int64_t possible_time_ms(std::int64_t ms) {
+  return std::clamp<std::int64_t>(ms, 1, kMaxTimeMs);  // 0: not known
 }
 
 Status check_ttl(std::optional<std::int64_t> ttl_ms) {

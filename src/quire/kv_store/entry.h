@@ -61,6 +61,10 @@ struct Entry {
 // change while it stays the same.
 [[nodiscard]] std::uint64_t entry_checksum(const Entry& entry);
 
+// Returns the time nearest to `ms` that an entry may have: a clock that says less than 1970, or
+// what no sum with a lifetime can hold, is wrong.
+[[nodiscard]] std::int64_t possible_time_ms(std::int64_t ms);
+
 // kInvalidArgument below 0 and above kMaxTtlMs.
 [[nodiscard]] Status check_ttl(std::optional<std::int64_t> ttl_ms);
 // kInvalidArgument naming the field.

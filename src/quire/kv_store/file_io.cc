@@ -1,6 +1,7 @@
 #include "quire/kv_store/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +27,7 @@
 #include "quire/base/home_path.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/kv_store/store_folder.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -223,25 +226,70 @@ void append_piece(std::span<const std::byte> bytes, std::span<iovec> pieces, std
   pieces[used++] = {.iov_base = data, .iov_len = bytes.size()};
 }
 
+namespace {
+
+constexpr int kAttempts = 100;  // that others get between
+
+std::string path_of(const Descriptor& file) { return base::str_cat("/proc/self/fd/", file.get()); }
+
+// The same for all that write a file of this name.
+std::string temporary_name(std::string_view name) {
+  base::FieldHasher hasher;
+  hasher.add(name);
+  const auto digest = hasher.finish();
+  return base::str_cat(kTemporaryPrefix, base::to_hex(std::span(digest).first(8)));
+}
+
+bool is_same_file(const Folder& folder, const std::string& name, const Descriptor& file) {
+  struct stat by_name{}, open{};
+  return ::fstatat(folder.descriptor.get(), name.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ::fstat(file.get(), &open) == 0 && by_name.st_ino == open.st_ino &&
+         by_name.st_dev == open.st_dev;
+}
+
+// Removes the file unless its writer lives, who has it locked. Returns whether it is gone.
+bool remove_left(const Folder& folder, const std::string& name) {
+  const Descriptor left(::openat(folder.descriptor.get(), name.c_str(), kReadFlags | O_NOFOLLOW));
+  return left.get() >= 0 && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 &&
+         is_same_file(folder, name, left) &&
+         ::unlinkat(folder.descriptor.get(), name.c_str(), 0) == 0;
+}
+
+}  // namespace
+
 Result<NewFile> NewFile::create(const Folder& folder, std::string name) {
   NewFile file(folder, std::move(name));
-  for (;;) {
-    std::array<std::uint8_t, 8> chance{};
-    if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
-      return io_error(file.path(), "name a temporary file for", errno);
-    }
-    std::string temporary = base::str_cat(kTemporaryPrefix, base::to_hex(chance));
-    file.file_ =
-        Descriptor(::openat(folder.descriptor.get(), temporary.c_str(),
-                            O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kPrivateFile));
-    if (file.file_.get() >= 0) {
-      file.temporary_ = std::move(temporary);
-      return file;
-    }
-    if (errno != EEXIST) {
-      return io_error(file.path(), "create a temporary file for", errno);
+  file.file_ = Descriptor(
+      ::openat(folder.descriptor.get(), ".", O_RDWR | O_TMPFILE | O_CLOEXEC, kPrivateFile));
+  // Its name comes by way of /proc, which may not be there.
+  if (file.file_.get() < 0 || ::access(path_of(file.file_).c_str(), F_OK) != 0) {
+    QUIRE_TRY_STATUS(file.create_named());
+  }
+  return file;
+}
+
+Status NewFile::create_named() {
+  std::string temporary = temporary_name(name_);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    file_ = Descriptor(::openat(folder_->descriptor.get(), temporary.c_str(),
+                                O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kPrivateFile));
+    if (file_.get() >= 0) {
+      const bool own = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;  // else taken for left behind
+      if (own && is_same_file(*folder_, temporary, file_)) {
+        temporary_ = std::move(temporary);
+        return {};
+      }
+    } else if (errno != EEXIST) {
+      return io_error(path(), "create a temporary file for", errno);
+    } else if (!remove_left(*folder_, temporary)) {
+      std::array<std::uint8_t, 8> chance{};
+      if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
+        return io_error(path(), "name a temporary file for", errno);
+      }
+      temporary = base::str_cat(kTemporaryPrefix, base::to_hex(chance));
     }
   }
+  return io_error(path(), "create a temporary file for", EEXIST);
 }
 
 NewFile::NewFile(NewFile&& other) noexcept
@@ -275,10 +323,39 @@ Status NewFile::write(std::span<iovec> pieces, std::int64_t offset) const {
   });
 }
 
-Result<Descriptor> NewFile::reopen() const { return open_file(*folder_, temporary_); }
+Result<Descriptor> NewFile::reopen() const {
+  return temporary_.empty() ? open_file(path_of(file_)) : open_file(*folder_, temporary_);
+}
 
 void NewFile::start_writeback() const {
   ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
+// What has the name is replaced by a rename, for which the file gets a second name. A process that
+// dies in between leaves that; the next one of the same name removes it.
+Status NewFile::link_into_place() const {
+  const int folder = folder_->descriptor.get();
+  const std::string temporary = temporary_name(name_);
+  const auto link = [&](const std::string& name) {
+    return ::linkat(AT_FDCWD, path_of(file_).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  };
+  bool done = link(name_);
+  std::optional<FolderLock> alone;  // others who replace something there take the same name
+  if (!done && errno == EEXIST) {
+    alone.emplace(*folder_);
+    errno = EEXIST;
+  }
+  for (int attempt = 0; !done && errno == EEXIST && attempt < kAttempts; ++attempt) {
+    ::unlinkat(folder, temporary.c_str(), 0);
+    if (link(temporary)) {
+      // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
+      done = ::renameat(folder, temporary.c_str(), folder, name_.c_str()) == 0;
+      errno = errno == ENOENT ? EEXIST : errno;  // another one has taken it for left behind
+    }
+  }
+  const int reason = errno;
+  ::unlinkat(folder, temporary.c_str(), 0);
+  return done ? Status() : Status(io_error(path(), "put into place", reason));
 }
 
 Status NewFile::commit(bool sync) {
@@ -286,8 +363,10 @@ Status NewFile::commit(bool sync) {
     return io_error(path(), "sync", errno);
   }
   const int folder = folder_->descriptor.get();
-  // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
-  if (::renameat(folder, temporary_.c_str(), folder, name_.c_str()) != 0) {
+  if (temporary_.empty()) {
+    QUIRE_TRY_STATUS(link_into_place());
+    // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
+  } else if (::renameat(folder, temporary_.c_str(), folder, name_.c_str()) != 0) {
     return io_error(path(), "put into place", errno);
   }
   temporary_.clear();

@@ -98,8 +98,10 @@ struct FilePlace {
 // Appends `bytes` to `pieces`, growing the last piece where they follow it in memory.
 void append_piece(std::span<const std::byte> bytes, std::span<iovec> pieces, std::size_t& used);
 
-// A file that is written under a temporary name (kTemporaryPrefix + chance; mode 0600) and gets its
-// own by commit(). Not committed, it is removed.
+// A file (mode 0600) that is written without a name where the file system can, so that a process
+// that dies leaves nothing, and gets its own by commit(). Elsewhere it has a temporary name
+// (kTemporaryPrefix and what `name` says), which the next one of the same name takes over from a
+// process that died. Not committed, it is removed.
 class NewFile {
  public:
   // `folder` must outlive the object.
@@ -128,9 +130,12 @@ class NewFile {
 
  private:
   NewFile(const Folder& folder, std::string name) : folder_(&folder), name_(std::move(name)) {}
+  [[nodiscard]] Status create_named();
+  // Gives a file without a name its own.
+  [[nodiscard]] Status link_into_place() const;
   const Folder* folder_;
   std::string name_;
-  std::string temporary_;  // empty: committed or moved from
+  std::string temporary_;  // empty: without a name, committed or moved from
   Descriptor file_;
 };
 

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "quire/base/check.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
 
@@ -40,14 +42,18 @@ std::string uri_of(const std::filesystem::path& path, std::string_view parameter
 
 Error error_of(const std::filesystem::path& path, sqlite3* connection) {
   const int code = connection == nullptr ? SQLITE_NOMEM : sqlite3_errcode(connection);
-  const char* reason = connection == nullptr ? "out of memory" : sqlite3_errmsg(connection);
+  if (connection == nullptr || code == SQLITE_NOMEM ||
+      sqlite3_extended_errcode(connection) == SQLITE_IOERR_NOMEM) {
+    return base::no_memory("the index of a store");
+  }
+  const char* reason = sqlite3_errmsg(connection);
   // Our statements are fixed: what SQLite cannot make sense of is the file.
   if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_ERROR) {
     return {.code = ErrorCode::kCorrupt,
             .message = base::str_cat(path.string(), " is damaged (", reason,
                                      "); `quire store repair` keeps the entries that can be read")};
   }
-  const int cause = connection == nullptr ? 0 : sqlite3_system_errno(connection);
+  const int cause = sqlite3_system_errno(connection);
   const bool of_system = cause != 0 && (code == SQLITE_IOERR || code == SQLITE_CANTOPEN);
   const std::string why =
       of_system ? base::str_cat(" (", std::generic_category().message(cause), ")") : "";
@@ -101,6 +107,10 @@ std::int64_t Statement::number(int column) const {
 std::string Statement::text(int column) const {
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_.get(), column));
   const auto bytes = static_cast<std::size_t>(sqlite3_column_bytes(statement_.get(), column));
+  if (text == nullptr &&
+      sqlite3_errcode(sqlite3_db_handle(statement_.get())) == SQLITE_NOMEM) {
+    throw std::bad_alloc();
+  }
   return text == nullptr ? std::string() : std::string(text, bytes);
 }
 

@@ -218,11 +218,11 @@ Result<bool> Store::put_new_entry(Entry entry) { return put_entry(std::move(entr
 
 Result<bool> Store::put_entry(Entry entry, bool may_replace) {
   QUIRE_TRY_STATUS(check_writable());
-  QUIRE_TRY_STATUS(check_entry(entry));
-  const std::int64_t now = options_.now_ms();
-  entry.accessed_ms = entry.accessed_ms == 0 ? now : entry.accessed_ms;
-  entry.created_ms = entry.created_ms == 0 ? now : entry.created_ms;
+  entry.accessed_ms = entry.accessed_ms == 0 ? now_ms() : entry.accessed_ms;
+  entry.created_ms = entry.created_ms == 0 ? now_ms() : entry.created_ms;
+  entry.tokens = tokens_of(entry);
   entry.bytes = 0;
+  QUIRE_TRY_STATUS(check_entry(entry));  // as it will be written
   // Under the lock no gc can remove what is found here.
   QUIRE_TRY(Transaction transaction, index_.begin());
   if (!may_replace) {
@@ -231,7 +231,6 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
       return false;
     }
   }
-  entry.tokens = tokens_of(entry);
   for (const std::string& hash : objects_of(entry)) {
     QUIRE_TRY(const Folder folder, object_folder(hash, false));
     QUIRE_TRY(const FileIdentity file, identify(folder, hash));
@@ -245,7 +244,7 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
 }
 
 bool Store::is_visible(const Entry& entry) const {
-  return !entry.ttl_ms || entry.pinned || expires_ms(entry) > options_.now_ms();
+  return !entry.ttl_ms || entry.pinned || expires_ms(entry) > now_ms();
 }
 
 Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view tenant) const {
@@ -257,7 +256,8 @@ Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view 
 }
 
 Result<bool> Store::has(std::string_view key, std::string_view tenant) const {
-  return index_.has(key, tenant, options_.now_ms());
+  QUIRE_TRY(const std::optional<Entry> entry, find(key, tenant));
+  return entry.has_value();
 }
 
 Result<std::vector<Entry>> Store::list(const EntryFilter& filter) const {
@@ -287,14 +287,17 @@ Status Store::changed(const Result<bool>& found, std::string_view key,
 
 Status Store::touch(std::string_view key, std::string_view tenant) {
   QUIRE_TRY_STATUS(check_writable());
-  QUIRE_TRY(const std::int64_t known,
-            index_.set_accessed({{std::string(key), options_.now_ms()}}, tenant));
+  QUIRE_TRY(const std::int64_t known, index_.set_accessed({{std::string(key), now_ms()}}, tenant));
   return changed(known > 0, key, tenant);
 }
 
 Status Store::touch(const LastUses& uses, std::string_view tenant) {
   QUIRE_TRY_STATUS(check_writable());
-  QUIRE_TRY([[maybe_unused]] const std::int64_t known, index_.set_accessed(uses, tenant));
+  LastUses possible = uses;
+  for (auto& [key, at_ms] : possible) {
+    at_ms = possible_time_ms(at_ms);
+  }
+  QUIRE_TRY([[maybe_unused]] const std::int64_t known, index_.set_accessed(possible, tenant));
   return {};
 }
 
@@ -307,7 +310,7 @@ Status Store::set_ttl(std::string_view key, std::string_view tenant,
                       std::optional<std::int64_t> ttl_ms) {
   QUIRE_TRY_STATUS(check_writable());
   QUIRE_TRY_STATUS(check_ttl(ttl_ms));
-  return changed(index_.set_ttl(key, tenant, ttl_ms, options_.now_ms()), key, tenant);
+  return changed(index_.set_ttl(key, tenant, ttl_ms, now_ms()), key, tenant);
 }
 
 }  // namespace quire::kv_store

@@ -13,6 +13,8 @@
 // 4. No name leaves the folder: they are hashes of 64 digits or ours; links inside are not
 //    followed.
 // 5. Locks are the kernel's: a killed process leaves none behind.
+// 6. While an index lies in the folder that was set aside and could not be read whole, no object is
+//    removed but by a wipe.
 //
 // Threads: one at a time. Another thread opens a Store of its own, as another process does. Open
 // KVFiles live on without the store.
@@ -33,8 +35,10 @@
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
+#include "quire/kv_store/index_salvage.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/store_eviction.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/weights_folder.h"
 #include "quire/result.h"
@@ -48,7 +52,10 @@ struct StoreOptions {
   bool read_only = false;
   bool create = true;  // false: kNotFound or kInvalidArgument where there is no store
   // That gc leaves; 0: no limit. With one, putting an entry collects by itself once there is more.
+  // With `tenant` it is the limit of its entries' objects, else of all.
   std::int64_t max_bytes = 0;
+  // Whose entries gc and the limit touch; nothing: those of all, by the rule of store_eviction.h.
+  std::optional<std::string> tenant = {};
   std::int64_t grace_ms =
       std::int64_t{10} * 60'000;  // gc leaves objects alone that are younger than this
   WriteOptions write;  // of objects; `sync` also: an entry that was put survives a loss of power
@@ -63,13 +70,16 @@ struct GcReport {
   std::int64_t removed_temporaries = 0;  // of writers that were killed
   std::int64_t removed_weights = 0;      // weights files that no start would use
   std::int64_t removed_weight_bytes = 0;
-  std::int64_t objects = 0;  // left
-  std::int64_t bytes = 0;    // left
+  std::int64_t objects = 0;       // left; of a tenant's store, those that its entries name
+  std::int64_t bytes = 0;         // of those
+  std::int64_t kept_objects = 0;  // of those: no entry names them, but a damaged index may
+  std::string kept_why;           // and how to end that
 };
 
+// An object, or a row of the index that is damaged.
 struct ObjectReport {
   enum class State : std::uint8_t { kOk, kDamaged, kMissing };
-  std::string hash;
+  std::string hash;  // of such a row the key
   State state = State::kOk;
   std::int64_t bytes = 0;
   std::int64_t entries = 0;  // that name it
@@ -89,7 +99,7 @@ class Store {
   // kIo naming the store when it is open read-only.
   [[nodiscard]] Status check_writable() const;
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path; }
-  [[nodiscard]] std::int64_t now_ms() const { return options_.now_ms(); }
+  [[nodiscard]] std::int64_t now_ms() const { return possible_time_ms(options_.now_ms()); }
 
   // Makes sure that the object `hash` is there and whole and on the disk; returns the bytes
   // written, 0 when it was. The hash says what the KV is: over fingerprint, tenant salt and all
@@ -112,14 +122,14 @@ class Store {
   [[nodiscard]] Status put_entry(Entry entry);
   // The same, but where the tenant has an entry of that key already, nothing is put: false.
   [[nodiscard]] Result<bool> put_new_entry(Entry entry);
-  // Nothing when there is none or it has expired. No use: see touch.
+  // Nothing when there is none or it has expired; one that is damaged is none. No use: see touch.
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
                                                   std::string_view tenant) const;
   // The same, kNotFound naming key and tenant when there is none.
   [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
-  // Whether there is one; what it says is not read, so it costs the same for all.
+  // Whether find would give one.
   [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant) const;
-  // Least recently used first, without expired ones.
+  // Least recently used first, without expired and damaged ones.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
   // A use, now. kNotFound when there is no such entry.
   [[nodiscard]] Status touch(std::string_view key, std::string_view tenant);
@@ -132,29 +142,32 @@ class Store {
   [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
                                std::optional<std::int64_t> ttl_ms);
   // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes
-  // are overwritten with zeros before, and what the index says of it goes from its log too; file
+  // are overwritten with zeros behind it, and what the index says of it goes from its log too; file
   // systems that write elsewhere (copy-on-write, SSDs, backups, snapshots) may keep the old bytes
-  // all the same. kIo when it is removed but others read the index, so that the log stays: call
-  // again.
+  // all the same. kIo when it is removed but bytes could not be overwritten, or others read the
+  // index, so that the log stays: call again.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
                                     bool wipe = false);
-  // Empties the log of what was wiped, where remove could not. kIo as there.
+  // Ends what a wipe could not, or was cut short in. kIo as there.
   [[nodiscard]] Status finish_wipes();
 
-  // Removes expired entries, then least recently used ones while the objects exceed max_bytes
-  // (never pinned ones), objects that no entry names and that are older than grace_ms, what killed
-  // writers left, and weights files that no start would use. An object that another process is
-  // about to name may go: its put_entry says so.
+  // Removes expired entries, then entries beyond max_bytes (store_eviction.h; never pinned ones),
+  // objects that no entry names and that are older than grace_ms, what killed writers left, and
+  // weights files that no start would use. An object that another process is about to name may go:
+  // its put_entry says so. Objects that no entry names stay while rows of the index are damaged.
   [[nodiscard]] Result<GcReport> gc();
   // Reads every object. kCorrupt only when the index itself is damaged.
   [[nodiscard]] Result<std::vector<ObjectReport>> verify() const;
   // Its weights files; `verify`: with every checksum compared. max_bytes does not count them.
   [[nodiscard]] std::vector<WeightsReport> weights(bool verify = false) const;
   // For a damaged or missing index, with the store closed everywhere: sets it aside
-  // (index.sqlite.damaged) and makes a new one of the entries that can still be read and whose
-  // objects are all there, as old as they were. Returns how many. kIo for what the system refuses
-  // (a full disk), kUnsupported for an index of a later version: then the old one stays.
-  [[nodiscard]] static Result<std::int64_t> repair(const std::filesystem::path& path);
+  // (index_aside.h) and makes a new one of the entries that can still be read and whose objects
+  // are all there, as old as they were. Returns how many. kCorrupt where that would be none though
+  // there were entries or objects are there; kIo for what the system refuses (a full disk);
+  // kUnsupported for an index of a later version: then the old one stays. `force`: an empty index,
+  // and what this build can read of a later one.
+  [[nodiscard]] static Result<std::int64_t> repair(const std::filesystem::path& path,
+                                                   bool force = false);
 
   // One self-contained file with the entry and all its objects; verified while it is written.
   [[nodiscard]] Status export_entry(std::string_view key, std::string_view tenant,
@@ -184,9 +197,22 @@ class Store {
   };
 
   Store(Folder folder, Folder objects, StoreIndex index, StoreOptions options);
-  // Makes an index in `beside` of those that have all their objects in `folder`; how many.
-  [[nodiscard]] static Result<std::int64_t> make_index(const Folder& folder, const Folder& beside,
-                                                       const std::vector<Entry>& entries);
+  struct NewIndex {
+    std::int64_t entries = 0;
+    std::int64_t objects = 0;  // of the store
+  };
+  // What gc goes by.
+  struct Standing {
+    std::vector<Entry> entries;  // least recently used first, expired ones too
+    std::string why_kept;        // why objects stay that no entry names; "": they do not
+    bool all_kept = false;       // and so do those of entries that go
+  };
+  // Makes an index in `beside` of those that have all their objects in `folder`.
+  [[nodiscard]] static Result<NewIndex> make_index(const Folder& folder, const Folder& beside,
+                                                   const std::vector<Entry>& entries);
+  // The same, but kCorrupt where it would be empty and was not, unless `force`.
+  [[nodiscard]] static Result<NewIndex> make_index_of(const Salvage& salvage, const Folder& folder,
+                                                      const Folder& beside, bool force);
   [[nodiscard]] Result<Folder> object_folder(const std::string& hash, bool create) const;
   [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);
   [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash,
@@ -206,16 +232,29 @@ class Store {
       const std::function<void(const Folder&, const std::string&)>& visit) const;
   [[nodiscard]] Result<std::unordered_map<std::string, StoredObject>> scan_objects() const;
   [[nodiscard]] Result<bool> remove_entry(std::string_view key, std::string_view tenant, bool wipe);
-  [[nodiscard]] Status wipe_object(const std::string& hash) const;
+  // Removes the entry from the index; returns its objects, nothing where there is no such entry.
+  // `marked`: gets those that a wipe has marked; null: no wipe.
+  [[nodiscard]] Result<std::optional<std::vector<std::string>>> take_out(
+      std::string_view key, std::string_view tenant, std::vector<std::string>* marked);
+  // Marks the object for finish_object_wipes; unmark_wipe takes it back.
+  [[nodiscard]] Status mark_wipe(const std::string& hash) const;
+  void unmark_wipe(const std::string& hash) const;
+  // Overwrites and removes the marked objects that no entry names.
+  [[nodiscard]] Status finish_object_wipes();
+  [[nodiscard]] Status wipe_object(const Folder& folder, const std::string& hash) const;
   [[nodiscard]] Status check_object(const std::string& hash) const;
   [[nodiscard]] Result<bool> is_missing(const std::string& hash) const;
   // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
-  // `keep`: the entry that stays whatever its size; null: none.
-  [[nodiscard]] Status expire_and_evict(
-      const std::unordered_map<std::string, StoredObject>& objects, const Entry* keep,
-      std::unordered_set<std::string>& freed, GcReport& report);
+  [[nodiscard]] Result<Standing> standing() const;
+  // Whether this store's gc may remove entries of the tenant.
+  [[nodiscard]] bool is_ours(const std::string& tenant) const;
+  // `keep`: the entry that was put just now and stays whatever its size; null: none.
+  [[nodiscard]] Status expire_and_evict(const ObjectSizes& objects, const Entry* keep,
+                                        std::unordered_set<std::string>& freed, GcReport& report);
   [[nodiscard]] Result<GcReport> collect(const Entry* keep);
+  // Says in the report what is left.
+  [[nodiscard]] Status count_left(GcReport& report) const;
   // Collects when there may be more than max_bytes.
   void keep_below_limit(const Entry& entry);
   [[nodiscard]] std::int64_t remove_temporaries() const;

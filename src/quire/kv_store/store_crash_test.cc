@@ -29,12 +29,12 @@ namespace {
 // Whatever changes a file, a name or a lock.
 bool changes_something(std::uint64_t call) {
   static const std::set<std::uint64_t> calls = {
-      SYS_write,   SYS_pwrite64,        SYS_writev,    SYS_pwritev,   SYS_pwritev2,
-      SYS_fsync,   SYS_fdatasync,       SYS_renameat,  SYS_renameat2, SYS_unlinkat,
-      SYS_mkdirat, SYS_openat,          SYS_ftruncate, SYS_fallocate, SYS_utimensat,
-      SYS_fchmod,  SYS_sync_file_range, SYS_fcntl,     SYS_flock,     SYS_fchown,
+      SYS_write,     SYS_pwrite64,  SYS_writev,    SYS_pwritev,  SYS_pwritev2,        SYS_fsync,
+      SYS_fdatasync, SYS_renameat,  SYS_renameat2, SYS_unlinkat, SYS_mkdirat,         SYS_openat,
+      SYS_ftruncate, SYS_fallocate, SYS_utimensat, SYS_fchmod,   SYS_sync_file_range, SYS_fcntl,
+      SYS_flock,     SYS_fchown,    SYS_linkat,
 #ifdef SYS_rename
-      SYS_rename,  SYS_unlink,          SYS_mkdir,     SYS_open,
+      SYS_rename,    SYS_unlink,    SYS_mkdir,     SYS_open,
 #endif
   };
   return calls.contains(call);

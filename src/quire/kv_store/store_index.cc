@@ -20,31 +20,15 @@
 
 #include "quire/base/str.h"
 #include "quire/kv_store/entry.h"
+#include "quire/kv_store/entry_row.h"
 #include "quire/kv_store/file_io.h"
+#include "quire/kv_store/index_schema.h"
 #include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_layout.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
 namespace {
-
-constexpr std::int64_t kApplicationId = 0x51554952;  // "QUIR"
-constexpr std::int64_t kIndexVersion = 2;
-constexpr std::int64_t kVersionBeforeChecksums = 1;
-
-constexpr const char* kEntries =
-    "CREATE TABLE entries(id INTEGER PRIMARY KEY, key TEXT NOT NULL, tenant TEXT NOT NULL, "
-    "kind TEXT NOT NULL, name TEXT NOT NULL, metadata TEXT NOT NULL, tokens INTEGER NOT NULL, "
-    "bytes INTEGER NOT NULL, created_ms INTEGER NOT NULL, accessed_ms INTEGER NOT NULL, "
-    "expires_ms INTEGER NOT NULL, pinned INTEGER NOT NULL, UNIQUE(key, tenant))";
-constexpr const char* kParts =
-    "CREATE TABLE parts(entry INTEGER NOT NULL REFERENCES entries(id) ON DELETE CASCADE, "
-    "place INTEGER NOT NULL, object TEXT NOT NULL, first_token INTEGER NOT NULL, "
-    "tokens INTEGER NOT NULL, PRIMARY KEY(entry, place)) WITHOUT ROWID";
-constexpr const char* kPartsByObject = "CREATE INDEX parts_by_object ON parts(object)";
-constexpr std::array<const char*, 3> kSchemaBeforeChecksums = {kEntries, kParts, kPartsByObject};
-constexpr const char* kChecksums =
-    "CREATE TABLE checksums(entry INTEGER PRIMARY KEY REFERENCES entries(id) ON DELETE CASCADE, "
-    "value INTEGER NOT NULL)";
 
 constexpr const char* kSync = "PRAGMA synchronous = FULL";
 constexpr const char* kNoSync = "PRAGMA synchronous = NORMAL";
@@ -53,15 +37,6 @@ constexpr std::string_view kColumns =
     "SELECT id, key, tenant, kind, name, metadata, tokens, bytes, created_ms, accessed_ms, "
     "expires_ms, pinned, ";
 constexpr std::string_view kChecksum = "(SELECT value FROM checksums WHERE entry = id)";
-
-// An entry is kept so long after its last use; the row says until when that is.
-std::optional<std::int64_t> ttl_of(std::int64_t expires_ms, std::int64_t accessed_ms) {
-  if (expires_ms <= 0) {
-    return expires_ms == 0 ? std::nullopt : std::optional(expires_ms);  // never; or damage
-  }
-  const std::int64_t ttl = expires_ms - std::max<std::int64_t>(accessed_ms, 0);
-  return std::clamp<std::int64_t>(ttl, 0, kMaxTtlMs);
-}
 
 std::string select_entries(bool has_checksums, std::string_view which) {
   return base::str_cat(kColumns, has_checksums ? kChecksum : "NULL", " FROM entries ", which);
@@ -94,7 +69,7 @@ Result<std::int64_t> check_schema(const Database& database, const Folder& folder
   }
   std::multiset<std::string> wanted(kSchemaBeforeChecksums.begin(), kSchemaBeforeChecksums.end());
   if (version != kVersionBeforeChecksums) {
-    wanted.insert(kChecksums);
+    wanted.insert(kChecksumsTable);
   }
   QUIRE_TRY(Statement rows,
             database.prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"));
@@ -125,7 +100,7 @@ Status create_schema(const Database& database) {
   for (const char* sql : kSchemaBeforeChecksums) {
     QUIRE_TRY_STATUS(database.execute(sql));
   }
-  QUIRE_TRY_STATUS(database.execute(kChecksums));
+  QUIRE_TRY_STATUS(database.execute(kChecksumsTable));
   const std::string mark = base::str_cat("PRAGMA application_id = ", kApplicationId);
   QUIRE_TRY_STATUS(database.execute(mark.c_str()));
   QUIRE_TRY_STATUS(mark_version(database));
@@ -137,9 +112,9 @@ struct IndexFile {
   bool empty = true;  // made, and then nothing more happened
 };
 
-Result<IndexFile> examine(const Folder& folder, const char* name) {
+Result<IndexFile> examine(const Folder& folder, const std::string& name) {
   struct stat info{};
-  if (::fstatat(folder.descriptor.get(), name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+  if (::fstatat(folder.descriptor.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
     if (errno == ENOENT) {
       return IndexFile{};
     }
@@ -196,7 +171,7 @@ Status StoreIndex::add_checksums(const Folder& folder) {
     has_checksums_ = true;
     return {};
   }
-  QUIRE_TRY_STATUS(database_->execute(kChecksums));
+  QUIRE_TRY_STATUS(database_->execute(kChecksumsTable));
   QUIRE_TRY(Statement rows, database_->prepare(select_entries(false, "")));
   for (;;) {
     QUIRE_TRY(const bool row, rows.step());
@@ -207,7 +182,7 @@ Status StoreIndex::add_checksums(const Folder& folder) {
     if (!entry.ok() && entry.error().code != ErrorCode::kCorrupt) {
       return entry.error();
     }
-    // A damaged row stays so, for repair to pass over.
+    // A damaged row stays so, for verify to name.
     QUIRE_TRY_STATUS(entry.ok() ? put_checksum(rows.number(0), *entry) : Status());
   }
   QUIRE_TRY_STATUS(mark_version(*database_));
@@ -234,7 +209,7 @@ Result<StoreIndex> StoreIndex::open_read_only(const Folder& folder) {
   }
   // A folder without room for SQLite's shared memory. Nobody can be writing there; what a killed
   // writer left in the log must not be passed over, though.
-  QUIRE_TRY(const IndexFile log, examine(folder, "index.sqlite-wal"));
+  QUIRE_TRY(const IndexFile log, examine(folder, base::str_cat(kIndexName, kLogEnding)));
   if (!log.empty) {
     return {ErrorCode::kIo,
             base::str_cat(path.string(), " has changes that only a writer can take over (",
@@ -293,34 +268,23 @@ Result<std::vector<EntryPart>> StoreIndex::parts_of(std::int64_t id) const {
 }
 
 Result<Entry> StoreIndex::read_entry(const Statement& row) const {
-  Entry entry{.key = row.text(1),
-              .tenant = row.text(2),
-              .name = row.text(4),
-              .metadata_json = row.text(5),
-              .pinned = row.number(11) != 0,
-              .ttl_ms = ttl_of(row.number(10), row.number(9)),
-              .tokens = row.number(6),
-              .bytes = row.number(7),
-              .created_ms = row.number(8),
-              .accessed_ms = row.number(9)};
-  const auto kind = parse_entry_kind(row.text(3));
-  QUIRE_TRY(entry.parts, parts_of(row.number(0)));
-  const Status checked = kind.ok() ? check_entry(entry) : Status(kind.error());
-  if (!checked.ok()) {
-    return {ErrorCode::kCorrupt, base::str_cat(kIndexName, ": row ", row.number(0),
-                                               " is none of ours: ", checked.error().message)};
+  EntryRow read{.id = row.number(0),
+                .entry = {.key = row.text(1),
+                          .tenant = row.text(2),
+                          .name = row.text(4),
+                          .metadata_json = row.text(5),
+                          .pinned = row.number(11) != 0,
+                          .tokens = row.number(6),
+                          .bytes = row.number(7),
+                          .created_ms = row.number(8),
+                          .accessed_ms = row.number(9)},
+                .kind = row.text(3),
+                .expires_ms = row.number(10)};
+  if (!row.is_null(12)) {
+    read.checksum = row.number(12);
   }
-  entry.kind = *kind;
-  // A build from before checksums that still had the index open wrote a row that has none.
-  const bool whole = row.is_null(12)
-                         ? entry.tokens == tokens_of(entry)
-                         : row.number(12) == static_cast<std::int64_t>(entry_checksum(entry));
-  if (!whole) {
-    return {ErrorCode::kCorrupt,
-            base::str_cat(kIndexName, ": the checksum of row ", row.number(0),
-                          " is wrong; `quire store repair` keeps the entries that can be read")};
-  }
-  return entry;
+  QUIRE_TRY(read.entry.parts, parts_of(read.id));
+  return entry_of(std::move(read));
 }
 
 Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_view tenant) const {
@@ -330,19 +294,16 @@ Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_
   if (!row) {
     return std::optional<Entry>();
   }
-  QUIRE_TRY(Entry entry, read_entry(rows));
-  return std::optional<Entry>(std::move(entry));
+  auto entry = read_entry(rows);
+  if (!entry.ok() && entry.error().code == ErrorCode::kCorrupt) {
+    return std::optional<Entry>();
+  }
+  QUIRE_TRY(Entry whole, std::move(entry));
+  return std::optional<Entry>(std::move(whole));
 }
 
-Result<bool> StoreIndex::has(std::string_view key, std::string_view tenant,
-                             std::int64_t now_ms) const {
-  QUIRE_TRY(Statement rows,
-            database_->prepare("SELECT 1 FROM entries WHERE key = ? AND tenant = ? AND (pinned OR "
-                               "expires_ms = 0 OR expires_ms > ?)"));
-  return rows.bind(0, key).bind(1, tenant).bind(2, now_ms).step();
-}
-
-Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter) const {
+Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter,
+                                            std::vector<DamagedRow>* damaged) const {
   QUIRE_TRY(Statement rows,
             database_->prepare(select_entries(has_checksums_,
                                               "WHERE (?1 = '' OR kind = ?1) AND (?2 = 0 OR tenant "
@@ -357,26 +318,15 @@ Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter) const {
     if (!row) {
       return entries;
     }
-    QUIRE_TRY(Entry entry, read_entry(rows));
-    entries.push_back(std::move(entry));
-  }
-}
-
-std::vector<Entry> StoreIndex::salvage() const {
-  std::vector<Entry> entries;
-  std::set<std::int64_t> seen;
-  // From both ends, since reading stops at the first damaged page.
-  for (const std::string_view order : {"ORDER BY id", "ORDER BY id DESC"}) {
-    auto rows = database_->prepare(select_entries(has_checksums_, order));
-    for (auto row = rows.ok() ? rows->step() : Result<bool>(false); row.ok() && *row;
-         row = rows->step()) {
-      auto entry = read_entry(*rows);
-      if (entry.ok() && seen.insert(rows->number(0)).second) {
-        entries.push_back(std::move(entry).value());
-      }
+    auto entry = read_entry(rows);
+    if (entry.ok()) {
+      entries.push_back(std::move(entry).value());
+    } else if (entry.error().code != ErrorCode::kCorrupt) {
+      return entry.error();
+    } else if (damaged != nullptr) {
+      damaged->push_back({.key = rows.text(1), .message = entry.error().message});
     }
   }
-  return entries;
 }
 
 Result<bool> StoreIndex::remove(std::string_view key, std::string_view tenant) {

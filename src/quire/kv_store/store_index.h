@@ -3,9 +3,9 @@
 // Invariants:
 // 1. A change is one transaction: after a crash at any point the old or the new state is there.
 // 2. Rows are checked when they are read, against a checksum of what they say of an entry; where a
-//    build from before checksums wrote one, what it says must agree with itself. What no writer of
-//    ours can have written is kCorrupt. SQLite itself sees damage of its pages' structure
-//    only.
+//    build from before checksums wrote one, what it says must agree with itself. A row that no
+//    writer of ours can have written is passed over, and still names its objects. SQLite itself
+//    sees damage of its pages' structure only: that is kCorrupt.
 // 3. A schema that is not exactly ours is refused, so no trigger or view of a stranger ever runs.
 #pragma once
 
@@ -26,14 +26,18 @@
 
 namespace quire::kv_store {
 
-inline constexpr const char* kIndexName = "index.sqlite";
-
 // When entries of one tenant were used last, by key.
 using LastUses = std::unordered_map<std::string, std::int64_t>;
 
 struct EntryFilter {
   std::optional<EntryKind> kind;
   std::optional<std::string> tenant;
+};
+
+// A row that is passed over.
+struct DamagedRow {
+  std::string key;  // as it stands there
+  std::string message;
 };
 
 // Move only; one thread at a time. Another process or object may use the same file.
@@ -52,15 +56,12 @@ class StoreIndex {
 
   // Inserts or replaces. Call inside a transaction. The entry is checked already.
   [[nodiscard]] Status put(const Entry& entry);
+  // Finds the entry; a damaged row is none.
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
                                                   std::string_view tenant) const;
-  // Whether there is one that has not expired by then. Reads no text of it.
-  [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant,
-                                 std::int64_t now_ms) const;
-  // Oldest access first.
-  [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter) const;
-  // As list, but goes on behind damage: what can still be read. For repair.
-  [[nodiscard]] std::vector<Entry> salvage() const;
+  // Lists entries, oldest access first, and tells of the rows that it passes over.
+  [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter,
+                                                std::vector<DamagedRow>* damaged = nullptr) const;
 
   // Whether there was such an entry. What it said is overwritten in the file, but stays in the log.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
@@ -75,7 +76,7 @@ class StoreIndex {
   [[nodiscard]] Result<bool> set_ttl(std::string_view key, std::string_view tenant,
                                      std::optional<std::int64_t> ttl_ms, std::int64_t now_ms);
 
-  // How many entries name each object.
+  // Counts for each object the entries that name it, damaged ones too.
   [[nodiscard]] Result<std::unordered_map<std::string, std::int64_t>> references() const;
   [[nodiscard]] Result<bool> is_referenced(std::string_view object) const;
 

@@ -8,6 +8,8 @@
 namespace quire::kv_store {
 
 inline constexpr const char* kFormatName = "format";
+inline constexpr const char* kIndexName = "index.sqlite";
+inline constexpr std::string_view kLogEnding = "-wal";  // SQLite's, behind the name of the index
 inline constexpr const char* kObjectsName = "objects";
 inline constexpr const char* kWeightsName = "weights";
 inline constexpr std::string_view kObjectEnding = ".qkv";

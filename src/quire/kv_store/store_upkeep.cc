@@ -1,4 +1,4 @@
-// Removing, collecting and verifying: what a Store does besides putting and finding.
+// Collecting and verifying: what a Store does besides putting, finding and removing.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,10 +23,12 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
+#include "quire/kv_store/index_aside.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_eviction.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
@@ -35,8 +37,6 @@
 
 namespace quire::kv_store {
 namespace {
-
-constexpr std::size_t kWipePiece = std::size_t{1} << 20;
 
 // A store with a limit looks at its files again once this share of the limit was written, for
 // others write too.
@@ -86,24 +86,11 @@ Result<std::unordered_map<std::string, Store::StoredObject>> Store::scan_objects
   return objects;
 }
 
-Status Store::wipe_object(const std::string& hash) const {
-  QUIRE_TRY(const Folder folder, object_folder(hash, false));
-  const std::string name = object_file_name(hash);
-  const Descriptor file(::openat(folder.descriptor.get(), name.c_str(),
-                                 O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) {
-    return io_error(folder.path / name, "wipe", errno);
-  }
-  QUIRE_TRY(const std::int64_t size, file_size(file, folder.path / name));
-  const std::vector<std::byte> zeros(kWipePiece);
-  for (std::int64_t at = 0; at < size; at += static_cast<std::int64_t>(kWipePiece)) {
-    const auto piece = std::min<std::size_t>(kWipePiece, static_cast<std::size_t>(size - at));
-    QUIRE_TRY_STATUS(write_at(file, std::span(zeros).first(piece), at, folder.path / name));
-  }
-  return ::fsync(file.get()) == 0 ? Status() : Status(io_error(folder.path / name, "sync", errno));
-}
-
 Status Store::sweep(const std::unordered_set<std::string>& hashes, GcReport& report) {
+  QUIRE_TRY(const std::string unread, why_unread(folder_));
+  if (hashes.empty() || !unread.empty()) {
+    return {};
+  }
   QUIRE_TRY(const Transaction lock, index_.begin());  // nobody names an object meanwhile
   for (const std::string& hash : hashes) {
     QUIRE_TRY(const bool named, index_.is_referenced(hash));
@@ -122,94 +109,55 @@ Status Store::sweep(const std::unordered_set<std::string>& hashes, GcReport& rep
   return {};
 }
 
-Result<bool> Store::remove(std::string_view key, std::string_view tenant, bool wipe) {
-  QUIRE_TRY(const bool removed, remove_entry(key, tenant, wipe));
-  // Also of one that is not there: an earlier wipe may have got no further.
-  QUIRE_TRY_STATUS(wipe && check_writable().ok() ? finish_wipes() : Status());
-  return removed;
+bool Store::is_ours(const std::string& tenant) const {
+  return !options_.tenant || *options_.tenant == tenant;
 }
 
-Status Store::finish_wipes() {
-  QUIRE_TRY_STATUS(check_writable());
-  const Status forgotten = index_.forget_removed();
-  if (!forgotten.ok()) {
-    return {forgotten.error().code,
-            base::str_cat("removed and its KV overwritten, but its name and text are still in the "
-                          "log, until the next wipe (of it again, too) or until the last process "
-                          "closes the store: ",
-                          forgotten.error().message)};
+Result<Store::Standing> Store::standing() const {
+  std::vector<DamagedRow> damaged;
+  QUIRE_TRY(std::vector<Entry> entries, index_.list({}, &damaged));
+  QUIRE_TRY(std::string unread, why_unread(folder_));
+  const bool all = !unread.empty();
+  if (!all && !damaged.empty()) {
+    unread = base::str_cat(damaged.size(), damaged.size() == 1 ? " row" : " rows", " of ",
+                           (folder_.path / kIndexName).string(),
+                           " are damaged and may name objects; `quire store repair` passes over "
+                           "them, `quire store verify` names them");
   }
-  return {};
+  return Standing{.entries = std::move(entries), .why_kept = std::move(unread), .all_kept = all};
 }
 
-Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, bool wipe) {
-  if (const Status writable = check_writable(); !writable.ok()) {
-    QUIRE_TRY(const std::optional<Entry> there, index_.find(key, tenant));
-    return there ? Result<bool>(writable.error()) : false;
-  }
-  std::optional<FolderLock> wiping;  // until the names are gone, so that nobody takes it for damage
-  if (wipe) {
-    wiping.emplace(objects_);
-  }
-  QUIRE_TRY(Transaction transaction, index_.begin());
-  QUIRE_TRY(const std::optional<Entry> entry, index_.find(key, tenant));
-  if (!entry) {
-    return false;
-  }
-  QUIRE_TRY_STATUS(index_.remove(key, tenant));
-  const std::vector<std::string> objects = objects_of(*entry);
-  // Before the commit: cut short, the entry is still there to be removed again.
-  for (const std::string& hash : objects) {
-    QUIRE_TRY(const bool named, index_.is_referenced(hash));
-    if (!wipe || named) {
-      continue;
-    }
-    if (const Status wiped = wipe_object(hash); !wiped.ok() && !is_gone(wiped)) {
-      return wiped.error();
-    }
-  }
-  QUIRE_TRY_STATUS(transaction.commit());
-  GcReport report;
-  QUIRE_TRY_STATUS(sweep({objects.begin(), objects.end()}, report));
-  return true;
-}
-
-Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObject>& objects,
-                               const Entry* keep, std::unordered_set<std::string>& freed,
-                               GcReport& report) {
+Status Store::expire_and_evict(const ObjectSizes& objects, const Entry* keep,
+                               std::unordered_set<std::string>& freed, GcReport& report) {
   QUIRE_TRY(Transaction transaction, index_.begin());
   QUIRE_TRY(auto references, index_.references());
-  QUIRE_TRY(const std::vector<Entry> entries, index_.list({}));
-  std::int64_t bytes = 0;
-  for (const auto& [hash, object] : objects) {
-    bytes += object.bytes;
-  }
+  QUIRE_TRY(const Standing now, standing());
+  ObjectSizes left = objects;
   const auto forget = [&](const Entry& entry) {
     for (const std::string& hash : objects_of(entry)) {
-      const auto object = objects.find(hash);
-      if (--references[hash] == 0 && freed.insert(hash).second && object != objects.end()) {
-        bytes -= object->second.bytes;
+      if (--references[hash] == 0) {
+        freed.insert(hash);
+        left.erase(hash);
       }
     }
     const auto removed = index_.remove(entry.key, entry.tenant);
     return removed.ok() ? Status() : Status(removed.error());
   };
-  for (const Entry& entry : entries) {
-    if (is_visible(entry)) {
+  std::vector<const Entry*> stay;
+  for (const Entry& entry : now.entries) {
+    if (is_visible(entry) || !is_ours(entry.tenant)) {
+      stay.push_back(&entry);
       continue;
     }
     QUIRE_TRY_STATUS(forget(entry));
     ++report.expired_entries;
   }
-  for (const Entry& entry : entries) {  // least recently used first
-    if (options_.max_bytes == 0 || bytes <= options_.max_bytes) {
-      break;
-    }
-    const bool kept = keep != nullptr && entry.key == keep->key && entry.tenant == keep->tenant;
-    if (!is_visible(entry) || entry.pinned || entry.parts.empty() || kept) {
-      continue;
-    }
-    QUIRE_TRY_STATUS(forget(entry));
+  // Where no object may go, no entry makes room.
+  const EvictionLimit limit{.max_bytes = now.all_kept ? 0 : options_.max_bytes,
+                            .tenant = options_.tenant,
+                            .written = keep};
+  for (const Entry* entry : entries_to_evict(stay, left, references, limit)) {
+    QUIRE_TRY_STATUS(forget(*entry));
     ++report.evicted_entries;
   }
   return transaction.commit();
@@ -217,6 +165,8 @@ Status Store::expire_and_evict(const std::unordered_map<std::string, StoredObjec
 
 Result<GcReport> Store::gc() {
   QUIRE_TRY_STATUS(check_writable());
+  // What cannot be overwritten now stays marked; the wipe itself has said so.
+  [[maybe_unused]] const Status wiped = finish_object_wipes();
   QUIRE_TRY(GcReport report, collect(nullptr));
   if (const auto weights = folder_.open_in(kWeightsName, false); weights.ok()) {
     const RemovedWeights removed = remove_useless_weights(*weights);
@@ -238,6 +188,7 @@ void Store::keep_below_limit(const Entry& entry) {
   for (const auto& [hash, object] : *objects) {
     bytes += object.bytes;
   }
+  // Which of them are a tenant's own, collecting counts.
   if (bytes > options_.max_bytes) {
     const auto collected = collect(&entry);
     bytes = collected.ok() ? collected->bytes : options_.max_bytes;
@@ -250,30 +201,53 @@ Result<GcReport> Store::collect(const Entry* keep) {
   QUIRE_TRY(auto objects, scan_objects());
   // Nobody's objects go first: they make room that no entry needs to give up.
   QUIRE_TRY(const auto references, index_.references());
+  QUIRE_TRY(const Standing before, standing());
   std::unordered_set<std::string> unnamed;
-  const std::int64_t old = options_.now_ms() - options_.grace_ms;
+  const std::int64_t old = now_ms() - options_.grace_ms;
   for (const auto& [hash, object] : objects) {
-    if (!references.contains(hash) && object.modified_ms <= old) {
+    if (before.why_kept.empty() && !references.contains(hash) && object.modified_ms <= old) {
       unnamed.insert(hash);
     }
   }
   QUIRE_TRY_STATUS(sweep(unnamed, report));
   QUIRE_TRY(objects, scan_objects());
-  std::unordered_set<std::string> freed;
-  QUIRE_TRY_STATUS(expire_and_evict(objects, keep, freed, report));
-  QUIRE_TRY_STATUS(sweep(freed, report));
-  QUIRE_TRY(objects, scan_objects());
-  report.removed_temporaries = remove_temporaries();
-  report.objects = static_cast<std::int64_t>(objects.size());
+  ObjectSizes sizes;
   for (const auto& [hash, object] : objects) {
-    report.bytes += object.bytes;
+    sizes.emplace(hash, object.bytes);
   }
+  std::unordered_set<std::string> freed;
+  QUIRE_TRY_STATUS(expire_and_evict(sizes, keep, freed, report));
+  QUIRE_TRY_STATUS(sweep(freed, report));
+  report.removed_temporaries = remove_temporaries();
+  QUIRE_TRY_STATUS(count_left(report));
   return report;
+}
+
+Status Store::count_left(GcReport& report) const {
+  QUIRE_TRY(const auto objects, scan_objects());
+  QUIRE_TRY(const auto references, index_.references());
+  QUIRE_TRY(const Standing now, standing());
+  std::unordered_set<std::string> own;
+  for (const Entry& entry : now.entries) {
+    if (options_.tenant && is_ours(entry.tenant)) {
+      const std::vector<std::string> named = objects_of(entry);
+      own.insert(named.begin(), named.end());
+    }
+  }
+  for (const auto& [hash, object] : objects) {
+    if (!options_.tenant || own.contains(hash)) {
+      ++report.objects;
+      report.bytes += object.bytes;
+    }
+    report.kept_objects += !now.why_kept.empty() && !references.contains(hash) ? 1 : 0;
+  }
+  report.kept_why = report.kept_objects > 0 ? now.why_kept : "";
+  return {};
 }
 
 std::int64_t Store::remove_temporaries() const {
   std::int64_t removed = 0;
-  const std::int64_t old = options_.now_ms() - options_.grace_ms;
+  const std::int64_t old = now_ms() - options_.grace_ms;
   const auto remove = [&](const Folder& folder, const std::string& name) {
     struct stat info{};
     if (name.starts_with(kTemporaryPrefix) &&
@@ -354,6 +328,14 @@ Result<std::vector<ObjectReport>> Store::verify() const {
                          .entries = count,
                          .message = base::str_cat("object ", base::quoted(hash), " is missing")});
     }
+  }
+  std::vector<DamagedRow> damaged;
+  QUIRE_TRY([[maybe_unused]] const std::vector<Entry> entries, index_.list({}, &damaged));
+  for (DamagedRow& row : damaged) {
+    reports.push_back({.hash = std::move(row.key),
+                       .state = ObjectReport::State::kDamaged,
+                       .entries = 1,
+                       .message = std::move(row.message)});
   }
   std::sort(reports.begin(), reports.end(),
             [](const ObjectReport& a, const ObjectReport& b) { return a.hash < b.hash; });

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -58,8 +59,11 @@ StoreUses::~StoreUses() {
 }
 
 void StoreUses::tell(const Untold& uses) {
-  for (const auto& [tenant, keys] : uses) {
-    [[maybe_unused]] const Status told = store_.touch(keys, tenant);
+  try {
+    for (const auto& [tenant, keys] : uses) {
+      [[maybe_unused]] const Status told = store_.touch(keys, tenant);
+    }
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the store counts them as older
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,22 +30,22 @@ Status in_range(std::string_view name, std::int64_t value, std::int64_t low, std
   if (value >= low && value <= high) {
     return {};
   }
-  return {ErrorCode::kInvalidArgument, base::str_cat("the model's ", name, " is ", value,
-                                                     "; must be in [", low, ", ", high, "]")};
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(name, " is ", value, "; must be in [", low, ", ", high, "]")};
 }
 
-Status check_heads(const ModelConfig& config) {
-  QUIRE_TRY_STATUS(in_range("number of heads", config.heads, 1, 1024));
-  QUIRE_TRY_STATUS(in_range("number of key-value heads", config.kv_heads, 1, config.heads));
-  QUIRE_TRY_STATUS(in_range("head size", config.head_dim, 2, 256));
+Status check_heads(const ModelConfig& config, const FieldNames& names) {
+  QUIRE_TRY_STATUS(in_range(names.heads, config.heads, 1, 1024));
+  QUIRE_TRY_STATUS(in_range(names.kv_heads, config.kv_heads, 1, config.heads));
+  QUIRE_TRY_STATUS(in_range(names.head_dim, config.head_dim, 2, 256));
   if (config.heads % config.kv_heads != 0) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("the model's ", config.heads, " heads cannot share ", config.kv_heads,
-                          " key-value heads evenly")};
+            base::str_cat(names.heads, " is ", config.heads, ", which is no multiple of ",
+                          names.kv_heads, ", ", config.kv_heads)};
   }
   if (config.head_dim % 2 != 0) {
     return {ErrorCode::kUnsupported,
-            base::str_cat("the model's head size is ", config.head_dim, "; must be even")};
+            base::str_cat(names.head_dim, " is ", config.head_dim, "; must be even")};
   }
   return {};
 }
@@ -73,7 +74,7 @@ Status check_windows(const ModelConfig& config) {
                           config.layers, " layers")};
   }
   for (const std::int32_t window : config.window_tokens) {
-    QUIRE_TRY_STATUS(in_range("sliding window", window, 0, std::int64_t{1} << 30));
+    QUIRE_TRY_STATUS(in_range("the sliding window", window, 0, std::int64_t{1} << 30));
   }
   return {};
 }
@@ -162,27 +163,37 @@ std::int64_t ModelConfig::parameters() const {
   return counter.total;
 }
 
-Status ModelConfig::validate() const {
+Status ModelConfig::validate(const FieldNames& names) const {
   if (find_family(family) == nullptr) {
     return {ErrorCode::kUnsupported,
             base::str_cat("model family ", base::quoted(family), " is unknown")};
   }
-  QUIRE_TRY_STATUS(in_range("vocabulary", vocab_size, 1, std::int64_t{1} << 21));
-  QUIRE_TRY_STATUS(in_range("hidden size", hidden_size, 1, std::int64_t{1} << 17));
-  QUIRE_TRY_STATUS(in_range("intermediate size", intermediate_size, 1, std::int64_t{1} << 20));
-  QUIRE_TRY_STATUS(in_range("number of layers", layers, 1, 1024));
-  QUIRE_TRY_STATUS(in_range("number of positions", max_positions, 1, std::int64_t{1} << 28));
-  QUIRE_TRY_STATUS(check_heads(*this));
+  QUIRE_TRY_STATUS(in_range(names.vocab_size, vocab_size, 1, std::int64_t{1} << 21));
+  QUIRE_TRY_STATUS(in_range(names.hidden_size, hidden_size, 1, std::int64_t{1} << 17));
+  QUIRE_TRY_STATUS(in_range(names.intermediate_size, intermediate_size, 1, std::int64_t{1} << 20));
+  QUIRE_TRY_STATUS(in_range(names.layers, layers, 1, 1024));
+  QUIRE_TRY_STATUS(in_range(names.max_positions, max_positions, 1, std::int64_t{1} << 28));
+  QUIRE_TRY_STATUS(check_heads(*this, names));
   QUIRE_TRY_STATUS(check_rotary(*this));
   QUIRE_TRY_STATUS(check_windows(*this));
   if (!(norm_epsilon > 0.0 && norm_epsilon < 1.0)) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("the model's norm epsilon is ", norm_epsilon, "; must be in (0, 1)")};
+            base::str_cat(names.norm_epsilon, " is ", norm_epsilon, "; must be in (0, 1)")};
   }
   for (const TokenId id : eos_token_ids) {
-    QUIRE_TRY_STATUS(in_range("end-of-sequence id", id, 0, vocab_size - 1));
+    QUIRE_TRY_STATUS(in_range("an end-of-sequence id", id, 0, vocab_size - 1));
   }
   return {};
+}
+
+std::string ModelConfig::context_text() const {
+  if (longrope_positions == 0) {
+    return std::to_string(max_positions);
+  }
+  return base::str_cat(max_positions,
+                       " (longrope has other frequencies beyond, which no stored key "
+                       "could follow; with \"short_factor\" equal to \"long_factor\" all ",
+                       longrope_positions, " are served)");
 }
 
 void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config) {
@@ -203,11 +214,11 @@ void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config) {
   }
 }
 
-Status finish_config(const RopeSpec& spec, ModelConfig& config) {
+Status finish_config(const RopeSpec& spec, const FieldNames& names, ModelConfig& config) {
   std::erase_if(config.eos_token_ids, [&](TokenId id) {
     return id >= config.vocab_size;  // can never be sampled
   });
-  QUIRE_TRY_STATUS(config.validate());  // before the shape sizes anything
+  QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
   QUIRE_TRY(auto rope, make_rope(spec));
   config.rotary = std::move(rope.rotary);
   if (rope.max_positions < config.max_positions) {
@@ -215,12 +226,17 @@ Status finish_config(const RopeSpec& spec, ModelConfig& config) {
         "longrope: ", rope.max_positions, " of ", config.max_positions,
         " positions are served; beyond them all frequencies would change, and stored keys with "
         "them"));
-    config.max_positions = rope.max_positions;
+    config.longrope_positions = config.max_positions;
+  } else if (rope.max_positions > config.max_positions) {
+    config.remarks.push_back(base::str_cat(spec.type, ": ", rope.max_positions,
+                                           " positions are served, to which it stretches the ",
+                                           config.max_positions, " that the model states"));
   }
+  config.max_positions = rope.max_positions;
   for (std::int32_t& window : config.window_tokens) {
     window = window >= config.max_positions ? 0 : window;
   }
-  return config.validate();
+  return config.validate(names);
 }
 
 }  // namespace quire::model

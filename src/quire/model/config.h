@@ -20,6 +20,19 @@
 
 namespace quire::model {
 
+// What the numbers of a config are called where they were read, for messages.
+struct FieldNames {
+  std::string vocab_size = "the vocabulary";
+  std::string hidden_size = "the hidden size";
+  std::string intermediate_size = "the intermediate size";
+  std::string layers = "the number of layers";
+  std::string heads = "the number of heads";
+  std::string kv_heads = "the number of key-value heads";
+  std::string head_dim = "the head size";
+  std::string max_positions = "the number of positions";
+  std::string norm_epsilon = "the norm epsilon";
+};
+
 struct ModelConfig {
   std::string family;  // "llama", "mistral", "qwen2", "qwen3", "phi3", ...
   std::int32_t vocab_size = 0;
@@ -29,8 +42,9 @@ struct ModelConfig {
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;
-  std::int32_t max_positions = 0;  // positions at or above are not served: for longrope they would
-                                   // need other frequencies
+  std::int32_t max_positions = 0;  // positions at or above are not served
+  // As the model states them, where longrope is why fewer are served; else 0.
+  std::int32_t longrope_positions = 0;
   double norm_epsilon = 1e-6;
   kernels::RotaryConfig rotary;
   bool tied_embeddings = false;
@@ -41,22 +55,26 @@ struct ModelConfig {
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
   bool dtype_is_given = true;           // false: of a config.json that does not say it
-  std::vector<TokenId> eos_token_ids;   // from config and generation_config
+  std::vector<TokenId> eos_token_ids;   // all that a source calls end of text or turn
   std::optional<TokenId> bos_token_id;  // where the config has one of the vocabulary
   std::vector<std::string> remarks;     // what parsing decided and a user should know
 
   // kUnsupported or kInvalidArgument naming the first field out of bounds. What passes can neither
   // overflow an index nor, by itself, make the loader allocate: shapes are compared with the
   // tensors in the file first.
-  [[nodiscard]] Status validate() const;
+  [[nodiscard]] Status validate(const FieldNames& names = {}) const;
+
+  // Returns max_positions for a message: with the reason where longrope lowers it.
+  [[nodiscard]] std::string context_text() const;
 
   [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
                                                std::int32_t block_tokens) const;
   [[nodiscard]] std::int64_t parameters() const;
 };
 
-// Fields that change the result and are not implemented, and fields that nobody here knows, are
-// kUnsupported by name; null counts as absent. `generation_config_json` may be empty.
+// Fields that change the result and are not implemented, and fields that nobody here knows and that
+// switch something on, are kUnsupported by name; null counts as absent. `generation_config_json`
+// may be empty. A message begins with the file that it is about ("config.json: ").
 [[nodiscard]] Result<ModelConfig> config_from_hf(std::string_view config_json,
                                                  std::string_view generation_config_json);
 // All that config_from_hf refuses so, one message each.

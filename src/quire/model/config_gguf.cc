@@ -1,11 +1,14 @@
 // Metadata of GGUF files. Keys: ggml docs/gguf.md and llama.cpp's converters.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -27,28 +30,96 @@ using weights::GgufFile;
 using weights::TensorInfo;
 
 // Keys below "<architecture>." that are read here.
-constexpr std::array<std::string_view, 22> kKnownKeys = {"attention.causal",
-                                                         "attention.head_count",
-                                                         "attention.head_count_kv",
-                                                         "attention.key_length",
-                                                         "attention.layer_norm_rms_epsilon",
-                                                         "attention.sliding_window",
-                                                         "attention.value_length",
-                                                         "block_count",
-                                                         "context_length",
-                                                         "embedding_length",
-                                                         "expert_count",
-                                                         "expert_used_count",
-                                                         "feed_forward_length",
-                                                         "rope.dimension_count",
-                                                         "rope.freq_base",
-                                                         "rope.scaling.attn_factor",
-                                                         "rope.scaling.factor",
-                                                         "rope.scaling.finetuned",
-                                                         "rope.scaling.original_context_length",
-                                                         "rope.scaling.type",
-                                                         "tensor_data_layout",
-                                                         "vocab_size"};
+constexpr std::array<std::string_view, 23> kReadKeys = {"attention.causal",
+                                                        "attention.head_count",
+                                                        "attention.head_count_kv",
+                                                        "attention.key_length",
+                                                        "attention.layer_norm_rms_epsilon",
+                                                        "attention.scale",
+                                                        "attention.sliding_window",
+                                                        "attention.value_length",
+                                                        "block_count",
+                                                        "context_length",
+                                                        "embedding_length",
+                                                        "expert_count",
+                                                        "feed_forward_length",
+                                                        "rope.dimension_count",
+                                                        "rope.freq_base",
+                                                        "rope.scale_linear",
+                                                        "rope.scaling.attn_factor",
+                                                        "rope.scaling.factor",
+                                                        "rope.scaling.original_context_length",
+                                                        "rope.scaling.type",
+                                                        "rope.scaling.yarn_beta_fast",
+                                                        "rope.scaling.yarn_beta_slow",
+                                                        "tensor_data_layout"};
+
+// Keys that change nothing: of norms that these models do not have, of experts where there are
+// none, of training, of other models' decoders; and the size of the vocabulary, which the embedding
+// has anyway.
+constexpr std::array<std::string_view, 11> kHarmlessKeys = {"attention.layer_norm_epsilon",
+                                                            "decoder_start_token_id",
+                                                            "expert_feed_forward_length",
+                                                            "expert_gating_func",
+                                                            "expert_group_count",
+                                                            "expert_group_used_count",
+                                                            "expert_used_count",
+                                                            "expert_weights_norm",
+                                                            "expert_weights_scale",
+                                                            "rope.scaling.finetuned",
+                                                            "vocab_size"};
+
+// Keys whose neutral value is 1: multipliers.
+constexpr std::array<std::string_view, 7> kMultiplierKeys = {"attention.output_scale",
+                                                             "embedding_scale",
+                                                             "logit_scale",
+                                                             "residual_scale",
+                                                             "rope.scaling.alpha",
+                                                             "rope.scaling.yarn_attn_factor",
+                                                             "rope.scaling.yarn_ext_factor"};
+
+bool is_listed(const auto& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Whether a value switches nothing on, under any key.
+bool is_neutral(const weights::GgufValue& value) {
+  return std::visit(
+      [](const auto& held) {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_arithmetic_v<Held>) {
+          return held == Held{};
+        } else if constexpr (std::is_same_v<Held, std::string>) {
+          return held.empty() || held == "none";
+        } else if constexpr (std::is_same_v<Held, weights::GgufUnkept>) {
+          return false;
+        } else {
+          using Item = typename Held::value_type;
+          return std::ranges::all_of(held, [](const Item& item) { return item == Item{}; });
+        }
+      },
+      value);
+}
+
+std::optional<double> as_number(const weights::GgufValue& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+    return static_cast<double>(*whole);
+  }
+  const auto* number = std::get_if<double>(&value);
+  return number == nullptr ? std::nullopt : std::optional(*number);
+}
+
+// " = 0.5" for a number, a flag or a text; "" for a list.
+std::string shown(const weights::GgufValue& value) {
+  if (const auto number = as_number(value)) {
+    return base::str_cat(" = ", *number);
+  }
+  if (const auto* flag = std::get_if<bool>(&value)) {
+    return *flag ? " = true" : " = false";
+  }
+  const auto* text = std::get_if<std::string>(&value);
+  return text == nullptr ? "" : base::str_cat(" = ", base::quoted(*text, 40));
+}
 
 // Access to the keys of one architecture.
 struct Metadata {
@@ -73,10 +144,8 @@ struct Metadata {
   // Whole numbers count too: original_context_length is one in every file.
   [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
     const weights::GgufValue* value = file.find(key(name));
-    if (value != nullptr && std::holds_alternative<std::int64_t>(*value)) {
-      return static_cast<double>(std::get<std::int64_t>(*value));
-    }
-    return file.get_double(key(name), fallback);
+    const auto number = value == nullptr ? std::nullopt : as_number(*value);
+    return number ? Result<double>(*number) : file.get_double(key(name), fallback);
   }
 };
 
@@ -124,23 +193,26 @@ Status check_fixed_keys(const Metadata& metadata, const Family& family) {
   return {};
 }
 
-Status check_keys(const Metadata& metadata, const Family& family) {
-  // The last two: left by llama-gguf-split --merge (Checkpoint refuses parts), and by a publisher.
-  constexpr std::array<std::string_view, 6> kForeign = {"general.", "tokenizer.", "quantize.",
-                                                        "GGUF.",    "split.",     "mradermacher."};
+// Only keys of the architecture can change a result: those of others are nobody's business here.
+Status check_names(const Metadata& metadata) {
   for (const std::string& key : metadata.file.keys()) {
-    const std::string_view view(key);
-    const bool foreign = std::any_of(kForeign.begin(), kForeign.end(),
-                                     [&](auto prefix) { return view.starts_with(prefix); });
-    const bool known = view.starts_with(metadata.prefix) &&
-                       std::find(kKnownKeys.begin(), kKnownKeys.end(),
-                                 view.substr(metadata.prefix.size())) != kKnownKeys.end();
-    if (!foreign && !known) {
-      return {ErrorCode::kUnsupported, base::str_cat("GGUF key ", base::quoted(key),
-                                                     " is not known and may change the result")};
+    if (!key.starts_with(metadata.prefix)) {
+      continue;
+    }
+    const std::string_view name = std::string_view(key).substr(metadata.prefix.size());
+    const weights::GgufValue& value = *metadata.file.find(key);
+    const bool is_one = is_listed(kMultiplierKeys, name) && as_number(value) == 1.0;
+    if (!is_listed(kReadKeys, name) && !is_listed(kHarmlessKeys, name) && !is_one &&
+        !is_neutral(value)) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("GGUF key ", base::quoted(key), shown(value),
+                            " is not implemented and may change the result")};
     }
   }
-  QUIRE_TRY_STATUS(check_fixed_keys(metadata, family));
+  return {};
+}
+
+Status check_experts(const Metadata& metadata) {
   QUIRE_TRY(const std::int32_t experts, metadata.count("expert_count", 0));
   if (experts != 0) {
     return {ErrorCode::kUnsupported,
@@ -150,9 +222,41 @@ Status check_keys(const Metadata& metadata, const Family& family) {
   return {};
 }
 
+// 0 stands for the usual scale, which files may also give as a number.
+Status check_attention_scale(const Metadata& metadata, const ModelConfig& config) {
+  QUIRE_TRY(const double scale, metadata.number("attention.scale", 0.0));
+  const double usual = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  if (scale != 0.0 && !(std::fabs(scale - usual) <= 1e-6 * usual)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", metadata.key("attention.scale"), " is ", scale,
+                          "; only 1 / sqrt(", config.head_dim, ") is implemented")};
+  }
+  return {};
+}
+
+// The keys of the file. The size of a head that is not given comes from two of them.
+FieldNames field_names(const Metadata& metadata) {
+  const auto named = [&](std::string_view name) {
+    return base::str_cat("GGUF key ", metadata.key(name));
+  };
+  constexpr std::string_view kHeadDim = "attention.key_length";
+  return {.vocab_size = "the number of rows of the embedding",
+          .hidden_size = named("embedding_length"),
+          .intermediate_size = named("feed_forward_length"),
+          .layers = named("block_count"),
+          .heads = named("attention.head_count"),
+          .kv_heads = named("attention.head_count_kv"),
+          .head_dim = metadata.has(kHeadDim) ? named(kHeadDim)
+                                             : base::str_cat(named("embedding_length"), " / ",
+                                                             metadata.key("attention.head_count")),
+          .max_positions = named("context_length"),
+          .norm_epsilon = named("attention.layer_norm_rms_epsilon")};
+}
+
 Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelConfig& config) {
   constexpr std::int64_t kRequired = -1;
-  QUIRE_TRY(config.vocab_size, metadata.count("vocab_size", embedding.rows()));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  config.vocab_size = static_cast<std::int32_t>(std::min(embedding.rows(), kMost));
   QUIRE_TRY(config.hidden_size, metadata.count("embedding_length", kRequired));
   QUIRE_TRY(config.intermediate_size, metadata.count("feed_forward_length", kRequired));
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
@@ -160,7 +264,7 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelCo
   QUIRE_TRY(config.kv_heads, metadata.count("attention.head_count_kv", config.heads));
   QUIRE_TRY(config.max_positions, metadata.count("context_length", kRequired));
   if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
-    return config.validate();  // before these two are used as divisor and length
+    return config.validate(field_names(metadata));  // before they are used as divisor and length
   }
   QUIRE_TRY(config.head_dim,
             metadata.count("attention.key_length", config.hidden_size / config.heads));
@@ -214,10 +318,37 @@ Result<std::vector<double>> read_values(const GgufFile& file, std::string_view n
   return std::vector<double>(values.begin(), values.end());
 }
 
+// A factor without a type stretches linearly, and had another name once; 0 stands for none.
+Status read_scaling(const Metadata& metadata, RopeSpec& spec) {
+  QUIRE_TRY(const double old_factor, metadata.number("rope.scale_linear", 0.0));
+  QUIRE_TRY(const double new_factor, metadata.number("rope.scaling.factor", 0.0));
+  const double factor = new_factor != 0.0 ? new_factor : old_factor;
+  const bool stretches = factor != 0.0 && factor != 1.0;
+  QUIRE_TRY(spec.type, metadata.file.get_string(metadata.key("rope.scaling.type"),
+                                                stretches ? "linear" : "default"));
+  if (spec.type == "none") {
+    spec.type = "default";
+  }
+  if (factor != 0.0) {
+    spec.factor = factor;
+  } else if (spec.type == "linear" || spec.type == "yarn") {
+    spec.factor = 1.0;
+  }
+  if (metadata.has("rope.scaling.attn_factor")) {
+    QUIRE_TRY(spec.attention_factor, metadata.number("rope.scaling.attn_factor", 1.0));
+  }
+  QUIRE_TRY(spec.beta_fast, metadata.number("rope.scaling.yarn_beta_fast", spec.beta_fast));
+  QUIRE_TRY(spec.beta_slow, metadata.number("rope.scaling.yarn_beta_slow", spec.beta_slow));
+  QUIRE_TRY(spec.original_max_positions, metadata.number("rope.scaling.original_context_length",
+                                                         static_cast<double>(spec.max_positions)));
+  return {};
+}
+
 Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                            const ModelConfig& config) {
   RopeSpec spec;
   spec.max_positions = config.max_positions;
+  spec.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base"));
   QUIRE_TRY(spec.theta, metadata.number("rope.freq_base", spec.theta));
   QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", config.head_dim));
   if (spec.rotary_dim > config.head_dim ||
@@ -226,19 +357,7 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
             base::str_cat("GGUF key ", metadata.key("rope.dimension_count"), " is ",
                           spec.rotary_dim, " for heads of ", config.head_dim)};
   }
-  QUIRE_TRY(spec.type, metadata.file.get_string(metadata.key("rope.scaling.type"), "default"));
-  if (spec.type == "none") {
-    spec.type = "default";
-  }
-  if (metadata.has("rope.scaling.factor")) {
-    QUIRE_TRY(spec.factor, metadata.number("rope.scaling.factor", 1.0));
-  }
-  if (metadata.has("rope.scaling.attn_factor")) {
-    QUIRE_TRY(spec.attention_factor, metadata.number("rope.scaling.attn_factor", 1.0));
-  }
-  QUIRE_TRY(spec.original_max_positions,
-            metadata.number("rope.scaling.original_context_length",
-                            static_cast<double>(config.max_positions)));
+  QUIRE_TRY_STATUS(read_scaling(metadata, spec));
   const std::int32_t half = spec.rotary_dim / 2;
   QUIRE_TRY(spec.divisors, read_values(metadata.file, "rope_freqs.weight", half));
   QUIRE_TRY(spec.short_factor, read_values(metadata.file, "rope_factors_short.weight", half));
@@ -254,19 +373,30 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
   return spec;
 }
 
-Status read_eos_ids(const GgufFile& file, ModelConfig& config) {
-  for (const std::string_view key :
-       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+Status add_end(std::string_view key, std::int64_t id, ModelConfig& config) {
+  if (id >= config.vocab_size) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat("GGUF key ", key, " is ", id, " of ", config.vocab_size, " tokens")};
+  }
+  const auto token = static_cast<TokenId>(id);
+  auto& ids = config.eos_token_ids;
+  if (id >= 0 && std::ranges::find(ids, token) == ids.end()) {
+    ids.push_back(token);
+  }
+  return {};
+}
+
+// The ends of a text, a turn and a message; the list is Ollama's.
+Status read_ends(const GgufFile& file, ModelConfig& config) {
+  for (const std::string_view key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                     "tokenizer.ggml.eom_token_id"}) {
     QUIRE_TRY(const std::int64_t id, file.get_token_id(key));
-    if (id >= config.vocab_size) {
-      return {ErrorCode::kCorrupt,
-              base::str_cat("GGUF key ", key, " is ", id, " of ", config.vocab_size, " tokens")};
-    }
-    const auto token = static_cast<TokenId>(id);
-    auto& ids = config.eos_token_ids;
-    if (id >= 0 && std::find(ids.begin(), ids.end(), token) == ids.end()) {
-      ids.push_back(token);
-    }
+    QUIRE_TRY_STATUS(add_end(key, id, config));
+  }
+  constexpr std::string_view kList = "tokenizer.ggml.eos_token_ids";
+  QUIRE_TRY(const auto* list, file.find_as<std::vector<std::int64_t>>(kList));
+  for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    QUIRE_TRY_STATUS(add_end(kList, (*list)[i], config));
   }
   return {};
 }
@@ -285,7 +415,9 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
                                                    " is not implemented; known: ", known)};
   }
   const Metadata metadata{file, architecture + "."};
-  QUIRE_TRY_STATUS(check_keys(metadata, *family));
+  QUIRE_TRY_STATUS(check_fixed_keys(metadata, *family));
+  QUIRE_TRY_STATUS(check_experts(metadata));
+  QUIRE_TRY_STATUS(check_names(metadata));
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);
   if (embedding == nullptr) {
@@ -294,11 +426,13 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   ModelConfig config;
   config.family = family->name;
   QUIRE_TRY_STATUS(read_shape(metadata, *embedding, config));
-  QUIRE_TRY_STATUS(config.validate());  // before the shape sizes anything
+  const FieldNames names = field_names(metadata);
+  QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
+  QUIRE_TRY_STATUS(check_attention_scale(metadata, config));
   read_switches(file, *family, config);
-  QUIRE_TRY_STATUS(read_eos_ids(file, config));
+  QUIRE_TRY_STATUS(read_ends(file, config));
   QUIRE_TRY(const auto spec, read_rope(metadata, *family, config));
-  QUIRE_TRY_STATUS(finish_config(spec, config));
+  QUIRE_TRY_STATUS(finish_config(spec, names, config));
   return config;
 }
 

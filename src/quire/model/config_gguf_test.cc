@@ -5,10 +5,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <random>
+#include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "quire/base/sha256.h"
 #include "quire/model/config.h"
 #include "quire/result.h"
 #include "quire/weights/gguf.h"
@@ -28,6 +33,8 @@ constexpr std::uint32_t kUint32 = 4;
 constexpr std::uint32_t kFloat32 = 6;
 constexpr std::uint32_t kBool = 7;
 constexpr std::uint32_t kString = 8;
+constexpr std::uint32_t kArray = 9;
+constexpr std::uint32_t kUint64 = 10;
 constexpr std::uint32_t kF32Tensor = 0;
 
 // A Llama of two layers with an embedding tensor; tests add keys.
@@ -66,6 +73,13 @@ class ConfigFromGguf : public ::testing::Test {
     QUIRE_TRY(const auto parsed,
               weights::GgufFile::parse(weights::testing::bytes_of(bytes_), "test.gguf"));
     return config_from_gguf(parsed);
+  }
+  // Of all in the config that decides a result; "" where it is refused.
+  std::string digest() {
+    const auto config = parse();
+    base::FieldHasher hasher;
+    add_config(hasher, config.ok() ? *config : ModelConfig());
+    return config.ok() ? base::to_hex(hasher.finish()) : "";
   }
   std::string refusal(ErrorCode code) {
     const auto config = parse();
@@ -152,12 +166,103 @@ TEST_F(ConfigFromGguf, NamesAnUnknownKey) {
   EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("llama.logit_scale"));
 }
 
+TEST_F(ConfigFromGguf, UnknownKeysThatSwitchNothingOnChangeNothing) {
+  set_layers();
+  const std::string plain = digest();
+  set("llama.pooling_type", 0);
+  set_float("llama.rope.scale_linear", 1.0f);
+  set_float("llama.final_logit_softcapping", 0.0f);
+  set_float("llama.residual_scale", 1.0f);
+  file_.key("llama.use_parallel_residual", kBool, raw(std::uint8_t{0}));
+  file_.key("llama.something_new", kString, counted("none"));
+  file_.key("llama.some_list", kArray,
+            raw(kUint32) + raw(std::uint64_t{2}) + raw(std::uint64_t{0}));
+  set("llama.vocab_size", 7);                // of 5 rows of the embedding
+  set_float("llama.attention.scale", 0.5f);  // 1 / sqrt(4)
+  set_float("llama.attention.layer_norm_epsilon", 0.5f);
+  EXPECT_EQ(digest(), plain) << refusal(ErrorCode::kUnsupported);
+}
+
+TEST_F(ConfigFromGguf, NamesAKeyThatSwitchesSomethingOn) {
+  set_layers();
+  const auto unchanged = file_;
+  for (const auto& [key, type, value] :
+       {std::tuple<const char*, std::uint32_t, std::string>{"pooling_type", kUint32, raw(1U)},
+        {"residual_scale", kFloat32, raw(0.5f)},
+        {"use_parallel_residual", kBool, raw(std::uint8_t{1})},
+        {"something_new", kUint32, raw(1U)},
+        {"something_new", kString, counted("on")},
+        {"some_list", kArray, raw(kUint32) + raw(std::uint64_t{1}) + raw(1U)},
+        {"attention.scale", kFloat32, raw(0.25f)}}) {
+    file_ = unchanged;
+    file_.key(std::string("llama.") + key, type, value);
+    EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr(std::string("llama.") + key));
+  }
+}
+
+// The name that files of 2023 have for a linear factor, and the type that llama.cpp assumes.
+TEST_F(ConfigFromGguf, AFactorWithoutATypeStretchesLinearly) {
+  set_layers();
+  const auto unchanged = file_;
+  for (const char* key : {"llama.rope.scale_linear", "llama.rope.scaling.factor"}) {
+    file_ = unchanged;
+    set_float(key, 4.0f);
+    const auto config = parse();
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.25) << key;
+    EXPECT_EQ(config->max_positions, 2048) << key;
+  }
+}
+
+TEST_F(ConfigFromGguf, AStretchedLengthIsMergedWithTheStatedOne) {
+  set_layers();
+  file_.key("llama.rope.scaling.type", kString, counted("yarn"));
+  set_float("llama.rope.scaling.factor", 4.0f);
+  set("llama.rope.scaling.original_context_length", 512);
+  EXPECT_EQ(parse()->max_positions, 2048);
+}
+
+TEST_F(ConfigFromGguf, EndsComeFromEveryKeyThatNamesOne) {
+  set_layers();
+  set("tokenizer.ggml.eos_token_id", 0);
+  set("tokenizer.ggml.eot_token_id", 1);
+  set("tokenizer.ggml.eom_token_id", 2);
+  file_.key("tokenizer.ggml.eos_token_ids", kArray,
+            raw(kUint32) + raw(std::uint64_t{2}) + raw(0U) + raw(4U));
+  EXPECT_THAT(parse()->eos_token_ids, ElementsAre(0, 1, 2, 4));
+}
+
+TEST_F(ConfigFromGguf, ErrorsGiveTheKeyOfTheFile) {
+  const auto unchanged = file_;
+  for (const auto& [key, value] : {std::pair<const char*, std::uint32_t>{"llama.block_count", 0},
+                                   {"llama.block_count", 100'000},
+                                   {"llama.attention.key_length", 300}}) {
+    file_ = unchanged;
+    if (std::string_view(key) != "llama.block_count") {
+      set_layers();
+    }
+    set(key, value);
+    EXPECT_THAT(refusal(ErrorCode::kInvalidArgument),
+                HasSubstr("GGUF key " + std::string(key) + " is " + std::to_string(value)));
+  }
+  file_ = unchanged;
+  set_layers();
+  set_float("llama.rope.freq_base", 0.0f);
+  EXPECT_THAT(refusal(ErrorCode::kInvalidArgument), HasSubstr("llama.rope.freq_base is 0"));
+}
+
 TEST_F(ConfigFromGguf, ReadsPastWhatJoiningPartsAndPublishersLeaveInAFile) {
   set_layers();
   set("split.count", 0);
   set("split.tensors.count", 1);
   set("mradermacher.quantize_version", 2);
-  EXPECT_TRUE(parse().ok());
+  set("somebody.quantize_version", 2);
+  set("imatrix.chunk_count", 3);
+  file_.key("training.type", kString, counted("finetune_lora"));
+  set("llamafile.version", 1);
+  set("qwen2.expert_count", 8);
+  file_.key("general.checksum", kUint64, raw((std::uint64_t{1} << 63) + 5));
+  EXPECT_TRUE(parse().ok()) << refusal(ErrorCode::kUnsupported);
 }
 
 TEST_F(ConfigFromGguf, AcceptsKeysThatSayWhatIsDoneAnyway) {
@@ -238,6 +343,104 @@ TEST_F(ConfigFromGguf, RefusesOtherArchitecturesByName) {
   other.key("general.architecture", kString, counted("gemma3"));
   file_ = other;
   EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"gemma3\""));
+}
+
+// Draws keys and values of any type that the format has.
+class RandomKeys {
+ public:
+  explicit RandomKeys(std::uint64_t seed) : random_(seed) {}
+
+  int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint64_t>(bound)); }
+
+  std::string word() {
+    std::string text;
+    for (int i = 1 + below(8); i > 0; --i) {
+      text += static_cast<char>('a' + below(26));
+    }
+    return text;
+  }
+
+  struct Value {
+    std::uint32_t type;
+    std::string bytes;
+    bool switches_on;  // by the rule of the module's README
+  };
+  Value value() {
+    const bool on = below(2) == 1;
+    switch (below(7)) {
+      case 0:
+        return {kUint32, raw(on ? 1U + static_cast<std::uint32_t>(below(9)) : 0U), on};
+      case 1:
+        return {kFloat32, raw(on ? 0.25f * static_cast<float>(1 + below(9)) : 0.0f), on};
+      case 2:
+        return {kBool, raw(std::uint8_t{on}), on};
+      case 3:
+        return {kString, counted(on ? "x" + word() : ""), on};
+      case 4:
+        return {kUint64, raw(on ? ~std::uint64_t{0} : std::uint64_t{0}), on};
+      case 5:
+        return {kArray, raw(kUint32) + raw(std::uint64_t{2}) + raw(0U) + raw(on ? 3U : 0U), on};
+      default:
+        return {kArray, raw(kArray) + raw(std::uint64_t{1}) + raw(kUint32) + raw(std::uint64_t{0}),
+                true};
+    }
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// The oracle is the file without the keys.
+TEST_F(ConfigFromGguf, KeysOutsideTheArchitectureNeverChangeOrRefuseAnything) {
+  set_layers();
+  set("tokenizer.ggml.eos_token_id", 3);
+  const auto unchanged = file_;
+  const std::string plain = digest();
+  RandomKeys random(11);
+  for (int round = 0; round < 300; ++round) {
+    file_ = unchanged;
+    std::set<std::string> keys;
+    for (int i = 1 + random.below(6); i > 0; --i) {
+      // Names of keys that are read elsewhere, and beginnings that only look like the architecture.
+      const std::string beginning =
+          std::vector<std::string>{"general.x", "tokenizer.x", "qwen2.", "llama2.",
+                                   "llam",      "LLAMA.",      "x",      "imatrix."}
+              [static_cast<std::size_t>(random.below(8))];
+      const std::string end =
+          std::vector<std::string>{
+              random.word(),       "block_count",      "expert_count",
+              "rope.scaling.type", "attention.causal", "logit_scale"}[static_cast<std::size_t>(
+              random.below(6))];
+      if (keys.insert(beginning + end).second) {
+        const auto value = random.value();
+        file_.key(beginning + end, value.type, value.bytes);
+      }
+    }
+    const auto config = parse();
+    ASSERT_TRUE(config.ok()) << round << ": " << config.error().message;
+    ASSERT_EQ(digest(), plain) << round;
+    ASSERT_EQ(config->max_positions, 512);
+    ASSERT_THAT(config->eos_token_ids, ElementsAre(3));
+    ASSERT_TRUE(config->remarks.empty());
+  }
+}
+
+TEST_F(ConfigFromGguf, AnUnknownKeyOfTheArchitectureIsRefusedUnlessItSwitchesNothingOn) {
+  set_layers();
+  const auto unchanged = file_;
+  const std::string plain = digest();
+  RandomKeys random(12);
+  for (int round = 0; round < 300; ++round) {
+    file_ = unchanged;
+    const std::string key = "llama.zz_" + random.word();  // no key that is known begins so
+    const auto value = random.value();
+    file_.key(key, value.type, value.bytes);
+    if (value.switches_on) {
+      ASSERT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr(key)) << round;
+    } else {
+      ASSERT_EQ(digest(), plain) << round << " " << key;
+    }
+  }
 }
 
 }  // namespace

@@ -25,13 +25,8 @@ namespace {
 using base::Json;
 using base::JsonView;
 
-Result<Json> parse_object(std::string_view text, std::string_view what) {
-  QUIRE_TRY(auto json, base::parse_json(text, what));
-  if (!json.view().is_object()) {
-    return {ErrorCode::kInvalidArgument, base::str_cat(what, " must hold a JSON object")};
-  }
-  return json;
-}
+constexpr std::string_view kConfigFile = "config.json";
+constexpr std::string_view kGenerationFile = "generation_config.json";
 
 Result<const Family*> family_of(JsonView json) {
   QUIRE_TRY(const auto name, base::get_string(json, "model_type", ""));
@@ -70,6 +65,20 @@ Result<std::int32_t> get_count(JsonView json, std::string_view key, std::int64_t
   return static_cast<std::int32_t>(count);
 }
 
+// The keys of the file. The size of a head that is not given comes from two of them.
+FieldNames field_names(JsonView json) {
+  const bool has_head_dim = !json.find("head_dim").is_null();
+  return {.vocab_size = "\"vocab_size\"",
+          .hidden_size = "\"hidden_size\"",
+          .intermediate_size = "\"intermediate_size\"",
+          .layers = "\"num_hidden_layers\"",
+          .heads = "\"num_attention_heads\"",
+          .kv_heads = "\"num_key_value_heads\"",
+          .head_dim = has_head_dim ? "\"head_dim\"" : "\"hidden_size\" / \"num_attention_heads\"",
+          .max_positions = "\"max_position_embeddings\"",
+          .norm_epsilon = "\"rms_norm_eps\""};
+}
+
 Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& config) {
   constexpr std::int64_t kRequired = -1;
   QUIRE_TRY(config.vocab_size, get_count(json, "vocab_size", kRequired));
@@ -84,7 +93,7 @@ Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& con
       defaults.kv_heads == 0 || null_kv_heads ? config.heads : defaults.kv_heads;
   QUIRE_TRY(config.kv_heads, get_count(json, "num_key_value_heads", kv_heads));
   if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
-    return config.validate();  // before these two are used as divisor and length
+    return config.validate(field_names(json));  // before the two are used as divisor and length
   }
   const std::int32_t head_dim =
       defaults.head_dim != 0 ? defaults.head_dim : config.hidden_size / config.heads;
@@ -211,6 +220,7 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
   if (spec.type == "yarn" || (spec.type == "su" && family.yarn == "longrope")) {
     spec.type = family.yarn;
   }
+  spec.theta_name = "\"rope_theta\"";
   QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", spec.theta));
   QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
   QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
@@ -222,7 +232,7 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
   const JsonView holder = json.find(kOriginal).is_null() ? block : json;
   QUIRE_TRY(spec.original_max_positions,
             base::get_double(holder, kOriginal, static_cast<double>(config.max_positions)));
-  return finish_config(spec, config);
+  return finish_config(spec, field_names(json), config);
 }
 
 // Only what composes behind a BOS token without a tokenizer uses it: what is no id is none.
@@ -260,11 +270,16 @@ Status add_eos_ids(JsonView json, std::vector<TokenId>& ids) {
   return {};
 }
 
+// Puts the name of its file before a message, unless that begins with it.
+Error in_file(std::string_view file, Error error) {
+  if (!error.message.starts_with(file)) {
+    error.message = base::str_cat(file, ": ", error.message);
+  }
+  return error;
+}
+
 // Goes on behind what is refused, to find all of it.
-Result<ModelConfig> parse(std::string_view config_json, std::string_view generation_config_json,
-                          Refused& refused) {
-  QUIRE_TRY(const Json document, parse_object(config_json, "config.json"));
-  const JsonView json = document;
+Result<ModelConfig> parse_config(JsonView json, Refused& refused) {
   QUIRE_TRY(const Family* family, family_of(json));
   check_class(json, *family, refused);
   check_fields(json, *family, refused);
@@ -281,12 +296,34 @@ Result<ModelConfig> parse(std::string_view config_json, std::string_view generat
   }
   config.bos_token_id = bos_id(json, config.vocab_size);
   QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
-  if (!generation_config_json.empty()) {
-    QUIRE_TRY(const Json generation,
-              parse_object(generation_config_json, "generation_config.json"));
-    QUIRE_TRY_STATUS(add_eos_ids(generation, config.eos_token_ids));
-  }
   QUIRE_TRY_STATUS(read_rope_and_finish(json, *family, config, refused));
+  return config;
+}
+
+Status add_generation_config(std::string_view text, ModelConfig& config) {
+  QUIRE_TRY(const Json generation, base::parse_model_object(text, kGenerationFile));
+  QUIRE_TRY_STATUS(add_eos_ids(generation, config.eos_token_ids));
+  std::erase_if(config.eos_token_ids, [&](TokenId id) {
+    return id >= config.vocab_size;  // can never be sampled
+  });
+  return {};
+}
+
+Result<ModelConfig> parse(std::string_view config_json, std::string_view generation_config_json,
+                          Refused& refused) {
+  QUIRE_TRY(const Json document, base::parse_model_object(config_json, kConfigFile));
+  auto config = parse_config(document, refused);
+  for (std::string& message : refused) {
+    message = base::str_cat(kConfigFile, ": ", message);
+  }
+  if (!config.ok()) {
+    return in_file(kConfigFile, config.error());
+  }
+  if (!generation_config_json.empty()) {
+    if (const Status added = add_generation_config(generation_config_json, *config); !added.ok()) {
+      return in_file(kGenerationFile, added.error());
+    }
+  }
   return config;
 }
 

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "quire/base/sha256.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
@@ -20,6 +22,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 constexpr std::string_view kShape =
     R"("hidden_size": 64, "intermediate_size": 96, "vocab_size": 200,
@@ -29,6 +32,12 @@ constexpr std::string_view kShape =
 std::string config_text(std::string_view family, std::string_view members = "") {
   return std::string(R"({"model_type": ")") + std::string(family) + "\", " + std::string(kShape) +
          (members.empty() ? "" : ", ") + std::string(members) + "}";
+}
+
+std::string digest(const ModelConfig& config) {
+  base::FieldHasher hasher;
+  add_config(hasher, config);
+  return base::to_hex(hasher.finish());
 }
 
 ModelConfig parse(std::string_view family, std::string_view members = "") {
@@ -176,6 +185,83 @@ TEST(ConfigFromHf, AcceptsPublishedConfigs) {
   EXPECT_NEAR(phi4_mini.rotary.scale, 1.1902380714238083, 1e-12);
 }
 
+TEST(ConfigFromHf, FieldsOfExecutionAndTrainingChangeNothing) {
+  const ModelConfig plain = parse("llama");
+  for (const std::string field :
+       {R"("use_flash_attn": true)", R"("flash_attn": true)", R"("gradient_checkpointing": true)",
+        R"("_flash_attn_2_enabled": true)", R"("_experts_implementation": "eager")",
+        R"("attention_probs_dropout_prob": 0.1)", R"("mlp_dropout": 0.1)", R"("fp16": true)",
+        R"("router_aux_loss_coef": 0.001)", R"("torch_compile": true)", R"("seq_length": 4096)",
+        R"("unsloth_anything": 3)", R"("image_token_id": 7)", R"("max_window_layers": 28)",
+        R"("attention_dropout": Infinity)", R"("attention_dropout": NaN)", R"("tp_size": 2)"}) {
+    const auto config = config_from_hf(config_text("llama", field), "");
+    ASSERT_TRUE(config.ok()) << field << ": " << config.error().message;
+    EXPECT_EQ(digest(*config), digest(plain)) << field;
+  }
+}
+
+TEST(ConfigFromHf, AFieldAtItsNeutralValueChangesNothing) {
+  const ModelConfig plain = parse("llama");
+  for (const std::string field :
+       {R"("use_sliding_window": false)", R"("sliding_window": null)", R"("num_experts": 0)",
+        R"("final_logit_softcapping": 0.0)", R"("quantization_config": {})",
+        R"("something_new": "")", R"("something_new": [])", R"("residual_multiplier": 1.0)",
+        R"("residual_multiplier": 1)", R"("pretraining_tp": 1.0)", R"("is_causal": true)",
+        R"("rope_scaling": {"type": "default", "something_new": false})"}) {
+    const auto config = config_from_hf(config_text("llama", field), "");
+    ASSERT_TRUE(config.ok()) << field << ": " << config.error().message;
+    EXPECT_EQ(digest(*config), digest(plain)) << field;
+  }
+}
+
+// Qwen's own instructions add the block and leave the length.
+TEST(ConfigFromHf, AStretchedLengthIsMergedWithTheStatedOne) {
+  const ModelConfig qwen = parse("qwen2", R"("num_key_value_heads": 2,
+    "max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0,
+    "original_max_position_embeddings": 32768})");
+  EXPECT_EQ(qwen.max_positions, 131072);
+  EXPECT_THAT(qwen.remarks, ElementsAre(HasSubstr("yarn: 131072 positions are served")));
+  EXPECT_EQ(qwen.context_text(), "131072");
+  EXPECT_EQ(parse("llama", R"("max_position_embeddings": 4096,
+    "rope_scaling": {"type": "linear", "factor": 4.0})")
+                .max_positions,
+            16384);
+  const ModelConfig edited = parse("llama", R"("max_position_embeddings": 256,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})");
+  EXPECT_EQ(edited.max_positions, 256);
+  EXPECT_THAT(edited.remarks, IsEmpty());
+}
+
+TEST(ConfigFromHf, TheContextOfLongropeSaysWhyItEnds) {
+  const std::string factors = R"("original_max_position_embeddings": 64,
+    "max_position_embeddings": 256, "rope_scaling": {"type": "longrope",
+    "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": )";
+  const ModelConfig two = parse("phi3", factors + "[1, 2, 3, 4, 5, 6, 7, 8]}");
+  EXPECT_EQ(two.max_positions, 64);
+  EXPECT_THAT(two.context_text(), HasSubstr("64 (longrope"));
+  EXPECT_THAT(two.context_text(), HasSubstr("256"));
+  const ModelConfig one = parse("phi3", factors + "[1, 1, 1, 1, 1, 1, 1, 1]}");
+  EXPECT_EQ(one.max_positions, 256);
+  EXPECT_EQ(one.context_text(), "256");
+}
+
+TEST(ConfigFromHf, AnErrorNamesTheFileThatIsBroken) {
+  const auto message = [](std::string_view config, std::string_view generation) {
+    const auto parsed = config_from_hf(config, generation);
+    return parsed.ok() ? std::string("accepted") : parsed.error().message;
+  };
+  const std::string good = config_text("llama");
+  EXPECT_THAT(message("{", ""), StartsWith("config.json: not valid JSON"));
+  EXPECT_THAT(message(config_text("llama", R"("foo": 1)"), ""), StartsWith("config.json: field"));
+  EXPECT_THAT(message(config_text("llama", R"("vocab_size": 0)"), ""),
+              StartsWith("config.json: \"vocab_size\" is 0"));
+  EXPECT_THAT(message(good, "{"), StartsWith("generation_config.json: not valid JSON"));
+  EXPECT_THAT(message(good, "[]"), StartsWith("generation_config.json: must hold"));
+  EXPECT_THAT(message(good, R"({"eos_token_id": "x"})"),
+              StartsWith("generation_config.json: \"eos_token_id\""));
+  EXPECT_EQ(message(good, R"({"temperature": Infinity, "top_p": NaN})"), "accepted");
+}
+
 struct Refused {
   const char* family;
   const char* members;
@@ -210,7 +296,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"llama", R"("hidden_act": "gelu")", kUnsupported, "\"gelu\""},
         Refused{"llama", R"("dtype": "float8_e4m3fn")", kUnsupported, "float8_e4m3fn"},
         Refused{"llama", R"("partial_rotary_factor": 0.5)", kUnsupported, "partial_rotary_factor"},
-        Refused{"llama", R"("head_dim": 15)", kUnsupported, "head size is 15"},
+        Refused{"llama", R"("head_dim": 15)", kUnsupported, "\"head_dim\" is 15"},
         Refused{"phi3", R"("lm_head_bias": true)", kUnsupported, "lm_head_bias"},
         Refused{"qwen2", R"("num_key_value_heads": 2, "use_mrope": true)", kUnsupported,
                 "use_mrope"},
@@ -230,23 +316,47 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"llama", R"("rope_scaling": {"type": "linear", "factor": 2, "extra": 1})",
                 kUnsupported, "rope_scaling.extra"},
         Refused{"llama", R"("rope_scaling": [1])", kInvalid, "must be an object"},
-        Refused{"llama", R"("rope_theta": 0)", kInvalid, "theta is 0"},
+        Refused{"llama", R"("rope_theta": 0)", kInvalid, "\"rope_theta\" is 0"},
         Refused{"phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1],
                 "long_factor": [1]})",
                 kInvalid, "1 short and 1 long factors for 8"},
-        Refused{"llama", R"("num_key_value_heads": 3)", kInvalid, "4 heads cannot share 3"},
-        Refused{"llama", R"("num_key_value_heads": 0)", kInvalid, "key-value heads is 0"},
-        Refused{"llama", R"("num_attention_heads": 0)", kInvalid, "heads is 0"},
-        Refused{"llama", R"("num_hidden_layers": 1000000)", kInvalid, "layers is 1000000"},
-        Refused{"llama", R"("head_dim": 2147483646)", kInvalid, "head size"},
+        Refused{"llama", R"("num_key_value_heads": 3)", kInvalid,
+                "\"num_attention_heads\" is 4, which is no multiple of \"num_key_value_heads\", 3"},
+        Refused{"llama", R"("num_key_value_heads": 0)", kInvalid, "\"num_key_value_heads\" is 0"},
+        Refused{"llama", R"("num_attention_heads": 0)", kInvalid, "\"num_attention_heads\" is 0"},
+        Refused{"llama", R"("num_hidden_layers": 1000000)", kInvalid,
+                "\"num_hidden_layers\" is 1000000"},
+        Refused{"llama", R"("head_dim": 2147483646)", kInvalid, "\"head_dim\" is 2147483646"},
         Refused{"llama", R"("hidden_size": 65)", kInvalid, "not a multiple"},
         Refused{"llama", R"("hidden_size": 1e30)", kInvalid, "hidden_size"},
         Refused{"llama", R"("vocab_size": -1)", kInvalid, "\"vocab_size\" is -1"},
         Refused{"llama", R"("vocab_size": 3000000000)", kInvalid, "32-bit"},
         Refused{"llama", R"("vocab_size": null)", kInvalid, "\"vocab_size\" is missing"},
-        Refused{"llama", R"("rms_norm_eps": 0.0)", kInvalid, "epsilon is 0"},
-        Refused{"llama", R"("max_position_embeddings": 0)", kInvalid, "positions is 0"},
+        Refused{"llama", R"("rms_norm_eps": 0.0)", kInvalid, "\"rms_norm_eps\" is 0"},
+        Refused{"llama", R"("max_position_embeddings": 0)", kInvalid,
+                "\"max_position_embeddings\" is 0"},
         Refused{"llama", R"("eos_token_id": "2")", kInvalid, "eos_token_id"},
+        Refused{"llama", R"("hidden_size": 60)", kUnsupported,
+                "\"hidden_size\" / \"num_attention_heads\" is 15"},
+        Refused{"llama", R"("vocab_size": 0)", kInvalid, "\"vocab_size\" is 0"},
+        Refused{"llama", R"("hidden_size": 0, "head_dim": 16)", kInvalid, "\"hidden_size\" is 0"},
+        Refused{"llama", R"("intermediate_size": 0)", kInvalid, "\"intermediate_size\" is 0"},
+        Refused{"llama", R"("rms_norm_eps": NaN)", kInvalid, "\"rms_norm_eps\""},
+        Refused{"llama", R"("rope_theta": Infinity)", kInvalid, "\"rope_theta\""},
+        Refused{"llama", R"("head_dim": NaN)", kInvalid, "\"head_dim\""},
+        Refused{"llama", R"("vocab_size": -Infinity)", kInvalid, "\"vocab_size\""},
+        Refused{"llama", R"("eos_token_id": [NaN])", kInvalid, "\"eos_token_id\""},
+        Refused{"llama", R"("tie_word_embeddings": NaN)", kInvalid, "\"tie_word_embeddings\""},
+        Refused{"llama", R"("logit_scale": NaN)", kUnsupported, "\"logit_scale\""},
+        Refused{"llama", R"("rope_scaling": {"type": "yarn", "factor": NaN})", kInvalid,
+                "\"factor\""},
+        Refused{"phi3", R"("rope_scaling": {"type": "longrope", "short_factor":
+                [NaN, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 1, 1, 1, 1, 1, 1, 1]})",
+                kInvalid, "\"short_factor\""},
+        Refused{"llama", R"("is_causal": false)", kUnsupported, "\"is_causal\""},
+        Refused{"llama", R"("residual_multiplier": 0.5)", kUnsupported, "\"residual_multiplier\""},
+        Refused{"llama", R"("use_sliding_window": true)", kUnsupported, "\"use_sliding_window\""},
+        Refused{"llama", R"("num_experts": 8)", kUnsupported, "\"num_experts\""},
         Refused{"llama", R"("tie_word_embeddings": "yes")", kInvalid, "tie_word_embeddings"}));
 
 TEST(ConfigFromHf, EverythingThatIsRefusedCanBeListed) {
@@ -262,6 +372,32 @@ TEST(ConfigFromHf, EverythingThatIsRefusedCanBeListed) {
   EXPECT_EQ(config_from_hf(config, "").error().message, refused.front());
   EXPECT_THAT(refused_by_hf(config_text("llama"), ""), IsEmpty());
   EXPECT_THAT(refused_by_hf(config_text("gpt2"), ""), ElementsAre(HasSubstr("gpt2")));
+}
+
+// The oracle is the config without the field, and the rule of the module's README.
+TEST(ConfigFromHf, AnUnknownFieldIsRefusedUnlessItSwitchesNothingOn) {
+  const std::vector<std::string> neutral = {"null", "false", "0",  "0.0",
+                                            "-0.0", "\"\"",  "[]", "{}"};
+  const std::vector<std::string> on = {"true",       "1",   "-0.5", "\"x\"",     "[0]",
+                                       "{\"a\": 0}", "NaN", "1e9",  "-Infinity", "[[]]"};
+  const std::string plain = digest(parse("llama"));
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 300; ++round) {
+    std::string name = "zz_";  // no field that is known begins so
+    for (int i = 0; i < 6; ++i) {
+      name += static_cast<char>('a' + random() % 26);
+    }
+    const bool is_neutral = random() % 2 == 0;
+    const auto& values = is_neutral ? neutral : on;
+    const std::string& value = values[random() % values.size()];
+    const auto config = config_from_hf(config_text("llama", "\"" + name + "\": " + value), "");
+    ASSERT_EQ(config.ok(), is_neutral) << name << ": " << value;
+    if (is_neutral) {
+      ASSERT_EQ(digest(*config), plain) << name << ": " << value;
+    } else {
+      ASSERT_THAT(config.error().message, HasSubstr("\"" + name + "\"")) << value;
+    }
+  }
 }
 
 TEST(ConfigFromHf, RefusesWhatIsNoObject) {

@@ -7,8 +7,9 @@
 
 namespace quire::model {
 
-// Fills `rotary`, lowers max_positions where longrope asks for it, drops windows that hide nothing,
-// and validates. Everything else of `config` is there.
-[[nodiscard]] Status finish_config(const RopeSpec& spec, ModelConfig& config);
+// Fills `rotary`, sets max_positions to those that its frequencies are for, drops windows that hide
+// nothing, and validates under these names. Everything else of `config` is there.
+[[nodiscard]] Status finish_config(const RopeSpec& spec, const FieldNames& names,
+                                   ModelConfig& config);
 
 }  // namespace quire::model

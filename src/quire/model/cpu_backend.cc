@@ -53,8 +53,7 @@ struct WindowPlan {
 // Rows of fp32 that grow to the largest step and stay.
 std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
   const auto size = static_cast<std::size_t>(rows * width);
-  buffer.reserve(size);
-  QUIRE_CHECK(buffer.size() >= size, "out of memory for the activations of a step");
+  buffer.require(size);
   return buffer.span().first(size);
 }
 

@@ -38,76 +38,163 @@ constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
                                                             "vocab_size"};
 
 // What transformers and the tools around it write into configs without any effect on the logits:
-// bookkeeping, training, other ids, defaults of sampling, shapes of outputs.
-constexpr std::array<std::string_view, 61> kHarmlessFields = {"_attn_implementation",
-                                                              "_attn_implementation_autoset",
-                                                              "_commit_hash",
-                                                              "_name_or_path",
-                                                              "attention_dropout",
-                                                              "attn_implementation",
-                                                              "auto_map",
-                                                              "bad_words_ids",
-                                                              "begin_suppress_tokens",
-                                                              "decoder_start_token_id",
-                                                              "diversity_penalty",
-                                                              "do_sample",
-                                                              "early_stopping",
-                                                              "embd_pdrop",
-                                                              "exponential_decay_length_penalty",
-                                                              "finetuning_task",
-                                                              "forced_bos_token_id",
-                                                              "forced_eos_token_id",
-                                                              "hidden_dropout",
-                                                              "id2label",
-                                                              "initializer_range",
-                                                              "is_decoder",
-                                                              "is_llama_config",
-                                                              "keys_to_ignore_at_inference",
-                                                              "label2id",
-                                                              "length_penalty",
-                                                              "license",
-                                                              "max_length",
-                                                              "max_sequence_length",
-                                                              "min_length",
-                                                              "no_repeat_ngram_size",
-                                                              "num_beam_groups",
-                                                              "num_beams",
-                                                              "num_return_sequences",
-                                                              "output_attentions",
-                                                              "output_hidden_states",
-                                                              "output_scores",
-                                                              "pad_token_id",
-                                                              "prefix",
-                                                              "problem_type",
-                                                              "remove_invalid_values",
-                                                              "repetition_penalty",
-                                                              "resid_pdrop",
-                                                              "return_dict",
-                                                              "return_dict_in_generate",
-                                                              "sep_token_id",
-                                                              "suppress_tokens",
-                                                              "task_specific_params",
-                                                              "temperature",
-                                                              "tf_legacy_loss",
-                                                              "tokenizer_class",
-                                                              "top_k",
-                                                              "top_p",
-                                                              "torchscript",
-                                                              "transformers.js_config",
-                                                              "transformers_version",
-                                                              "typical_p",
-                                                              "unsloth_fixed",
-                                                              "unsloth_version",
-                                                              "use_bfloat16",
-                                                              "use_cache"};
+// bookkeeping, training, how and where it runs, other ids and names of tokens, other lengths,
+// defaults of sampling, shapes of outputs.
+constexpr std::array<std::string_view, 130> kHarmlessFields = {"architecture_version",
+                                                               "attention_implementation",
+                                                               "attention_probs_dropout_prob",
+                                                               "attn_impl",
+                                                               "attn_implementation",
+                                                               "auto_map",
+                                                               "bad_words_ids",
+                                                               "base_model",
+                                                               "base_model_name",
+                                                               "base_model_tp_plan",
+                                                               "begin_suppress_tokens",
+                                                               "bf16",
+                                                               "bos_token",
+                                                               "chat_format",
+                                                               "chat_template",
+                                                               "classifier_dropout",
+                                                               "compile",
+                                                               "custom_pipelines",
+                                                               "datasets",
+                                                               "deepspeed",
+                                                               "device",
+                                                               "device_map",
+                                                               "diversity_penalty",
+                                                               "do_sample",
+                                                               "dropout",
+                                                               "early_stopping",
+                                                               "eos_token",
+                                                               "ep_size",
+                                                               "exponential_decay_length_penalty",
+                                                               "finetuned_from",
+                                                               "finetuning_task",
+                                                               "flash_attention",
+                                                               "flash_attn",
+                                                               "fp16",
+                                                               "fp32",
+                                                               "fsdp",
+                                                               "fuse_cross_entropy",
+                                                               "fuse_norm",
+                                                               "fuse_swiglu",
+                                                               "generation_config",
+                                                               "hidden_dropout_prob",
+                                                               "id2label",
+                                                               "init_method",
+                                                               "init_std",
+                                                               "initializer_factor",
+                                                               "initializer_range",
+                                                               "is_decoder",
+                                                               "is_llama_config",
+                                                               "keys_to_ignore_at_inference",
+                                                               "label2id",
+                                                               "language",
+                                                               "length_penalty",
+                                                               "library_name",
+                                                               "license",
+                                                               "low_cpu_mem_usage",
+                                                               "max_length",
+                                                               "max_new_tokens",
+                                                               "max_seq_len",
+                                                               "max_seq_length",
+                                                               "max_sequence_length",
+                                                               "max_window_layers",
+                                                               "memory_efficient_attention",
+                                                               "min_length",
+                                                               "model_max_length",
+                                                               "model_name",
+                                                               "model_parallel",
+                                                               "n_positions",
+                                                               "neftune_noise_alpha",
+                                                               "no_repeat_ngram_size",
+                                                               "num_beam_groups",
+                                                               "num_beams",
+                                                               "num_labels",
+                                                               "num_logits_to_keep",
+                                                               "num_return_sequences",
+                                                               "offload_folder",
+                                                               "optimizer",
+                                                               "output_attentions",
+                                                               "output_hidden_states",
+                                                               "output_scores",
+                                                               "pad_token",
+                                                               "parallelization_style",
+                                                               "pipeline_tag",
+                                                               "pp_size",
+                                                               "prefix",
+                                                               "problem_type",
+                                                               "remove_invalid_values",
+                                                               "repetition_penalty",
+                                                               "rescale_prenorm_residual",
+                                                               "return_dict",
+                                                               "return_dict_in_generate",
+                                                               "save_dtype",
+                                                               "seed",
+                                                               "seq_len",
+                                                               "seq_length",
+                                                               "suppress_tokens",
+                                                               "tags",
+                                                               "task_specific_params",
+                                                               "temperature",
+                                                               "tensor_parallel",
+                                                               "tf_legacy_loss",
+                                                               "tokenizer_class",
+                                                               "tokenizer_name",
+                                                               "tokenizer_type",
+                                                               "top_k",
+                                                               "top_p",
+                                                               "torch_compile",
+                                                               "torchscript",
+                                                               "tp_plan",
+                                                               "tp_size",
+                                                               "trainer",
+                                                               "training_args",
+                                                               "transformers.js_config",
+                                                               "transformers_version",
+                                                               "typical_p",
+                                                               "unk_token",
+                                                               "use_bfloat16",
+                                                               "use_cache",
+                                                               "use_cuda_graph",
+                                                               "use_fused_cross_entropy",
+                                                               "use_fused_rms_norm",
+                                                               "use_fused_rope",
+                                                               "use_fused_swiglu",
+                                                               "use_liger_kernel",
+                                                               "use_memory_efficient_attention",
+                                                               "use_sdpa",
+                                                               "use_triton",
+                                                               "use_xformers",
+                                                               "world_size",
+                                                               "xformers",
+                                                               "zero_stage"};
 
-// Parts of transformers' base class that would change the result in any family.
-constexpr std::array<FixedField, 6> kFixedFields = {{{"add_cross_attention", "false"},
-                                                     {"chunk_size_feed_forward", "0"},
-                                                     {"encoder_no_repeat_ngram_size", "0"},
-                                                     {"is_encoder_decoder", "false"},
-                                                     {"pruned_heads", "{}"},
-                                                     {"tie_encoder_decoder", "false"}}};
+// Fields of the same kinds that come under many names: attributes that transformers keeps for
+// itself, and switches of training and of faster kernels for the same sums.
+constexpr std::array<std::string_view, 6> kHarmlessBeginnings = {
+    "_",          "gradient_checkpointing",    "summary_", "unsloth_",
+    "use_flash_", "use_gradient_checkpointing"};
+constexpr std::array<std::string_view, 4> kHarmlessEndings = {"_dropout", "_loss_coef", "_pdrop",
+                                                              "_token_id"};
+
+// What would change the result in any family: parts of transformers' base class, and multipliers
+// and switches of other models whose neutral value is not zero.
+constexpr std::array<FixedField, 14> kFixedFields = {{{"add_cross_attention", "false"},
+                                                      {"causal", "true"},
+                                                      {"chunk_size_feed_forward", "0"},
+                                                      {"embedding_multiplier", "1"},
+                                                      {"encoder_no_repeat_ngram_size", "0"},
+                                                      {"is_causal", "true"},
+                                                      {"is_encoder_decoder", "false"},
+                                                      {"logit_scale", "1"},
+                                                      {"logits_scaling", "1"},
+                                                      {"pruned_heads", "{}"},
+                                                      {"residual_multiplier", "1"},
+                                                      {"scale_attn_weights", "true"},
+                                                      {"tie_encoder_decoder", "false"},
+                                                      {"use_rope", "true"}}};
 
 constexpr std::array<std::string_view, 17> kRopeFields = {"attention_factor",
                                                           "beta_fast",
@@ -131,6 +218,38 @@ bool contains(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+bool is_harmless(std::string_view name) {
+  return contains(kHarmlessFields, name) ||
+         std::ranges::any_of(kHarmlessBeginnings,
+                             [&](auto beginning) { return name.starts_with(beginning); }) ||
+         std::ranges::any_of(kHarmlessEndings, [&](auto ending) { return name.ends_with(ending); });
+}
+
+// Whether a field of any name switches something off, or nothing on.
+bool is_neutral(JsonView value) {
+  switch (value.kind()) {
+    case base::JsonKind::kNull:
+      return true;
+    case base::JsonKind::kBool:
+      return !value.as_bool();
+    case base::JsonKind::kInt:
+    case base::JsonKind::kUint:
+    case base::JsonKind::kDouble:
+      return value.as_double() == 0.0;
+    case base::JsonKind::kString:
+      return value.as_string().empty();
+    case base::JsonKind::kArray:
+    case base::JsonKind::kObject:
+      break;
+  }
+  return value.size() == 0;
+}
+
+// 1 and 1.0 are the same.
+bool is_same(JsonView a, JsonView b) {
+  return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
+}
+
 // Whether a list of fixed values has `name`, which is refused if its value is another.
 bool check_fixed(const auto& fixed, std::string_view name, JsonView json, Refused& refused) {
   bool found = false;
@@ -139,7 +258,7 @@ bool check_fixed(const auto& fixed, std::string_view name, JsonView json, Refuse
       continue;
     }
     found = true;
-    if (json != base::parse_json(field.value, field.name).value()) {
+    if (!is_same(json, base::parse_json(field.value, field.name).value())) {
       refused.push_back(base::str_cat(base::quoted(name), " is ", shown_json(json),
                                       ", which changes the result and is not implemented; only ",
                                       field.value, " is"));
@@ -152,12 +271,12 @@ bool check_fixed(const auto& fixed, std::string_view name, JsonView json, Refuse
 
 void check_fields(JsonView config, const Family& family, Refused& refused) {
   for (const auto [name, value] : config.members()) {
-    if (value.is_null() || contains(kCommonFields, name) || contains(kHarmlessFields, name) ||
-        contains(family.fields, name)) {
+    if (value.is_null() || contains(kCommonFields, name) || contains(family.fields, name) ||
+        is_harmless(name)) {
       continue;
     }
     const bool of_family = check_fixed(family.fixed, name, value, refused);
-    if (!check_fixed(kFixedFields, name, value, refused) && !of_family) {
+    if (!check_fixed(kFixedFields, name, value, refused) && !of_family && !is_neutral(value)) {
       refused.push_back(base::str_cat("field ", base::quoted(name), " = ", shown_json(value),
                                       " is not known for ", family.name,
                                       " models and may change the result"));
@@ -167,7 +286,7 @@ void check_fields(JsonView config, const Family& family, Refused& refused) {
 
 void check_rope_fields(JsonView block, std::string_view block_name, Refused& refused) {
   for (const auto [name, value] : block.members()) {
-    if (!value.is_null() && !contains(kRopeFields, name)) {
+    if (!contains(kRopeFields, name) && !is_neutral(value)) {
       refused.push_back(base::str_cat("field ", base::quoted(base::str_cat(block_name, ".", name)),
                                       " = ", shown_json(value),
                                       " is not known and may change the result"));

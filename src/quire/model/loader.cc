@@ -255,6 +255,7 @@ class Packer {
       weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
     }
     QUIRE_TRY_STATUS(check_memory(weights));
+    QUIRE_TRY_STATUS(checkpoint_.check_whole());
     if (!all_fit) {
       return misfit(parts, format);
     }
@@ -265,6 +266,7 @@ class Packer {
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     QUIRE_TRY(const auto parts, map_.find(id, size, 0));
     values = read_vectors(parts);
+    QUIRE_TRY_STATUS(checkpoint_.check_whole());
     finish(parts);
     return tally_.vector(id, values);
   }
@@ -275,7 +277,6 @@ class Packer {
   void finish(std::span<const TensorPart> parts) {
     for (const TensorPart& part : parts) {
       report_.bytes_read += static_cast<std::int64_t>(part.tensor->bytes.size());
-      checkpoint_.release(*part.tensor);
     }
     if (options_.progress) {
       options_.progress(static_cast<double>(report_.bytes_read) /

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <optional>
 #include <vector>
@@ -37,16 +38,26 @@ Result<double> positive(const std::optional<double>& value, const char* name) {
   return *value;
 }
 
-Status scale_linear(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
+// Raises the number of positions to `factor` times the original length.
+void stretch(const RopeSpec& spec, double factor, Rope& rope) {
+  constexpr double kMost = std::numeric_limits<std::int32_t>::max();
+  const double original = spec.original_max_positions.value_or(spec.max_positions);
+  const double stretched = std::min(std::floor(original * factor), kMost);
+  rope.max_positions = std::max(rope.max_positions, static_cast<std::int32_t>(stretched));
+}
+
+Status scale_linear(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double factor, positive(spec.factor, "factor"));
-  for (double& frequency : rotary.inverse_frequencies) {
+  for (double& frequency : rope.rotary.inverse_frequencies) {
     frequency /= factor;
   }
+  stretch(spec, factor, rope);
   return {};
 }
 
-// Llama 3.1: long waves are stretched by `factor`, short ones kept, those between mixed.
-Status scale_llama3(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
+// Llama 3.1: long waves are stretched by `factor`, short ones kept, those between mixed. Its length
+// is what the file says, below `factor` times the original one, unless that was never edited.
+Status scale_llama3(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double factor, positive(spec.factor, "factor"));
   QUIRE_TRY(const double low, positive(spec.low_freq_factor, "low_freq_factor"));
   QUIRE_TRY(const double high, positive(spec.high_freq_factor, "high_freq_factor"));
@@ -56,10 +67,13 @@ Status scale_llama3(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
     return {ErrorCode::kInvalidArgument, base::str_cat("rope scaling has high_freq_factor = ", high,
                                                        ", not above low_freq_factor = ", low)};
   }
-  for (double& frequency : rotary.inverse_frequencies) {
+  for (double& frequency : rope.rotary.inverse_frequencies) {
     const double waves = original * frequency / kTwoPi;  // that fit into the original length
     const double keep = std::clamp((waves - low) / (high - low), 0.0, 1.0);
     frequency = (1.0 - keep) * frequency / factor + keep * frequency;
+  }
+  if (spec.max_positions <= original) {
+    stretch(spec, factor, rope);
   }
   return {};
 }
@@ -69,7 +83,7 @@ double yarn_mscale(double factor, double mscale) {
 }
 
 // YaRN (Peng et al. 2023): frequencies between two corrections are mixed by a linear ramp.
-Status scale_yarn(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
+Status scale_yarn(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double factor, positive(spec.factor, "factor"));
   QUIRE_TRY(const double original,
             positive(spec.original_max_positions, "original_max_position_embeddings"));
@@ -90,15 +104,17 @@ Status scale_yarn(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
   if (low == high) {
     high += 0.001;  // as the reference does: a step instead of a ramp
   }
-  for (std::size_t i = 0; i < rotary.inverse_frequencies.size(); ++i) {
-    double& frequency = rotary.inverse_frequencies[i];
+  auto& frequencies = rope.rotary.inverse_frequencies;
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    double& frequency = frequencies[i];
     const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
     frequency = frequency / factor * ramp + frequency * (1.0 - ramp);
   }
   const bool has_mscales = spec.mscale != 0.0 && spec.mscale_all_dim != 0.0;
-  rotary.scale = spec.attention_factor.value_or(
+  rope.rotary.scale = spec.attention_factor.value_or(
       has_mscales ? yarn_mscale(factor, spec.mscale) / yarn_mscale(factor, spec.mscale_all_dim)
                   : yarn_mscale(factor, 1.0));
+  stretch(spec, factor, rope);
   return {};
 }
 
@@ -145,13 +161,13 @@ Status apply_scaling(const RopeSpec& spec, Rope& rope) {
     return {};
   }
   if (spec.type == "linear") {
-    return scale_linear(spec, rope.rotary);
+    return scale_linear(spec, rope);
   }
   if (spec.type == "llama3") {
-    return scale_llama3(spec, rope.rotary);
+    return scale_llama3(spec, rope);
   }
   if (spec.type == "yarn") {
-    return scale_yarn(spec, rope.rotary);
+    return scale_yarn(spec, rope);
   }
   if (spec.type == "longrope") {
     return scale_longrope(spec, rope);
@@ -170,9 +186,9 @@ Status apply_scaling(const RopeSpec& spec, Rope& rope) {
 Result<Rope> make_rope(const RopeSpec& spec) {
   constexpr double kMaxTheta = 1e15;
   if (!(spec.theta > 1.0 && spec.theta <= kMaxTheta)) {
-    return {
-        ErrorCode::kInvalidArgument,
-        base::str_cat("rope theta is ", spec.theta, "; must be above 1 and at most ", kMaxTheta)};
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(spec.theta_name, " is ", spec.theta, "; must be above 1 and at most ",
+                          kMaxTheta)};
   }
   if (spec.rotary_dim < 2 || spec.rotary_dim % 2 != 0) {
     return {ErrorCode::kUnsupported,

@@ -16,8 +16,9 @@ namespace quire::model {
 struct RopeSpec {
   std::string type = "default";  // "default", "linear", "llama3", "yarn", "longrope"
   double theta = 10000.0;
-  std::int32_t rotary_dim = 0;     // even; at most the head size
-  std::int32_t max_positions = 0;  // as the model says
+  std::string theta_name = "the rope theta";  // of the file, for messages
+  std::int32_t rotary_dim = 0;                // even; at most the head size
+  std::int32_t max_positions = 0;             // as the model says
   std::optional<double> factor;
   std::optional<double> original_max_positions;  // of the model before it was stretched
   std::optional<double> attention_factor;        // on cos and sin; else computed from factor
@@ -32,13 +33,16 @@ struct RopeSpec {
 
 struct Rope {
   kernels::RotaryConfig rotary;
-  std::int32_t max_positions = 0;  // below the spec's where longrope would change its frequencies
+  // Above the spec's where linear, yarn or llama3 stretch the original length further than a file
+  // says whose length was not edited; below it where longrope would change its frequencies.
+  std::int32_t max_positions = 0;
 };
 
-// kUnsupported for types whose frequencies change with the length (dynamic NTK) and unknown ones,
-// kInvalidArgument for missing or senseless numbers; each named. Longrope has two sets of factors
-// and switches all positions to the long ones once a sequence exceeds the original length, which no
-// stored key could follow; so unless both sets are the same it is served up to that length only.
+// Returns the frequencies and how many positions they are for. kUnsupported for types whose
+// frequencies change with the length (dynamic NTK) and unknown ones, kInvalidArgument for missing
+// or senseless numbers; each named. Longrope has two sets of factors and switches all positions to
+// the long ones once a sequence exceeds the original length, which no stored key could follow; so
+// unless both sets are the same it is served up to that length only.
 [[nodiscard]] Result<Rope> make_rope(const RopeSpec& spec);
 
 }  // namespace quire::model

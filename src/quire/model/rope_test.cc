@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -64,6 +66,32 @@ TEST(Rope, LongropeWithTwoSetsOfFactorsStopsAtTheOriginalLength) {
   spec.short_factor = {1, 1, 1, 1};
   spec.long_factor = {1, 2, 3, 4};
   EXPECT_EQ(make_rope(spec)->max_positions, 256);
+}
+
+// vLLM takes the same lengths; transformers has no limit.
+TEST(Rope, StretchedPositionsAreServedWhereTheFileDoesNotStateThem) {
+  const auto positions = [](const char* type, std::int32_t stated, double factor,
+                            std::optional<double> original) {
+    RopeSpec spec = spec_of(type);
+    spec.max_positions = stated;
+    spec.factor = factor;
+    spec.original_max_positions = original;
+    spec.low_freq_factor = 1;
+    spec.high_freq_factor = 4;
+    return make_rope(spec).value().max_positions;
+  };
+  EXPECT_EQ(positions("yarn", 64, 4.0, 64), 256);
+  EXPECT_EQ(positions("yarn", 256, 4.0, 64), 256);
+  EXPECT_EQ(positions("yarn", 300, 4.0, 64), 300);
+  EXPECT_EQ(positions("yarn", 40960, 4.0, 32768), 131072);  // Qwen3's README
+  EXPECT_EQ(positions("yarn", 100, 1.5, 33), 100);
+  EXPECT_EQ(positions("linear", 64, 4.0, std::nullopt), 256);
+  EXPECT_EQ(positions("linear", 64, 2.5, std::nullopt), 160);
+  EXPECT_EQ(positions("linear", 64, 0.5, std::nullopt), 64);
+  EXPECT_EQ(positions("llama3", 131072, 32.0, 8192), 131072);  // Llama 3.2 states fewer
+  EXPECT_EQ(positions("llama3", 8192, 8.0, 8192), 65536);
+  EXPECT_EQ(positions("default", 64, 4.0, 64), 64);
+  EXPECT_EQ(positions("linear", 64, 1e300, std::nullopt), INT32_MAX);
 }
 
 TEST(Rope, DivisorsDivide) {

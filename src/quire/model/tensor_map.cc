@@ -232,9 +232,7 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
 Status TensorMap::check_tied_head(const TensorInfo& head) const {
   QUIRE_TRY(const TensorInfo* embedding,
             checkpoint_.require(base::str_cat(names_.embedding, ".weight")));
-  if (head.encoding == embedding->encoding && head.shape == embedding->shape &&
-      std::equal(head.bytes.begin(), head.bytes.end(), embedding->bytes.begin(),
-                 embedding->bytes.end())) {
+  if (weights::is_same(head, *embedding)) {
     return {};
   }
   return {ErrorCode::kCorrupt,

@@ -203,8 +203,13 @@ Status Scheduler::submit(Request request) {
   }
   entry->request = std::move(request);
   entry->arrival = ++impl_->last_arrival;
-  impl_->by_id[entry->request.id.value] = entry.get();
-  impl_->state.line.push_back(std::move(entry));
+  // Memory first: what is refused is in neither.
+  auto& line = impl_->state.line;
+  if (line.size() == line.capacity()) {
+    line.reserve(2 * line.size() + 1);
+  }
+  impl_->by_id.emplace(entry->request.id.value, entry.get());
+  line.push_back(std::move(entry));
   ++impl_->state.version;
   return {};
 }

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "quire/base/work_meter.h"
+#include "quire/text/byte_trie.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/unicode.h"
 #include "quire/text/utf8.h"
 #include "quire/types.h"
@@ -44,12 +45,24 @@ std::size_t skip_space_right(std::string_view text, std::size_t end) {
   return end;
 }
 
-bool lies_inside(std::size_t begin, std::size_t end, std::span<const ByteRange> ranges) {
-  const auto behind = std::upper_bound(
-      ranges.begin(), ranges.end(), begin,
-      [](std::size_t position, const ByteRange& range) { return position < range.begin; });
-  return behind != ranges.begin() && end <= std::prev(behind)->end;
-}
+// Ends of white space, each run of which is walked once.
+class SpaceEnds {
+ public:
+  explicit SpaceEnds(std::string_view text) : text_(text) {}
+
+  std::size_t behind(std::size_t at) {
+    if (at < begin_ || at > end_) {
+      begin_ = at;
+      end_ = skip_space_right(text_, at);
+    }
+    return end_;
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t begin_ = 1;
+  std::size_t end_ = 0;
+};
 
 }  // namespace
 
@@ -74,10 +87,12 @@ bool AddedTokenMatcher::always_cuts(TokenId id) const {
 }
 
 const AddedToken* AddedTokenMatcher::match_at(std::string_view text, std::size_t at,
-                                              std::span<const ByteRange> specials_allowed) const {
+                                              const Authors& authors,
+                                              base::WorkMeter& meter) const {
   const AddedToken* best = nullptr;
   std::uint32_t node = ByteTrie::root();
-  for (std::size_t end = at; end < text.size();) {
+  std::size_t end = at;
+  while (end < text.size()) {
     node = trie_.child(node, text[end++]);
     if (node == ByteTrie::kNoNode) {
       break;
@@ -86,20 +101,26 @@ const AddedToken* AddedTokenMatcher::match_at(std::string_view text, std::size_t
       continue;
     }
     const AddedToken& token = tokens_[static_cast<std::size_t>(trie_.value(node))];
-    if (!token.special || lies_inside(at, end, specials_allowed)) {
+    if (!token.special || authors.allow_special(at, end)) {
       best = &token;
     }
+    if (token.special) {
+      meter.step_bytes(end - at);
+    }
   }
-  return best;
+  return meter.step(static_cast<std::int64_t>((end - at) / 4) + 1) ? best : nullptr;
 }
 
-std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(
-    std::string_view text, std::span<const ByteRange> specials_allowed) const {
+std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_view text,
+                                                                 const Authors& authors,
+                                                                 base::WorkMeter& meter) const {
   std::vector<Segment> segments;
+  SpaceEnds space_ends(text);
   std::size_t taken = 0;  // end of the last segment
-  for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
+  meter.step_bytes(text.size());
+  for (std::size_t at = 0; at < text.size() && !tokens_.empty() && !meter.failed();) {
     const AddedToken* token = starts_token_[static_cast<unsigned char>(text[at])]
-                                  ? match_at(text, at, specials_allowed)
+                                  ? match_at(text, at, authors, meter)
                                   : nullptr;
     if (token == nullptr) {
       ++at;
@@ -112,10 +133,10 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(
       continue;
     }
     if (token->lstrip) {
-      begin = std::max(skip_space_left(text, begin, 0), taken);
+      begin = std::max(skip_space_left(text, begin, taken), taken);
     }
     if (token->rstrip) {
-      end = skip_space_right(text, end);
+      end = space_ends.behind(end);
     }
     if (taken < begin) {
       segments.push_back({.begin = taken, .end = begin, .id = -1});

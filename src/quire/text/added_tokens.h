@@ -5,12 +5,13 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/text/byte_trie.h"
+#include "quire/text/normal_text.h"
 #include "quire/types.h"
 
 namespace quire::text {
@@ -25,11 +26,6 @@ struct AddedToken {
   bool special = false;      // skipped by decode; only matched where the caller allows it
 };
 
-struct ByteRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;
@@ -42,15 +38,15 @@ class AddedTokenMatcher {
     TokenId id;  // -1: text
   };
   // Cuts well-formed `text` into text and token segments, none empty but tokens without a width. A
-  // special token counts only where it lies inside one of `specials_allowed` (ascending, disjoint).
-  [[nodiscard]] std::vector<Segment> split(std::string_view text,
-                                           std::span<const ByteRange> specials_allowed) const;
+  // special token counts only where `authors` allow it. Cut short when `meter` has failed.
+  [[nodiscard]] std::vector<Segment> split(std::string_view text, const Authors& authors,
+                                           base::WorkMeter& meter) const;
   // Whether this token matches wherever it is written, and leaves the text on its left as it is.
   [[nodiscard]] bool always_cuts(TokenId id) const;
 
  private:
   [[nodiscard]] const AddedToken* match_at(std::string_view text, std::size_t at,
-                                           std::span<const ByteRange> specials_allowed) const;
+                                           const Authors& authors, base::WorkMeter& meter) const;
 
   std::vector<AddedToken> tokens_;
   ByteTrie trie_;

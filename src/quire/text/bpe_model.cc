@@ -166,6 +166,9 @@ void BpeModel::tokenize(std::string_view piece, ModelScratch& scratch,
   }
   const std::size_t start = out.size();
   split_into_units(piece, scratch.units);
+  if (!scratch.meter->step(static_cast<std::int64_t>(scratch.units.size()))) {
+    return;
+  }
   if (scratch.units.size() <= kShortUnits) {
     merge_short(scratch);
   } else {
@@ -174,7 +177,7 @@ void BpeModel::tokenize(std::string_view piece, ModelScratch& scratch,
   for (const std::int32_t symbol : scratch.units) {
     emit(symbol, out);
   }
-  if (whole >= 0) {
+  if (whole >= 0 && !scratch.meter->failed()) {
     const bool same = out.size() == start + 1 && out.back() == whole;
     memo_[static_cast<std::size_t>(whole)].store(same ? Memo::kWhole : Memo::kParts,
                                                  std::memory_order_relaxed);
@@ -320,7 +323,8 @@ void BpeModel::merge_long(ModelScratch& scratch) const {
       std::push_heap(heap.begin(), heap.end(), later);
     }
   };
-  for (std::size_t next = 0; next < first.size() || !heap.empty();) {
+  std::size_t next = 0;
+  while ((next < first.size() || !heap.empty()) && scratch.meter->step(4)) {
     std::uint64_t top = 0;
     if (heap.empty() || (next < first.size() && first[next] < heap.front())) {
       top = first[next++];

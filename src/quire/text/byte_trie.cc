@@ -28,6 +28,7 @@ ByteTrie::ByteTrie(std::vector<std::pair<std::string, std::int32_t>> entries) {
   // Breadth first, so that the children of a node are consecutive.
   for (std::size_t next = 0; next < pending.size(); ++next) {
     Group group = pending[next];
+    depth_ = std::max(depth_, group.depth);
     if (group.begin < group.end && entries[group.begin].first.size() == group.depth) {
       nodes_[group.node].value = entries[group.begin].second;
     }

@@ -34,6 +34,7 @@ class ByteTrie {
   // The longest non-empty entry that is a prefix of `text`.
   [[nodiscard]] Match longest_prefix(std::string_view text) const;
 
+  [[nodiscard]] std::size_t depth() const { return depth_; }  // bytes of the longest entry
   [[nodiscard]] bool empty() const { return nodes_.size() == 1 && nodes_[0].value < 0; }
 
  private:
@@ -45,6 +46,7 @@ class ByteTrie {
   };
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
+  std::size_t depth_ = 0;
 };
 
 }  // namespace quire::text

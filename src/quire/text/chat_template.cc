@@ -13,16 +13,19 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/functions.h"
 #include "quire/text/jinja/interpreter.h"
 #include "quire/text/jinja/meter.h"
+#include "quire/text/jinja/names_read.h"
 #include "quire/text/jinja/parser.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/utf8.h"
 #include "quire/types.h"
@@ -33,10 +36,13 @@ namespace {
 static_assert(jinja::kFromTemplate == Provenance::kTemplate);
 static_assert(jinja::kFromArgument == Provenance::kArgument);
 
-// JSON to values whose strings come from `source`.
+// JSON to values whose strings come from `source`. Names in messages are told from texts by where
+// they stand.
 class Converter {
  public:
-  Converter(jinja::Meter& meter, std::int32_t source) : meter_(meter), source_(source) {}
+  enum class Place : std::uint8_t { kMessage, kContent, kPart, kElsewhere };
+  Converter(jinja::Meter& meter, std::int32_t source, Place place = Place::kElsewhere)
+      : meter_(meter), source_(source), place_(place) {}
 
   // Recursion is bounded: `level` counts the containers around `value`.
   Result<jinja::Value> convert(base::JsonView value, int level = 0) const {
@@ -74,7 +80,8 @@ class Converter {
   static Result<jinja::Value> messages(jinja::Meter& meter, base::JsonView array) {
     jinja::SequenceBuilder out(&meter);
     for (std::size_t i = 0; i < array.size(); ++i) {
-      QUIRE_TRY(auto item, Converter(meter, static_cast<std::int32_t>(i)).convert(array[i], 1));
+      const auto source = static_cast<std::int32_t>(i);
+      QUIRE_TRY(auto item, Converter(meter, source, Place::kMessage).convert(array[i], 1));
       out.push(std::move(item));
     }
     return std::move(out).build();
@@ -92,7 +99,7 @@ class Converter {
   Result<jinja::Value> list(base::JsonView array, int level) const {
     jinja::SequenceBuilder out(&meter_);
     for (const base::JsonView item : array.elements()) {
-      QUIRE_TRY(auto converted, convert(item, level + 1));
+      QUIRE_TRY(auto converted, inside("").convert(item, level + 1));
       out.push(std::move(converted));
     }
     return std::move(out).build();
@@ -102,14 +109,25 @@ class Converter {
     jinja::DictBuilder out(&meter_);
     for (const auto [key, item] : object.members()) {
       QUIRE_TRY(auto name, text(key));
-      QUIRE_TRY(auto converted, convert(item, level + 1));
+      QUIRE_TRY(auto converted, inside(key).convert(item, level + 1));
       out.push(std::move(name), std::move(converted));
     }
     return std::move(out).build();
   }
 
+  // Of the value under `key` of a dict, of an item of a list.
+  [[nodiscard]] Converter inside(std::string_view key) const {
+    const bool is_name =
+        (place_ == Place::kMessage && key == "role") || (place_ == Place::kPart && key == "type");
+    const Place place = place_ == Place::kMessage && key == "content" ? Place::kContent
+                        : place_ == Place::kContent                   ? Place::kPart
+                                                                      : Place::kElsewhere;
+    return {meter_, is_name ? jinja::as_name(source_) : source_, place};
+  }
+
   jinja::Meter& meter_;
   std::int32_t source_;
+  Place place_;
 };
 
 std::tm calendar_time(const RenderOptions& options) {
@@ -144,12 +162,19 @@ Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtim
                                             .call = function.call}));
       }
     }
+    if (name == "self") {  // of blocks, which templates here do not have
+      scope->set(symbol, jinja::Value::callable(runtime.meter(), jinja::self_reference()));
+      continue;
+    }
     if (!variables.contains(name)) {
       continue;
     }
     const base::JsonView variable = variables.find(name);
     const bool is_trusted = std::find(trusted.begin(), trusted.end(), name) != trusted.end();
-    const std::int32_t source = is_trusted ? jinja::kFromTemplate : jinja::kFromArgument;
+    const bool is_name = !variable.is_array() && !variable.is_object();
+    const std::int32_t source = is_trusted ? jinja::kFromTemplate
+                                : is_name  ? jinja::as_name(jinja::kFromArgument)
+                                           : jinja::kFromArgument;
     auto value = name == "messages" && variable.is_array()
                      ? Converter::messages(runtime.meter(), variable)
                      : Converter(runtime.meter(), source).convert(variable);
@@ -189,7 +214,7 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
   const jinja::Limits limits{.steps = options.max_steps,
                              .text_bytes = options.max_output_bytes,
                              .memory_bytes = 4 * options.max_output_bytes};
-  jinja::Runtime runtime(limits, calendar_time(options));
+  jinja::Runtime runtime(limits, calendar_time(options), options.meter);
   QUIRE_TRY(const auto scope, make_scopes(impl_->parsed, runtime, variables, options));
   QUIRE_TRY(const auto text, jinja::Interpreter(impl_->parsed, runtime).run(scope));
   RenderedPrompt out;
@@ -197,13 +222,18 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
   std::size_t begin = 0;
   for (const auto& run : text->runs()) {
     out.spans.push_back(
-        {std::string(text->view().substr(begin, run.end - begin)), Provenance{run.source}});
+        {std::string(text->view().substr(begin, run.end - begin)),
+         {.source = jinja::without_name(run.source), .is_name = jinja::is_name(run.source)}});
     begin = run.end;
   }
   return out;
 }
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
+
+std::vector<std::string> ChatTemplate::variables() const {
+  return jinja::names_read(impl_->parsed);
+}
 
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
                          RenderOptions& options) {
@@ -216,14 +246,17 @@ void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
   variables.add("documents", nullptr);
 }
 
-std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt) {
+Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                           base::WorkMeter* meter) {
   std::vector<TextSpan> spans;
   spans.reserve(prompt.spans.size());
   for (const RenderedSpan& span : prompt.spans) {
-    spans.push_back(
-        {.text = span.text, .parse_special = span.from.source == Provenance::kTemplate});
+    spans.push_back({.text = span.text,
+                     .author = span.from.source == Provenance::kTemplate ? Author::kTemplate
+                               : span.from.is_name                       ? Author::kName
+                                                                         : Author::kUser});
   }
-  return tokenizer.encode_spans(spans);
+  return tokenizer.encode_spans(spans, meter);
 }
 
 }  // namespace quire::text

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -25,6 +26,9 @@ struct Provenance {
   static constexpr std::int32_t kTemplate = -1;  // literal text or values of the template itself
   static constexpr std::int32_t kArgument = -2;  // a template variable other than messages
   std::int32_t source = kTemplate;               // else: index into `messages`
+  // A word that the caller gives to the template, not a text: a message's role, the type of a part
+  // of its content, a variable that is a string or a number.
+  bool is_name = false;
   friend bool operator==(Provenance, Provenance) = default;
 };
 
@@ -49,6 +53,7 @@ struct RenderOptions {
   // Rendering ends with kInvalidArgument beyond these. A step is a node evaluated, or an item or 64
   // bytes touched; live memory is bounded by four times the output.
   std::int64_t max_steps = 20'000'000;
+  base::WorkMeter* meter = nullptr;  // counts the work, too, if there is one; borrowed
   std::size_t max_output_bytes = std::size_t{64} << 20;
 };
 
@@ -74,6 +79,8 @@ class ChatTemplate {
                                               const RenderOptions& options = {}) const;
 
   [[nodiscard]] const std::string& source() const;
+  // Returns the variables that some path through the template reads, in order of the alphabet.
+  [[nodiscard]] std::vector<std::string> variables() const;
 
  private:
   struct Impl;
@@ -85,8 +92,10 @@ class ChatTemplate {
 // counts as the template's own, and `tools` and `documents`, none. What `variables` has stays.
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables, RenderOptions& options);
 
-// Ids of a rendered prompt, in which only the template's own special tokens count as such.
-[[nodiscard]] std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer,
-                                                 const RenderedPrompt& prompt);
+// Ids of a rendered prompt: those of its text, but that a special token counts only as
+// Tokenizer::encode_spans says. Errors as there.
+[[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer,
+                                                         const RenderedPrompt& prompt,
+                                                         base::WorkMeter* meter = nullptr);
 
 }  // namespace quire::text

@@ -130,6 +130,28 @@ TEST(Provenance, NumbersKeepItWhenPrintedAndLoseItWhenComputed) {
               ElementsAre(Pair("7", 2), Pair("8", kTemplate)));
 }
 
+TEST(Provenance, RolesTypesOfPartsAndPlainVariablesAreNames) {
+  const auto names_of = [](const char* source) {
+    std::vector<std::pair<std::string, bool>> out;
+    const auto prompt = render(source);
+    for (const auto& span : prompt.value().spans) {
+      out.emplace_back(span.text, span.from.is_name);
+    }
+    return out;
+  };
+  EXPECT_THAT(names_of("{{ messages[0].role }}{{ messages[0].content }}"),
+              ElementsAre(Pair("user", true), Pair("Hi <|end|>", false)));
+  EXPECT_THAT(names_of("{{ messages[2].content[0].type }}{{ messages[2].content[0].text }}"),
+              ElementsAre(Pair("text", true), Pair("part", false)));
+  EXPECT_THAT(names_of("{{ bos_token }}{{ tools[0].name }}x"),
+              ElementsAre(Pair("<s>", true), Pair("f", false), Pair("x", false)));
+}
+
+TEST(Jinja, SelfIsDefined) {  // oracle: jinja2
+  EXPECT_EQ(render("{{ self is defined }} {{ self }} {{ self.x is defined }}").value().text(),
+            "True <TemplateReference None> False");
+}
+
 TEST(Provenance, TrustedVariablesCountAsTheTemplate) {
   RenderOptions options;
   options.trusted_variables = {"bos_token"};
@@ -361,6 +383,32 @@ TEST(ChatTemplate, CanBeMovedAndGivesItsSource) {
   const ChatTemplate second = std::move(*first);
   EXPECT_EQ(second.source(), "{{ 'x' }}");
   EXPECT_TRUE(second.render({}).ok());
+}
+
+// Oracle: jinja2.meta.find_undeclared_variables, but for what only some paths set.
+TEST(ChatTemplate, TellsWhichVariablesItReads) {
+  const auto variables_of = [](std::string_view source) {
+    return ChatTemplate::parse(source).value().variables();
+  };
+  EXPECT_THAT(variables_of("text"), ElementsAre());
+  EXPECT_THAT(variables_of("{{ a.b[c](d, e=f)|join(g) ~ (h if i is eq(j) else -k) }}"),
+              ElementsAre("a", "c", "d", "f", "g", "h", "i", "j", "k"));
+  EXPECT_THAT(
+      variables_of("{% for m in messages if m.x != y %}{{ loop.index }}{{ m }}{% endfor %}"),
+      ElementsAre("messages", "y"));
+  EXPECT_THAT(variables_of("{% set ns = namespace(x=z) %}{% set ns.x = 1 %}{{ ns.x }}"),
+              ElementsAre("z"));
+  EXPECT_THAT(variables_of("{% if a is defined %}{% set b = 1 %}{% endif %}{{ b }}"),
+              ElementsAre("a", "b"));
+  EXPECT_THAT(variables_of("{% set a, b = c %}{{ a ~ b }}{% set d = d|default(1) %}"),
+              ElementsAre("c", "d"));
+  EXPECT_THAT(variables_of("{% macro m(a, b=c) %}{{ a ~ b ~ d ~ caller() }}{% endmacro %}"
+                           "{% call m(e) %}{{ f }}{% endcall %}{{ a }}"),
+              ElementsAre("a", "c", "d", "e", "f"));
+  EXPECT_THAT(
+      variables_of("{% with a = b %}{{ a }}{% endwith %}{% filter trim %}{{ g }}{% endfilter %}"
+                   "{% set h %}{{ i }}{% endset %}{{ h }}"),
+      ElementsAre("b", "g", "i"));
 }
 
 }  // namespace

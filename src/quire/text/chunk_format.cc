@@ -16,10 +16,12 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/chunk_seams.h"
 #include "quire/text/jinja/unicode.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/utf8.h"
 #include "quire/types.h"
@@ -121,13 +123,19 @@ std::string joined(const ChunkFormat& format, const Texts& texts) {
   return out;
 }
 
-std::vector<TokenId> joined_ids(const Tokenizer& tokenizer, const ChunkFormat& format,
-                                const Texts& texts) {
+Result<std::vector<TokenId>> joined_ids(const Tokenizer& tokenizer, const ChunkFormat& format,
+                                        const Texts& texts) {
   std::vector<TokenId> out;
+  Status state;
   for_each_chunk(format, texts, [&](const Affixes& around, std::string_view text) {
     const auto ids = encode_chunk(tokenizer, around, text);
-    out.insert(out.end(), ids.begin(), ids.end());
+    if (ids.ok()) {
+      out.insert(out.end(), ids->begin(), ids->end());
+    } else {
+      state = ids.error();
+    }
   });
+  QUIRE_TRY_STATUS(state);
   return out;
 }
 
@@ -271,8 +279,9 @@ class Cutter {
                                                  base::quoted(got.substr(at), 40), " it says ",
                                                  base::quoted(expected.substr(at), 40))};
       }
-      format.starts_special = format.starts_special && joined_ids(tokenizer_, format, texts) ==
-                                                           encode_prompt(tokenizer_, prompt);
+      QUIRE_TRY(const auto chunk_ids, joined_ids(tokenizer_, format, texts));
+      QUIRE_TRY(const auto prompt_ids, encode_prompt(tokenizer_, prompt));
+      format.starts_special = format.starts_special && chunk_ids == prompt_ids;
     }
     return {};
   }
@@ -349,7 +358,7 @@ ChunkFormat plain_format(const Tokenizer& tokenizer) {
   format.context.continues = format.query.continues = true;
   const auto ids = tokenizer.encode("");
   const auto bos = tokenizer.bos_token_id();
-  if (bos && !ids.empty() && ids.front() == *bos) {
+  if (bos && ids.ok() && !ids->empty() && ids->front() == *bos) {
     auto token = tokenizer.id_to_token(*bos);
     if (token.ok()) {
       format.system.prefix = std::move(token).value();
@@ -358,22 +367,22 @@ ChunkFormat plain_format(const Tokenizer& tokenizer) {
   return format;
 }
 
-std::vector<TokenId> encode_chunk(const Tokenizer& tokenizer, const Affixes& around,
-                                  std::string_view content) {
+Result<std::vector<TokenId>> encode_chunk(const Tokenizer& tokenizer, const Affixes& around,
+                                          std::string_view content, base::WorkMeter* meter) {
   const std::string text = repair_utf8(content);
   const std::array<TextSpan, 4> spans = {
       TextSpan{.text = "\n"}, TextSpan{.text = around.prefix},
-      TextSpan{.text = trimmed(text, around), .parse_special = false},
+      TextSpan{.text = trimmed(text, around), .author = Author::kUser},
       TextSpan{.text = around.suffix}};
   if (around.continues) {  // encoded behind a line end, which is taken away again
-    const auto lead = tokenizer.encode_spans(std::span(spans).first(1));
-    auto ids = tokenizer.encode_spans(spans);
+    QUIRE_TRY(const auto lead, tokenizer.encode_spans(std::span(spans).first(1), meter));
+    QUIRE_TRY(auto ids, tokenizer.encode_spans(spans, meter));
     if (ids.size() >= lead.size() && std::equal(lead.begin(), lead.end(), ids.begin())) {
       ids.erase(ids.begin(), ids.begin() + std::ssize(lead));
       return ids;
     }
   }
-  return tokenizer.encode_spans(std::span(spans).subspan(1));
+  return tokenizer.encode_spans(std::span(spans).subspan(1), meter);
 }
 
 }  // namespace quire::text

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
@@ -65,8 +66,10 @@ struct ChunkFormat {
 [[nodiscard]] ChunkFormat plain_format(const Tokenizer& tokenizer);
 
 // Token ids of a chunk. The content can never become a special token. No BOS or EOS is added beyond
-// what the affixes hold.
-[[nodiscard]] std::vector<TokenId> encode_chunk(const Tokenizer& tokenizer, const Affixes& around,
-                                                std::string_view content);
+// what the affixes hold. Errors as Tokenizer::encode_spans.
+[[nodiscard]] Result<std::vector<TokenId>> encode_chunk(const Tokenizer& tokenizer,
+                                                        const Affixes& around,
+                                                        std::string_view content,
+                                                        base::WorkMeter* meter = nullptr);
 
 }  // namespace quire::text

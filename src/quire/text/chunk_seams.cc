@@ -92,10 +92,10 @@ Result<std::vector<std::string>> split_at(const RenderedPrompt& prompt,
 bool begins_special(const Tokenizer& tokenizer, std::string_view text) {
   const TextSpan span{.text = text};
   const auto ids = tokenizer.encode_spans({&span, 1});
-  if (ids.empty() || !tokenizer.is_special(ids.front())) {
+  if (!ids.ok() || ids->empty() || !tokenizer.is_special(ids->front())) {
     return false;
   }
-  const auto token = tokenizer.id_to_token(ids.front());  // <unk> is special and spelled otherwise
+  const auto token = tokenizer.id_to_token(ids->front());  // <unk> is special and spelled otherwise
   return token.ok() && text.starts_with(*token);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "quire/base/work_meter.h"
 #include "quire/text/byte_alphabet.h"
 #include "quire/text/decoder_stage.h"
 #include "quire/text/utf8.h"
@@ -20,8 +21,12 @@ namespace {
 // The end of the chain: whole characters go to the caller's string.
 class OutputStage final : public DecodeStage {
  public:
-  explicit OutputStage(std::string* out) : DecodeStage(nullptr), out_(out) {}
+  OutputStage(std::string* out, base::WorkMeter& meter) : DecodeStage(meter), out_(out) {}
+  [[nodiscard]] bool takes_fragments() const override { return true; }
   void push(std::string_view text, bool /*starts_token*/) override {
+    if (!meter().write(text.size())) {
+      return;
+    }
     held_ += text;
     const std::size_t rest = append_complete_utf8(held_, *out_);
     held_.erase(0, held_.size() - rest);
@@ -102,7 +107,9 @@ class CollectStage final : public DecodeStage {
  public:
   using DecodeStage::DecodeStage;
   void push(std::string_view text, bool /*starts_token*/) override {
-    held_ = std::move(held_).value_or("") + std::string(text);
+    if (meter().write(text.size())) {
+      held_ = std::move(held_).value_or("") + std::string(text);
+    }
   }
   void flush() override {
     if (held_) {
@@ -118,49 +125,29 @@ class CollectStage final : public DecodeStage {
 
 class ByteFallbackStage final : public DecodeStage {
  public:
-  ByteFallbackStage(const decode::ByteFallback& step, DecodeStage* next)
-      : DecodeStage(next), per_character_(step.per_character) {}
+  ByteFallbackStage(const decode::ByteFallback& /*step*/, DecodeStage* next) : DecodeStage(next) {}
   void push(std::string_view text, bool /*starts_token*/) override {
     if (const auto byte = byte_of_token(text)) {
       held_.push_back(static_cast<char>(*byte));
-      if (per_character_) {
-        pass_on_characters(false);
-      }
+      pass_on_characters(false);
       return;
     }
-    end_run();
+    pass_on_characters(true);
     next().push(text, true);
   }
   void flush() override {
-    end_run();
+    pass_on_characters(true);
     next().flush();
   }
 
  private:
-  void end_run() {
-    if (per_character_) {
-      pass_on_characters(true);
-    } else if (valid_utf8_prefix(held_) == held_.size()) {
-      if (!held_.empty()) {
-        next().push(held_, true);
-      }
-    } else {
-      for (std::size_t i = 0; i < held_.size(); ++i) {
-        next().push(kReplacementCharacter, true);
-      }
-    }
-    held_.clear();
-  }
-
-  // Sentencepiece replaces byte by byte what does not start a character.
   void pass_on_characters(bool is_end) {
     while (!held_.empty()) {
       std::string unused;
       const std::size_t valid = valid_utf8_prefix(held_);
-      const std::string_view rest = std::string_view(held_).substr(valid);
       if (valid > 0) {
         next().push(std::string_view(held_).substr(0, valid), true);
-      } else if (!is_end && append_complete_utf8(rest, unused) == held_.size()) {
+      } else if (!is_end && append_complete_utf8(held_, unused) == held_.size()) {
         return;  // more bytes could complete it
       } else {
         next().push(kReplacementCharacter, true);
@@ -169,7 +156,6 @@ class ByteFallbackStage final : public DecodeStage {
     }
   }
 
-  bool per_character_;
   std::string held_;
 };
 
@@ -179,7 +165,7 @@ class MetaspaceStage final : public DecodeStage {
       : DecodeStage(next), step_(&step) {}
   void push(std::string_view text, bool /*starts_token*/) override {
     const bool strip = std::exchange(first_, false) && step_->strip_first;
-    next().push(replaced(text, step_->replacement, strip ? "" : " "), true);
+    next().push(replaced(text, step_->replacement, strip ? "" : " ", meter()), true);
   }
   void flush() override {
     first_ = true;
@@ -201,7 +187,7 @@ class LeadingSpaceStage final : public DecodeStage {
       dropping_ = drop_ == Drop::kEach;
     }
     dropping_ = dropping_ && text.empty();
-    next().push(replaced(text, kMetaspace, " "), true);
+    next().push(replaced(text, kMetaspace, " ", meter()), true);
   }
   void flush() override {
     dropping_ = drop_ != Drop::kNever;
@@ -273,11 +259,50 @@ class ReplaceStage final : public DecodeStage {
  public:
   ReplaceStage(const decode::Replace& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
   void push(std::string_view text, bool /*starts_token*/) override {
-    next().push(step_->pattern.replace_all(text, step_->content), true);
+    next().push(step_->pattern.replace_all(text, step_->content, meter()), true);
   }
 
  private:
   const decode::Replace* step_;
+};
+
+// Replace of a literal in the one token that a Fuse makes, while it arrives in fragments.
+class FusedReplaceStage final : public DecodeStage {
+ public:
+  FusedReplaceStage(const decode::Replace& step, DecodeStage* next)
+      : DecodeStage(next), literal_(*step.pattern.literal_text()), content_(step.content) {}
+  [[nodiscard]] bool takes_fragments() const override { return next().takes_fragments(); }
+  void push(std::string_view text, bool /*starts_token*/) override {
+    held_ += text;
+    std::size_t done = 0;
+    std::string out;
+    for (std::size_t at = held_.find(literal_);
+         !literal_.empty() && at != std::string::npos && meter().write(at - done + content_.size());
+         at = held_.find(literal_, done)) {
+      out.append(held_, done, at - done);
+      out += content_;
+      done = at + literal_.size();
+    }
+    std::size_t kept = std::min(held_.size() - done, std::max<std::size_t>(literal_.size(), 1) - 1);
+    while (!std::string_view(literal_).starts_with(
+        std::string_view(held_).substr(held_.size() - kept))) {
+      --kept;
+    }
+    out.append(held_, done, held_.size() - kept - done);
+    held_.erase(0, held_.size() - kept);
+    next().push(out, std::exchange(first_, false));
+  }
+  void flush() override {
+    next().push(held_, std::exchange(first_, true));
+    held_.clear();
+    next().flush();
+  }
+
+ private:
+  std::string literal_;
+  std::string content_;
+  std::string held_;  // the start of what may become a match
+  bool first_ = true;
 };
 
 template <class T>
@@ -305,8 +330,9 @@ bool makes_one_token(const decode::Step& step) {
 
 }  // namespace
 
-DecodeStream::DecodeStream(const Decoder& decoder) : text_(std::make_unique<std::string>()) {
-  stages_.push_back(std::make_unique<OutputStage>(text_.get()));
+DecodeStream::DecodeStream(const Decoder& decoder, base::WorkMeter& meter)
+    : text_(std::make_unique<std::string>()) {
+  stages_.push_back(std::make_unique<OutputStage>(text_.get(), meter));
   for (std::size_t i = decoder.size(); i-- > 0;) {
     DecodeStage* next = stages_.back().get();
     const auto begin = decoder.begin();
@@ -314,6 +340,11 @@ DecodeStream::DecodeStream(const Decoder& decoder) : text_(std::make_unique<std:
     const auto* strip = std::get_if<decode::Strip>(&decoder[i]);
     if (fused && strip != nullptr) {
       stages_.push_back(std::make_unique<FusedStripStage>(*strip, next));
+      continue;
+    }
+    const auto* replace = std::get_if<decode::Replace>(&decoder[i]);
+    if (fused && replace != nullptr && replace->pattern.literal_text() != nullptr) {
+      stages_.push_back(std::make_unique<FusedReplaceStage>(*replace, next));
       continue;
     }
     stages_.push_back(

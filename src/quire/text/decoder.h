@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/pattern.h"
 
@@ -24,11 +25,9 @@ namespace decode {
 struct JoinWithSpaces {};  // what happens without a decoder
 struct ByteLevel {};       // the byte alphabet; ill-formed UTF-8 becomes U+FFFD
 struct Fuse {};            // all tokens become one
-// Runs of <0xAB> tokens become their bytes. In an ill-formed run every byte becomes U+FFFD
-// (Hugging Face), or, with `per_character`, only the bytes outside characters (sentencepiece).
-struct ByteFallback {
-  bool per_character = false;
-};
+// Runs of <0xAB> tokens become their bytes; those outside characters become U+FFFD each. So a
+// character is certain with its last byte, whatever follows.
+struct ByteFallback {};
 struct Metaspace {
   std::string replacement;  // becomes a space; dropped in the first token if `strip_first`
   bool strip_first = true;
@@ -76,16 +75,16 @@ class DecodeStage;
 
 class DecodeStream {
  public:
-  // `decoder` is borrowed and must outlive the object.
-  explicit DecodeStream(const Decoder& decoder);
+  // Both are borrowed and must outlive the object. The text is cut short when `meter` has failed.
+  DecodeStream(const Decoder& decoder, base::WorkMeter& meter);
   ~DecodeStream();
   DecodeStream(DecodeStream&&) noexcept;
   DecodeStream& operator=(DecodeStream&&) noexcept;
 
   // Appends the text that became certain with `token`: whole characters only. Steps hold back what
-  // a later token could still change: a run of byte tokens, the last token before a Bpe step,
-  // trailing characters that a Strip step may cut, and everything before a whole-text step that
-  // follows a Fuse.
+  // a later token could still change: a character that is not whole, the end of a word before a Bpe
+  // step, trailing characters that a Strip step may cut, the start of what a Replace step behind a
+  // Fuse looks for, and everything before another whole-text step that follows a Fuse.
   void push(std::string_view token, std::string& out);
   // Appends what was held back and starts afresh.
   void flush(std::string& out);

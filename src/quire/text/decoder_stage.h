@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "quire/base/work_meter.h"
 #include "quire/text/decoder.h"
 
 namespace quire::text {
@@ -15,7 +16,7 @@ namespace quire::text {
 // `starts_token`.
 class DecodeStage {
  public:
-  explicit DecodeStage(DecodeStage* next) : next_(next) {}
+  explicit DecodeStage(DecodeStage* next) : next_(next), meter_(&next->meter()) {}
   virtual ~DecodeStage() = default;
   DecodeStage(const DecodeStage&) = delete;
   DecodeStage& operator=(const DecodeStage&) = delete;
@@ -23,16 +24,21 @@ class DecodeStage {
   virtual void push(std::string_view text, bool starts_token) = 0;
   // Passes on what was held back, and resets this stage and the ones behind it.
   virtual void flush() { next().flush(); }
+  // Whether fragments of a token are as good as the token.
+  [[nodiscard]] virtual bool takes_fragments() const { return false; }
+  [[nodiscard]] base::WorkMeter& meter() const { return *meter_; }
 
  protected:
+  explicit DecodeStage(base::WorkMeter& meter) : next_(nullptr), meter_(&meter) {}  // the last one
   [[nodiscard]] DecodeStage& next() const { return *next_; }
 
  private:
   DecodeStage* next_;
+  base::WorkMeter* meter_;
 };
 
 [[nodiscard]] std::string replaced(std::string_view text, std::string_view what,
-                                   std::string_view by);
+                                   std::string_view by, base::WorkMeter& meter);
 
 // Steps that see tokens as words. `step` and `next` are borrowed.
 [[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::WordPiece& step,

@@ -1,25 +1,28 @@
 // Decoder steps that see tokens as words: WordPiece, BPE with an end-of-word suffix, CTC.
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "quire/base/work_meter.h"
 #include "quire/text/decoder.h"
 #include "quire/text/decoder_stage.h"
 #include "quire/text/pattern.h"
 
 namespace quire::text {
 
-std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
-  return Pattern::literal(std::string(what)).replace_all(text, by);
+std::string replaced(std::string_view text, std::string_view what, std::string_view by,
+                     base::WorkMeter& meter) {
+  return Pattern::literal(std::string(what)).replace_all(text, by, meter);
 }
 
 namespace {
 
 // wordpiece.rs, cleanup: the English clean-up of BERT.
-std::string cleaned(std::string text) {
+std::string cleaned(std::string text, base::WorkMeter& meter) {
   // Most words are free of the rules: each needs a space with one of these behind it.
   const auto may_match = [](char a, char b) {
     return a == ' ' && std::string_view(".?!,'nd").find(b) != std::string_view::npos;
@@ -32,7 +35,7 @@ std::string cleaned(std::string text) {
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
       {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [what, by] : kRules) {
-    text = replaced(text, what, by);
+    text = replaced(text, what, by, meter);
   }
   return text;
 }
@@ -51,7 +54,7 @@ class WordPieceStage final : public DecodeStage {
       }
     }
     word += text;
-    next().push(step_->cleanup ? cleaned(std::move(word)) : word, true);
+    next().push(step_->cleanup ? cleaned(std::move(word), meter()) : word, true);
   }
   void flush() override {
     first_ = true;
@@ -63,27 +66,37 @@ class WordPieceStage final : public DecodeStage {
   bool first_ = true;
 };
 
-// The suffix ends a word: a space, but nothing in the last token.
+// The suffix ends a word: a space, but nothing in the last token. What stands before a token's
+// first suffix is certain.
 class BpeStage final : public DecodeStage {
  public:
   BpeStage(const decode::Bpe& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}
   void push(std::string_view text, bool /*starts_token*/) override {
-    if (held_) {
-      next().push(replaced(*held_, step_->suffix, " "), true);
+    pass_on(" ");
+    const std::size_t certain =
+        next().takes_fragments() && !step_->suffix.empty() ? text.find(step_->suffix) : 0;
+    if (certain > 0) {
+      next().push(text.substr(0, certain), true);
     }
-    held_ = std::string(text);
+    starts_token_ = certain == 0;
+    held_ = text.substr(std::min(certain, text.size()));
   }
   void flush() override {
-    if (held_) {
-      next().push(replaced(*held_, step_->suffix, ""), true);
-      held_.reset();
-    }
+    pass_on("");
     next().flush();
   }
 
  private:
+  void pass_on(std::string_view space) {
+    if (held_ && (starts_token_ || !held_->empty())) {
+      next().push(replaced(*held_, step_->suffix, space, meter()), starts_token_);
+    }
+    held_.reset();
+  }
+
   const decode::Bpe* step_;
   std::optional<std::string> held_;
+  bool starts_token_ = true;  // held_ does
 };
 
 class CtcStage final : public DecodeStage {
@@ -94,9 +107,9 @@ class CtcStage final : public DecodeStage {
       return;
     }
     last_ = std::string(text);
-    std::string kept = replaced(text, step_->pad_token, "");
+    std::string kept = replaced(text, step_->pad_token, "", meter());
     if (step_->cleanup) {
-      kept = replaced(cleaned(std::move(kept)), step_->word_delimiter_token, " ");
+      kept = replaced(cleaned(std::move(kept), meter()), step_->word_delimiter_token, " ", meter());
     }
     if (!kept.empty()) {
       next().push(kept, true);

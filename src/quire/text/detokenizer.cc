@@ -1,36 +1,40 @@
 #include "quire/text/detokenizer.h"
 
+#include <memory>
 #include <string>
 #include <string_view>
 
-#include "quire/base/check.h"
+#include "quire/base/work_meter.h"
+#include "quire/result.h"
 #include "quire/text/decoder.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_impl.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::text {
 
 struct Detokenizer::Impl {
+  explicit Impl(const Tokenizer::Impl* from, bool skip)
+      : tokenizer(from), skip_special_tokens(skip), stream(from->decoder, meter) {}
+
   const Tokenizer::Impl* tokenizer;
   bool skip_special_tokens;
+  base::WorkMeter meter{kWorkOfCall};
   DecodeStream stream;
   std::string text;  // that the last call returned
 };
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
-    : impl_(new Impl{.tokenizer = tokenizer.impl_.get(),
-                     .skip_special_tokens = skip_special_tokens,
-                     .stream = DecodeStream(tokenizer.impl_->decoder),
-                     .text = {}}) {}
+    : impl_(std::make_unique<Impl>(tokenizer.impl_.get(), skip_special_tokens)) {}
 
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
 Detokenizer& Detokenizer::operator=(Detokenizer&&) noexcept = default;
 
 std::string_view Detokenizer::push(TokenId id) {
-  QUIRE_CHECK(id >= 0 && id < impl_->tokenizer->vocabulary.end_id(), "id outside the vocabulary");
   impl_->text.clear();
+  impl_->meter.grant(work_for_bytes(kInputBytesPerToken));
   impl_->tokenizer->decode(id, impl_->skip_special_tokens, impl_->stream, impl_->text);
   return impl_->text;
 }
@@ -40,5 +44,7 @@ std::string_view Detokenizer::flush() {
   impl_->stream.flush(impl_->text);
   return impl_->text;
 }
+
+Status Detokenizer::status() const { return impl_->meter.status(); }
 
 }  // namespace quire::text

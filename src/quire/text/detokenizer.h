@@ -7,7 +7,9 @@
 #include <memory>
 #include <string_view>
 
+#include "quire/result.h"
 #include "quire/text/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::text {
 
@@ -18,11 +20,14 @@ class Detokenizer {
   Detokenizer(Detokenizer&&) noexcept;
   Detokenizer& operator=(Detokenizer&&) noexcept;
 
-  // Text that became certain with `id` (may be empty). Precondition: id is in the vocabulary.
-  // Amortised O(bytes of the token). Valid until the next call, as for flush.
+  // Text that became certain with `id` (may be empty; it is for ids of no token). Amortised O(bytes
+  // of the token). Valid until the next call, as for flush.
   [[nodiscard]] std::string_view push(TokenId id);
   // What was held back; incomplete bytes become U+FFFD. The object starts afresh afterwards.
   [[nodiscard]] std::string_view flush();
+  // kInvalidArgument naming what ran out when the tokens became more text than work_limits.h
+  // allows; text is missing then.
+  [[nodiscard]] Status status() const;
 
  private:
   struct Impl;

@@ -6,14 +6,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/types.h"
 
 namespace quire::text {
 
 // Working memory of one encode call, reused from piece to piece so that pieces allocate nothing.
 struct ModelScratch {
+  explicit ModelScratch(base::WorkMeter& work) : meter(&work) {}
+
+  base::WorkMeter* meter;  // borrowed; counts the work
   // Symbols of a piece as a linked list; `next` is -1 at the end. `rank` and `result` are those of
   // the merge with the next symbol, if there is one.
   struct Symbol {
@@ -43,7 +48,8 @@ struct ModelScratch {
 class Model {
  public:
   virtual ~Model() = default;
-  // Appends the ids of `piece` (well-formed UTF-8, not empty) to `out`.
+  // Appends the ids of `piece` (well-formed UTF-8, not empty) to `out`; any ids when the meter has
+  // failed.
   virtual void tokenize(std::string_view piece, ModelScratch& scratch,
                         std::vector<TokenId>& out) const = 0;
 };

@@ -96,8 +96,11 @@ Result<ModelSource> read_bpe(base::JsonView model, Vocabulary& vocabulary) {
   bpe.options.unk = vocabulary.find(unk);
   QUIRE_TRY(const base::JsonView merges, require_array(model, "merges"));
   bpe.merges.reserve(merges.size());
-  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    QUIRE_TRY(BpeMerge merge, read_merge(merges[rank], rank));
+  for (const base::JsonView value : merges.elements()) {
+    if (value.is_string() && value.as_string().starts_with("#version")) {
+      continue;  // a line of the file merges.txt that old tools kept
+    }
+    QUIRE_TRY(BpeMerge merge, read_merge(value, bpe.merges.size()));
     bpe.merges.push_back(std::move(merge));
   }
   return ModelSource{.what = std::move(bpe)};

@@ -1,5 +1,6 @@
 #include "quire/text/normalizer.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "quire/text/byte_alphabet.h"
 #include "quire/text/byte_trie.h"
 #include "quire/text/charsmap.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/normalizer_internal.h"
 #include "quire/text/pattern.h"
 #include "quire/text/unicode.h"
@@ -19,28 +21,83 @@
 namespace quire::text {
 namespace {
 
-// Rebuilds the text from `put(out, c)` for each character. When the first characters vanish, the
-// text no longer begins at the origin.
+// Rebuilds the text from what `put(c)` appends to a string for each character.
 template <class Put>
 void rewrite(NormalText& text, Put&& put) {
-  std::string out;
-  out.reserve(text.text.size());
+  Rewriter out(text);
+  std::string bytes;
   for (std::size_t position = 0; position < text.text.size();) {
-    const bool first = position == 0;
-    put(out, next_code_point(text.text, position));
-    if (first && out.empty()) {
-      text.at_origin = false;
+    const std::size_t begin = position;
+    bytes.clear();
+    put(bytes, next_code_point(text.text, position));
+    if (!bytes.empty() && !out.add(bytes, begin, position)) {
+      return;
     }
   }
-  text.text = std::move(out);
+  out.finish();
 }
 
+// Whether `c` never changes with, or moves before, the characters on its left in any normal form:
+// no mark, no vowel or final of Hangul, no voiced mark of half-width Katakana.
+bool begins_anew(char32_t c) {
+  const bool joins = (c >= 0x1160 && c <= 0x11FF) || (c >= 0x3130 && c <= 0x318F) ||
+                     (c >= 0xFF9E && c <= 0xFFDC) || is_mark(c);
+  return !joins;
+}
+
+// Runs of ASCII are copied, but for the last character, which may compose. Others are normalized in
+// stretches: long ones as a rule, short ones where somebody asks what came from where.
 class ToNormalForm final : public Normalizer {
  public:
   explicit ToNormalForm(NormalForm form) : form_(form) {}
-  void apply(NormalText& text) const override { text.text = to_normal_form(text.text, form_); }
+  void apply(NormalText& text) const override {
+    const std::string_view in = text.text;
+    Rewriter out(text);
+    for (std::size_t begin = 0; begin < in.size();) {
+      const auto other = std::find_if(in.begin() + static_cast<std::ptrdiff_t>(begin), in.end(),
+                                      [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+      const auto run_end = static_cast<std::size_t>(other - in.begin());
+      const std::size_t start = run_end > begin && run_end < in.size() ? run_end - 1 : run_end;
+      const std::size_t end = stretch_end(text, start);
+      if (!out.copy(begin, start) || !add_stretch(out, in, start, end)) {
+        return;
+      }
+      begin = end;
+    }
+    out.finish();
+  }
 
  private:
+  // A first character that stays as it is keeps its author, whatever mark follows.
+  bool add_stretch(Rewriter& out, std::string_view in, std::size_t begin, std::size_t end) const {
+    if (begin == end) {
+      return true;
+    }
+    const std::string normal = to_normal_form(in.substr(begin, end - begin), form_);
+    const std::string_view first = in.substr(begin, utf8_length(in[begin]));
+    const std::size_t same = normal.starts_with(first) ? first.size() : 0;
+    return out.copy(begin, begin + same) &&
+           (same == normal.size() ||
+            out.add(std::string_view(normal).substr(same), begin + same, end));
+  }
+
+  static std::size_t stretch_end(const NormalText& text, std::size_t start) {
+    constexpr std::size_t kLongBytes = 4096;
+    const std::string_view in = text.text;
+    std::size_t end = start;
+    while (end < in.size()) {
+      const bool may_end = end > start && (!text.authors.each.empty() ||
+                                           start < text.origin_bytes || end - start > kLongBytes);
+      std::size_t next = end;
+      const char32_t c = next_code_point(in, next);
+      if (end > start && (c < 0x80 || (may_end && begins_anew(c)))) {
+        break;
+      }
+      end = next;
+    }
+    return end;
+  }
+
   NormalForm form_;
 };
 
@@ -67,8 +124,10 @@ class Strip final : public Normalizer {
         --end;
       } while (is_utf8_continuation(text.text[end]));
     }
-    text.at_origin = text.at_origin && begin == 0;
-    text.text = text.text.substr(begin, end - begin);
+    Rewriter out(text);
+    if (out.copy(begin, end)) {
+      out.finish();
+    }
   }
 
  private:
@@ -92,7 +151,16 @@ class Replace final : public Normalizer {
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(NormalText& text) const override {
-    text.text = pattern_.replace_all(text.text, content_);
+    Rewriter out(text);
+    std::size_t copied = 0;
+    pattern_.for_each(text.text, *text.meter, [&](std::size_t begin, std::size_t end) {
+      const bool goes_on = out.copy(copied, begin) && out.add(content_, begin, end);
+      copied = end;
+      return goes_on;
+    });
+    if (!text.meter->failed() && out.copy(copied, text.text.size())) {
+      out.finish();
+    }
   }
 
  private:
@@ -104,8 +172,9 @@ class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
   void apply(NormalText& text) const override {
-    if (!text.text.empty()) {
-      text.text.insert(0, prefix_);
+    Rewriter out(text);
+    if (!text.text.empty() && out.add(prefix_, 0, 0) && out.copy(0, text.text.size())) {
+      out.finish();
     }
   }
 
@@ -116,9 +185,16 @@ class Prepend final : public Normalizer {
 class ByteLevel final : public Normalizer {
  public:
   void apply(NormalText& text) const override {
-    std::string out;
-    append_byte_spelling(out, text.text);
-    text.text = std::move(out);
+    Rewriter out(text);
+    std::string spelling;
+    for (std::size_t i = 0; i < text.text.size(); ++i) {
+      spelling.clear();
+      append_byte_spelling(spelling, std::string_view(text.text).substr(i, 1));
+      if (!out.add(spelling, i, i + 1)) {
+        return;
+      }
+    }
+    out.finish();
   }
 };
 
@@ -162,7 +238,7 @@ class BertNormalizer final : public Normalizer {
       rewrite(text, put_spaced);
     }
     if (options_.strip_accents) {
-      text.text = to_normal_form(text.text, NormalForm::kNfd);
+      ToNormalForm(NormalForm::kNfd).apply(text);
       rewrite(text, [](std::string& out, char32_t c) {
         if (!is_nonspacing_mark(c)) {
           append_code_point(out, c);
@@ -203,31 +279,36 @@ class Precompiled final : public Normalizer {
  public:
   explicit Precompiled(Charsmap map) : map_(std::move(map)) {}
   void apply(NormalText& text) const override {
-    std::string out;
-    std::string_view rest = text.text;
-    while (!rest.empty()) {
+    Rewriter out(text);
+    for (std::size_t begin = 0; begin < text.text.size();) {
+      const std::string_view rest = std::string_view(text.text).substr(begin);
       const std::string_view grapheme = rest.substr(0, first_grapheme(rest));
-      put(out, grapheme);
-      rest.remove_prefix(grapheme.size());
+      if (!put(out, grapheme, begin)) {
+        return;
+      }
+      begin += grapheme.size();
     }
-    text.text = std::move(out);
+    out.finish();
   }
 
  private:
-  void put(std::string& out, std::string_view grapheme) const {
+  bool put(Rewriter& out, std::string_view grapheme, std::size_t begin) const {
     constexpr std::size_t kWholeBelow = 6;
     if (grapheme.size() < kWholeBelow) {
       if (const auto match = map_.shortest_prefix(grapheme)) {
-        out += match->replacement;
-        return;
+        return out.add(match->replacement, begin, begin + grapheme.size());
       }
     }
     for (std::size_t position = 0; position < grapheme.size();) {
       const std::string_view part = grapheme.substr(position, utf8_length(grapheme[position]));
       const auto match = map_.shortest_prefix(part);
-      out += match ? match->replacement : part;
+      const std::size_t at = begin + position;
+      if (!out.add(match ? match->replacement : part, at, at + part.size())) {
+        return false;
+      }
       position += part.size();
     }
+    return true;
   }
 
   Charsmap map_;
@@ -245,35 +326,44 @@ class SentencePiece final : public Normalizer {
   }
 
   void apply(NormalText& text) const override {
-    std::string mapped;
-    for (std::string_view rest = text.text; !rest.empty();) {
-      const auto [consumed, replacement] = next(rest);
-      rest.remove_prefix(consumed);
-      mapped += replacement;
+    Rewriter mapped(text);
+    for (std::size_t begin = 0; begin < text.text.size();) {
+      const auto [consumed, replacement] =
+          next(std::string_view(text.text).substr(begin, kMaxMatchBytes));
+      text.meter->step(kStepsPerMatch);
+      if (!mapped.add(replacement, begin, begin + consumed)) {
+        return;
+      }
+      begin += consumed;
     }
-    text.text = with_spaces(mapped);
+    mapped.finish();
+    put_spaces(text);
   }
 
  private:
-  [[nodiscard]] std::string with_spaces(std::string_view mapped) const {
+  // A hostile map could otherwise look at the whole rest of the text for each character.
+  static constexpr std::size_t kMaxMatchBytes = 4096;
+  static constexpr std::int64_t kStepsPerMatch = 8;
+
+  void put_spaces(NormalText& text) const {
     const std::string_view space = options_.escape_whitespaces ? kMetaspace : " ";
-    std::string out;
+    Rewriter out(text);
     bool prefix_due = options_.add_space_prefix;
     bool in_word = false;
-    for (const char c : mapped) {
-      if (c == ' ') {
-        in_word = false;
-        out += options_.remove_extra_whitespaces ? std::string_view() : space;
-        continue;
-      }
-      if (!in_word && (prefix_due || options_.remove_extra_whitespaces)) {
-        out += space;
+    for (std::size_t i = 0; i < text.text.size(); ++i) {
+      const bool is_space = text.text[i] == ' ';
+      const bool starts_word = !is_space && !in_word;
+      bool writes_space = is_space && !options_.remove_extra_whitespaces;
+      if (starts_word && (prefix_due || options_.remove_extra_whitespaces)) {
+        writes_space = true;
         prefix_due = false;
       }
-      in_word = true;
-      out.push_back(c);
+      in_word = !is_space;
+      if ((writes_space && !out.add(space, i, i + 1)) || (!is_space && !out.copy(i, i + 1))) {
+        return;
+      }
     }
-    return out;
+    out.finish();
   }
 
   [[nodiscard]] Charsmap::Match next(std::string_view rest) const {

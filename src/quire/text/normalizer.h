@@ -11,19 +11,15 @@
 #include "quire/base/json.h"
 #include "quire/result.h"
 #include "quire/text/charsmap.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/pattern.h"
 
 namespace quire::text {
 
-// Well-formed UTF-8 on its way through the normalizers.
-struct NormalText {
-  std::string text;
-  bool at_origin = true;  // the first character still stems from the first one of the whole input
-};
-
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
+  // Leaves the text unfinished when its meter fails.
   virtual void apply(NormalText& text) const = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/regex.h"
 
@@ -26,15 +27,22 @@ Result<Pattern> Pattern::from_json(base::JsonView value, std::string_view where)
           base::str_cat(where, ": pattern must be {\"String\": ...} or {\"Regex\": ...}")};
 }
 
-std::string Pattern::replace_all(std::string_view text, std::string_view content) const {
+std::string Pattern::replace_all(std::string_view text, std::string_view content,
+                                 base::WorkMeter& meter) const {
   std::string out;
   std::size_t copied = 0;
-  for_each(text, [&](std::size_t begin, std::size_t end) {
+  for_each(text, meter, [&](std::size_t begin, std::size_t end) {
+    if (!meter.write(begin - copied + content.size())) {
+      return false;
+    }
     out += text.substr(copied, begin - copied);
     out += content;
     copied = end;
+    return true;
   });
-  out += text.substr(copied);
+  if (meter.write(text.size() - copied)) {
+    out += text.substr(copied);
+  }
   return out;
 }
 

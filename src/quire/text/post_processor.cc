@@ -8,6 +8,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/json_section.h"
 #include "quire/text/vocabulary.h"
@@ -109,14 +110,13 @@ Result<PostProcessor> PostProcessor::from_json(base::JsonView section,
   return made;
 }
 
-std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids, bool add_special_tokens) const {
-  if (!add_special_tokens) {
-    return ids;
-  }
+std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids, base::WorkMeter& meter) const {
   for (const PostTemplate& pattern : templates_) {
     std::vector<TokenId> around;
-    around.reserve(ids.size() + pattern.size());
     for (const std::optional<TokenId>& piece : pattern) {
+      if (!meter.write(sizeof(TokenId) * (piece ? 1 : ids.size()))) {
+        return ids;
+      }
       if (piece) {
         around.push_back(*piece);
       } else {

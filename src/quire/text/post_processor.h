@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/vocabulary.h"
 #include "quire/types.h"
@@ -28,7 +29,8 @@ class PostProcessor {
   PostProcessor() = default;
   explicit PostProcessor(PostTemplate around) { templates_.push_back(std::move(around)); }
 
-  [[nodiscard]] std::vector<TokenId> apply(std::vector<TokenId> ids, bool add_special_tokens) const;
+  // Returns `ids` with special tokens around them; unfinished when `meter` has failed.
+  [[nodiscard]] std::vector<TokenId> apply(std::vector<TokenId> ids, base::WorkMeter& meter) const;
 
  private:
   std::vector<PostTemplate> templates_;  // applied one after the other

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/text/byte_alphabet.h"
 #include "quire/text/pattern.h"
 #include "quire/text/pre_tokenizer_internal.h"
@@ -23,12 +24,19 @@ template <class Write>
 void rewrite(Pieces& pieces, Write&& write) {
   std::string out;
   out.reserve(pieces.text.size() + pieces.ranges.size());
-  pieces.at_origin = pieces.at_origin && !pieces.ranges.empty() && pieces.ranges.front().begin == 0;
+  std::size_t origin_bytes = 0;
   for (Pieces::Range& range : pieces.ranges) {
     const std::size_t begin = out.size();
     write(out, range);
+    if (!pieces.meter->write(out.size() - begin)) {
+      return;
+    }
+    if (range.begin < pieces.origin_bytes) {
+      origin_bytes = begin + 1;  // the place counts, not the length
+    }
     range = {.begin = begin, .end = out.size()};
   }
+  pieces.origin_bytes = origin_bytes;
   pieces.text = std::move(out);
 }
 
@@ -39,6 +47,9 @@ void cut(Pieces& pieces, SplitBehavior behavior, bool invert, Find&& find) {
   out.reserve(std::max(pieces.ranges.size(), pieces.text.size() / 4));
   PieceCutter cutter(behavior, invert, out);
   for (const Pieces::Range range : pieces.ranges) {
+    if (!pieces.meter->step_bytes(range.end - range.begin)) {
+      return;
+    }
     cutter.start(range);
     find(range, cutter);
     cutter.finish();
@@ -52,9 +63,11 @@ class Split final : public PreTokenizer {
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   void apply(Pieces& pieces) const override {
     cut(pieces, behavior_, invert_, [&](Pieces::Range range, PieceCutter& cutter) {
-      pattern_.for_each(pieces.view(range), [&](std::size_t begin, std::size_t end) {
+      const auto found = [&](std::size_t begin, std::size_t end) {
         cutter.match(range.begin + begin, range.begin + end);
-      });
+        return true;
+      };
+      pattern_.for_each(pieces.view(range), *pieces.meter, found);
     });
   }
 
@@ -90,6 +103,9 @@ class Whitespace final : public PreTokenizer {
   void apply(Pieces& pieces) const override {
     std::vector<Pieces::Range> out;
     for (const Pieces::Range range : pieces.ranges) {
+      if (!pieces.meter->step_bytes(range.end - range.begin)) {
+        return;
+      }
       Kind last = Kind::kSpace;
       for (std::size_t position = range.begin; position < range.end;) {
         const std::size_t begin = position;
@@ -118,7 +134,6 @@ class Metaspace final : public PreTokenizer {
     append_code_point(replacement_, options.replacement);
   }
   void apply(Pieces& pieces) const override {
-    const bool starts_at_origin = pieces.at_origin;
     rewrite(pieces, [&](std::string& out, Pieces::Range range) {
       const std::size_t begin = out.size();
       for (std::size_t i = range.begin; i < range.end; ++i) {
@@ -128,9 +143,9 @@ class Metaspace final : public PreTokenizer {
           out.push_back(pieces.text[i]);
         }
       }
-      const bool due = options_.prepend_scheme == PrependScheme::kAlways ||
-                       (options_.prepend_scheme == PrependScheme::kFirst && starts_at_origin &&
-                        range.begin == 0);
+      const bool due =
+          options_.prepend_scheme == PrependScheme::kAlways ||
+          (options_.prepend_scheme == PrependScheme::kFirst && range.begin < pieces.origin_bytes);
       if (due && !std::string_view(out).substr(begin).starts_with(replacement_)) {
         out.insert(begin, replacement_);
       }
@@ -159,6 +174,9 @@ class MetaspaceCut final : public PreTokenizer {
     std::vector<Pieces::Range> out;
     out.reserve(pieces.text.size() / 4);
     for (const Pieces::Range range : pieces.ranges) {
+      if (!pieces.meter->step_bytes(range.end - range.begin)) {
+        return;
+      }
       const std::string_view piece = pieces.view(range);
       std::size_t begin = 0;
       std::size_t behind_run = 0;  // of U+2581
@@ -182,6 +200,9 @@ class FixedLength final : public PreTokenizer {
   void apply(Pieces& pieces) const override {
     std::vector<Pieces::Range> out;
     for (const Pieces::Range range : pieces.ranges) {
+      if (!pieces.meter->step_bytes(range.end - range.begin)) {
+        return;
+      }
       for (std::size_t position = range.begin; position < range.end;) {
         const std::size_t begin = position;
         for (std::size_t i = 0; i < num_chars_ && position < range.end; ++i) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/pattern.h"
 
@@ -27,7 +28,8 @@ struct Pieces {
   };
   std::string text;
   std::vector<Range> ranges;
-  bool at_origin = true;  // text[0] stems from the first character of the whole input
+  std::size_t origin_bytes = 0;  // so many bytes at the start stem from the input's first character
+  base::WorkMeter* meter = nullptr;  // borrowed
 
   [[nodiscard]] std::string_view view(Range range) const {
     return std::string_view(text).substr(range.begin, range.end - range.begin);
@@ -37,6 +39,7 @@ struct Pieces {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
+  // Leaves the pieces unfinished when their meter fails.
   virtual void apply(Pieces& pieces) const = 0;
 };
 

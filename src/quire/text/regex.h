@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 
 namespace quire::text {
@@ -35,10 +37,10 @@ class Regex {
   std::unique_ptr<Impl> impl_;
 };
 
-// Walks the matches of one regex. The regex is borrowed and must outlive the object.
+// Walks the matches of one regex. Regex and meter are borrowed and must outlive the object.
 class Matcher {
  public:
-  explicit Matcher(const Regex& regex);
+  Matcher(const Regex& regex, base::WorkMeter& meter);
   ~Matcher();
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
@@ -47,18 +49,23 @@ class Matcher {
     std::size_t begin;
     std::size_t end;  // may equal begin
   };
-  // First match in well-formed `text` at or after `from`; text before `from` is seen by
-  // look-behinds. Work per call is bounded: a match that needs more than kMatchLimit backtracking
-  // steps counts as none.
+  // Returns the first match in well-formed `text` at or after `from`; text before `from` is seen by
+  // look-behinds. Returns none when the meter, which counts the work, has failed.
   [[nodiscard]] std::optional<Match> find(std::string_view text, std::size_t from);
 
  private:
+  // Looks for a match that starts in [from, last], with the code that takes few steps or gives up.
+  enum class Quick : std::uint8_t { kFound, kNone, kGaveUp };
+  [[nodiscard]] Quick find_quickly(std::string_view text, std::size_t from, std::size_t last);
+  // The same with the code that counts each item of the pattern.
+  [[nodiscard]] bool find_counting(std::string_view text, std::size_t from, std::size_t last);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// Calls `found(begin, end)` for every match, left to right. Empty matches advance by one character,
-// and an empty match at the end of the previous one is skipped.
+// Calls `found(begin, end)` for every match, left to right, until it returns false. Empty matches
+// advance by one character, and an empty match at the end of the previous one is skipped.
 template <class Found>
 void for_each_match(Matcher& matcher, std::string_view text, Found&& found) {
   std::size_t from = 0;
@@ -69,8 +76,8 @@ void for_each_match(Matcher& matcher, std::string_view text, Found&& found) {
       return;
     }
     const bool is_empty = match->begin == match->end;
-    if (!is_empty || last_end != match->end) {
-      found(match->begin, match->end);
+    if ((!is_empty || last_end != match->end) && !found(match->begin, match->end)) {
+      return;
     }
     last_end = match->end;
     from = match->end;

@@ -15,15 +15,18 @@
 
 #include "quire/base/mapped_file.h"
 #include "quire/base/str.h"
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/added_tokens.h"
 #include "quire/text/decoder.h"
 #include "quire/text/model.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/normalizer.h"
 #include "quire/text/pre_tokenizer.h"
 #include "quire/text/string_table.h"
 #include "quire/text/tokenizer_impl.h"
 #include "quire/text/utf8.h"
+#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::text {
@@ -73,18 +76,21 @@ class PieceMemo {
 
 }  // namespace
 
-void Tokenizer::Impl::set_added_tokens(std::vector<AddedToken> tokens) {
+Status Tokenizer::Impl::set_added_tokens(std::vector<AddedToken> tokens) {
   std::vector<AddedToken> raw;
   std::vector<AddedToken> normalized;
+  base::WorkMeter meter(kWorkOfCall);
   for (AddedToken& token : tokens) {
     if (!token.normalized) {
       raw.push_back(std::move(token));
       continue;
     }
-    NormalText content{.text = std::move(token.content)};
+    meter.grant(work_for_bytes(token.content.size()));
+    NormalText content{.text = std::move(token.content), .authors = {}, .meter = &meter};
     for (const auto& normalizer : normalizers) {
       normalizer->apply(content);
     }
+    QUIRE_TRY_STATUS(meter.status());
     token.content = std::move(content.text);
     if (token.content != vocabulary.token(token.id)) {
       decoded_as[token.id] = token.content;  // as the reference decodes it
@@ -94,6 +100,7 @@ void Tokenizer::Impl::set_added_tokens(std::vector<AddedToken> tokens) {
   }
   raw_added = AddedTokenMatcher(std::move(raw));
   normalized_added = AddedTokenMatcher(std::move(normalized));
+  return {};
 }
 
 void Tokenizer::Impl::name_tokens() {
@@ -108,53 +115,54 @@ void Tokenizer::Impl::name_tokens() {
   }
 }
 
-void Tokenizer::Impl::encode(std::string_view text, std::span<const ByteRange> specials_allowed,
+void Tokenizer::Impl::encode(std::string_view text, const Authors& authors, base::WorkMeter& meter,
                              std::vector<TokenId>& out) const {
-  ModelScratch scratch;
-  for (const auto& segment : raw_added.split(text, specials_allowed)) {
+  const Authors everybody_user;
+  const Authors& trusted = split_special_tokens ? everybody_user : authors;
+  ModelScratch scratch(meter);
+  for (const auto& segment : raw_added.split(text, trusted, meter)) {
     if (segment.id >= 0) {
       out.push_back(segment.id);
       continue;
     }
-    // Positions move when text is normalized, so a stretch that will be searched for special tokens
-    // afterwards must be all allowed or all not.
-    std::size_t at = segment.begin;
-    const auto encode_until = [&](std::size_t end, bool allowed) {
-      end = std::clamp(end, at, segment.end);
-      if (end > at) {
-        encode_stretch(text.substr(at, end - at), at == 0, allowed, scratch, out);
-        at = end;
-      }
-    };
-    for (const ByteRange& range : specials_allowed) {
-      if (has_normalized_specials && range.end > segment.begin) {
-        encode_until(range.begin, false);
-        encode_until(range.end, true);
-      }
+    const std::size_t size = segment.end - segment.begin;
+    NormalText normal{.text = std::string(text.substr(segment.begin, size)),
+                      .authors = {.each = {}, .only = trusted.only},
+                      .origin_bytes = segment.begin == 0 ? utf8_length(text[0]) : 0,
+                      .meter = &meter};
+    if (has_normalized_specials && !trusted.each.empty()) {
+      normal.authors.each = trusted.each.substr(segment.begin, size);
     }
-    encode_until(segment.end, false);
+    encode_stretch(std::move(normal), scratch, out);
+    if (meter.failed()) {
+      return;
+    }
   }
 }
 
-void Tokenizer::Impl::encode_stretch(std::string_view text, bool at_origin, bool specials_allowed,
-                                     ModelScratch& scratch, std::vector<TokenId>& out) const {
-  NormalText normal{.text = std::string(text), .at_origin = at_origin};
+void Tokenizer::Impl::encode_stretch(NormalText normal, ModelScratch& scratch,
+                                     std::vector<TokenId>& out) const {
   for (const auto& normalizer : normalizers) {
     normalizer->apply(normal);
+    if (normal.meter->failed()) {
+      return;
+    }
   }
-  const ByteRange everything = {.begin = 0, .end = normal.text.size()};
-  const std::size_t num_allowed = specials_allowed ? 1 : 0;
-  for (const auto& segment :
-       normalized_added.split(normal.text, std::span(&everything, num_allowed))) {
+  for (const auto& segment : normalized_added.split(normal.text, normal.authors, *normal.meter)) {
     if (segment.id >= 0) {
       out.push_back(segment.id);
       continue;
     }
-    Pieces pieces{.text = normal.text.substr(segment.begin, segment.end - segment.begin),
-                  .at_origin = normal.at_origin && segment.begin == 0};
+    Pieces pieces{
+        .text = normal.text.substr(segment.begin, segment.end - segment.begin),
+        .origin_bytes = normal.origin_bytes - std::min(normal.origin_bytes, segment.begin),
+        .meter = normal.meter};
     pieces.ranges.push_back({.begin = 0, .end = pieces.text.size()});
     for (const auto& step : pre_tokenizers) {
       step->apply(pieces);
+      if (pieces.meter->failed()) {
+        return;
+      }
     }
     encode_pieces(pieces, scratch, out);
   }
@@ -165,6 +173,9 @@ void Tokenizer::Impl::encode_pieces(const Pieces& pieces, ModelScratch& scratch,
   PieceMemo memo(pieces);
   for (const Pieces::Range range : pieces.ranges) {
     const std::string_view piece = pieces.view(range);
+    if (!scratch.meter->step_bytes(piece.size())) {
+      return;
+    }
     if (!memo.covers(range)) {
       model->tokenize(piece, scratch, out);
       continue;
@@ -205,13 +216,19 @@ Result<Tokenizer> Tokenizer::from_folder(const std::string& folder) {
     return from_json(text, config, map);
   }
   if (std::filesystem::exists(path / "tokenizer.model")) {
-    return from_sentencepiece(path / "tokenizer.model", config);
+    QUIRE_TRY(const std::string map, read_if_there("special_tokens_map.json"));
+    QUIRE_TRY(const std::string added, read_if_there("added_tokens.json"));
+    return from_sentencepiece(path / "tokenizer.model", config, map, added);
   }
   return {ErrorCode::kIo, base::str_cat("folder ", base::quoted(folder),
                                         " has neither tokenizer.json nor tokenizer.model")};
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
+                                               const EncodeOptions& options) const {
+  base::WorkMeter own(kWorkOfCall);
+  base::WorkMeter& meter = options.meter != nullptr ? *options.meter : own;
+  meter.grant(work_for_bytes(text.size()));
   std::string repaired;
   if (valid_utf8_prefix(text) < text.size()) {
     repaired = repair_utf8(text);
@@ -219,45 +236,64 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const EncodeOption
   }
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3);
-  const ByteRange everything = {.begin = 0, .end = text.size()};
-  const std::size_t num_allowed = options.parse_special ? 1 : 0;
-  impl_->encode(text, std::span(&everything, num_allowed), ids);
-  return impl_->post_processor.apply(std::move(ids), options.add_special_tokens);
+  impl_->encode(text,
+                {.each = {}, .only = options.parse_special ? Author::kTemplate : Author::kUser},
+                meter, ids);
+  if (options.add_special_tokens) {
+    ids = impl_->post_processor.apply(std::move(ids), meter);
+  }
+  QUIRE_TRY_STATUS(meter.status());
+  return ids;
 }
 
-std::vector<TokenId> Tokenizer::encode_spans(std::span<const TextSpan> spans) const {
+Result<std::vector<TokenId>> Tokenizer::encode_spans(std::span<const TextSpan> spans,
+                                                     base::WorkMeter* meter) const {
+  base::WorkMeter own(kWorkOfCall);
+  meter = meter != nullptr ? meter : &own;
   std::string text;
-  std::vector<ByteRange> allowed;
-  bool last_allowed = false;
+  Authors authors;
+  bool behind_empty = false;
   for (const TextSpan& span : spans) {
+    if (span.text.empty()) {
+      behind_empty = behind_empty || span.author == Author::kUser;
+      continue;
+    }
     const std::size_t begin = text.size();
     // Repaired span by span, so that bytes of two spans never make one character.
     text += valid_utf8_prefix(span.text) == span.text.size() ? std::string(span.text)
                                                              : repair_utf8(span.text);
-    if (span.parse_special && last_allowed) {
-      allowed.back().end = text.size();
-    } else if (span.parse_special) {
-      allowed.push_back({.begin = begin, .end = text.size()});
+    authors.each.resize(text.size(), static_cast<char>(span.author));
+    if (std::exchange(behind_empty, false) && span.author == Author::kTemplate) {
+      authors.each[begin] = static_cast<char>(Author::kApart);
     }
-    last_allowed = span.parse_special;
   }
+  meter->grant(work_for_bytes(text.size()));
   std::vector<TokenId> ids;
-  impl_->encode(text, allowed, ids);
+  impl_->encode(text, authors, *meter, ids);
+  QUIRE_TRY_STATUS(meter->status());
   return ids;
 }
 
-Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
-                                      bool skip_special_tokens) const {
-  DecodeStream stream(impl_->decoder);
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens,
+                                      base::WorkMeter* meter) const {
+  base::WorkMeter own(kWorkOfCall);
+  meter = meter != nullptr ? meter : &own;
+  meter->grant(work_for_bytes(ids.size() * kInputBytesPerToken));
+  const std::int32_t num_ids = std::max(vocab_size(), padded_size_);
+  DecodeStream stream(impl_->decoder, *meter);
   std::string text;
   for (const TokenId id : ids) {
-    if (id < 0 || id >= vocab_size()) {
+    if (id < 0 || id >= num_ids) {
       return {ErrorCode::kInvalidArgument, base::str_cat("token id ", id, " is outside the ",
-                                                         vocab_size(), " ids of the vocabulary")};
+                                                         num_ids, " ids of the vocabulary")};
     }
     impl_->decode(id, skip_special_tokens, stream, text);
+    if (!meter->step()) {
+      break;
+    }
   }
   stream.flush(text);
+  QUIRE_TRY_STATUS(meter->status());
   return text;
 }
 
@@ -295,7 +331,11 @@ bool Tokenizer::stands_apart(TokenId id) const {
 
 bool Tokenizer::retokenizes_alike(std::span<const TokenId> ids) const {
   const auto text = decode(ids, false);
-  return text.ok() && std::ranges::equal(encode(*text, {.add_special_tokens = false}), ids);
+  if (!text.ok()) {
+    return false;
+  }
+  const auto again = encode(*text, {.add_special_tokens = false});
+  return again.ok() && std::ranges::equal(*again, ids);
 }
 
 std::string Tokenizer::fingerprint() const { return impl_->fingerprint; }

@@ -11,22 +11,25 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/vocab_spec.h"
 #include "quire/types.h"
 
 namespace quire::text {
 
 struct EncodeOptions {
-  bool add_special_tokens = true;  // run the post-processor (BOS, EOS, [CLS] ...)
-  bool parse_special = true;       // special tokens written in the text become their ids; when
-                                   // false their spelling is ordinary text (user input)
+  bool add_special_tokens = true;    // run the post-processor (BOS, EOS, [CLS] ...)
+  bool parse_special = true;         // special tokens written in the text become their ids; when
+                                     // false their spelling is ordinary text (user input)
+  base::WorkMeter* meter = nullptr;  // counts the work; null: one of its own
 };
 
-// A piece of a prompt and whether special tokens written in it count (template) or not (user text).
+// A piece of a prompt and who wrote it, which decides whether special tokens in it count.
 struct TextSpan {
   std::string_view text;
-  bool parse_special = true;
+  Author author = Author::kTemplate;
 };
 
 // A special token under the name that chat templates know it by.
@@ -44,11 +47,12 @@ class Tokenizer {
                                                    std::string_view special_tokens_map_json = {});
   // From the metadata of a GGUF file; the ids of llama.cpp are the reference.
   [[nodiscard]] static Result<Tokenizer> from_vocab(VocabSpec spec);
-  // From a sentencepiece tokenizer.model file (through libsentencepiece).
-  [[nodiscard]] static Result<Tokenizer> from_sentencepiece(const std::string& path,
-                                                            std::string_view config_json);
-  // A model folder: tokenizer.json, else tokenizer.model; with tokenizer_config.json if there, and
-  // special_tokens_map.json beside tokenizer.json.
+  // From a sentencepiece tokenizer.model file (through libsentencepiece), with what transformers
+  // keeps beside it: tokenizer_config.json, special_tokens_map.json, added_tokens.json, or empty.
+  [[nodiscard]] static Result<Tokenizer> from_sentencepiece(
+      const std::string& path, std::string_view config_json,
+      std::string_view special_tokens_map_json = {}, std::string_view added_tokens_json = {});
+  // A model folder: tokenizer.json, else tokenizer.model; with the files beside it.
   [[nodiscard]] static Result<Tokenizer> from_folder(const std::string& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -56,16 +60,24 @@ class Tokenizer {
   ~Tokenizer();
 
   // Any bytes are accepted; ill-formed UTF-8 is read as the reference library reads it after
-  // replacing it by U+FFFD.
-  [[nodiscard]] std::vector<TokenId> encode(std::string_view text,
-                                            const EncodeOptions& options = {}) const;
-  // Spans of one text, encoded as one text (merges may cross span borders between ordinary spans,
-  // as in the original); no special tokens are added.
-  [[nodiscard]] std::vector<TokenId> encode_spans(std::span<const TextSpan> spans) const;
+  // replacing it by U+FFFD. kInvalidArgument naming what ran out when the work is beyond the limits
+  // of work_limits.h, kCancelled when the meter's caller interrupts.
+  [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text,
+                                                    const EncodeOptions& options = {}) const;
+  // Spans of one text, encoded as one text: normalizers, pieces and merges cross span borders, as
+  // in the original. No special tokens are added. A special token counts where no byte of it is a
+  // user's, some byte is the template's, and each name that it touches lies inside as a whole.
+  [[nodiscard]] Result<std::vector<TokenId>> encode_spans(std::span<const TextSpan> spans,
+                                                          base::WorkMeter* meter = nullptr) const;
 
-  // kInvalidArgument naming the first id outside the vocabulary.
+  // Ids of no token give no text. kInvalidArgument naming the first id outside the vocabulary and
+  // its padding, and as encode.
   [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
-                                           bool skip_special_tokens = true) const;
+                                           bool skip_special_tokens = true,
+                                           base::WorkMeter* meter = nullptr) const;
+
+  // Of a model with `num_ids` rows, which may be more than the vocabulary has ids.
+  void set_padded_size(std::int32_t num_ids) { padded_size_ = num_ids; }
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
   // The vocabulary's own spelling of an id ("Ġthe"); kInvalidArgument when there is none.
@@ -94,6 +106,7 @@ class Tokenizer {
  private:
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
+  std::int32_t padded_size_ = 0;
   friend class Detokenizer;
 };
 

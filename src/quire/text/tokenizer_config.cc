@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +18,7 @@
 #include "quire/result.h"
 #include "quire/text/added_tokens.h"
 #include "quire/text/json_section.h"
+#include "quire/types.h"
 
 namespace quire::text {
 namespace {
@@ -96,7 +99,7 @@ Result<base::Json> parse_object(std::string_view json, std::string_view what) {
   if (json.empty()) {
     return base::Json::object();
   }
-  QUIRE_TRY(base::Json root, base::parse_json(json, what));
+  QUIRE_TRY(base::Json root, base::parse_model_json(json, what));
   if (!root.view().is_object()) {
     return {ErrorCode::kInvalidArgument, base::str_cat(what, " must be an object")};
   }
@@ -177,8 +180,33 @@ Result<TokenizerConfig> parse_tokenizer_config(std::string_view json,
   QUIRE_TRY_STATUS(add_extra(object, config));
   QUIRE_TRY(config.add_bos_token, get_flag(object, "add_bos_token"));
   QUIRE_TRY(config.add_eos_token, get_flag(object, "add_eos_token"));
+  QUIRE_TRY(config.split_special_tokens, base::get_bool(object, "split_special_tokens", false));
   QUIRE_TRY(config.added_tokens, added_tokens_decoder(object));
   return config;
+}
+
+Status add_tokens_of_file(std::string_view added_tokens_json, TokenizerConfig& config) {
+  if (!config.added_tokens.empty()) {
+    return {};
+  }
+  QUIRE_TRY(const base::Json file, parse_object(added_tokens_json, "added_tokens.json"));
+  for (const auto [content, value] : file.view().members()) {
+    const std::int64_t id = value.is_int() ? value.as_int() : -1;
+    if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("added_tokens.json: id ", base::write_json(value), " of token ",
+                            base::quoted(content), " is no token id")};
+    }
+    QUIRE_TRY(AddedToken token, added_token_from_json(base::Json::object({{"content", content}})));
+    const auto is_it = [&](std::string_view special) { return special == content; };
+    token.special =
+        std::ranges::any_of(config.named, is_it, [](const auto& n) { return n.token.content; }) ||
+        std::ranges::any_of(config.extra, is_it, &AddedToken::content);
+    token.id = static_cast<TokenId>(id);
+    config.added_tokens.push_back(std::move(token));
+  }
+  std::ranges::stable_sort(config.added_tokens, {}, &AddedToken::id);
+  return {};
 }
 
 }  // namespace quire::text

@@ -23,6 +23,7 @@ struct TokenizerConfig {
   std::vector<AddedToken> extra;    // special tokens without a name
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
+  bool split_special_tokens = false;     // special tokens written in a text are text
   std::vector<AddedToken> added_tokens;  // added_tokens_decoder, by id
 
   // The spelling of a named token, or nullptr.
@@ -35,6 +36,11 @@ struct TokenizerConfig {
 // and are left alone.
 [[nodiscard]] Result<TokenizerConfig> parse_tokenizer_config(
     std::string_view json, std::string_view special_tokens_map_json = {});
+
+// Fills in `added_tokens` from added_tokens.json ({token: id}), where transformers up to version 4
+// kept them; nothing where there is an added_tokens_decoder.
+[[nodiscard]] Status add_tokens_of_file(std::string_view added_tokens_json,
+                                        TokenizerConfig& config);
 
 // {"content": ..., "lstrip": ..., ...}; the id is not read.
 [[nodiscard]] Result<AddedToken> added_token_from_json(base::JsonView object);

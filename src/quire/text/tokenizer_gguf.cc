@@ -399,7 +399,7 @@ Result<Tokenizer> Tokenizer::from_vocab(VocabSpec spec) {
       impl->turn_end_ids.push_back(id);
     }
   }
-  impl->set_added_tokens(added_tokens(spec, impl->vocabulary));
+  QUIRE_TRY_STATUS(impl->set_added_tokens(added_tokens(spec, impl->vocabulary)));
   QUIRE_TRY_STATUS(found->second(spec, *impl));
   impl->ids = {.bos = optional_id(spec.bos),
                .eos = optional_id(spec.eos),

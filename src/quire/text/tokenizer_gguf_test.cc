@@ -34,10 +34,10 @@ Tokenizer load(VocabSpec spec) {
 TEST(GgufSpm, MergesByScoreAndAddsBosAndSpace) {
   const Tokenizer tokenizer = load(spm());
   // "▁ab": "▁a" (-4) goes before "ab" (-5), then "▁ab".
-  EXPECT_EQ(tokenizer.encode("ab"), (Ids{1, 9}));
-  EXPECT_EQ(tokenizer.encode("ab", {.add_special_tokens = false}), (Ids{9}));
+  EXPECT_EQ(tokenizer.encode("ab").value(), (Ids{1, 9}));
+  EXPECT_EQ(tokenizer.encode("ab", {.add_special_tokens = false}).value(), (Ids{9}));
   EXPECT_EQ(tokenizer.decode(Ids{1, 9, 9}).value(), "ab ab");
-  EXPECT_EQ(tokenizer.encode("a<s>b"), (Ids{1, 7, 1, 4, 6}));
+  EXPECT_EQ(tokenizer.encode("a<s>b").value(), (Ids{1, 7, 1, 4, 6}));
   EXPECT_EQ(tokenizer.bos_token_id(), 1);
   EXPECT_EQ(tokenizer.eos_token_id(), 2);
 }
@@ -47,8 +47,8 @@ TEST(GgufSpm, FallsBackToBytesOrUnknown) {
   spec.tokens[5] = "z";  // no "a" any more, but its byte
   spec.tokens[7] = "zz";
   const Tokenizer tokenizer = load(spec);
-  EXPECT_EQ(tokenizer.encode("a", {.add_special_tokens = false}), (Ids{4, 3}));
-  EXPECT_EQ(tokenizer.encode("q", {.add_special_tokens = false}), (Ids{4, 0}));
+  EXPECT_EQ(tokenizer.encode("a", {.add_special_tokens = false}).value(), (Ids{4, 3}));
+  EXPECT_EQ(tokenizer.encode("q", {.add_special_tokens = false}).value(), (Ids{4, 0}));
 }
 
 TEST(GgufSpm, FlagsOfTheFileCount) {
@@ -57,7 +57,7 @@ TEST(GgufSpm, FlagsOfTheFileCount) {
   spec.add_eos = 1;
   spec.add_space_prefix = 0;
   const Tokenizer tokenizer = load(spec);
-  EXPECT_EQ(tokenizer.encode("ab"), (Ids{8, 2}));
+  EXPECT_EQ(tokenizer.encode("ab").value(), (Ids{8, 2}));
   EXPECT_EQ(tokenizer.decode(Ids{9}).value(), " ab");
 }
 
@@ -67,13 +67,13 @@ TEST(GgufBpe, SplitsAsItsPreSays) {
   spec.token_types = {1, 1, 1, 1, 1, 1, 3};
   spec.merges = {"1 2", "\u0120 a"};
   spec.bos = spec.eos = 6;
-  EXPECT_EQ(load(spec).encode("12 a"), (Ids{2, 5}));
+  EXPECT_EQ(load(spec).encode("12 a").value(), (Ids{2, 5}));
   spec.pre = "smollm";  // digits one by one
-  EXPECT_EQ(load(spec).encode("12 a"), (Ids{0, 1, 5}));
+  EXPECT_EQ(load(spec).encode("12 a").value(), (Ids{0, 1, 5}));
   spec.pre = "llama-bpe";  // adds BOS
-  EXPECT_EQ(load(spec).encode("12 a"), (Ids{6, 2, 5}));
+  EXPECT_EQ(load(spec).encode("12 a").value(), (Ids{6, 2, 5}));
   spec.add_bos = 0;
-  EXPECT_EQ(load(spec).encode("12 a<|endoftext|>"), (Ids{2, 5, 6}));
+  EXPECT_EQ(load(spec).encode("12 a<|endoftext|>").value(), (Ids{2, 5, 6}));
   EXPECT_EQ(load(spec).decode(Ids{2, 5, 6}).value(), "12 a");
 }
 
@@ -86,7 +86,7 @@ TEST(GgufBert, IsGreedyAndWrapsTheText) {
   spec.cls = 1;
   spec.sep = 2;
   const Tokenizer tokenizer = load(spec);
-  EXPECT_EQ(tokenizer.encode("Pl\u00e1ying! x"), (Ids{1, 3, 4, 6, 0, 2}));
+  EXPECT_EQ(tokenizer.encode("Pl\u00e1ying! x").value(), (Ids{1, 3, 4, 6, 0, 2}));
   EXPECT_EQ(tokenizer.decode(Ids{1, 3, 4, 2}).value(), "playing");
 }
 
@@ -98,8 +98,8 @@ TEST(GgufUgm, TakesTheBestPath) {
   spec.token_types = {3, 3, 2, 1, 1, 1, 1, 1};
   spec.add_space_prefix = 1;
   const Tokenizer tokenizer = load(spec);
-  EXPECT_EQ(tokenizer.encode("ab"), (Ids{7, 5, 1}));  // -3; "▁" + "ab" is -4
-  EXPECT_EQ(tokenizer.encode("xyz"), (Ids{3, 2, 1}));
+  EXPECT_EQ(tokenizer.encode("ab").value(), (Ids{7, 5, 1}));  // -3; "▁" + "ab" is -4
+  EXPECT_EQ(tokenizer.encode("xyz").value(), (Ids{3, 2, 1}));
 }
 
 // Phi-3 states <|endoftext|> as its end and ends turns with <|end|>.

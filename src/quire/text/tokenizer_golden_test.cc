@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cstddef>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/base/mapped_file.h"
 #include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/utf8.h"
 
 namespace quire::text {
 namespace {
@@ -59,10 +62,11 @@ TEST_P(TokenizerGolden, EncodesAsTheReference) {
       continue;
     }
     const std::string text(row[0].as_string());
-    EXPECT_EQ(tokenizer_->encode(text), ids_of(row[1])) << text;
-    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = false}), ids_of(row[2])) << text;
+    EXPECT_EQ(tokenizer_->encode(text).value(), ids_of(row[1])) << text;
+    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = false}).value(), ids_of(row[2]))
+        << text;
     const auto literal =
-        tokenizer_->encode(text, {.add_special_tokens = false, .parse_special = false});
+        tokenizer_->encode(text, {.add_special_tokens = false, .parse_special = false}).value();
     if (literal != ids_of(row[3])) {
       // The one difference meant: the reference's Unigram and WordLevel models match special tokens
       // in plain text; here text never becomes one.
@@ -72,6 +76,31 @@ TEST_P(TokenizerGolden, EncodesAsTheReference) {
   }
 }
 
+// Whether `ours` is `reference`, but that a run of n U+FFFD may stand for n other bytes: the
+// reference gives up all characters of an ill-formed run of byte tokens, here whole ones are kept.
+bool same_but_for_kept_characters(std::string_view ours, std::string_view reference) {
+  const auto cut = [](std::string_view& text) {
+    const std::string_view first = text.substr(0, utf8_length(text[0]));
+    text.remove_prefix(first.size());
+    return first;
+  };
+  while (!reference.empty()) {
+    std::size_t run_bytes = 0;
+    while (reference.starts_with(kReplacementCharacter)) {
+      reference.remove_prefix(kReplacementCharacter.size());
+      ++run_bytes;
+    }
+    while (run_bytes > 0 && !ours.empty()) {
+      const std::string_view kept = cut(ours);
+      run_bytes -= std::min(run_bytes, kept == kReplacementCharacter ? 1 : kept.size());
+    }
+    if (!reference.empty() && (ours.empty() || cut(ours) != cut(reference))) {
+      return false;
+    }
+  }
+  return ours.empty();
+}
+
 TEST_P(TokenizerGolden, DecodesAsTheReference) {
   for (const json::value& golden_case : golden_.at("cases").as_array()) {
     const json::array& row = golden_case.as_array();
@@ -79,8 +108,10 @@ TEST_P(TokenizerGolden, DecodesAsTheReference) {
     const auto all = tokenizer_->decode(ids, false);
     const auto skipped = tokenizer_->decode(ids);
     ASSERT_TRUE(all.ok() && skipped.ok());
-    EXPECT_EQ(all.value(), std::string(row[4].as_string())) << json::serialize(row);
-    EXPECT_EQ(skipped.value(), std::string(row[5].as_string())) << json::serialize(row);
+    EXPECT_TRUE(same_but_for_kept_characters(all.value(), row[4].as_string()))
+        << all.value() << " for " << json::serialize(row);
+    EXPECT_TRUE(same_but_for_kept_characters(skipped.value(), row[5].as_string()))
+        << skipped.value() << " for " << json::serialize(row);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "quire/base/mapped_file.h"
+#include "quire/base/str.h"
+#include "quire/text/detokenizer.h"
 #include "quire/text/tokenizer.h"
 
 namespace quire::text {
@@ -28,7 +30,7 @@ void expect_refused(const std::string& json, ErrorCode code, const std::string& 
 TEST(TokenizerJson, LoadsTheSmallestModel) {
   const auto made = Tokenizer::from_json(bpe(""), "");
   ASSERT_TRUE(made.ok()) << made.error().message;
-  EXPECT_EQ(made.value().encode("abba"), (std::vector<TokenId>{2, 1, 0}));
+  EXPECT_EQ(made.value().encode("abba").value(), (std::vector<TokenId>{2, 1, 0}));
   EXPECT_EQ(made.value().vocab_size(), 4);
 }
 
@@ -138,7 +140,7 @@ TEST(TokenizerConfig, NamesTokensAndAddsThem) {
   EXPECT_EQ(made.value().eos_token_id(), 4);
   EXPECT_FALSE(made.value().pad_token_id().has_value());
   EXPECT_TRUE(made.value().is_special(4));
-  EXPECT_EQ(made.value().encode("a<e>b"), (std::vector<TokenId>{0, 4, 1}));
+  EXPECT_EQ(made.value().encode("a<e>b").value(), (std::vector<TokenId>{0, 4, 1}));
 }
 
 // As transformers 5 does it, checked with it.
@@ -149,11 +151,13 @@ TEST(TokenizerConfig, TokensThatOnlyTheConfigNamesAreSpecialUnderTheirIdOrTheNex
   ASSERT_TRUE(made.ok()) << made.error().message;
   const Tokenizer& tokenizer = made.value();
   EXPECT_EQ(tokenizer.eos_token_id(), 1);
-  EXPECT_EQ(tokenizer.encode("a<p>b<i>a <y><x>"), (std::vector<TokenId>{0, 4, 1, 5, 0, 7, 6}));
+  EXPECT_EQ(tokenizer.encode("a<p>b<i>a <y><x>").value(),
+            (std::vector<TokenId>{0, 4, 1, 5, 0, 7, 6}));
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{0, 1, 4, 5, 6, 7, 0}).value(), "a a");
   EXPECT_EQ(tokenizer.vocab_size(), 8);
   const std::string as_text = "b<p>";
-  EXPECT_NE(tokenizer.encode(as_text, {.parse_special = false}), tokenizer.encode(as_text));
+  EXPECT_NE(tokenizer.encode(as_text, {.parse_special = false}).value(),
+            tokenizer.encode(as_text).value());
 }
 
 TEST(TokenizerConfig, ANameMakesAnAddedTokenSpecialAndAListDoesNot) {
@@ -196,7 +200,7 @@ TEST(TokenizerJson, AnAddedTokenInsideOfAWordIsUnknownToAModelOfWords) {
         {"id":2,"content":"foo","single_word":true}]})",
         "");
     EXPECT_TRUE(made.ok()) << made.error().message;
-    return made.value().encode("foo2");
+    return made.value().encode("foo2").value();
   };
   EXPECT_EQ(ids(R"({"type":"WordLevel","vocab":{"<unk>":0,"2":1},"unk_token":"<unk>"})"),
             (std::vector<TokenId>{0, 1}));
@@ -214,16 +218,66 @@ TEST(Tokenizer, NamesTheFolderWithoutTokenizer) {
   EXPECT_THAT(made.error().message, HasSubstr("/nonexistent/model"));
 }
 
-TEST(Tokenizer, RefusesIdsOutsideTheVocabulary) {
-  const auto made = Tokenizer::from_json(bpe(""), "");
-  for (const TokenId id : {-1, 4, 2000000000}) {
+TEST(Tokenizer, DecodesPaddingToNothingAndRefusesIdsOutsideOfIt) {
+  auto made = Tokenizer::from_json(bpe(""), "");
+  made->set_padded_size(10);
+  for (const TokenId id : {-1, 10, 2000000000}) {
     const auto text = made.value().decode(std::vector<TokenId>{0, id});
     ASSERT_FALSE(text.ok());
     EXPECT_EQ(text.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(text.error().message, HasSubstr(std::to_string(id)));
+  }
+  for (const TokenId id : {4, 9}) {  // as transformers
+    EXPECT_EQ(made.value().decode(std::vector<TokenId>{0, id, 0}).value(),
+              made.value().decode(std::vector<TokenId>{0, 0}).value());
+    Detokenizer stream(made.value());
+    EXPECT_EQ(stream.push(id), "");
     EXPECT_FALSE(made.value().id_to_token(id).ok());
     EXPECT_FALSE(made.value().is_special(id));
   }
+}
+
+TEST(Tokenizer, LinesOfAVersionAreNoMerges) {
+  const auto ids = [](const char* merges) {
+    const auto made = Tokenizer::from_json(
+        base::str_cat(R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"abb":3},"merges":)",
+                      merges, "}}"),
+        "");
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    return made.ok() ? made->encode("abba").value() : std::vector<TokenId>();
+  };
+  EXPECT_EQ(ids(R"(["#version: 0.2","a b","ab b"])"), ids(R"(["a b","ab b"])"));
+  EXPECT_EQ(ids(R"(["a b","#version: 0.2","ab b"])"), (std::vector<TokenId>{3, 0}));
+}
+
+TEST(Tokenizer, SplitsSpecialTokensWhereTheConfigSaysSo) {
+  const char* const kFile =
+      R"({"model":{"type":"BPE","vocab":{"a":0,"<":1,"e":2,">":3},"merges":[]},)"
+      R"("added_tokens":[{"id":4,"content":"<e>","special":true,"normalized":false},)"
+      R"({"id":5,"content":"ea","special":false,"normalized":false}]})";
+  const auto split = Tokenizer::from_json(kFile, R"({"split_special_tokens": true})");
+  const auto whole = Tokenizer::from_json(kFile, R"({"split_special_tokens": false})");
+  EXPECT_EQ(split->encode("a<e>ea").value(), (std::vector<TokenId>{0, 1, 2, 3, 5}));
+  EXPECT_EQ(whole->encode("a<e>ea").value(), (std::vector<TokenId>{0, 4, 5}));
+  const TextSpan span{.text = "<e>"};
+  EXPECT_EQ(split->encode_spans({&span, 1}).value(), (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_NE(split->fingerprint(), whole->fingerprint());
+}
+
+// Oracle: tokenizers 0.23.3.
+TEST(Tokenizer, ThePieceBehindAnInsertedSpaceStillStandsAtTheBeginning) {
+  const auto made = Tokenizer::from_json(
+      R"({"model":{"type":"WordLevel","vocab":{"<unk>":0,"\u2581\u6f22":1,"\u6f22":2,"\u5b57":3,
+          "\u2581\u5b57":4,"\u2581a":5,"a":6,"bb":7,"\u2581bb":8},"unk_token":"<unk>"},
+          "normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true},
+          "pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},
+          {"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}]}})",
+      "");
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const auto ids = [&](std::string_view text) { return made->encode(text).value(); };
+  EXPECT_EQ(ids("\u6f22\u5b57"), (std::vector<TokenId>{1, 3}));
+  EXPECT_EQ(ids("a\u6f22 bb"), (std::vector<TokenId>{5, 2, 7}));
+  EXPECT_EQ(ids(" \u6f22"), (std::vector<TokenId>{2}));
 }
 
 TEST(Tokenizer, SkipsHolesInTheVocabulary) {

@@ -8,15 +8,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/text/added_tokens.h"
 #include "quire/text/decoder.h"
 #include "quire/text/model.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/normalizer.h"
 #include "quire/text/post_processor.h"
 #include "quire/text/pre_tokenizer.h"
@@ -37,6 +38,7 @@ struct Tokenizer::Impl {
   AddedTokenMatcher raw_added;
   AddedTokenMatcher normalized_added;
   bool has_normalized_specials = false;
+  bool split_special_tokens = false;  // special tokens in a text are text, whoever wrote them
   Normalizers normalizers;
   PreTokenizers pre_tokenizers;
   std::unique_ptr<const Model> model;
@@ -49,22 +51,23 @@ struct Tokenizer::Impl {
   std::vector<TokenId> turn_end_ids;
   std::string fingerprint;
 
-  // Splits `tokens` by their `normalized` flag into the two matchers. After the normalizers.
-  void set_added_tokens(std::vector<AddedToken> tokens);
+  // Splits `tokens` by their `normalized` flag into the two matchers. After the normalizers. The
+  // error of the meter when they make a token's spelling grow without bounds.
+  [[nodiscard]] Status set_added_tokens(std::vector<AddedToken> tokens);
 
   // Of a file without names: those of `ids`.
   void name_tokens();
 
-  // Appends the ids of well-formed `text`, without special tokens around it. `specials_allowed`:
-  // where special tokens written in the text count.
-  void encode(std::string_view text, std::span<const ByteRange> specials_allowed,
+  // Appends the ids of well-formed `text`, without special tokens around it. Cut short when `meter`
+  // has failed.
+  void encode(std::string_view text, const Authors& authors, base::WorkMeter& meter,
               std::vector<TokenId>& out) const;
-  // Feeds one id (in [0, end_id)) to a stream.
+  // Feeds one id to a stream; nothing for ids of no token.
   void decode(TokenId id, bool skip_special_tokens, DecodeStream& stream, std::string& out) const;
 
  private:
-  void encode_stretch(std::string_view text, bool at_origin, bool specials_allowed,
-                      ModelScratch& scratch, std::vector<TokenId>& out) const;
+  // Encodes what stands between added tokens that are matched in raw text.
+  void encode_stretch(NormalText normal, ModelScratch& scratch, std::vector<TokenId>& out) const;
   void encode_pieces(const Pieces& pieces, ModelScratch& scratch, std::vector<TokenId>& out) const;
 };
 

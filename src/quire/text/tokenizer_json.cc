@@ -180,7 +180,7 @@ SpecialIds special_ids(const TokenizerConfig& config, const Vocabulary& vocabula
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
                                        std::string_view config_json,
                                        std::string_view special_tokens_map_json) {
-  QUIRE_TRY(const base::Json parsed, base::parse_json(tokenizer_json, "tokenizer.json"));
+  QUIRE_TRY(const base::Json parsed, base::parse_model_json(tokenizer_json, "tokenizer.json"));
   const base::JsonView root = parsed;
   if (!root.is_object()) {
     return {ErrorCode::kInvalidArgument, "tokenizer.json must be an object"};
@@ -196,9 +196,13 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
   hasher.add("tokenizer.json").add(tokenizer_json);
   QUIRE_TRY_STATUS(add_config_tokens(config, added, hasher));
   std::vector<AddedToken> added_tokens = added.finish();
+  if (config.split_special_tokens) {
+    hasher.add("split_special_tokens");
+  }
 
   QUIRE_TRY(impl->normalizers, normalizers_from_json(root.find("normalizer")));
-  impl->set_added_tokens(std::move(added_tokens));
+  QUIRE_TRY_STATUS(impl->set_added_tokens(std::move(added_tokens)));
+  impl->split_special_tokens = config.split_special_tokens;
   QUIRE_TRY(PreTokenizerSet pre_tokenizers,
             pre_tokenizers_from_json(root.find("pre_tokenizer"), source.takes_bytes()));
   impl->pre_tokenizers = std::move(pre_tokenizers.steps);

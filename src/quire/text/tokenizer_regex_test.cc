@@ -1,22 +1,39 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "quire/base/work_meter.h"
+#include "quire/result.h"
 #include "quire/text/pattern.h"
 #include "quire/text/regex.h"
+#include "quire/text/work_limits.h"
 
 namespace quire::text {
 namespace {
 
-std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
+// Until the meter fails, if it does.
+std::vector<std::string> matches(const std::string& pattern, const std::string& text,
+                                 base::WorkMeter& meter) {
   auto regex = Regex::compile(pattern);
   EXPECT_TRUE(regex.ok()) << regex.error().message;
   std::vector<std::string> found;
-  Matcher matcher(regex.value());
+  Matcher matcher(regex.value(), meter);
   for_each_match(matcher, text, [&](std::size_t begin, std::size_t end) {
     found.push_back(text.substr(begin, end - begin));
+    return true;
   });
+  return found;
+}
+
+std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
+  base::WorkMeter meter(kWorkOfCall);
+  auto found = matches(pattern, text, meter);
+  EXPECT_FALSE(meter.failed()) << pattern;
   return found;
 }
 
@@ -100,10 +117,61 @@ TEST(Regex, RefusesWhatHasNoCounterpartByName) {
   EXPECT_FALSE(Regex::compile(std::string(70000, 'a')).ok());
 }
 
-TEST(Regex, CatastrophicPatternsEnd) {
-  const std::string text(2000, 'a');
-  EXPECT_EQ(matches("(a+)+$b", text), Strings{});
-  EXPECT_EQ(matches("(?:a|a)*c", std::string(40, 'a')), Strings{});
+TEST(Regex, CatastrophicPatternsAreRefused) {
+  for (const char* pattern : {"(a+)+[xy]", "(?:a|a)*[xy]", "(a*)*[xy]", "(?:a?){60}a{60}[xy]"}) {
+    base::WorkMeter meter({.steps = 1'000'000, .bytes = 0});
+    matches(pattern, std::string(2000, 'a'), meter);
+    ASSERT_TRUE(meter.failed()) << pattern;
+    EXPECT_EQ(meter.status().error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(meter.status().error().message, testing::HasSubstr("more than 1000000 steps"));
+  }
+}
+
+TEST(Regex, QuadraticPatternsAreRefusedForAWholeTextNotForEachMatch) {
+  // Each start runs over the rest of the text: 44 kB of it, as many times.
+  const std::string text(44'000, 'a');
+  base::WorkMeter meter({.steps = 20'000'000, .bytes = 0});
+  matches("a*[xy]|a*[vw]", text, meter);
+  EXPECT_TRUE(meter.failed());
+}
+
+TEST(Regex, LongHonestMatchesAreFoundWhole) {
+  for (const std::size_t size : {255U, 256U, 257U, 1'000U, 200'000U}) {
+    const std::string word(size, 'a');
+    const std::string spaces(size, ' ');
+    EXPECT_EQ(matches("a+|\\s+(?!\\S)|\\s+", word + spaces + "a"),
+              (Strings{word, spaces.substr(1), " ", "a"}))
+        << size;
+    EXPECT_EQ(matches("b", word + "b" + word + "b"), (Strings{"b", "b"})) << size;
+    EXPECT_EQ(matches("(?<=a)b$", word + "b\n" + word + "bb"), (Strings{"b"})) << size;
+  }
+}
+
+TEST(Regex, WorkIsOfTheOrderOfTheText) {
+  const auto steps_for = [](std::size_t size) {
+    std::string text;
+    for (std::size_t i = 0; i < size; ++i) {
+      text += i % 7 == 0 ? "  the \n" : i % 3 == 0 ? " 4711" : " quick\u00e9";
+    }
+    base::WorkMeter meter(kWorkOfCall);
+    matches("'s|'t| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", text, meter);
+    matches("\\p{N}{1,3}", text, meter);
+    return meter.steps_used();
+  };
+  EXPECT_LT(steps_for(4'000), 5 * steps_for(1'000));
+}
+
+TEST(Regex, AnInterruptEndsASearchWithinAHundredMilliseconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  Clock::time_point asked;
+  base::WorkMeter meter({.steps = std::int64_t{1} << 60, .bytes = 0}, [&] {
+    asked = Clock::now();
+    return asked - start > std::chrono::milliseconds(50);
+  });
+  matches("(a+)+[xy]|a*[vw]", std::string(44'000, 'a'), meter);
+  EXPECT_EQ(meter.status().error().code, ErrorCode::kCancelled);
+  EXPECT_LT(Clock::now() - asked, std::chrono::milliseconds(100));
 }
 
 TEST(Regex, DeepBacktrackingDoesNotOverflowTheStack) {
@@ -112,9 +180,11 @@ TEST(Regex, DeepBacktrackingDoesNotOverflowTheStack) {
 }
 
 TEST(Pattern, ReplacesLiteralsAndRegexes) {
-  EXPECT_EQ(Pattern::literal("aa").replace_all("aaaab", "x"), "xxb");
-  EXPECT_EQ(Pattern::literal("").replace_all("ab", "x"), "ab");
-  EXPECT_EQ(Pattern::regex(Regex::compile(" +").value()).replace_all("a  b ", "$0"), "a$0b$0");
+  base::WorkMeter meter(kWorkOfCall);
+  EXPECT_EQ(Pattern::literal("aa").replace_all("aaaab", "x", meter), "xxb");
+  EXPECT_EQ(Pattern::literal("").replace_all("ab", "x", meter), "ab");
+  EXPECT_EQ(Pattern::regex(Regex::compile(" +").value()).replace_all("a  b ", "$0", meter),
+            "a$0b$0");
 }
 
 }  // namespace

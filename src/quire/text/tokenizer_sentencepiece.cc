@@ -4,6 +4,7 @@
 // otherwise.
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,6 +90,26 @@ Result<std::vector<AddedToken>> add_pieces(const SentencePieceProcessor& process
   return added;
 }
 
+// A special token that states no id: it has one, or takes the next.
+void add_special(AddedToken token, Vocabulary& vocabulary, std::vector<AddedToken>& added) {
+  if (token.content.empty()) {
+    return;
+  }
+  const auto known = vocabulary.find(token.content);
+  token.id = known.value_or(vocabulary.end_id());
+  token.normalized = false;
+  if (!known) {
+    vocabulary.add(token.content, token.id);
+  }
+  vocabulary.mark_special(token.id);
+  const auto there = std::ranges::find(added, token.id, &AddedToken::id);
+  if (there != added.end()) {
+    there->special = true;
+  } else {
+    added.push_back(std::move(token));
+  }
+}
+
 Status add_from_config(const TokenizerConfig& config, Vocabulary& vocabulary,
                        std::vector<AddedToken>& added) {
   for (const AddedToken& token : config.added_tokens) {
@@ -109,6 +130,12 @@ Status add_from_config(const TokenizerConfig& config, Vocabulary& vocabulary,
     added.push_back(token);
     added.back().normalized = false;  // the model's normalization is not applied to added tokens
   }
+  for (const NamedSpecial& named : config.named) {
+    add_special(named.token, vocabulary, added);
+  }
+  for (const AddedToken& token : config.extra) {
+    add_special(token, vocabulary, added);
+  }
   return {};
 }
 
@@ -128,9 +155,12 @@ SpecialIds special_ids(const TokenizerConfig& config, const SentencePieceProcess
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_sentencepiece(const std::string& path,
-                                                std::string_view config_json) {
+                                                std::string_view config_json,
+                                                std::string_view special_tokens_map_json,
+                                                std::string_view added_tokens_json) {
   QUIRE_TRY(const std::string bytes, base::read_file(path));
-  QUIRE_TRY(const TokenizerConfig config, parse_tokenizer_config(config_json));
+  QUIRE_TRY(TokenizerConfig config, parse_tokenizer_config(config_json, special_tokens_map_json));
+  QUIRE_TRY_STATUS(add_tokens_of_file(added_tokens_json, config));
   auto processor = std::make_unique<SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto(bytes);
   if (!status.ok() || processor->GetPieceSize() == 0) {
@@ -141,11 +171,12 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::string& path,
   auto impl = std::make_unique<Impl>();
   QUIRE_TRY(std::vector<AddedToken> added, add_pieces(*processor, impl->vocabulary));
   QUIRE_TRY_STATUS(add_from_config(config, impl->vocabulary, added));
-  impl->set_added_tokens(std::move(added));
+  QUIRE_TRY_STATUS(impl->set_added_tokens(std::move(added)));
+  impl->split_special_tokens = config.split_special_tokens;
   impl->ids = special_ids(config, *processor, impl->vocabulary);
   impl->name_tokens();
   impl->decoder.emplace_back(leading_space(*processor, impl->vocabulary));
-  impl->decoder.emplace_back(decode::ByteFallback{.per_character = true});
+  impl->decoder.emplace_back(decode::ByteFallback{});
   impl->decoded_as[processor->unk_id()] =
       processor->DecodeIds(std::vector<int>{processor->unk_id()});
   PostTemplate around;
@@ -158,8 +189,12 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::string& path,
   }
   impl->post_processor = PostProcessor(std::move(around));
   impl->model = std::make_unique<SentencePieceModel>(std::move(processor));
-  impl->fingerprint =
-      base::to_hex(base::FieldHasher().add("sentencepiece").add(bytes).add(config_json).finish());
+  base::FieldHasher hasher;
+  hasher.add("sentencepiece").add(bytes).add(config_json);
+  if (!special_tokens_map_json.empty() || !added_tokens_json.empty()) {
+    hasher.add(special_tokens_map_json).add(added_tokens_json);
+  }
+  impl->fingerprint = base::to_hex(hasher.finish());
   return Tokenizer(std::move(impl));
 }
 

@@ -1,5 +1,6 @@
 // tokenizer.model files against the sentencepiece library
 // (tests/golden/text/make_sentencepiece.py).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -32,7 +33,7 @@ TEST_P(SentencePiece, GivesTheIdsAndTextOfTheLibrary) {
     const auto ids = json::value_to<std::vector<TokenId>>(row.at(1));
     if (!row.at(0).is_null()) {
       const std::string text(row.at(0).as_string());
-      EXPECT_EQ(tokenizer.encode(text, {.add_special_tokens = false}), ids) << text;
+      EXPECT_EQ(tokenizer.encode(text, {.add_special_tokens = false}).value(), ids) << text;
     }
     const std::string expected(row.at(2).as_string());
     EXPECT_EQ(tokenizer.decode(ids).value(), expected) << json::serialize(row);
@@ -53,14 +54,41 @@ TEST(SentencePieceFile, ParsesSpecialTokensAndAddsBos) {
       "added_tokens_decoder": {"430": {"content": "<pad>", "special": true}}})");
   ASSERT_TRUE(made.ok()) << made.error().message;
   const Tokenizer& tokenizer = made.value();
-  const auto ids = tokenizer.encode("</s><pad>");
+  const auto ids = tokenizer.encode("</s><pad>").value();
   EXPECT_EQ(ids, (std::vector<TokenId>{1, 2, 430, 2}));
   EXPECT_EQ(tokenizer.pad_token_id(), 430);
   EXPECT_EQ(tokenizer.decode(ids).value(), "");
   for (const TokenId id :
-       tokenizer.encode("</s>", {.add_special_tokens = false, .parse_special = false})) {
+       tokenizer.encode("</s>", {.add_special_tokens = false, .parse_special = false}).value()) {
     EXPECT_FALSE(tokenizer.is_special(id));
   }
+}
+
+// Oracle: transformers, which turns added_tokens.json into an added_tokens_decoder and gives
+// special tokens without an id the next ones.
+TEST(SentencePieceFile, AddsTheTokensOfOtherFiles) {
+  const auto made = Tokenizer::from_sentencepiece(
+      kSentencepieceFolder / "bpe.model", R"({"add_bos_token": false})",
+      R"({"eos_token": "<|im_end|>", "pad_token": {"content": "<pad>", "lstrip": false},
+          "additional_special_tokens": ["<|im_start|>", "<|new|>"]})",
+      R"({"<|im_start|>": 430, "<|im_end|>": 431, "<word>": 432})");
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made->encode("<|im_start|><word><|im_end|><pad><|new|>").value(),
+            (std::vector<TokenId>{430, 432, 431, 433, 434}));
+  EXPECT_EQ(made->eos_token_id(), 431);
+  EXPECT_EQ(made->pad_token_id(), 433);
+  for (const TokenId id : {430, 431, 433, 434}) {
+    EXPECT_TRUE(made->is_special(id)) << id;
+  }
+  EXPECT_FALSE(made->is_special(432)) << "added, but nobody calls it special";
+  EXPECT_EQ(made->decode(std::vector<TokenId>{430, 432, 431}).value(), "<word>");
+}
+
+TEST(SentencePieceFile, RefusesAnAddedTokenWithoutAnId) {
+  const auto made =
+      Tokenizer::from_sentencepiece(kSentencepieceFolder / "bpe.model", "", "", R"({"<x>": "y"})");
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().message, testing::HasSubstr("<x>"));
 }
 
 TEST(SentencePieceFile, RefusesWhatIsNoModel) {

@@ -12,7 +12,10 @@
 
 #include "quire/base/mapped_file.h"
 #include "quire/text/detokenizer.h"
+#include "quire/text/normal_text.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/utf8.h"
+#include "quire/text/work_limits.h"
 
 namespace quire::text {
 namespace {
@@ -25,7 +28,7 @@ Tokenizer golden(const std::string& name) {
 }
 
 std::vector<TokenId> plain(const Tokenizer& tokenizer, std::string_view text) {
-  return tokenizer.encode(text, {.add_special_tokens = false});
+  return tokenizer.encode(text, {.add_special_tokens = false}).value();
 }
 
 const char* const kKinds[] = {"gpt2",       "llama3",          "llama2",
@@ -37,8 +40,8 @@ TEST(EncodeSpans, OneTemplateSpanIsOrdinaryEncoding) {
        {"gpt2", "llama3", "llama2", "qwen", "metaspace_first", "unigram"}) {
     const Tokenizer tokenizer = golden(name);
     const std::string text = "Hi <s> there<|endoftext|> 12 <unk>x";
-    const TextSpan span{.text = text, .parse_special = true};
-    EXPECT_EQ(tokenizer.encode_spans({&span, 1}), plain(tokenizer, text)) << name;
+    const TextSpan span{.text = text};
+    EXPECT_EQ(tokenizer.encode_spans({&span, 1}).value(), plain(tokenizer, text)) << name;
   }
 }
 
@@ -48,7 +51,7 @@ TEST(EncodeSpans, BordersOfOrdinarySpansDoNotShow) {
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
     const TextSpan spans[] = {{.text = std::string_view(text).substr(0, cut)},
                               {.text = std::string_view(text).substr(cut)}};
-    EXPECT_EQ(tokenizer.encode_spans(spans), plain(tokenizer, text)) << cut;
+    EXPECT_EQ(tokenizer.encode_spans(spans).value(), plain(tokenizer, text)) << cut;
   }
 }
 
@@ -57,8 +60,8 @@ TEST(EncodeSpans, UserTextNeverBecomesASpecialToken) {
     const Tokenizer tokenizer = golden(name);
     for (const std::string special : {"<s>", "</s>", "<unk>", "<|endoftext|>", "[CLS]", "<pad>"}) {
       const std::string user = "a " + special + " b" + special + special;
-      const TextSpan spans[] = {{.text = "x "}, {.text = user, .parse_special = false}};
-      for (const TokenId id : tokenizer.encode_spans(spans)) {
+      const TextSpan spans[] = {{.text = "x "}, {.text = user, .author = Author::kUser}};
+      for (const TokenId id : tokenizer.encode_spans(spans).value()) {
         EXPECT_TRUE(!tokenizer.is_special(id) || id == tokenizer.unk_token_id() ||
                     tokenizer.id_to_token(id).value() == "[PAD]")
             << name << " " << user;
@@ -71,26 +74,90 @@ TEST(EncodeSpans, ASpecialTokenMayNotReachIntoUserText) {
   const Tokenizer tokenizer = golden("gpt2");
   const TokenId end = tokenizer.token_to_id("<|endoftext|>").value();
   const auto has_end = [&](std::vector<TextSpan> spans) {
-    const auto ids = tokenizer.encode_spans(spans);
+    const auto ids = tokenizer.encode_spans(spans).value();
     return std::count(ids.begin(), ids.end(), end);
   };
-  EXPECT_EQ(has_end({{"<|endof", true}, {"text|>", false}}), 0);
-  EXPECT_EQ(has_end({{"<|endof", false}, {"text|>", true}}), 0);
-  EXPECT_EQ(has_end({{"<|endof", true}, {"", false}, {"text|>", true}}), 0);
-  EXPECT_EQ(has_end({{"<|endof", true}, {"text|>", true}}), 1);
-  EXPECT_EQ(has_end({{"<|endo", false}, {"<|endoftext|>", true}, {"<|endoftext|>", false}}), 1);
+  constexpr Author kTemplate = Author::kTemplate;
+  constexpr Author kUser = Author::kUser;
+  EXPECT_EQ(has_end({{"<|endof", kTemplate}, {"text|>", kUser}}), 0);
+  EXPECT_EQ(has_end({{"<|endof", kUser}, {"text|>", kTemplate}}), 0);
+  EXPECT_EQ(has_end({{"<|", kTemplate}, {"endoftext", kUser}, {"|>", kTemplate}}), 0);
+  EXPECT_EQ(has_end({{"<|endof", kTemplate}, {"", kUser}, {"text|>", kTemplate}}), 0);
+  EXPECT_EQ(has_end({{"x", kTemplate}, {"", kUser}, {"<|endoftext|>", kTemplate}}), 1);
+  EXPECT_EQ(has_end({{"<|endof", kTemplate}, {"text|>", kTemplate}}), 1);
+  EXPECT_EQ(has_end({{"<|endo", kUser}, {"<|endoftext|>", kTemplate}, {"<|endoftext|>", kUser}}),
+            1);
 }
 
-TEST(EncodeSpans, TemplatesKeepTheirTokensBesideUserText) {
-  // Special tokens that are matched in normalized text, where positions move.
+TEST(EncodeSpans, ANameCountsWhereTheTemplateWritesASpecialTokenAroundAllOfIt) {
+  const Tokenizer tokenizer = golden("gpt2");
+  const TokenId end = tokenizer.token_to_id("<|endoftext|>").value();
+  const auto num_ends = [&](std::string_view left, std::string_view name, std::string_view right) {
+    const TextSpan spans[] = {
+        {.text = left}, {.text = name, .author = Author::kName}, {.text = right}};
+    const auto ids = tokenizer.encode_spans(spans).value();
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  EXPECT_EQ(num_ends("<|", "endoftext", "|>"), 1);
+  EXPECT_EQ(num_ends("x <|endof", "text", "|> y"), 1);
+  EXPECT_EQ(num_ends("", "<|endoftext|>", ""), 0) << "spelled by the name alone";
+  EXPECT_EQ(num_ends("<|", "endoftext|> x", "|>"), 0) << "the name reaches out";
+  EXPECT_EQ(num_ends("<|", "endoftext|><|endoftext", "|>"), 0) << "the name holds a border";
+}
+
+TEST(EncodeSpans, TokensOfNormalizedTextKeepTheIdsOfTheWholeTextBesideUserText) {
+  // Normalized, `</s>` is spelled with a space before it: behind a word it is no token, as in the
+  // reference. Oracle: the same text encoded whole, where the user spells nothing.
   const Tokenizer tokenizer = golden("llama2_normalized_specials");
-  const TextSpan spans[] = {
-      {.text = "<s>"}, {.text = " evil </s>", .parse_special = false}, {.text = "</s>"}};
-  const auto ids = tokenizer.encode_spans(spans);
-  ASSERT_GE(ids.size(), 3U);
+  const TextSpan spans[] = {{.text = "<s>"},
+                            {.text = " good", .author = Author::kUser},
+                            {.text = "</s> </s>"},
+                            {.text = "e\u0301 ", .author = Author::kUser},
+                            {.text = " </s>"}};
+  EXPECT_EQ(tokenizer.encode_spans(spans).value(),
+            plain(tokenizer, "<s> good</s> </s>e\u0301  </s>"));
+  const TextSpan evil[] = {
+      {.text = "<s>"}, {.text = " evil </s>", .author = Author::kUser}, {.text = " </s>"}};
+  const auto ids = tokenizer.encode_spans(evil).value();
   EXPECT_EQ(ids.front(), 1);
   EXPECT_EQ(ids.back(), 2);
-  EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 1);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 1) << "the template's own";
+}
+
+TEST(EncodeSpans, BordersBetweenTemplateAndUserDoNotShow) {
+  // Oracle: the same text encoded whole; nobody spells a special token.
+  const std::string text =
+      "Hi  the\u0301re, quick brown\n\nfox \u1112\u1161\u11ab 1234 \u6f22\u5b57 it's";
+  for (const std::string name : kKinds) {
+    const Tokenizer tokenizer = golden(name);
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+      if (cut < text.size() && is_utf8_continuation(text[cut])) {
+        continue;
+      }
+      const TextSpan spans[] = {
+          {.text = std::string_view(text).substr(0, cut)},
+          {.text = std::string_view(text).substr(cut), .author = Author::kUser}};
+      EXPECT_EQ(tokenizer.encode_spans(spans).value(), plain(tokenizer, text))
+          << name << " " << cut;
+    }
+  }
+}
+
+TEST(EncodeSpans, WorkIsOfTheOrderOfTheSpans) {
+  for (const std::string name : {"gpt2", "llama2_normalized_specials", "qwen"}) {
+    const Tokenizer tokenizer = golden(name);
+    const auto steps_for = [&](std::size_t count) {
+      std::vector<TextSpan> spans;
+      for (std::size_t i = 0; i < count; ++i) {
+        spans.push_back({.text = "<s>user<|endoftext|>"});
+        spans.push_back({.text = " hello there", .author = Author::kUser});
+      }
+      base::WorkMeter meter(kWorkOfCall);
+      EXPECT_TRUE(tokenizer.encode_spans(spans, &meter).ok());
+      return meter.steps_used();
+    };
+    EXPECT_LT(steps_for(8'000), 5 * steps_for(2'000)) << name;
+  }
 }
 
 TEST(Encode, ReadsIllFormedBytesAsReplacementCharacters) {
@@ -106,10 +173,10 @@ TEST(Encode, ReadsIllFormedBytesAsReplacementCharacters) {
                                                         {"\xF4\x90\x80\x80", r + r + r + r},
                                                         {"\xF0\x9F\x98\x80", "\U0001F600"}};
   for (const auto& [bytes, text] : kPairs) {
-    EXPECT_EQ(tokenizer.encode(bytes), tokenizer.encode(text));
+    EXPECT_EQ(tokenizer.encode(bytes).value(), tokenizer.encode(text).value());
   }
   const TextSpan spans[] = {{.text = "\xE4"}, {.text = "\xBD\xA0"}};
-  EXPECT_EQ(tokenizer.encode_spans(spans), plain(tokenizer, r + r + r));
+  EXPECT_EQ(tokenizer.encode_spans(spans).value(), plain(tokenizer, r + r + r));
 }
 
 TEST(Detokenizer, NeverEmitsABrokenCharacter) {
@@ -123,7 +190,7 @@ TEST(Detokenizer, NeverEmitsABrokenCharacter) {
       std::string streamed;
       const auto take = [&](std::string_view piece) {
         // The reference for well-formedness: encoding would repair nothing.
-        EXPECT_EQ(tokenizer.encode(piece).size(), tokenizer.encode(piece).size());
+        EXPECT_EQ(tokenizer.encode(piece).value().size(), tokenizer.encode(piece).value().size());
         for (std::size_t i = 0; i < piece.size(); ++i) {
           const auto byte = static_cast<unsigned char>(piece[i]);
           const std::size_t length = byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
@@ -145,7 +212,7 @@ TEST(Detokenizer, NeverEmitsABrokenCharacter) {
 
 TEST(Detokenizer, EmitsTextAsSoonAsItIsCertain) {
   const Tokenizer tokenizer = golden("gpt2");
-  const auto ids = tokenizer.encode("\U0001F600!");
+  const auto ids = tokenizer.encode("\U0001F600!").value();
   Detokenizer stream(tokenizer);
   std::vector<std::string> pieces;
   for (const TokenId id : ids) {
@@ -159,12 +226,12 @@ TEST(Detokenizer, EmitsTextAsSoonAsItIsCertain) {
 
 TEST(Detokenizer, FlushClosesAnUnfinishedCharacterAndStartsAfresh) {
   const Tokenizer tokenizer = golden("gpt2");
-  const auto ids = tokenizer.encode("\U0001F600");
+  const auto ids = tokenizer.encode("\U0001F600").value();
   ASSERT_GT(ids.size(), 1U);
   Detokenizer stream(tokenizer);
   EXPECT_EQ(stream.push(ids[0]), "");
   EXPECT_EQ(stream.flush(), "\uFFFD");
-  EXPECT_EQ(stream.push(tokenizer.encode("a")[0]), "a");
+  EXPECT_EQ(stream.push(tokenizer.encode("a").value()[0]), "a");
 }
 
 // Of what an encoder gives, and of any ids.
@@ -218,7 +285,7 @@ TEST(Tokenizer, GivesEqualIdsOnManyThreads) {
   for (auto& result : results) {
     threads.emplace_back([&] {
       for (int i = 0; i < 50; ++i) {
-        result = tokenizer.encode(text);
+        result = tokenizer.encode(text).value();
       }
     });
   }
@@ -226,7 +293,7 @@ TEST(Tokenizer, GivesEqualIdsOnManyThreads) {
     thread.join();
   }
   for (const auto& result : results) {
-    EXPECT_EQ(result, tokenizer.encode(text));
+    EXPECT_EQ(result, tokenizer.encode(text).value());
   }
 }
 
@@ -238,10 +305,10 @@ TEST(Tokenizer, LongTextsEqualTheirPieces) {
   for (int i = 0; i < 400; ++i) {
     const std::string word = " word" + std::string(static_cast<std::size_t>(i % 90), 'a' + i % 5);
     text += word;
-    const auto ids = tokenizer.encode(word);
+    const auto ids = tokenizer.encode(word).value();
     expected.insert(expected.end(), ids.begin(), ids.end());
   }
-  EXPECT_EQ(tokenizer.encode(text), expected);
+  EXPECT_EQ(tokenizer.encode(text).value(), expected);
 }
 
 TEST(Tokenizer, FingerprintsTellTokenizersApart) {

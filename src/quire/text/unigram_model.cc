@@ -41,7 +41,7 @@ UnigramModel::UnigramModel(const Vocabulary& vocabulary, std::vector<double> sco
       trie_(trie_of(vocabulary, scores_)),
       byte_tokens_(byte_tokens_of(vocabulary)) {}
 
-void UnigramModel::find_best_path(std::string_view piece, ModelScratch& scratch) const {
+bool UnigramModel::find_best_path(std::string_view piece, ModelScratch& scratch) const {
   auto& path = scratch.path;
   path.assign(piece.size() + 1, {});
   const auto offer = [&](std::size_t begin, std::size_t end, double score, TokenId id) {
@@ -55,7 +55,8 @@ void UnigramModel::find_best_path(std::string_view piece, ModelScratch& scratch)
     const std::size_t character_end = begin + utf8_length(piece[begin]);
     bool covers_character = false;
     std::uint32_t node = ByteTrie::root();
-    for (std::size_t end = begin; end < piece.size();) {
+    std::size_t end = begin;
+    while (end < piece.size()) {
       node = trie_.child(node, piece[end++]);
       if (node == ByteTrie::kNoNode) {
         break;
@@ -66,16 +67,22 @@ void UnigramModel::find_best_path(std::string_view piece, ModelScratch& scratch)
         covers_character = covers_character || end == character_end;
       }
     }
+    if (!scratch.meter->step(static_cast<std::int64_t>((end - begin) / 4) + 1)) {
+      return false;
+    }
     if (!covers_character) {
       offer(begin, character_end, unk_score_, options_.unk);
     }
     begin = character_end;
   }
+  return true;
 }
 
 void UnigramModel::tokenize(std::string_view piece, ModelScratch& scratch,
                             std::vector<TokenId>& out) const {
-  find_best_path(piece, scratch);
+  if (!find_best_path(piece, scratch)) {
+    return;
+  }
   auto& spans = scratch.spans;
   spans.clear();
   for (std::size_t end = piece.size(); end > 0; end = scratch.path[end].begin) {

@@ -29,7 +29,8 @@ class UnigramModel final : public Model {
                 std::vector<TokenId>& out) const override;
 
  private:
-  void find_best_path(std::string_view piece, ModelScratch& scratch) const;
+  // False when the meter has failed.
+  bool find_best_path(std::string_view piece, ModelScratch& scratch) const;
   void emit_unknown(std::string_view stretch, std::vector<TokenId>& out) const;
 
   UnigramOptions options_;

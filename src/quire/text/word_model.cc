@@ -1,5 +1,6 @@
 #include "quire/text/word_model.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,7 +35,7 @@ WordPieceModel::WordPieceModel(const Vocabulary& vocabulary, const WordPieceOpti
       first_(trie_of(vocabulary, "")),
       continuing_(trie_of(vocabulary, options.continuing_prefix)) {}
 
-void WordPieceModel::tokenize(std::string_view piece, ModelScratch& /*scratch*/,
+void WordPieceModel::tokenize(std::string_view piece, ModelScratch& scratch,
                               std::vector<TokenId>& out) const {
   const std::size_t start = out.size();
   if (count_code_points(piece) > options_.max_chars_per_word) {
@@ -43,6 +44,10 @@ void WordPieceModel::tokenize(std::string_view piece, ModelScratch& /*scratch*/,
   }
   for (std::string_view rest = piece; !rest.empty();) {
     const ByteTrie& trie = rest.size() == piece.size() ? first_ : continuing_;
+    const std::size_t reach = std::min(rest.size(), trie.depth());
+    if (!scratch.meter->step(static_cast<std::int64_t>(reach / 16) + 1)) {
+      return;
+    }
     const ByteTrie::Match match = trie.longest_prefix(rest);
     if (match.length == 0) {
       out.resize(start);

@@ -1,9 +1,7 @@
 #include "quire/weights/checkpoint.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -47,7 +45,7 @@ bool is_plain_name(std::string_view name) {
 
 Result<ShardMap> read_index(const fs::path& path) {
   QUIRE_TRY(const std::string text, base::read_file(path, kMaxIndexBytes));
-  auto parsed = base::parse_json(text, path.string());
+  auto parsed = base::parse_model_json(text, path.string());
   if (!parsed.ok()) {
     return {ErrorCode::kCorrupt, parsed.error().message};
   }
@@ -90,13 +88,13 @@ Status check_shard(const TensorTable& table, std::vector<std::string> listed,
                   missing ? " places it here" : "")};
 }
 
-// The GGUF files of a folder, sorted.
+// The GGUF files of a folder, sorted: by name or, for blobs and other names, by content.
 std::vector<fs::path> gguf_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code failure;
   for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
        it.increment(failure)) {
-    if (it->path().extension() == ".gguf") {
+    if (std::error_code unknown; !it->is_directory(unknown) && is_gguf_file(it->path())) {
       files.push_back(it->path());
     }
   }
@@ -119,19 +117,30 @@ Error nothing_found(const fs::path& folder) {
   }
   return {.code = ErrorCode::kIo,
           .message = str_cat(folder.string(), ": holds neither ", kSingleFile, ", ", kIndexFile,
-                             " nor a .gguf file")};
+                             " nor a GGUF file")};
 }
 
 }  // namespace
 
+bool is_gguf_file(const std::string& path) {
+  std::string extension = fs::path(path).extension().string();
+  std::ranges::transform(extension, extension.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".gguf" || base::file_begins_with(path, "GGUF");
+}
+
 struct Checkpoint::Impl {
   std::string path;
-  std::vector<base::MappedFile> files;
-  std::unique_ptr<GgufFile> gguf;  // nullptr for safetensors
+  std::vector<base::MappedFile> files;  // their headers are read through the mapping
+  std::vector<std::unique_ptr<TensorFile>> tensor_files;  // each beside its own in `files`
+  std::unique_ptr<GgufFile> gguf;                         // nullptr for safetensors
   TensorTable table;
   std::unordered_map<std::string_view, const TensorInfo*> by_name;  // into table.tensors
   std::int64_t total_bytes = 0;
 
+  Status map(const fs::path& file);
+  // Lets the tensors of the file mapped last be read from it.
+  void attach(TensorTable& of_last) const;
   Result<TensorTable> map_safetensors(const fs::path& file);
   Status open_safetensors(const fs::path& file);
   Status open_shards(const fs::path& folder);
@@ -140,10 +149,27 @@ struct Checkpoint::Impl {
   void index_tensors();
 };
 
-Result<TensorTable> Checkpoint::Impl::map_safetensors(const fs::path& file) {
-  QUIRE_TRY(base::MappedFile mapped, base::MappedFile::open(file));
+Status Checkpoint::Impl::map(const fs::path& file) {
+  QUIRE_TRY(base::OpenFile opened, base::OpenFile::open(file));
+  QUIRE_TRY(base::MappedFile mapped,
+            base::MappedFile::map(opened.get(), file, base::MappedUse::kOnce));
   files.push_back(std::move(mapped));
-  return parse_safetensors(files.back().bytes(), file.string());
+  tensor_files.push_back(std::make_unique<TensorFile>(std::move(opened)));
+  return {};
+}
+
+void Checkpoint::Impl::attach(TensorTable& of_last) const {
+  for (TensorInfo& tensor : of_last.tensors) {
+    tensor.file = tensor_files.back().get();
+    tensor.offset = static_cast<std::uint64_t>(tensor.bytes.data() - files.back().bytes().data());
+  }
+}
+
+Result<TensorTable> Checkpoint::Impl::map_safetensors(const fs::path& file) {
+  QUIRE_TRY_STATUS(map(file));
+  QUIRE_TRY(TensorTable parsed, parse_safetensors(files.back().bytes(), file.string()));
+  attach(parsed);
+  return parsed;
 }
 
 Status Checkpoint::Impl::open_safetensors(const fs::path& file) {
@@ -163,8 +189,7 @@ Status Checkpoint::Impl::open_shards(const fs::path& folder) {
 }
 
 Status Checkpoint::Impl::open_gguf(const fs::path& file) {
-  QUIRE_TRY(base::MappedFile mapped, base::MappedFile::open(file));
-  files.push_back(std::move(mapped));
+  QUIRE_TRY_STATUS(map(file));
   QUIRE_TRY(GgufFile parsed, GgufFile::parse(files.back().bytes(), file.string()));
   gguf = std::make_unique<GgufFile>(std::move(parsed));
   QUIRE_TRY(const std::int64_t parts, gguf->get_int("split.count", 1));
@@ -173,6 +198,7 @@ Status Checkpoint::Impl::open_gguf(const fs::path& file) {
                                              " parts; join them with llama-gguf-split --merge")};
   }
   table.tensors.assign(gguf->tensors().begin(), gguf->tensors().end());
+  attach(table);
   table.unsupported.assign(gguf->unsupported().begin(), gguf->unsupported().end());
   return {};
 }
@@ -216,7 +242,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& name) {
   }
   if (fs::is_directory(path, failure)) {
     QUIRE_TRY_STATUS(impl->open_folder(path));
-  } else if (path.extension() == ".safetensors") {
+  } else if (!is_gguf_file(name) && path.extension() == ".safetensors") {
     QUIRE_TRY_STATUS(impl->open_safetensors(path));
   } else {
     QUIRE_TRY_STATUS(impl->open_gguf(path));
@@ -269,15 +295,15 @@ std::vector<CheckpointFile> Checkpoint::files() const {
   return files;
 }
 
-void Checkpoint::release(const TensorInfo& tensor) const {
-  // Only pages that lie wholly inside, so that a neighbour's first or last page is not read twice.
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());  // NOLINT: address
-  const std::uintptr_t begin = (first + page - 1) / page * page;
-  const std::uintptr_t end = (first + tensor.bytes.size()) / page * page;
-  if (begin < end) {
-    ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // NOLINT: address
+Status Checkpoint::check_whole() const {
+  for (std::size_t i = 0; i < impl_->files.size(); ++i) {
+    if (impl_->tensor_files[i]->was_cut()) {
+      return {ErrorCode::kIo, str_cat(impl_->files[i].path(),
+                                      " was cut while it was read; load it again when it "
+                                      "is whole")};
+    }
   }
+  return {};
 }
 
 const GgufFile* Checkpoint::gguf() const { return impl_->gguf.get(); }

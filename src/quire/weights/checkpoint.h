@@ -16,6 +16,9 @@ namespace quire::weights {
 
 class GgufFile;
 
+// Returns whether a path names a GGUF file: by its extension in any case, or by its first bytes.
+[[nodiscard]] bool is_gguf_file(const std::string& path);
+
 // A file that a checkpoint consists of, as it was when it was opened.
 struct CheckpointFile {
   std::string path;
@@ -26,8 +29,8 @@ struct CheckpointFile {
 // Immutable after open; any thread may read it. Move only.
 class Checkpoint {
  public:
-  // A folder with model.safetensors, or model.safetensors.index.json, or one .gguf file (looked for
-  // in this order), or a .safetensors or .gguf file itself. Every offset, shape, overlap and header
+  // A folder with model.safetensors, or model.safetensors.index.json, or one GGUF file (looked for
+  // in this order), or a .safetensors or GGUF file itself. Every offset, shape, overlap and header
   // bound is checked before it returns; no tensor data is read. Errors name file and tensor: kIo
   // when something is missing, kCorrupt when it contradicts itself, kUnsupported for folders with
   // only pickled weights and for split GGUF files.
@@ -45,9 +48,8 @@ class Checkpoint {
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
   [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
   [[nodiscard]] std::vector<CheckpointFile> files() const;
-  // Tells the kernel that the tensor's pages are no longer needed (after packing it). Reading the
-  // tensor again is still right, only slower.
-  void release(const TensorInfo& tensor) const;
+  // Returns kIo naming the first file that was cut while its tensors were read.
+  [[nodiscard]] Status check_whole() const;
   // Metadata when it is a GGUF file, else nullptr; lives as long as the Checkpoint.
   [[nodiscard]] const GgufFile* gguf() const;
 

@@ -17,17 +17,22 @@
 
 namespace quire::weights {
 
-// A metadata value. Integers of every width are kept as int64 (uint64 above 2^63 is refused),
-// floats as double; arrays are homogeneous, truth values in arrays are 0 and 1.
+// A value that the format allows and that is not kept: whoever asks for its key gets an error.
+struct GgufUnkept {
+  const char* what;  // "an array of arrays", "an integer above 2^63 - 1"
+};
+
+// A metadata value. Integers of every width are kept as int64, floats as double; arrays are
+// homogeneous, truth values in arrays are 0 and 1.
 using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
-                               std::vector<double>, std::vector<std::string>>;
+                               std::vector<double>, std::vector<std::string>, GgufUnkept>;
 
 // Immutable after parsing; any thread may read it.
 class GgufFile {
  public:
   // Parses `bytes` (borrowed; must outlive the object). `name` is used in errors: kCorrupt for
-  // what does not add up, kUnsupported for another version or byte order, nested arrays, and
-  // element types that ggml does not define.
+  // what does not add up, kUnsupported for another version or byte order, and element types that
+  // ggml does not define.
   [[nodiscard]] static Result<GgufFile> parse(std::span<const std::byte> bytes,
                                               std::string_view name);
 

@@ -24,6 +24,8 @@ using base::str_cat;
 constexpr std::size_t kMaxKeyBytes = 65535;  // of the format
 // Of one key with its value: length, one character, type, one byte.
 constexpr std::size_t kLeastEntryBytes = 8 + 1 + 4 + 1;
+constexpr std::size_t kLeastArrayBytes = 4 + 8;  // type and count
+constexpr GgufUnkept kTooLarge = {"an integer above 2^63 - 1"};
 
 // Type numbers of the format (gguf_metadata_value_type).
 enum class Type : std::uint32_t {  // NOLINT(performance-enum-size): the format's size
@@ -52,7 +54,7 @@ class ValueReader {
     if (!reader_.read(type)) {
       return truncated();
     }
-    return type == Type::kArray ? read_array() : read_scalar(type);
+    return type == Type::kArray ? read_array(0) : read_scalar(type);
   }
 
  private:
@@ -88,7 +90,8 @@ class ValueReader {
     return unknown(type);
   }
 
-  Result<GgufValue> read_array() {
+  // `depth` counts the arrays around this one.
+  Result<GgufValue> read_array(int depth) {
     Type type{};
     std::uint64_t count = 0;
     if (!reader_.read(type) || !reader_.read(count)) {
@@ -120,12 +123,27 @@ class ValueReader {
       case Type::kString:
         return read_strings(count);
       case Type::kArray:
-        return {ErrorCode::kUnsupported, str_cat(where_, ": arrays of arrays are not supported")};
+        return pass_over_arrays(count, depth);
     }
     return unknown(type);
   }
 
-  // uint64 is the only type whose values may not fit.
+  Result<GgufValue> pass_over_arrays(std::uint64_t count, int depth) {
+    constexpr int kMaxDepth = 16;
+    if (depth == kMaxDepth) {
+      return {ErrorCode::kUnsupported,
+              str_cat(where_, ": arrays nest deeper than ", kMaxDepth, " levels")};
+    }
+    if (count > reader_.left() / kLeastArrayBytes) {
+      return too_many(count);
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      QUIRE_TRY_STATUS(read_array(depth + 1));
+    }
+    return GgufValue(GgufUnkept{"an array of arrays"});
+  }
+
+  // uint64 is the only type whose values may not fit; one that does not is passed over.
   template <class Stored, class Kept>
   static bool fits(Stored value) {
     if constexpr (std::is_same_v<Stored, std::uint64_t>) {
@@ -142,7 +160,7 @@ class ValueReader {
       return truncated();
     }
     if (!fits<Stored, Kept>(value)) {
-      return too_large(value);
+      return GgufValue(kTooLarge);
     }
     return GgufValue(static_cast<Kept>(value));
   }
@@ -153,17 +171,16 @@ class ValueReader {
       return too_many(count);
     }
     std::vector<Kept> values(static_cast<std::size_t>(count));
+    bool all_fit = true;
     for (Kept& kept : values) {
       Stored value{};
       if (!reader_.read(value)) {
         return truncated();
       }
-      if (!fits<Stored, Kept>(value)) {
-        return too_large(value);
-      }
+      all_fit = all_fit && fits<Stored, Kept>(value);
       kept = static_cast<Kept>(value);  // NOLINT(bugprone-signed-char-misuse): sign extension
     }
-    return GgufValue(std::move(values));
+    return all_fit ? GgufValue(std::move(values)) : GgufValue(kTooLarge);
   }
 
   Result<GgufValue> read_bool() {
@@ -219,10 +236,6 @@ class ValueReader {
     return {.code = ErrorCode::kCorrupt,
             .message = str_cat(where_, ": array of ", count, " elements, but only ", reader_.left(),
                                " bytes follow")};
-  }
-  [[nodiscard]] Error too_large(auto value) const {
-    return {.code = ErrorCode::kCorrupt,
-            .message = str_cat(where_, ": the value ", value, " is above 2^63 - 1")};
   }
   [[nodiscard]] Error not_bool(std::int64_t value) const {
     return {.code = ErrorCode::kCorrupt,

@@ -33,6 +33,15 @@ std::string array(std::uint32_t type, std::uint64_t count, std::string_view elem
   return raw(type) + raw(count) + std::string(elements);
 }
 
+// The elements of an array that holds an array, that holds another, and so on.
+std::string nested_arrays(int levels) {
+  std::string value;
+  for (int i = 0; i < levels; ++i) {
+    value += array(kArray, 1, "");
+  }
+  return value + array(kU8, 1, "x");
+}
+
 // Two keys and two tensors, 64 bytes of data.
 GgufBuilder good() {
   GgufBuilder file;
@@ -173,7 +182,6 @@ TEST(Gguf, RefusesHeadersThatLie) {
        "tensors announced"},
       {"one key more", changed([](GgufBuilder& f) { ++f.key_count; }), "f: "},
       {"one tensor more", changed([](GgufBuilder& f) { ++f.tensor_count; }), "f: "},
-      {"one tensor fewer", changed([](GgufBuilder& f) { --f.tensor_count; }), "f: "},
   };
   expect_refused(cases);
 }
@@ -192,7 +200,6 @@ TEST(Gguf, RefusesMetadataThatLies) {
        "ends inside metadata key 2"},
       {"unknown type", with_key(13, "x"), "unknown value type 13"},
       {"bool of 2", with_key(kBool, "\x02"), "must be 0 or 1"},
-      {"uint64 of 2^63", with_key(kU64, raw<std::uint64_t>(1ULL << 63)), "9223372036854775808"},
       {"string of 2^64 - 1", with_key(kString, huge), "ends inside the value"},
       {"string of 2^63", with_key(kString, raw<std::uint64_t>(1ULL << 63)), "ends inside"},
       {"array of 2^64 - 1", with_key(kArray, array(kU8, ~0ULL, "")), "array of 1844"},
@@ -200,14 +207,51 @@ TEST(Gguf, RefusesMetadataThatLies) {
       {"array of many strings", with_key(kArray, array(kString, 1ULL << 32, "")), "array of 4294"},
       {"array with a cut string", with_key(kArray, array(kString, 2, counted("a") + huge)),
        "ends inside"},
-      {"array of arrays", with_key(kArray, array(kArray, 1, array(kU8, 1, "x"))),
-       "arrays of arrays"},
+      {"array of a cut array", with_key(kArray, array(kArray, 2, array(kU64, 1, "12345678"))),
+       "but only"},
+      {"array of 2^60 arrays", with_key(kArray, array(kArray, 1ULL << 60, "")), "array of 1152"},
+      {"array of arrays of an unknown type", with_key(kArray, array(kArray, 1, array(99, 1, "x"))),
+       "unknown value type 99"},
+      {"arrays in many levels", with_key(kArray, nested_arrays(100'000)), "deeper than 16"},
       {"array of an unknown type", with_key(kArray, array(99, 1, "x")), "unknown value type 99"},
       {"array with a bool of 3", with_key(kArray, array(kBool, 2, "\x01\x03")), "not 3"},
-      {"array with uint64 of 2^63",
-       with_key(kArray, array(kU64, 1, raw<std::uint64_t>(1ULL << 63))), "above 2^63"},
   };
   expect_refused(cases);
+}
+
+// Publishers write what they like under keys of their own.
+TEST(Gguf, PassesOverValuesThatItDoesNotKeepUntilSomebodyAsksForThem) {
+  const std::string large = raw<std::uint64_t>((1ULL << 63) + 5);
+  GgufBuilder builder = good();
+  builder.key("a.large", kU64, large);
+  builder.key("a.larges", kArray, array(kU64, 2, raw<std::uint64_t>(7) + large));
+  builder.key("a.nested", kArray, array(kArray, 2, array(kU8, 1, "x") + array(kString, 0, "")));
+  builder.key("a.behind", kU8, "\x07");
+  const std::string file = builder.build();
+  const auto gguf = parse_gguf(file);
+  ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+  EXPECT_EQ(gguf->get_int("a.behind", 0).value(), 7);
+  EXPECT_THAT(gguf->get_int("a.large", 0).error().message,
+              HasSubstr("key \"a.large\" is an integer above 2^63 - 1"));
+  EXPECT_THAT(gguf->find_as<std::vector<std::int64_t>>("a.larges").error().message,
+              HasSubstr("is an integer above 2^63 - 1"));
+  EXPECT_THAT(gguf->get_string("a.nested", "").error().message,
+              HasSubstr("\"a.nested\" is an array of arrays"));
+}
+
+// Downloads are padded, and llama.cpp looks at no byte behind the last tensor.
+TEST(Gguf, TakesBytesBehindTheLastTensor) {
+  GgufBuilder builder = good();
+  const std::string file = builder.build();
+  const std::size_t tensors = parse_gguf(file)->tensors().size();
+  for (const std::size_t more : {1U, 31U, 32U, 64U, 5000U}) {
+    const std::string padded = file + std::string(more, '\xff');
+    const auto gguf = parse_gguf(padded);
+    ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+    ASSERT_EQ(gguf->tensors().size(), tensors);
+    EXPECT_EQ(gguf->tensors().back().bytes.data() + gguf->tensors().back().bytes.size(),
+              weights::testing::bytes_of(padded).data() + file.size());
+  }
 }
 
 TEST(Gguf, RefusesTensorsThatLie) {
@@ -239,7 +283,6 @@ TEST(Gguf, RefusesTensorsThatLie) {
       {"offset wraps", with_tensor({16}, 0, ~0ULL - 31), "beyond 2^64"},
       {"beyond the file", with_tensor({32}, 0, 0), "truncated"},
       {"gap before", with_tensor({8}, 0, 32), "belong to no tensor"},
-      {"bytes behind", with_tensor({8}, 0, 0), "belong to no tensor"},
       {"overlap",
        changed([](GgufBuilder& f) { f.tensor("c", std::vector<std::uint64_t>{8}, 0, 32); }),
        "inside tensor"},

@@ -72,7 +72,7 @@ Status check_extents(std::vector<Extent> extents, const SectionRules& section,
     }
     before = extent;
   }
-  if (section.bytes - before.end >= section.alignment) {
+  if (!section.open_end && section.bytes - before.end >= section.alignment) {
     return {ErrorCode::kCorrupt, str_cat(file, ": bytes ", before.end, " to ", section.bytes,
                                          " at the end of the data belong to no tensor")};
   }

@@ -29,10 +29,11 @@ struct Extent {
 struct SectionRules {
   std::uint64_t bytes = 0;      // of the section
   std::uint64_t alignment = 1;  // gaps shorter than this are padding
+  bool open_end = false;        // bytes behind the last tensor may belong to none
 };
 
 // kCorrupt, naming file and tensors, when two extents share a byte, one leaves the section, a name
-// occurs twice, or bytes before, between or behind them belong to none. O(n log n).
+// occurs twice, or bytes before, between or behind them belong to none and must not. O(n log n).
 [[nodiscard]] Status check_extents(std::vector<Extent> extents, const SectionRules& section,
                                    std::string_view file);
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 
 #include "quire/base/check.h"
@@ -77,17 +78,38 @@ void decode(std::span<const std::byte> in, std::span<float> out, std::size_t gro
   }
 }
 
-// The bytes of some rows.
-std::span<const std::byte> rows_of(const TensorInfo& tensor, std::int64_t first_row,
-                                   std::int64_t num_rows) {
+// The place of some rows among the bytes of their tensor.
+struct RowBytes {
+  std::size_t first, count;
+};
+
+RowBytes row_bytes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows) {
   QUIRE_CHECK(first_row >= 0 && num_rows >= 0 && num_rows <= tensor.rows() - first_row,
               "rows outside the tensor");
   const EncodingTraits& of = traits(tensor.encoding);
-  const auto row_bytes =
-      static_cast<std::size_t>(tensor.columns() / of.block_values * of.block_bytes);
-  return tensor.bytes.subspan(static_cast<std::size_t>(first_row) * row_bytes,
-                              static_cast<std::size_t>(num_rows) * row_bytes);
+  const auto bytes = static_cast<std::size_t>(tensor.columns() / of.block_values * of.block_bytes);
+  return {.first = static_cast<std::size_t>(first_row) * bytes,
+          .count = static_cast<std::size_t>(num_rows) * bytes};
 }
+
+// Some bytes of a tensor: where they are mapped, or copied out of its file.
+class EncodedBytes {
+ public:
+  EncodedBytes(const TensorInfo& tensor, RowBytes rows) {
+    if (tensor.file == nullptr) {
+      bytes_ = tensor.bytes.subspan(rows.first, rows.count);
+      return;
+    }
+    copy_ = std::make_unique_for_overwrite<std::byte[]>(rows.count);  // NOLINT: an array
+    tensor.file->read(tensor.offset + rows.first, {copy_.get(), rows.count});
+    bytes_ = {copy_.get(), rows.count};
+  }
+  [[nodiscard]] std::span<const std::byte> get() const { return bytes_; }
+
+ private:
+  std::unique_ptr<std::byte[]> copy_;  // NOLINT: an array
+  std::span<const std::byte> bytes_;
+};
 
 }  // namespace
 
@@ -107,16 +129,29 @@ std::int64_t TensorInfo::rows() const {
   return product;
 }
 
+void TensorFile::read(std::uint64_t offset, std::span<std::byte> out) const {
+  const auto got = file_.read(offset, out);
+  const std::size_t filled = got.ok() ? *got : 0;
+  if (filled < out.size()) {
+    std::memset(out.data() + filled, 0, out.size() - filled);
+    was_cut_ = true;
+  }
+}
+
 void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                std::span<float> out) {
-  QUIRE_CHECK(first_row >= 0 && num_rows >= 0 && num_rows <= tensor.rows() - first_row,
-              "rows outside the tensor");
+  const RowBytes rows = row_bytes(tensor, first_row, num_rows);
   QUIRE_CHECK(out.size() == static_cast<std::size_t>(num_rows * tensor.columns()),
               "output size is not rows * columns");
   if (out.empty()) {
     return;
   }
-  const auto in = rows_of(tensor, first_row, num_rows);
+  if (tensor.encoding == Encoding::kF32 && tensor.file != nullptr) {
+    tensor.file->read(tensor.offset + rows.first, std::as_writable_bytes(out));
+    return;
+  }
+  const EncodedBytes encoded(tensor, rows);
+  const std::span<const std::byte> in = encoded.get();
   switch (tensor.encoding) {
     case Encoding::kF32:
       std::memcpy(out.data(), in.data(), in.size());
@@ -136,6 +171,20 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
   }
 }
 
+bool is_same(const TensorInfo& a, const TensorInfo& b) {
+  if (a.encoding != b.encoding || a.shape != b.shape) {
+    return false;
+  }
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  for (std::size_t first = 0; first < a.bytes.size(); first += kPiece) {
+    const RowBytes piece{.first = first, .count = std::min(kPiece, a.bytes.size() - first)};
+    if (!std::ranges::equal(EncodedBytes(a, piece).get(), EncodedBytes(b, piece).get())) {
+      return false;
+    }
+  }
+  return true;
+}
+
 CodeKind code_kind(Encoding encoding) {
   const BlockCodec* codec = block_codec(encoding);
   return codec == nullptr ? CodeKind::kNone : codec->kind;
@@ -149,7 +198,8 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
   QUIRE_CHECK(
       out.codes.size() == codes && out.scales.size() == groups && out.minimums.size() == groups,
       "output size is not rows * columns");
-  const auto in = rows_of(tensor, first_row, num_rows);
+  const EncodedBytes encoded(tensor, row_bytes(tensor, first_row, num_rows));
+  const std::span<const std::byte> in = encoded.get();
   const BlockCodec& codec = *block_codec(tensor.encoding);
   const auto values = static_cast<std::size_t>(traits(tensor.encoding).block_values);
   const auto bytes = static_cast<std::size_t>(traits(tensor.encoding).block_bytes);

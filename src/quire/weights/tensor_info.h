@@ -1,12 +1,15 @@
 // TensorInfo: one named tensor inside a mapped file, and the exact decoding of its rows to fp32.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "quire/base/mapped_file.h"
 #include "quire/tensor/code_rows.h"
 
 namespace quire::weights {
@@ -32,6 +35,22 @@ enum class Encoding : std::uint8_t {
 [[nodiscard]] int encoding_block_values(Encoding encoding);
 [[nodiscard]] int encoding_block_bytes(Encoding encoding);
 
+// A file whose tensors are read into memory, not through a mapping: one that another process cuts
+// meanwhile gives zeros and is remembered as cut, where a mapping would end the process by SIGBUS.
+class TensorFile {
+ public:
+  explicit TensorFile(base::OpenFile file) : file_(std::move(file)) {}
+
+  // Fills `out` with the bytes from `offset` on. Any number of threads may call it at once.
+  void read(std::uint64_t offset, std::span<std::byte> out) const;
+  // Returns whether a read found fewer bytes than there were.
+  [[nodiscard]] bool was_cut() const { return was_cut_; }
+
+ private:
+  base::OpenFile file_;
+  mutable std::atomic<bool> was_cut_ = false;
+};
+
 // One tensor; `bytes` borrows from the mapping and may be unaligned. Row-major; shape
 // [rows, columns] for matrices (GGUF's reversed order is already turned round). The readers
 // guarantee: no dimension is negative, their product fits in int64, columns are whole blocks, and
@@ -41,6 +60,8 @@ struct TensorInfo {
   Encoding encoding = Encoding::kF32;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
+  const TensorFile* file = nullptr;  // is read instead of `bytes` where it is there; borrowed
+  std::uint64_t offset = 0;          // of the first byte, in that file
 
   [[nodiscard]] std::int64_t num_values() const;
   [[nodiscard]] std::int64_t columns() const;  // last dimension; 1 for a scalar
@@ -66,6 +87,8 @@ struct TensorTable {
 // may call it at once; runs at memory speed.
 void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                std::span<float> out);
+// Returns whether two tensors have the same encoding, shape and bytes.
+[[nodiscard]] bool is_same(const TensorInfo& a, const TensorInfo& b);
 
 // What the codes of an encoding are when they are taken out as they lie.
 enum class CodeKind : std::uint8_t {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -55,6 +56,7 @@ void ThreadPool::run_job(Job job, int items) {
     return;
   }
   job_ = job;
+  refused_.store(false, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const std::uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> kEpochShift) + 1;
   ticket_.store((epoch << kEpochShift) | (static_cast<std::uint64_t>(items) << kItemsShift),
@@ -63,6 +65,17 @@ void ThreadPool::run_job(Job job, int items) {
   drain(0);
   spin_until(
       [&] { return done_.load(std::memory_order_acquire) == static_cast<std::uint32_t>(items); });
+  if (refused_.load(std::memory_order_relaxed)) {
+    throw std::bad_alloc();
+  }
+}
+
+void ThreadPool::call(int item, int thread) {
+  try {
+    job_.call(job_.context, item, thread);
+  } catch (const std::bad_alloc&) {
+    refused_.store(true, std::memory_order_relaxed);
+  }
 }
 
 void ThreadPool::drain(int thread) {
@@ -75,7 +88,7 @@ void ThreadPool::drain(int thread) {
     if (next_of(ticket) >= items_of(ticket)) {
       return;
     }
-    job_.call(job_.context, static_cast<int>(next_of(ticket)), thread);
+    call(static_cast<int>(next_of(ticket)), thread);
     done_.fetch_add(1, std::memory_order_release);
   }
 }

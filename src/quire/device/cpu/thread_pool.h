@@ -34,7 +34,9 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   // Calls fn(item, thread) once for every item in [0, items), on any thread in [0, threads()).
   // Items are taken in order, so that one may wait for those before it; calls at the same time have
   // different threads, a single item runs on the caller as thread 0. Returns when all are done. One
-  // caller at a time; fn must not call run() and must not throw. At most kMaxItems items.
+  // caller at a time; fn must not call run(). Where fn is refused memory for an item, the others
+  // are done all the same, and then run() throws std::bad_alloc; fn throws nothing else. At most
+  // kMaxItems items.
   static constexpr int kMaxItems = 1 << 23;
   template <class Fn>
   void run(int items, Fn&& fn) {
@@ -54,11 +56,13 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void run_job(Job job, int items);
   void work(int thread);
   void drain(int thread);
+  void call(int item, int thread);
 
   Job job_;
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<std::uint32_t> done_{0};
   alignas(64) std::atomic<bool> stop_{false};
+  std::atomic<bool> refused_{false};  // an item of this loop was refused memory
   std::vector<std::thread> workers_;
 };
 

@@ -188,4 +188,12 @@ constexpr NamedFunction kFunctions[] = {
 
 std::span<const NamedFunction> global_functions() { return kFunctions; }
 
+Callable self_reference() {
+  return {.description = "the template",
+          .printed = "<TemplateReference None>",
+          .call = [](Runtime& /*runtime*/, const Arguments& /*arguments*/) -> Result<Value> {
+            return invalid("'TemplateReference' object is not callable");
+          }};
+}
+
 }  // namespace quire::text::jinja

@@ -17,5 +17,7 @@ struct NamedFunction {
 
 // All of them; those of jinja2 that are not implemented fail with kUnsupported when called.
 [[nodiscard]] std::span<const NamedFunction> global_functions();
+// What the name `self` means in a template without blocks: a thing that is defined and printed.
+[[nodiscard]] Callable self_reference();
 
 }  // namespace quire::text::jinja

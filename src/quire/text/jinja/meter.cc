@@ -37,6 +37,9 @@ bool Meter::enter() {
 }
 
 Error Meter::error() const {
+  if (work_ != nullptr && work_->failed()) {
+    return work_->status().error();
+  }
   const auto bytes = [](std::size_t size) {
     return base::format_bytes(static_cast<std::int64_t>(size));
   };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 
 namespace quire::text::jinja {
@@ -22,14 +23,17 @@ struct Limits {
 
 class Meter {
  public:
-  explicit Meter(const Limits& limits) : limits_(limits), steps_left_(limits.steps) {}
+  // `work`, which may be null and is borrowed, counts the steps, too.
+  explicit Meter(const Limits& limits, base::WorkMeter* work = nullptr)
+      : limits_(limits), work_(work), steps_left_(limits.steps) {}
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
   // Counts work; false once the steps are used up.
   bool step(std::size_t count = 1) {
-    steps_left_ -= static_cast<std::int64_t>(count);
-    return steps_left_ >= 0;
+    const auto steps = static_cast<std::int64_t>(count);
+    steps_left_ -= steps;
+    return steps_left_ >= 0 && (work_ == nullptr || work_->step(steps));
   }
   // Counts the touching of `bytes` bytes as work.
   bool step_bytes(std::size_t bytes) { return step((bytes / 64) + 1); }
@@ -48,14 +52,17 @@ class Meter {
   // Called by who refuses to nest a container deeper than kMaxContainerDepth.
   void fail_container_depth() { failure_ = Failure::kContainerDepth; }
 
-  [[nodiscard]] bool failed() const { return failure_ != Failure::kNone || steps_left_ < 0; }
-  // kInvalidArgument naming the bound. Precondition: failed().
+  [[nodiscard]] bool failed() const {
+    return failure_ != Failure::kNone || steps_left_ < 0 || (work_ != nullptr && work_->failed());
+  }
+  // kInvalidArgument naming the bound, or what the work meter says. Precondition: failed().
   [[nodiscard]] Error error() const;
 
  private:
   enum class Failure : std::uint8_t { kNone, kMemory, kText, kDepth, kContainerDepth };
 
   Limits limits_;
+  base::WorkMeter* work_;
   std::int64_t steps_left_;
   std::size_t memory_bytes_ = 0;
   int depth_ = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/value.h"
@@ -36,7 +37,8 @@ using ScopePtr = std::shared_ptr<Scope>;
 // Thread rule: one rendering, one thread. All values of the rendering die before it.
 class Runtime {
  public:
-  Runtime(const Limits& limits, const std::tm& now) : meter_(limits), now_(now) {}
+  Runtime(const Limits& limits, const std::tm& now, base::WorkMeter* work)
+      : meter_(limits, work), now_(now) {}
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;

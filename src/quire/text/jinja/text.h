@@ -16,6 +16,13 @@ namespace quire::text::jinja {
 inline constexpr std::int32_t kFromTemplate = -1;
 inline constexpr std::int32_t kFromArgument = -2;
 
+// A name of a message or argument (Provenance::is_name) is a source of its own.
+[[nodiscard]] constexpr bool is_name(std::int32_t source) { return source < kFromArgument; }
+[[nodiscard]] constexpr std::int32_t as_name(std::int32_t source) { return -5 - source; }
+[[nodiscard]] constexpr std::int32_t without_name(std::int32_t source) {
+  return is_name(source) ? -5 - source : source;
+}
+
 // Bytes up to `end` (from the end of the run before) come from `source`, a Provenance::source.
 struct Run {
   std::size_t end = 0;

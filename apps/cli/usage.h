@@ -1,0 +1,33 @@
+// Help, and what is said of a command line that cannot be done.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace quire::cli {
+
+// The name of the program, and of the app that holds its commands.
+inline constexpr const char* kProgram = "quire";
+
+// Returns the help of the command that was named, or of `app`.
+[[nodiscard]] std::string help_of(const CLI::App& app);
+
+// Returns the help of `command` itself, whatever was named.
+[[nodiscard]] std::string help_text(const CLI::App& command);
+
+// Returns what to say where `word` stands in place of a command below `app`: the nearest right one,
+// what there is for a word of another tool, and all commands.
+[[nodiscard]] std::string unknown_command(const CLI::App& app, const std::string& word);
+
+// Returns unknown_command of a word that nothing took and that should be a command; "" without one.
+[[nodiscard]] std::string unknown_word(const CLI::App& app);
+
+// Returns what is wrong, in one line: an unknown option or word before what is missing, with the
+// nearest right one and the help to read. `app` is the one that has refused its command line.
+[[nodiscard]] std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace quire::cli

@@ -1,0 +1,179 @@
+"""Streams on an event loop. The engine tells through one file descriptor for each loop; nothing waits in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+from . import _quire
+from .errors import ClosedError
+from .outputs import Delta, GenerationOutput
+
+
+class _Waker:
+    """The streams of one event loop that wait, by key. The loop watches its descriptor."""
+
+    _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waker] = weakref.WeakKeyDictionary()
+    _making = threading.Lock()
+    _keys = itertools.count(1)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._wakeups = _quire.Wakeups()
+        self._events: dict[int, asyncio.Event] = {}
+        loop.add_reader(self._wakeups.fd(), self._wake)  # until it closes; this must not keep it alive
+
+    @classmethod
+    def of_running_loop(cls) -> _Waker:
+        loop = asyncio.get_running_loop()
+        with cls._making:
+            if loop not in cls._of_loop:
+                cls._of_loop[loop] = cls(loop)
+            return cls._of_loop[loop]
+
+    def add(self, options: _quire.RequestOptions) -> int:
+        """The key of a new stream, which `options` now wake."""
+        key = next(self._keys)
+        options.wake(self._wakeups, key)
+        self._events[key] = asyncio.Event()
+        return key
+
+    def remove(self, key: int) -> None:
+        """Forgets the stream, for which nobody waits any longer."""
+        event = self._events.pop(key, None)
+        if event is not None:
+            event.set()
+
+    async def wait(self, key: int) -> None:
+        """Waits until the stream may have something."""
+        event = self._events[key]
+        await event.wait()
+        event.clear()
+
+    def _wake(self) -> None:
+        for key in self._wakeups.take():
+            event = self._events.get(key)
+            if event is not None:
+                event.set()
+
+
+Start = Callable[[_quire.RequestOptions], Awaitable[_quire.Stream]]
+
+
+class AsyncStream(AsyncIterator[Delta]):
+    """Deltas of one request as they come: `async for delta in stream`. The request begins with the first that is asked
+    for.
+
+    Cancelling the task that waits, `await stream.aclose()` and dropping the stream abort the request.
+    """
+
+    def __init__(self, start: Start, options: _quire.RequestOptions) -> None:
+        self._start = start
+        self._options = options
+        self._handle: _quire.Stream | None = None
+        self._asked = False  # a task waits for the next delta
+        self._ended = False
+        self._key = 0
+        self.request_id: int | None = None  # once it has given a delta
+        self.output: GenerationOutput | None = None  # the whole output, once finished
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        fields = None if self._ended else await self._next()
+        if fields is None:
+            raise StopAsyncIteration
+        return Delta(fields)
+
+    async def _next(self) -> dict[str, Any] | None:
+        """The next delta; None behind the last one, and when somebody has closed the stream meanwhile."""
+        if self._asked:
+            raise RuntimeError("another task waits for this stream already")
+        self._asked = True
+        try:
+            handle = self._handle or await self._begin()
+            while not self._ended and not handle.ready():
+                await self._waker.wait(self._key)
+            if self._ended:
+                handle.close()
+                return None
+            fields = handle.next()
+        except BaseException:  # also of a task that is cancelled
+            self._end()
+            raise
+        finally:
+            self._asked = False
+        if self.request_id is None:
+            self.request_id = handle.request_id
+        if fields is None or fields["finish_reason"] is not None:
+            self.output = GenerationOutput(handle.output())
+            self._end()
+        return fields
+
+    async def _begin(self) -> _quire.Stream:
+        self._waker = _Waker.of_running_loop()
+        self._key = self._waker.add(self._options)
+        self._handle = await self._start(self._options)
+        return self._handle
+
+    def _end(self) -> None:
+        self._ended = True
+        handle, self._handle = self._handle, None
+        if self._key:
+            self._waker.remove(self._key)
+            self._key = 0
+        if handle is not None:
+            handle.close()
+
+    async def aclose(self) -> None:
+        """Aborts the request if it still runs; no delta comes any more. Does not wait for the engine."""
+        self._end()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self._end()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._ended else "running"
+        if self.output is not None:
+            state = f"finished: {self.output.finish_reason}"
+        return f"AsyncStream(request {self.request_id}, {state})"
+
+
+async def whole_output(stream: AsyncStream) -> GenerationOutput:
+    """The output of a stream without deltas."""
+    await stream._next()
+    if stream.output is None:
+        raise ClosedError("the stream is closed")
+    return stream.output
+
+
+async def whole_outputs(streams: Iterable[AsyncStream]) -> list[GenerationOutput]:
+    """The outputs of several, in order; the first error ends them all."""
+    tasks = [asyncio.ensure_future(whole_output(stream)) for stream in streams]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_thread(call: Callable[..., _quire.Stream], *arguments: Any) -> _quire.Stream:
+    """What `call` gives, which may wait and takes a flag that ends the wait; cancelling the task sets the flag."""
+    halt = _quire.Halt()
+    try:
+        return await asyncio.to_thread(call, *arguments, halt)
+    except asyncio.CancelledError:
+        halt.set()
+        raise

@@ -1,0 +1,190 @@
+"""Conversations on their way into a chat template. What it would not show is refused: nothing of a request is lost."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from . import habits
+from .convert import to_json
+
+_OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # variables with an argument of their own
+
+
+def _joined_parts(parts: Sequence[Any], where: str) -> str:
+    """The text of OpenAI's content parts."""
+    texts = []
+    for index, part in enumerate(parts):
+        place = f"{where}[{index}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text":
+            what = f"of type {kind!r}" if isinstance(kind, str) else f"{part!r:.60}"
+            raise ValueError(f'{place} is {what}; a part is {{"type": "text", "text": ...}}, the model reads nothing else')
+        if not isinstance(part.get("text"), str):
+            raise ValueError(f'{place} has no "text" that is a str')
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise ValueError(f'{where} must be a dict with "role" and "content", not {message!r:.60}')
+    if not isinstance(message.get("role"), str):
+        raise ValueError(f'{where} has no "role" that is a str, such as "user"; it has {_shown(message)}')
+    content = message.get("content")
+    if isinstance(content, (list, tuple)):
+        return {**message, "content": _joined_parts(content, f'{where}["content"]')}
+    if content is None and message.get("tool_calls"):
+        return dict(message)
+    if not isinstance(content, str):
+        what = "has no" if content is None else f"holds {content!r:.60} as"
+        raise ValueError(f'{where} {what} "content": give a str, or a list of parts; it has {_shown(message)}')
+    return dict(message)
+
+
+def _shown(given: Mapping[str, Any]) -> str:
+    return ", ".join(repr(key) for key in given) or "no keys"
+
+
+def _listed(given: Any, what: str, example: str) -> list[Any]:
+    """A list of things; ValueError for one thing, or anything else."""
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise ValueError(f"{what} must be a list, not {given!r:.60}; give {example}")
+    return list(given)
+
+
+def to_messages(messages: Any) -> list[dict[str, Any]]:
+    """Messages as a template takes them, text parts joined; errors name the index of a message."""
+    shown = messages if isinstance(messages, str) and len(messages) < 40 else "..."
+    listed = _listed(messages, "messages", f'[{{"role": "user", "content": {shown!r}}}]')
+    if not listed:
+        raise ValueError("messages is empty; give at least one message")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(listed)]
+
+
+def to_documents(documents: Any) -> list[dict[str, Any]]:
+    """Documents as templates take them: dicts with "text"; a str is one. Errors name the index of a document."""
+    listed = _listed(documents, "documents", '[{"text": ...}]')
+    taken = []
+    for index, document in enumerate(listed):
+        if isinstance(document, str):
+            document = {"text": document}
+        if not isinstance(document, Mapping):
+            raise ValueError(f'documents[{index}] must be a dict with "text", or a str, not {document!r:.60}')
+        if not isinstance(document.get("text"), str):
+            raise ValueError(f'documents[{index}] has no "text" that is a str; it has {_shown(document)}')
+        taken.append(dict(document))
+    return taken
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function")
+    return function if isinstance(function, Mapping) else tool
+
+
+def to_tools(tools: Any) -> list[Any]:
+    """Tools as templates take them: dicts with the schema of a function; some know tools by name, a str. Errors name the
+    index of a tool."""
+    wanted = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
+    listed = _listed(tools, "tools", f"[{wanted}]")
+    for index, tool in enumerate(listed):
+        if not isinstance(tool, (Mapping, str)):
+            raise ValueError(f"tools[{index}] must be a dict, {wanted}, not {tool!r:.60}")
+        if isinstance(tool, Mapping) and not isinstance(_function(tool).get("name"), str):
+            raise ValueError(f'tools[{index}] has no function with a "name"; give {wanted}')
+    return copy.deepcopy(listed)
+
+
+def _marked_documents(documents: list[dict[str, Any]]) -> tuple[list[Any], list[str]]:
+    marks = [f"quiredocument{index}mark" for index in range(len(documents))]
+    return [{**document, "text": mark} for document, mark in zip(documents, marks, strict=True)], marks
+
+
+def _marked_tools(tools: list[Any]) -> tuple[list[Any], list[str]]:
+    marks = [f"quiretool{index}mark" for index in range(len(tools))]
+    marked = []
+    for tool, mark in zip(tools, marks, strict=True):
+        if isinstance(tool, str):
+            marked.append(mark)
+        elif _function(tool) is tool:
+            marked.append({**tool, "name": mark})
+        else:
+            marked.append({**tool, "function": {**tool["function"], "name": mark}})
+    return marked, marks
+
+
+_MARKED: dict[str, Callable[[list[dict[str, Any]]], tuple[list[Any], list[str]]]] = {
+    "documents": _marked_documents,
+    "tools": _marked_tools,
+}
+_WAY_OUT = {
+    "documents": "put their text into a message, or register them as chunks (quire.ChunkedLLM)",
+    "tools": "describe them in a system message",
+}
+
+
+class Conversation:
+    """Messages and template variables, checked. `handle`: the library's tokenizer, which has the template."""
+
+    def __init__(self, handle: Any, messages: Any, add_generation_prompt: bool, variables: Mapping[str, Any]) -> None:
+        self._handle = handle
+        self._messages = to_json(to_messages(messages))
+        self._prompt = bool(add_generation_prompt)
+        self._variables = dict(variables)
+        for name, take in (("documents", to_documents), ("tools", to_tools)):
+            given = self._variables.pop(name, None)
+            listed = [] if given is None else take(given)
+            if listed:
+                self._variables[name] = listed
+
+    def render(self) -> str:
+        """The prompt's text."""
+        text = self._rendered(self._variables)
+        self._check()
+        return text
+
+    def ids(self) -> list[int]:
+        """Ids of the prompt; text of messages never becomes a special token."""
+        ids = self._handle.apply_chat_template(self._messages, self._prompt, to_json(self._variables))
+        self._check()
+        return ids
+
+    def _rendered(self, variables: Mapping[str, Any]) -> str:
+        return self._handle.render_chat_template(self._messages, self._prompt, to_json(variables))
+
+    def _check(self) -> None:
+        """Raises the ValueError for a variable that the template does not read, and for a document or tool that is not shown."""
+        read = self._handle.template_variables("tools" in self._variables)
+        for name in self._variables:
+            if name not in read and name not in _MARKED:
+                known = sorted(set(read) - _OWN_WORDS)
+                reads = f"it reads {', '.join(known)}" if known else "it reads no variables"
+                raise ValueError(f"the chat template never reads {name!r}{habits.hint(name, known)}; {reads}")
+        for name in _MARKED:
+            if name in self._variables:
+                self._check_shown(name, name in read)
+
+    def _check_shown(self, name: str, is_read: bool) -> None:
+        if not is_read:
+            raise ValueError(f"the chat template of this model shows no {name}; {_WAY_OUT[name]}")
+        marked, marks = _MARKED[name](self._variables[name])
+        try:
+            text = self._rendered({**self._variables, name: marked})
+        except ValueError:  # a template that looks at what it shows
+            return
+        lost = next((index for index, mark in enumerate(marks) if mark not in text), None)
+        if lost is not None:
+            raise ValueError(f"the chat template does not show {name}[{lost}] in this conversation; {_WAY_OUT[name]}")
+
+
+def template_arguments(template_args: Any, documents: Any, tools: Any) -> dict[str, Any]:
+    """The variables of a call that chats; errors for what has an argument of its own."""
+    if not isinstance(template_args, Mapping):
+        raise TypeError(f"template_args must be a dict of template variables, not {template_args!r:.60}")
+    for name in template_args:
+        if not isinstance(name, str):
+            raise TypeError(f"template_args has the key {name!r}; names of variables are str")
+        if name in _OWN_WORDS:
+            raise ValueError(f"{name!r} in template_args: it is an argument of the call, or the call's own affair")
+    return {**template_args, "documents": documents, "tools": tools}

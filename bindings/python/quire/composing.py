@@ -1,0 +1,297 @@
+"""Composing: which chunks, in which order, and how they are reused."""
+
+from __future__ import annotations
+
+import enum
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypedDict
+
+from . import _quire, habits, show
+from .convert import _pass, _set, to_text
+from .errors import ChunkNotFoundError
+from .outputs import Fields
+from .sampling import FIELDS, Sampling
+from .session import to_salt
+
+BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
+
+Mode = Literal["exact", "anchored", "independent", "blend"]
+Selector = Literal["query_attn", "value_dev", "first_k", "random", "all", "none", "explicit"]
+
+
+class How(TypedDict, total=False):
+    """The keywords of every composing call, see ChunkedLLM."""
+
+    without_system: bool
+    mode: Mode
+    positions: Literal["concat", "parallel"] | Sequence[int]
+    recompute: float | Sequence[int] | None
+    selector: Selector | None
+    selector_seed: int
+    base: Literal["anchored", "independent"] | None
+    sink: Literal["bos"] | None
+    computed_in_place: bool
+
+
+HOW = tuple(How.__annotations__)
+
+
+class Composing(How, total=False):
+    """The same of a call that takes a composition, too."""
+
+    composition: Composition | None
+
+
+class Asking(Composing, Sampling, total=False):
+    """The keywords of a call that composes and generates."""
+
+
+class Registering(How, Sampling, total=False):
+    """The keywords of a call that registers, composes and generates."""
+
+
+class _Kinds(enum.EnumType):
+    """Says which kinds there are."""
+
+    def __getattr__(cls, name: str) -> Any:
+        kinds = cls.__dict__.get("_member_map_", {})
+        if name in kinds:
+            return kinds[name]
+        raise AttributeError(f"ChunkType has no {name!r}{habits.hint(name, kinds)}")
+
+
+class ChunkType(enum.StrEnum, metaclass=_Kinds):
+    """What a chunk is for. Wherever a type is wanted its value does as well."""
+
+    SYSTEM_PROMPT = "system_prompt"
+    CONTEXT = "context"
+    QUERY = "query"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ChunkType:
+        raise ValueError(f"chunk_type must be one of {', '.join(repr(kind.value) for kind in cls)}, not {value!r}")
+
+
+class Composition(Mapping):
+    """Chunks in an order, at positions, in a mode. Immutable; names chunks and holds no KV.
+
+    Its fields answer as attribute and as key: these, and those of `ChunkedLLM.preview_composition`, as when it was made.
+    """
+
+    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
+    mode: str
+    grade: str  # that an output will have
+    num_levels: int  # runs of KV that attention merges
+    memory_bytes: int  # held while it runs
+
+    def __init__(self, handle: _quire.Composition) -> None:
+        described = _described(handle.info())
+        self.__dict__.update({**described, "segments": tuple(described["segments"])})
+        object.__setattr__(self, "_handle", handle)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Those of all chunks, joined: made when somebody asks."""
+        return self._handle.token_ids()
+
+    def _fields(self) -> list[str]:
+        return [*self._shown(), "token_ids"]
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._fields():
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields())
+
+    def __len__(self) -> int:
+        return len(self._fields())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a composition is immutable; {name!r} stays as it is")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a composition is immutable; {name!r} stays as it is")
+
+    def _shown(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_handle"}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Composition) and self._shown() == other._shown()
+
+    def __repr__(self) -> str:
+        return f"Composition({', '.join(f'{name}={value!r}' for name, value in self._shown().items())})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict, which json.dumps takes."""
+        return {**self, "segments": [dict(segment) for segment in self.segments]}
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it: its segments in order."""
+        return composition_html(self)
+
+    def __copy__(self) -> Composition:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Composition:
+        return self
+
+    @property
+    def spec(self) -> _quire.CompositionSpec:
+        """Its chunks and how they are composed, as the library takes them."""
+        return self._handle.spec()
+
+
+class Preview(Fields):
+    """What running a composition would do; a dict whose keys answer as attributes too."""
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it: its segments in order."""
+        return composition_html(self)
+
+
+def composition_html(composition: Any) -> str:
+    """Segments one below the other, and what running them takes."""
+    title = (
+        f"{composition['total_tokens']} tokens, {composition['tokens_reused']} reused, {composition['tokens_computed']} "
+        f"computed; mode {composition['mode']} ({composition['grade']}), {show.bytes_text(composition['memory_bytes'])}"
+    )
+    names = ("chunk_type", "chunk_id", "num_tokens", "position", "cached")
+    rows = ([str(segment[name])[:16] for name in names] for segment in composition["segments"])
+    return show.grid(title, names, rows)
+
+
+def _described(info: dict[str, Any]) -> dict[str, Any]:
+    return {**info, "segments": [Fields(segment) for segment in info["segments"]]}
+
+
+def _id(chunk_id: Any) -> str:
+    """An id is a string; anything else names no chunk."""
+    if isinstance(chunk_id, Composition):
+        raise TypeError("a composition is given as composition=, in place of chunk ids")
+    if isinstance(chunk_id, str):
+        return to_text(chunk_id)
+    error = ChunkNotFoundError(f"no chunk {reprlib.repr(chunk_id)}: an id is a string of 64 hexadecimal digits")
+    error.chunk_id = repr(chunk_id)
+    raise error
+
+
+def _optional_id(chunk_id: Any) -> str:
+    return "" if chunk_id is None else _id(chunk_id)
+
+
+def _ids(chunk_ids: Iterable[str] | None) -> list[str]:
+    if isinstance(chunk_ids, str):
+        raise TypeError("context_chunk_ids must be a list of ids, not one string")
+    return [_id(chunk_id) for chunk_id in chunk_ids or ()]
+
+
+def _type(chunk_type: ChunkType | str | None) -> str | None:
+    return None if chunk_type is None else ChunkType(chunk_type).value
+
+
+def _blend(
+    recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
+) -> _quire.Blend:
+    blend = _quire.Blend()
+    listed = isinstance(recompute, Iterable) and not isinstance(recompute, str)
+    if listed and selector not in (None, "explicit"):
+        raise ValueError(f"recompute lists tokens; selector {selector!r} would choose others")
+    if selector == "explicit" and not listed:
+        raise ValueError("selector 'explicit' wants recompute as a list of indices into token_ids")
+    _pass("selector", selector or ("explicit" if listed else "query_attn"), blend.set_selector)
+    if listed:
+        _set(blend, "recompute", list(recompute), field="tokens")
+    else:
+        _set(blend, "recompute", BLEND_SHARE if recompute is None else recompute, field="share")
+    _set(blend, "selector_seed", selector_seed, field="seed")
+    _pass("base", base or "anchored", blend.set_base)
+    return blend
+
+
+def refuse_composing(name: str) -> NoReturn:
+    """Raises the TypeError for a keyword that composing calls do not take."""
+    near = habits.hint(name, [*HOW, *FIELDS], habits.CALLS, habits.SAMPLING)
+    raise TypeError(f"{name!r} is no composing keyword{near}; help(quire.ChunkedLLM) lists them")
+
+
+def keywords_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sampling parameters among the keywords of a call, and how it composes."""
+    sampled = {name: value for name, value in given.items() if name in FIELDS}
+    return sampled, {name: value for name, value in given.items() if name not in sampled}
+
+
+def _how(
+    *,
+    without_system: bool = False,
+    mode: str = "anchored",
+    positions: str | Sequence[int] = "concat",
+    recompute: float | Sequence[int] | None = None,
+    selector: str | None = None,
+    selector_seed: int = 0,
+    base: str | None = None,
+    sink: str | None = None,
+    computed_in_place: bool = False,
+    **unknown: Any,
+) -> _quire.CompositionSpec:
+    """How chunks are composed; the keywords of every composing call (see ChunkedLLM)."""
+    if unknown:
+        refuse_composing(next(iter(unknown)))
+    spec = _quire.CompositionSpec()
+    _pass("mode", mode, spec.set_mode)
+    _set(spec, "without_system", without_system)
+    _set(spec, "computed_in_place", computed_in_place)
+    if mode == "blend":
+        spec.blend = _blend(recompute, selector, selector_seed, base)
+    elif recompute is not None or selector is not None or base is not None:
+        raise ValueError(f"recompute, selector and base belong to mode 'blend', not to {mode!r}")
+    if sink not in (None, "bos"):
+        raise ValueError(f"sink must be None or 'bos', not {sink!r}")
+    spec.bos_sink = sink == "bos"
+    if not isinstance(positions, str):
+        _pass("positions", positions, lambda starts: spec.set_starts(list(starts)))
+    elif positions == "parallel":
+        spec.set_parallel()
+    elif positions != "concat":
+        raise ValueError(f"positions must be 'concat', 'parallel' or a list of starts, not {positions!r}")
+    return spec
+
+
+def _of_tenant(spec: _quire.CompositionSpec, salt: str | None) -> _quire.CompositionSpec:
+    """The composition for a tenant: its own, or one that it does not name."""
+    if salt is not None and spec.salt not in ("", salt):
+        raise ValueError("the composition is another salt's than the request; give that one, or none")
+    spec.salt = spec.salt or to_salt(salt)
+    return spec
+
+
+def _spec(
+    system_chunk_id: str | None = None,
+    context_chunk_ids: Iterable[str] | None = (),
+    query_chunk_id: str | None = None,
+    *,
+    composition: Composition | None = None,
+    salt: str | None = None,
+    **how: Any,
+) -> _quire.CompositionSpec:
+    if composition is not None:
+        if system_chunk_id or query_chunk_id or list(context_chunk_ids or ()) or how:
+            raise TypeError("composition= says already what is composed and how; give nothing else")
+        if not isinstance(composition, Composition):
+            raise TypeError(f"composition must come from compose(), not be a {type(composition).__name__}")
+        return _of_tenant(composition.spec, salt)
+    spec = _of_tenant(_how(**how), salt)
+    spec.system_chunk_id = _optional_id(system_chunk_id)
+    spec.context_chunk_ids = _ids(context_chunk_ids)
+    spec.query_chunk_id = _optional_id(query_chunk_id)
+    return spec
+
+
+def _request(request: Mapping[str, Any] | Composition) -> _quire.CompositionSpec:
+    if isinstance(request, Composition):
+        return request.spec
+    if not isinstance(request, Mapping):
+        raise TypeError(f"a request is a dict or a Composition, not a {type(request).__name__}")
+    return _spec(**request)

@@ -1,0 +1,61 @@
+"""Sampling parameters as callers give them: one value, one for each prompt, and keywords that go over both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from . import habits
+from ._quire import SamplingParams
+
+Params = SamplingParams | dict[str, Any] | None
+
+
+class Sampling(TypedDict, total=False):
+    """The fields of SamplingParams as keywords of a call."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    max_tokens: int
+    min_tokens: int
+    stop: str | list[str] | None
+    stop_token_ids: list[int] | None
+    ignore_eos: bool
+    seed: int | None
+    logprobs: int | None
+    logit_bias: dict[int, float] | dict[str, float] | None
+
+
+FIELDS = tuple(Sampling.__annotations__)
+
+
+def check_keywords(call: str, keywords: Iterable[str], also: Iterable[str] = ()) -> None:
+    """Raises the TypeError for the first keyword that is no field of SamplingParams; `also`: what else the call takes."""
+    for name in keywords:
+        if name not in FIELDS:
+            habits.refuse_keyword(call, name, [*also, *FIELDS], habits.CALLS, habits.SAMPLING)
+
+
+def _over(params: Params, keywords: Mapping[str, Any]) -> Params:
+    if isinstance(params, SamplingParams):
+        return SamplingParams(**{**params.__getstate__(), **keywords})
+    if params is None or isinstance(params, dict):
+        return {**(params or {}), **keywords}
+    raise TypeError(f"sampling_params must be a SamplingParams, a dict or None, not a {type(params).__name__}")
+
+
+def sampling(call: str, params: Params, keywords: Mapping[str, Any], also: Iterable[str] = ()) -> Params:
+    """`params` with the keywords of the call over them."""
+    check_keywords(call, keywords, also)
+    return _over(params, keywords) if keywords else params
+
+
+def each_sampling(call: str, params: Any, keywords: Mapping[str, Any], also: Iterable[str] = ()) -> list[Params]:
+    """The same for the requests of a batch: one for all, or one for each."""
+    listed = list(params) if isinstance(params, (list, tuple)) else [params]
+    return [sampling(call, each, keywords, also) for each in listed]

@@ -1,0 +1,43 @@
+// Submission: a request on its way to the engine's thread, for a caller who does not wait for it.
+//
+// Thread rule: everything is locked; the engine answers once.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "quire/engine/channel.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+class Submission {
+ public:
+  using Answer = Result<std::shared_ptr<Channel>>;
+  // `notify`: called when the answer is a refusal; what is accepted tells through its channel.
+  explicit Submission(std::function<void()> notify) : notify_(std::move(notify)) {}
+
+  // Engine side.
+  void answer(Answer answer);
+  [[nodiscard]] bool unwanted() const { return unwanted_; }
+
+  // Caller side.
+  // Waits at most `timeout_ms` (negative: for ever) for the answer; nullopt when it is not there.
+  [[nodiscard]] std::optional<Answer> wait(int timeout_ms);
+  // Nobody wants the request any more. The engine ends it if it was not answered before this.
+  void give_up() { unwanted_ = true; }
+
+ private:
+  const std::function<void()> notify_;
+  std::atomic<bool> unwanted_ = false;
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  std::optional<Answer> answer_;
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,248 @@
+// Memory that is refused is an answer. Every allocation of every call is refused once, the first,
+// the second and so on until none is left to refuse: the call succeeds all the same or gives a
+// typed error, nothing it had begun stays, and the engine answers as before. As SQLite tests it
+// (sqlite.org/malloc.html).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "counted.h"
+#include "quire/api/test_support.h"
+#include "quire/base/test_length.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+#include "quire/types.h"
+
+namespace quire {
+namespace {
+
+const SamplingParams kFew = {.temperature = 0, .max_tokens = 3, .logprobs = 2};
+
+ChunkedLLM open_model(const ChunkCacheOptions& chunks = {}) {
+  return ChunkedLLM::open(
+             kModel, here({.block_tokens = 8, .kv_budget_bytes = 1 << 20, .threads = 2}), chunks)
+      .value();
+}
+
+template <class T>
+Status outcome(const Result<T>& result) {
+  return result.ok() ? Status() : result.error();
+}
+
+class RefusedMemory : public ::testing::Test {
+ protected:
+  RefusedMemory() { EXPECT_TRUE(answer().ok()); }
+
+  using Call = std::function<Status()>;
+
+  // What the engine says to a prompt of its own, computed from nothing.
+  Result<std::vector<TokenId>> answer() {
+    QUIRE_TRY(const GenerationOutput output, llm_.llm().generate(probe_, kFew));
+    return output.token_ids;
+  }
+
+  std::int64_t stat(const std::string& name) {
+    const Stats stats = llm_.llm().stats().value();
+    return static_cast<std::int64_t>(
+        std::ranges::find(stats, name, &Stats::value_type::first)->second);
+  }
+
+  // Whether so many blocks are in use, at once or when what is still read or written has ended.
+  bool comes_back_to(std::int64_t in_use) {
+    constexpr int kTries = 1000;
+    for (int i = 0; i < kTries && stat("blocks_in_use") != in_use; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return stat("blocks_in_use") == in_use;
+  }
+
+  // Refuses each allocation of `call` once. `undo` takes back what a call that succeeded has made.
+  void refuse_each(const Call& call, const std::function<void()>& undo = [] {}) {
+    ASSERT_TRUE(call().ok()) << "with all the memory it wants";
+    undo();
+    const std::int64_t in_use = stat("blocks_in_use");
+    const auto chunks = llm_.chunk_stats().value().total_chunks;
+    const std::vector<TokenId> expected = answer().value();
+    const double growth = base::test_length(1.0, 1.05);
+    std::int64_t refusals = 0;
+    for (double n = 1;; n = std::max(n + 1, n * growth)) {
+      SCOPED_TRACE("allocation " + std::to_string(static_cast<std::int64_t>(n)));
+      Status status;
+      quire::testing::refuse_allocation(static_cast<std::int64_t>(n));
+      ASSERT_NO_THROW(status = call());
+      const bool refused = quire::testing::allocation_was_refused();
+      quire::testing::refuse_allocation(0);
+      if (status.ok()) {
+        undo();
+      } else {
+        ASSERT_TRUE(refused) << status.error().message;
+        ASSERT_EQ(status.error().code, ErrorCode::kOutOfBlocks) << status.error().message;
+      }
+      ASSERT_TRUE(comes_back_to(in_use)) << stat("blocks_in_use") << " blocks, before " << in_use;
+      ASSERT_EQ(stat("requests_running") + stat("requests_waiting"), 0);
+      ASSERT_EQ(llm_.chunk_stats().value().total_chunks, chunks);
+      const auto answered = answer();
+      ASSERT_TRUE(answered.ok()) << answered.error().message;
+      ASSERT_EQ(*answered, expected);
+      if (!refused) {
+        break;
+      }
+      ++refusals;
+    }
+    EXPECT_GT(refusals, 0);
+  }
+
+  TemporaryFolder folder_;
+  ChunkedLLM llm_ = open_model({.store = folder_.path() / "store"});
+  const Prompt prompt_ = some_ids(50, 3);
+  const Ids probe_ = some_ids(20, 4);
+};
+
+TEST_F(RefusedMemory, InGenerate) {
+  refuse_each([&] { return outcome(llm_.llm().generate(prompt_, kFew)); });
+}
+
+TEST_F(RefusedMemory, InGenerateOfANewPrompt) {
+  refuse_each([&] {
+    const auto cleared = llm_.llm().clear_prefix_cache();
+    return cleared.ok() ? outcome(llm_.llm().generate(prompt_, kFew)) : cleared.error();
+  });
+}
+
+TEST_F(RefusedMemory, InABatch) {
+  const std::vector<Prompt> prompts = {some_ids(40, 5), some_ids(9, 6), some_ids(33, 7)};
+  refuse_each([&] { return outcome(llm_.llm().generate_batch(prompts, {&kFew, 1})); });
+}
+
+TEST_F(RefusedMemory, InAStream) {
+  refuse_each([&]() -> Status {
+    QUIRE_TRY(Stream stream, llm_.llm().stream(prompt_, kFew));
+    for (;;) {
+      QUIRE_TRY(const auto delta, stream.next());
+      if (!delta) {
+        return {};
+      }
+    }
+  });
+}
+
+TEST_F(RefusedMemory, InForward) {
+  refuse_each([&] { return outcome(llm_.llm().forward(std::get<Ids>(prompt_))); });
+}
+
+TEST_F(RefusedMemory, InGenerateOfAText) {
+  const Prompt text = "What does Ada trade in, and where?";
+  refuse_each([&] { return outcome(llm_.llm().generate(text, kFew)); });
+}
+
+TEST_F(RefusedMemory, InRegisteringAChunk) {
+  std::string id;
+  const ChunkContent content{.content = some_ids(40, 8)};
+  refuse_each(
+      [&]() -> Status {
+        QUIRE_TRY(id, llm_.register_chunk(content));
+        return {};
+      },
+      [&] { EXPECT_TRUE(llm_.delete_chunk(id).value()); });
+}
+
+TEST_F(RefusedMemory, InRegisteringSeveralAsText) {
+  const std::vector<ChunkContent> chunks = {
+      {.content = "You answer.", .type = ChunkType::kSystemPrompt},
+      {.content = "Ada trades in apples."},
+      {.content = "Who?", .type = ChunkType::kQuery}};
+  refuse_each([&] { return outcome(llm_.register_chunks(chunks)); },
+              [&] { EXPECT_EQ(llm_.clear_chunks().value(), 3); });
+}
+
+TEST_F(RefusedMemory, InComposing) {
+  const std::string system =
+      llm_.register_chunk({.content = some_ids(20, 9), .type = ChunkType::kSystemPrompt}).value();
+  const std::string context = llm_.register_chunk({.content = some_ids(30, 10)}).value();
+  const std::string query =
+      llm_.register_chunk({.content = some_ids(7, 11), .type = ChunkType::kQuery}).value();
+  CompositionSpec spec{
+      .system_chunk_id = system, .context_chunk_ids = {context, context}, .query_chunk_id = query};
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact, ReuseMode::kBlend}) {
+    SCOPED_TRACE(reuse_mode_name(mode));
+    spec.mode = mode;
+    spec.blend.share = 0.3;
+    refuse_each([&] { return outcome(llm_.generate_from_chunks(spec, kFew)); });
+  }
+}
+
+TEST_F(RefusedMemory, InGeneratingFromTexts) {
+  const ChunkedPrompt prompt = {
+      .system = some_ids(18, 12), .contexts = {some_ids(25, 13)}, .query = some_ids(6, 14)};
+  refuse_each([&] { return outcome(llm_.generate(prompt, {}, kFew, false)); });
+}
+
+TEST_F(RefusedMemory, InSequences) {
+  const Sequence kept = llm_.llm().sequence(some_ids(30, 15)).value();
+  const Ids more = some_ids(9, 16);
+  refuse_each([&]() -> Status {
+    QUIRE_TRY(Sequence sequence, kept.fork());
+    QUIRE_TRY_STATUS(sequence.append(more));
+    QUIRE_TRY_STATUS(outcome(sequence.generate(kFew)));
+    QUIRE_TRY_STATUS(sequence.rollback_to(12));
+    return outcome(sequence.logits());
+  });
+}
+
+TEST_F(RefusedMemory, InSavingAndLoadingASequence) {
+  const Sequence kept = llm_.llm().sequence(some_ids(30, 17)).value();
+  const std::string path = folder_.path() / "a.qkv";
+  ASSERT_TRUE(kept.save(path).ok());
+  for (const bool wait : {true, false}) {
+    refuse_each([&]() -> Status {
+      QUIRE_TRY_STATUS(kept.save(path));
+      QUIRE_TRY(Sequence loaded, llm_.llm().load_sequence(path, {.wait = wait}));
+      return outcome(loaded.logits());
+    });
+  }
+}
+
+TEST(RefusedMemoryAtTheEnds, InOpeningAndClosing) {
+  const double growth = base::test_length(1.01, 1.4);
+  for (double n = 1;; n = std::max(n + 1, n * growth)) {
+    SCOPED_TRACE("allocation " + std::to_string(static_cast<std::int64_t>(n)));
+    quire::testing::refuse_allocation(static_cast<std::int64_t>(n));
+    std::optional<Error> error;
+    ASSERT_NO_THROW({
+      auto opened = ChunkedLLM::open(kModel, here({.threads = 2}));
+      if (opened.ok()) {
+        opened->llm().close();
+      } else {
+        error = opened.error();
+      }
+    });
+    const bool refused = quire::testing::allocation_was_refused();
+    quire::testing::refuse_allocation(0);
+    if (error) {
+      ASSERT_TRUE(refused) << error->message;
+    }
+    if (!refused) {
+      break;
+    }
+  }
+  EXPECT_TRUE(open_model().llm().generate(some_ids(10, 1), kFew).ok());
+}
+
+}  // namespace
+}  // namespace quire
