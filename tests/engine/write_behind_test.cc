@@ -23,8 +23,8 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/sqlite.h"
-#include "quire/kv_store/store_layout.h"
 #include "quire/kv_store/store_index.h"
+#include "quire/kv_store/store_layout.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 

@@ -23,6 +23,7 @@
 #include "quire/engine/arrivals.h"
 #include "quire/engine/blend.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/chunk_attempt.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/part_origins.h"
@@ -39,10 +40,6 @@
 namespace quire::engine {
 namespace {
 
-// A BOS token first, then the chunks' missing variants, then what is read for blending, then the
-// runs; twice more if KV turns out to be damaged or a chunk was deleted and registered again.
-constexpr int kAttempts = 6;
-
 constexpr std::size_t kShownDigits = 12;
 
 }  // namespace
@@ -56,51 +53,6 @@ std::vector<std::string> ChunkService::chunk_ids(const CompositionSpec& spec) {
   ids.push_back(spec.query_chunk_id);
   return ids;
 }
-
-// Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
-class ChunkService::Use : public RequestObserver {
- public:
-  // `forgetful`: its prefix cache keeps nothing of what a plain request computes, unless a window
-  // has freed a part of it.
-  Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
-      std::shared_ptr<RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
-      : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {
-    for (const std::string& id : chunk_ids(spec)) {
-      holds_.push_back(registry_.hold(id));
-    }
-  }
-  ~Use() override {
-    for (const kv::ChunkRegistry::Hold& hold : holds_) {
-      registry_.release(hold);
-    }
-    if (own_) {
-      forgetful_->forget_segment(*own_);
-    }
-  }
-
-  void computed(SeqId sequence) override {
-    if (forgetful_ != nullptr) {
-      const auto own = forgetful_->seal(sequence);
-      own_ = own.ok() ? std::optional(*own) : std::nullopt;
-    }
-    if (next_ != nullptr) {
-      next_->computed(sequence);
-    }
-  }
-
-  // Releases nothing any more: for a thread that may not touch the registry.
-  void forget() {
-    holds_.clear();
-    own_.reset();
-  }
-
- private:
-  kv::ChunkRegistry& registry_;
-  std::shared_ptr<RequestObserver> next_;
-  kv::Ledger* forgetful_;
-  std::vector<kv::ChunkRegistry::Hold> holds_;
-  std::optional<kv::SegmentId> own_;
-};
 
 Status ChunkService::check_positions(const kv::ResolvedComposition& composition) const {
   const auto end = [](const kv::Part& part) {
@@ -195,18 +147,6 @@ Result<ChunkService::Compositions> ChunkService::resolve(std::span<const Run> ru
 }
 
 // How far a call of submit has come.
-struct ChunkService::Attempt {
-  bool counted = true;                   // all its runs are
-  Started started;                       // prefills of this call
-  Uses in_use;                           // nothing is evicted between two visits
-  std::vector<Pending> pending;          // what it has waited for
-  bool reads_behind = true;              // until something was damaged
-  std::vector<Arrivals::LoadRef> loads;  // what it stands on is still read
-  Compositions compositions;             // of this visit; their chunks are in use
-  std::vector<Origins> origins;          // of the runs
-  std::vector<std::shared_ptr<Channel>> channels;
-};
-
 // Parts behind a BOS token wait for that. What is at work already is waited for.
 Result<bool> ChunkService::start_missing(const Compositions& compositions, Attempt& attempt) {
   bool complete = true;
@@ -457,102 +397,6 @@ void ChunkService::count_uses(std::span<const Run> runs, Attempt& attempt) {
   attempt.in_use.clear();
 }
 
-// Blending looks at KV here and now, so that must be there; any other run waits for it layer by
-// layer. Runs count as uses when what they read was right.
-Result<bool> ChunkService::advance(std::span<const Run> runs, Attempt& attempt) {
-  Behind behind;
-  auto resolved =
-      resolve(runs, attempt.in_use, attempt.reads_behind && !windowed() ? &behind : nullptr);
-  start_reading(std::move(behind));  // whatever has failed since
-  QUIRE_TRY(attempt.compositions, std::move(resolved));
-  QUIRE_TRY(const bool complete, start_missing(attempt.compositions, attempt));
-  if (!complete) {
-    return false;
-  }
-  attempt.loads = loads_of(attempt.compositions);
-  const bool blends =
-      std::ranges::any_of(runs, [](const Run& run) { return run.spec->mode == ReuseMode::kBlend; });
-  if (blends && !attempt.loads.empty()) {
-    return false;
-  }
-  QUIRE_TRY_STATUS(start_runs(runs, attempt));
-  if (attempt.loads.empty()) {
-    count_uses(runs, attempt);
-  }
-  return true;
-}
-
-Status ChunkService::await_missing(Attempt& attempt, const Interrupt& interrupted) {
-  QUIRE_TRY_STATUS(Arrivals::await(attempt.loads, interrupted));
-  for (const Arrivals::LoadRef& load : std::exchange(attempt.loads, {})) {
-    attempt.reads_behind = load->outcome().ok() && attempt.reads_behind;
-  }
-  return wait(attempt.pending, interrupted);
-}
-
-// Runs that read what was damaged have handed out nothing: they end, and begin anew without it.
-Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attempt,
-                                      const Interrupt& interrupted) {
-  QUIRE_TRY_STATUS(Arrivals::await(attempt.loads, interrupted));
-  bool right = true;
-  for (const Arrivals::LoadRef& load : attempt.loads) {
-    right = load->outcome().ok() && right;
-  }
-  if (attempt.loads.empty()) {
-    return true;
-  }
-  attempt.loads.clear();
-  attempt.reads_behind = right;
-  QUIRE_TRY_STATUS(engine_.call([&] {
-    if (right) {
-      count_uses(runs, attempt);
-    } else {
-      withdraw_runs(attempt);
-    }
-    engine_.publish_stats();
-  }));
-  return right;
-}
-
-void ChunkService::withdraw_runs(Attempt& attempt) {
-  for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
-    engine_.abort_now(channel->id());
-    engine_.counters_.tokens_reused -= channel->cached_tokens();  // nobody gets that output
-  }
-}
-
-// Takes back what the attempt alone has wanted, without waiting for it: a step that runs may wait
-// for files. The thread of an engine that closes may still be at the registry, which ends with it.
-void ChunkService::give_up(Attempt attempt) {
-  try {
-    const auto last = std::make_shared<Attempt>(std::move(attempt));
-    const bool sent = engine_.post([this, last] { take_back(*last); });
-    if (!sent) {
-      std::ranges::for_each(last->in_use, &Use::forget);
-    }
-  } catch (const std::bad_alloc&) {
-    engine_.call_surely([&] { take_back(attempt); });
-    std::ranges::for_each(attempt.in_use, &Use::forget);
-  }
-}
-
-// Engine thread. Doing it twice does no more.
-void ChunkService::take_back(Attempt& attempt) {
-  withdraw_runs(attempt);
-  leave(std::exchange(attempt.pending, {}));
-  for (const auto& [name, prefill] : attempt.started) {
-    if (*prefill.waiters == 0) {
-      registry_.drop_variant(name);  // no effect where it is the BOS token
-    }
-  }
-  for (auto next = bos_.begin(); next != bos_.end();) {
-    const std::string salt = (next++)->first;
-    drop_unused_bos(salt);
-  }
-  attempt.in_use.clear();
-  engine_.publish_stats();
-}
-
 Result<std::string> ChunkService::salt_of(const Run& run) const {
   const std::string& salt = run.spec->salt;
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
@@ -566,54 +410,6 @@ Result<std::string> ChunkService::salt_of(const Run& run) const {
 
 const std::string& ChunkService::whose(const Run& run) const {
   return engine_.salt_of(run.spec->salt.empty() ? run.options.salt : run.spec->salt);
-}
-
-Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
-    std::span<const Run> runs, const Interrupt& interrupted,
-    std::vector<kv::VariantName>* computed) {
-  for (const Run& run : runs) {
-    QUIRE_TRY([[maybe_unused]] const std::string salt, salt_of(run));
-    QUIRE_TRY_STATUS(run.kind == RequestKind::kGenerate ? engine_.check(*run.params) : Status());
-  }
-  Attempt attempt{.counted = std::ranges::all_of(runs, &Run::counted)};
-  try {
-    return submit(runs, interrupted, computed, attempt);
-  } catch (const std::bad_alloc&) {
-    give_up(std::move(attempt));
-    return base::no_memory("a composition");
-  }
-}
-
-Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
-    std::span<const Run> runs, const Interrupt& interrupted, std::vector<kv::VariantName>* computed,
-    Attempt& attempt) {
-  for (int count = 0; count < kAttempts; ++count) {
-    const auto started = engine_.ask_for_blocks<bool>([&] {  // blending takes some
-      auto advanced = advance(runs, attempt);
-      if (!advanced.ok()) {
-        attempt.in_use.clear();
-      }
-      return advanced;
-    });
-    const auto right = started.ok() && *started ? await_read(runs, attempt, interrupted) : started;
-    if (right.ok() && *right) {
-      if (attempt.counted) {
-        save_variants(attempt.started);
-      }
-      if (computed != nullptr) {
-        std::ranges::copy(attempt.started | std::views::keys, std::back_inserter(*computed));
-      }
-      return std::move(attempt.channels);
-    }
-    const Status done = right.ok() ? await_missing(attempt, interrupted) : right.error();
-    if (!done.ok()) {
-      give_up(std::move(attempt));
-      return done.error();
-    }
-  }
-  give_up(std::move(attempt));
-  return {ErrorCode::kOutOfBlocks,
-          "the composition's chunks were deleted as fast as they were computed; try again"};
 }
 
 }  // namespace quire::engine

@@ -98,9 +98,8 @@ HeldSegment::~HeldSegment() {
 }
 
 TierService::TierService(Engine& engine)
-    : engine_(engine), arrivals_(pool(), ledger(), [&engine](Letters letter) {
-        engine.post(std::move(letter));
-      }) {}
+    : engine_(engine),
+      arrivals_(pool(), ledger(), [&engine](Letters letter) { engine.post(std::move(letter)); }) {}
 
 kv::Ledger& TierService::ledger() const {
   auto& ledger = engine_.ledger_;

@@ -128,9 +128,8 @@ bool ChunkRegistry::expired(const Chunk& chunk, WallClock::time_point now) const
 
 void ChunkRegistry::expire(Spared spared) {
   const auto now = config_.now();
-  remove_all(Removal::kExpired, [&](const Chunk& chunk) {
-    return expired(chunk, now) && !has(spared, chunk.id);
-  });
+  remove_all(Removal::kExpired,
+             [&](const Chunk& chunk) { return expired(chunk, now) && !has(spared, chunk.id); });
 }
 
 // In the order of registration: what stays in the prefix cache depends on it.
@@ -300,9 +299,8 @@ void ChunkRegistry::give_up(std::string_view id) {
 
 bool ChunkRegistry::owns(SegmentId segment) const {
   return std::ranges::any_of(chunks_, [&](const auto& chunk) {
-    return std::ranges::any_of(chunk.second.variants, [&](const auto& variant) {
-      return variant.second == segment;
-    });
+    return std::ranges::any_of(chunk.second.variants,
+                               [&](const auto& variant) { return variant.second == segment; });
   });
 }
 

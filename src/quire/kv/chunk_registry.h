@@ -240,9 +240,7 @@ class ChunkRegistry {
   // Looks up what is a view of a string without making one.
   struct Hash {
     using is_transparent = void;
-    std::size_t operator()(std::string_view id) const {
-      return std::hash<std::string_view>()(id);
-    }
+    std::size_t operator()(std::string_view id) const { return std::hash<std::string_view>()(id); }
   };
   using Chunks = std::unordered_map<std::string, Chunk, Hash, std::equal_to<>>;
 

@@ -65,7 +65,8 @@ BlockRef PrefixIndex::root(std::string_view salt) {
     return *known;
   }
   if (free_roots_.empty()) {
-    free_roots_.reserve(roots_.size() + 1);  // for all of them, so that dropping one needs no memory
+    free_roots_.reserve(roots_.size() +
+                        1);  // for all of them, so that dropping one needs no memory
     roots_.emplace_back();
     free_roots_.push_back(-static_cast<std::int32_t>(roots_.size()));
   }

@@ -49,7 +49,8 @@ class SharedBlocks {
   // enough O(num_blocks) for each that is made, plus as acquire for each block moved.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
-  // Memory for so many copies beside those that acquire() orders, which has its own. Before acquire().
+  // Memory for so many copies beside those that acquire() orders, which has its own. Before
+  // acquire().
   void reserve_copies(std::int32_t count);
   // Copies that the shelves must do, in this order, before anything else is written.
   void order_copy(const BlockCopy& copy) { copies_.push_back(copy); }

@@ -107,8 +107,7 @@ std::int64_t Statement::number(int column) const {
 std::string Statement::text(int column) const {
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_.get(), column));
   const auto bytes = static_cast<std::size_t>(sqlite3_column_bytes(statement_.get(), column));
-  if (text == nullptr &&
-      sqlite3_errcode(sqlite3_db_handle(statement_.get())) == SQLITE_NOMEM) {
+  if (text == nullptr && sqlite3_errcode(sqlite3_db_handle(statement_.get())) == SQLITE_NOMEM) {
     throw std::bad_alloc();
   }
   return text == nullptr ? std::string() : std::string(text, bytes);
