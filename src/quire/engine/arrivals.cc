@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -232,32 +234,34 @@ void Arrivals::stop() {
   }
 }
 
-void Arrivals::start(std::vector<kv_store::KVFilePart> parts, Done done) {
-  UnderWay added;
-  for (const kv_store::KVFilePart& part : parts) {
-    for (const BlockId block : part.part.to) {
-      added.blocks.insert(block.value);
+void Arrivals::start(std::vector<Order> orders) {
+  std::vector<UnderWay> added;
+  std::list<LoadRef> loads;
+  for (Order& order : orders) {
+    UnderWay next;
+    for (const kv_store::KVFilePart& part : order.parts) {
+      for (const BlockId block : part.part.to) {
+        next.blocks.insert(block.value);
+      }
     }
+    next.load = std::make_shared<Load>(std::move(order.parts), shelves_.geometry().layers);
+    next.load->ended_.emplace_back([this, load = next.load.get()] { finish(load); });
+    next.done = std::move(order.done);
+    loads.push_back(next.load);
+    added.push_back(std::move(next));
   }
-  added.load = std::make_shared<Load>(std::move(parts), shelves_.geometry().layers);
-  added.done = std::move(done);
-  const LoadRef load = added.load;
-  load->ended_.emplace_back([this, load] { finish(load); });
+  under_way_.reserve(under_way_.size() + added.size());
   if (!thread_.joinable()) {
     thread_ = device::start_thread([this] { run(); });
   }
-  under_way_.push_back(std::move(added));
+  std::ranges::move(added, std::back_inserter(under_way_));  // from here on nothing is refused
   if (!thread_.joinable()) {
-    read(load);  // now, then
+    std::ranges::for_each(loads, [this](const LoadRef& load) { read(load); });  // now, then
     return;
   }
-  try {
+  {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(load);
-  } catch (const std::bad_alloc&) {
-    under_way_.pop_back();
-    load->ended_.clear();
-    throw;
+    queue_.splice(queue_.end(), loads);
   }
   work_arrived_.notify_one();
 }
@@ -320,12 +324,14 @@ void Arrivals::read_layers(const LoadRef& load) {
   }
 }
 
-// Where memory is refused it is called again.
-void Arrivals::finish(const LoadRef& load) {
-  const auto found = std::ranges::find(under_way_, load, &UnderWay::load);
+// Where memory is refused it is called again, and calls `done` again.
+void Arrivals::finish(const Load* ended) {
+  const auto of_it = [&](const UnderWay& known) { return known.load.get() == ended; };
+  const auto found = std::ranges::find_if(under_way_, of_it);
   if (found == under_way_.end()) {
     return;
   }
+  const LoadRef load = found->load;
   std::erase_if(bad_, [&](const auto& known) {
     return !(ledger_.current(known.second.block.id) == known.second.block);
   });
@@ -338,9 +344,9 @@ void Arrivals::finish(const LoadRef& load) {
       }
     }
   }
-  const UnderWay ended = std::move(*found);
-  under_way_.erase(found);
-  ended.done(*load, load->seconds_);
+  const Done done = found->done;
+  done(*load, load->seconds_);
+  std::erase_if(under_way_, of_it);
 }
 
 std::vector<Arrivals::LoadRef> Arrivals::filling(std::span<const BlockId> blocks) const {

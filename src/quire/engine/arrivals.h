@@ -13,8 +13,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -82,7 +82,8 @@ class Arrivals {
   // mind.
   [[nodiscard]] static Status await(std::span<const LoadRef> loads, const Interrupt& interrupted);
   using Post = std::function<void(Letters)>;
-  // How a load has ended, and how long its reading took.
+  // How a load has ended, and how long its reading took. Called again where it throws
+  // std::bad_alloc.
   using Done = std::function<void(Load& load, double seconds)>;
 
   // `shelves` and `ledger` are borrowed; `post` sends a letter to the engine's thread.
@@ -94,9 +95,15 @@ class Arrivals {
   // Abandons what has not been read. When no other call can come any more.
   void stop();
 
-  // Reads after what was started before, at once where the system grants no thread. Nobody may free
-  // the blocks before `done`, which is called on the engine's thread when all has been read.
-  void start(std::vector<kv_store::KVFilePart> parts, Done done);
+  // What one load reads, and who is told on the engine's thread when all has been read. Nobody may
+  // free the blocks before that.
+  struct Order {
+    std::vector<kv_store::KVFilePart> parts;
+    Done done;
+  };
+  // Reads after what was started before, at once where the system grants no thread. Starts all
+  // loads, or none where it throws std::bad_alloc.
+  void start(std::vector<Order> orders);
 
   // Nothing arrives and nothing is bad: the functions below have nothing to say.
   [[nodiscard]] bool idle() const { return under_way_.empty() && bad_.empty(); }
@@ -123,7 +130,7 @@ class Arrivals {
   void run();
   void read(const LoadRef& load);
   void read_layers(const LoadRef& load);
-  void finish(const LoadRef& load);
+  void finish(const Load* ended);
 
   kv_store::PagedStore& shelves_;
   const kv::Ledger& ledger_;
@@ -133,7 +140,7 @@ class Arrivals {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable work_arrived_;
-  std::deque<LoadRef> queue_;
+  std::list<LoadRef> queue_;
   bool closing_ = false;
   std::thread thread_;  // starts with the first load
 };

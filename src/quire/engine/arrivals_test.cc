@@ -36,6 +36,11 @@ constexpr int kTokens = 10;  // three blocks of four
 
 class ArrivalsTest : public testing::Test {
  protected:
+  void start(std::vector<kv_store::KVFilePart> parts, Arrivals::Done done) {
+    std::vector<Arrivals::Order> orders;
+    orders.push_back({.parts = std::move(parts), .done = std::move(done)});
+    arrivals_.start(std::move(orders));
+  }
   // The file's KV into these blocks.
   LoadRef load(
       const std::string& file, const Blocks& to,
@@ -44,7 +49,7 @@ class ArrivalsTest : public testing::Test {
     std::vector<kv_store::KVFilePart> parts;
     parts.push_back(
         {.file = std::make_shared<const kv_store::KVFile>(std::move(opened)), .part = {.to = to}});
-    arrivals_.start(std::move(parts), std::move(done));
+    start(std::move(parts), std::move(done));
     return arrivals_.filling(to).back();
   }
 
@@ -178,7 +183,7 @@ TEST_F(ArrivalsTest, APartThatIsDamagedSpoilsNoOtherOfItsLoad) {
   parts.push_back(part(damaged(), bad));
   parts.push_back(part(saved(), good));
   Status ended, of_the_good_one = {ErrorCode::kInternal, "not yet"};
-  arrivals_.start(std::move(parts), [&](Arrivals::Load& load, double) {
+  start(std::move(parts), [&](Arrivals::Load& load, double) {
     ended = load.outcome();
     of_the_good_one = load.outcome(good);
   });

@@ -216,12 +216,14 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
   letter.front() = [this, sequence = restored.sequence] { ledger().close(sequence); };
   try {
     auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
-    if (!state.ok()) {
+    if (!state.ok() && !restored.loading) {
       engine_.post(std::move(letter));
     }
     return state;
   } catch (const std::bad_alloc&) {
-    engine_.post(std::move(letter));
+    if (!restored.loading) {
+      engine_.post(std::move(letter));
+    }
     throw;
   }
 }
@@ -268,31 +270,34 @@ Status TierService::verify_what_was_there(const Restored& restored, const OpenPa
 
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
 Result<StateRef> TierService::restore_in_background(Restored& restored, const OpenPart& open) {
-  std::vector<kv_store::KVFilePart> last, others;
+  std::vector<Arrivals::Order> orders;
   // What is appended first copies the last block, in all layers, so that one is read before.
   if (!restored.parts.empty()) {
-    QUIRE_TRY(last, open(take_last_block(restored.parts.back()), Purpose::kRead));
+    QUIRE_TRY(auto last, open(take_last_block(restored.parts.back()), Purpose::kRead));
+    if (!last.empty()) {
+      orders.push_back({.parts = std::move(last), .done = [](Arrivals::Load&, double) {}});
+    }
   }
+  Arrivals::Order others{.done = [this, sequence = restored.sequence,
+                                  held = std::move(restored.before)](Arrivals::Load& load, double) {
+    const bool last_is_right = arrivals_.check(ledger().runs(sequence).back().blocks).ok();
+    if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
+      ledger().publish(sequence);
+    }
+    ledger().close(sequence);
+  }};
   for (const kv_store::RunPart& part : restored.parts) {
     QUIRE_TRY(auto files, open(part, Purpose::kRead));
-    std::ranges::move(files, std::back_inserter(others));
+    std::ranges::move(files, std::back_inserter(others.parts));
   }
+  orders.push_back(std::move(others));
   return engine_.ask<StateRef>([&] {
     ledger().advance_unpublished(restored.sequence, restored.missing);
-    const SeqId state = ledger().fork(restored.sequence);
-    const auto done = [this, sequence = restored.sequence, held = std::move(restored.before)](
-                          Arrivals::Load& load, double) {
-      const bool last_is_right = arrivals_.check(ledger().runs(sequence).back().blocks).ok();
-      if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
-        ledger().publish(sequence);
-      }
-      ledger().close(sequence);
-    };
-    if (!last.empty()) {
-      arrivals_.start(std::move(last), [](Arrivals::Load&, double) {});
-    }
-    arrivals_.start(std::move(others), done);
-    return engine_.sequences().adopt(state, restored.sampled, restored.grade, restored.salt);
+    StateRef state = engine_.sequences().adopt(ledger().fork(restored.sequence), restored.sampled,
+                                               restored.grade, restored.salt);
+    arrivals_.start(std::move(orders));
+    restored.loading = true;
+    return state;
   });
 }
 

@@ -369,14 +369,16 @@ void TierService::start(JointRead read, std::function<void(Arrivals::Load&)> don
   if (read.parts.empty()) {
     return;
   }
-  arrivals_.start(std::move(read.parts),
-                  [this, held = std::move(read.held), tokens = read.tokens, done = std::move(done)](
-                      Arrivals::Load& load, double seconds) {
-                    if (load.outcome().ok()) {
-                      pace_.note_read(tokens, seconds);
-                    }
-                    done(load);
-                  });
+  std::vector<Arrivals::Order> orders(1);
+  orders[0].parts = std::move(read.parts);
+  orders[0].done = [this, held = std::move(read.held), tokens = read.tokens,
+                    done = std::move(done)](Arrivals::Load& load, double seconds) {
+    if (load.outcome().ok()) {
+      pace_.note_read(tokens, seconds);
+    }
+    done(load);
+  };
+  arrivals_.start(std::move(orders));
 }
 
 std::vector<HeldRef> TierService::from_files(

@@ -165,6 +165,7 @@ class TierService {
     std::int32_t missing = 0;      // own tokens whose KV is read
     std::vector<kv_store::RunPart> parts;
     kv_store::RunPart there;  // of the own run: `to` has that KV already
+    bool loading = false;     // in the background, which closes the sequence when it ends
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const std::string& salt);
