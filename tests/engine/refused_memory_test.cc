@@ -108,6 +108,12 @@ class RefusedMemory : public ::testing::Test {
     EXPECT_GT(refusals, 0);
   }
 
+  void TearDown() override {
+    if (HasFailure()) {
+      quire::testing::print_refusal();
+    }
+  }
+
   TemporaryFolder folder_;
   ChunkedLLM llm_ = open_model({.store = folder_.path() / "store"});
   const Prompt prompt_ = some_ids(50, 3);

@@ -1,5 +1,6 @@
 #include "counted.h"
 
+#include <execinfo.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
@@ -30,6 +31,10 @@ std::atomic<std::int64_t> until_refused = 0;  // counts down; 0: none is
 std::atomic<bool> was_refused = false;
 thread_local int uncounted = 0;  // objects
 
+// The calls that led to the allocation that was refused last.
+std::array<void*, 48> refusal;
+int refusal_depth = 0;
+
 // False: it is to be refused.
 bool count_allocation() {
   if (uncounted > 0) {
@@ -40,6 +45,9 @@ bool count_allocation() {
     return true;
   }
   was_refused = true;
+  ++uncounted;
+  refusal_depth = ::backtrace(refusal.data(), static_cast<int>(refusal.size()));
+  --uncounted;
   return false;
 }
 
@@ -160,6 +168,7 @@ void refuse_allocation(std::int64_t n) {
   until_refused = n;
 }
 bool allocation_was_refused() { return was_refused; }
+void print_refusal() { ::backtrace_symbols_fd(refusal.data(), refusal_depth, STDERR_FILENO); }
 
 Uncounted::Uncounted() { ++uncounted; }
 Uncounted::~Uncounted() { --uncounted; }

@@ -14,6 +14,8 @@ namespace quire::testing {
 void refuse_allocation(std::int64_t n);
 // Whether it was.
 [[nodiscard]] bool allocation_was_refused();
+// Writes the calls that led to it to standard error; addr2line names them.
+void print_refusal();
 
 class Uncounted {
  public:

@@ -94,13 +94,12 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
   taken.registered.reserve(chunks.size());
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
-    QUIRE_TRY(const auto added,
+    QUIRE_TRY(auto added,
               service->register_chunks(next, interrupted, {.counted = run.counted, .held = true}));
+    std::ranges::move(added, std::back_inserter(taken.registered));  // all, before ids are copied
     std::vector<std::string> ids;
-    for (const ChunkService::Registered& chunk : added) {
-      taken.registered.push_back(chunk);
-      ids.push_back(chunk.id);
-    }
+    std::ranges::transform(std::span(taken.registered).last(added.size()), std::back_inserter(ids),
+                           &ChunkService::Registered::id);
     return ids;
   };
   CompositionSpec spec = how;
@@ -213,9 +212,9 @@ Result<std::string> ChunkedLLM::register_chunk(const ChunkContent& chunk,
 
 Result<std::vector<std::string>> ChunkedLLM::register_chunks(std::span<const ChunkContent> chunks,
                                                              const Interrupt& interrupted) try {
-  QUIRE_TRY(auto registered, register_with_details(chunks, interrupted));
   std::vector<std::string> ids;
-  ids.reserve(registered.size());
+  ids.reserve(chunks.size());  // before there are chunks that a refusal would leave behind
+  QUIRE_TRY(auto registered, register_with_details(chunks, interrupted));
   for (RegisteredChunk& chunk : registered) {
     ids.push_back(std::move(chunk.chunk_id));
   }
@@ -237,13 +236,13 @@ Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
     }
     chunks = repaired;
   }
-  QUIRE_TRY(const auto registered,
-            service->register_chunks(chunks, interrupted, {.progress = progress}));
   std::vector<RegisteredChunk> details;
-  details.reserve(registered.size());
-  for (const ChunkService::Registered& chunk : registered) {
-    details.push_back(
-        {.chunk_id = chunk.id, .created = chunk.created, .tokens_computed = chunk.tokens_computed});
+  details.reserve(chunks.size());  // before there are chunks that a refusal would leave behind
+  QUIRE_TRY(auto registered, service->register_chunks(chunks, interrupted, {.progress = progress}));
+  for (ChunkService::Registered& chunk : registered) {
+    details.push_back({.chunk_id = std::move(chunk.id),
+                       .created = chunk.created,
+                       .tokens_computed = chunk.tokens_computed});
   }
   return details;
 } catch (const std::bad_alloc&) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,10 @@ class ChunkService::Use : public RequestObserver {
   // has freed a part of it.
   Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
       std::shared_ptr<RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
-      : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {
-    for (const std::string& id : chunk_ids(spec)) {
+      : Use(registry, std::move(next), forgetful) {  // whose destructor ends what this begins
+    const std::vector<std::string> ids = chunk_ids(spec);
+    holds_.reserve(ids.size());
+    for (const std::string& id : ids) {
       holds_.push_back(registry_.hold(id));
     }
   }
@@ -56,6 +59,9 @@ class ChunkService::Use : public RequestObserver {
   }
 
  private:
+  Use(kv::ChunkRegistry& registry, std::shared_ptr<RequestObserver> next, kv::Ledger* forgetful)
+      : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {}
+
   kv::ChunkRegistry& registry_;
   std::shared_ptr<RequestObserver> next_;
   kv::Ledger* forgetful_;

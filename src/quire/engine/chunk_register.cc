@@ -166,26 +166,26 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
     QUIRE_TRY_STATUS(name_drafts(drafts));
     QUIRE_TRY_STATUS(check_room(drafts));
   }
+  std::vector<Registered> registered;
+  registered.reserve(drafts.size());  // once chunks are there, nothing of this may be refused
   Status status;
   try {
     status = register_all(drafts, how, polled);
+    if (status.ok() && how.progress) {
+      report(drafts, how.progress);
+    }
   } catch (const std::bad_alloc&) {
     status = base::no_memory("registering chunks");
   }
   release_anchors(drafts);
-  std::vector<Registered> registered;
-  registered.reserve(drafts.size());
-  for (const Draft& draft : drafts) {
-    registered.push_back(draft.result);
+  for (Draft& draft : drafts) {
     if (status.ok() && draft.prefill != nullptr) {
-      registered.back().tokens_computed =
+      draft.result.tokens_computed =
           std::ssize(*draft.chunk.tokens) - draft.prefill->cached_tokens();
     }
+    registered.push_back(std::move(draft.result));
   }
   if (status.ok()) {
-    if (how.progress) {
-      report(drafts, how.progress);
-    }
     return registered;
   }
   withdraw({.registered = std::move(registered)});  // all or none

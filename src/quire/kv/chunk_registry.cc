@@ -387,8 +387,9 @@ bool ChunkRegistry::stands_behind(std::string_view before, std::string_view salt
 ChunkRegistry::Hold ChunkRegistry::hold(std::string_view id) {
   Chunk* chunk = lookup(id);
   QUIRE_CHECK(chunk != nullptr, "held a chunk that is not there");
+  Hold hold{.id = chunk->id, .registration = chunk->registration};
   ++chunk->holders;
-  return {.id = chunk->id, .registration = chunk->registration};
+  return hold;
 }
 
 void ChunkRegistry::release(const Hold& hold) {
