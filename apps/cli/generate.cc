@@ -20,6 +20,7 @@
 #include "output.h"
 #include "progress.h"
 #include "quire/chunks.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

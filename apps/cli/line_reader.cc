@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "interrupts.h"
-#include "quire/llm.h"
+#include "quire/interrupt.h"
 
 namespace quire::cli {
 namespace {

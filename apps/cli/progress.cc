@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 
 namespace quire::cli {

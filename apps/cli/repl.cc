@@ -22,6 +22,7 @@
 #include "progress.h"
 #include "quire/context.h"
 #include "quire/fields.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

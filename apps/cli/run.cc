@@ -106,13 +106,13 @@ Result<std::string> piped_text() {
 
 // The text of the prompt; what is piped in stands behind one that is given.
 Result<std::string> prompt_text(const RunOptions& options) {
-  const bool given = options.prompt.has_value() || options.prompt_file.value_or("-") != "-";
-  if (!given) {
+  const std::string file = options.prompt_file.value_or("-");
+  if (!options.prompt && file == "-") {
     return read_prompt("-");
   }
   std::string text = options.prompt.value_or("");
   if (!options.prompt) {
-    QUIRE_TRY(text, read_prompt(*options.prompt_file));
+    QUIRE_TRY(text, read_prompt(file));
   }
   QUIRE_TRY(const std::string piped, piped_text());
   return piped.empty() ? text : text + "\n\n" + piped;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,7 +48,10 @@ Status outcome(const Result<T>& result) {
 
 class RefusedMemory : public ::testing::Test {
  protected:
-  RefusedMemory() { EXPECT_TRUE(answer().ok()); }
+  RefusedMemory() {
+    std::signal(SIGABRT, [](int) { quire::testing::print_refusal(); });
+    EXPECT_TRUE(answer().ok());
+  }
 
   using Call = std::function<Status()>;
 

@@ -24,6 +24,7 @@
 #include "quire/engine/llm_options.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

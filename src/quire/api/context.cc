@@ -17,6 +17,7 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/engine/context.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -1,3 +1,4 @@
+#include "quire/interrupt.h"
 #include "quire/sequence.h"
 
 #include <algorithm>

@@ -368,11 +368,11 @@ Result<Json> parse_json(std::string_view text, std::string_view what) {
 }
 
 Result<Json> parse_model_json(std::string_view text, std::string_view what) {
-  auto parsed = parse(text, what, kMaxDepth);
-  if (!parsed.ok()) {  // the first try spares most files a copy
-    parsed = parse(without_constants(text), what, kMaxDepth, true);
+  auto strict = parse(text, what, kMaxDepth);  // spares most files a copy
+  if (strict.ok()) {
+    return JsonAccess::own(std::move(strict).value().value);
   }
-  QUIRE_TRY(Parsed taken, std::move(parsed));
+  QUIRE_TRY(Parsed taken, parse(without_constants(text), what, kMaxDepth, true));
   return JsonAccess::own(std::move(taken.value));
 }
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <string_view>
 
-#include "quire/base/check.h"
 
 namespace quire::base {
 

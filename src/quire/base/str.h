@@ -13,6 +13,7 @@ namespace quire::base {
 template <class... Args>
 [[nodiscard]] std::string str_cat(const Args&... args) {
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);  // memory that is refused throws; else the text would be cut
   (out << ... << args);
   return std::move(out).str();
 }

@@ -27,7 +27,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
-#include "quire/llm.h"
+#include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 

@@ -196,7 +196,7 @@ Status ChunkService::start_variants(std::span<const Name> variants, Attempt& att
     const kv::Chunk* const chunk = registry_.find(name.first);
     QUIRE_CHECK(chunk != nullptr, "a chunk in use has gone");
     if (!failure.ok()) {
-      registry_.end(name.first, name.second, std::nullopt);
+      [[maybe_unused]] const Status ended = registry_.end(name.first, name.second, std::nullopt);
       continue;
     }
     const auto prefill = start_prefill(*chunk, name.second, attempt.counted);
@@ -221,12 +221,16 @@ Status ChunkService::start_bos(const std::string& salt, Attempt& attempt) {
     attempt.pending.push_back(*std::move(meanwhile));
     return {};
   }
+  const auto place = std::make_shared<BosSegments>();  // made now: it is filled where none may be
+  place->emplace(salt, kv::SegmentId{});
   QUIRE_TRY(const Pending pending, start({.prompt = {*bos}, .salt = salt}, name,
-                                         [this, salt](std::optional<kv::SegmentId> segment) {
+                                         [this, place](std::optional<kv::SegmentId> segment) {
                                            if (segment) {
-                                             bos_.insert_or_assign(salt, *segment);
+                                             place->begin()->second = *segment;
+                                             bos_.erase(place->begin()->first);
+                                             bos_.merge(*place);
                                            }
-                                           return true;
+                                           return Status();
                                          }));
   attempt.started.insert_or_assign(name, pending);
   attempt.pending.push_back(pending);

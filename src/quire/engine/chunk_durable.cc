@@ -156,11 +156,13 @@ Result<bool> ChunkService::read_kv(const kv::NewChunk& chunk, const kv::VariantK
                                    Behind* behind) {
   const auto segment = load(chunk, key, behind);
   if (!segment.ok()) {
-    [[maybe_unused]] const bool given_up = registry_.end(chunk.id, key, std::nullopt);
+    [[maybe_unused]] const Status given_up = registry_.end(chunk.id, key, std::nullopt);
     return segment.error().code == ErrorCode::kOutOfBlocks ? Result<bool>(segment.error()) : false;
   }
   not_read_.erase({chunk.id, key});
-  return registry_.end(chunk.id, key, *segment);
+  Status kept = registry_.end(chunk.id, key, *segment);
+  const bool no_memory = !kept.ok() && kept.error().code == ErrorCode::kOutOfBlocks;
+  return no_memory ? Result<bool>(std::move(kept).error()) : kept.ok();
 }
 
 // What the compositions lack of saved KV other than what chunks were registered with; whether some

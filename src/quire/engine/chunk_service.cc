@@ -62,13 +62,14 @@ kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::L
 // A prefill in flight. Books how it ended when its request is destroyed.
 class ChunkService::Prefill : public RequestObserver {
  public:
-  // `store` gets the segment, or nothing; false: nobody wants it any more.
-  using Store = std::function<bool(std::optional<kv::SegmentId>)>;
+  // Gets the segment, or nothing. An error where nobody has it from now on.
+  using Store = std::function<Status(std::optional<kv::SegmentId>)>;
   Prefill(kv::Ledger& ledger, Store store) : ledger_(ledger), store_(std::move(store)) {}
 
   ~Prefill() override {
-    if (!store_(segment_) && status_.ok()) {
-      status_ = {ErrorCode::kNotFound, "the chunk was deleted while it was computed"};
+    Status stored = store_(segment_);
+    if (status_.ok()) {
+      status_ = std::move(stored);
     }
     done_.set_value(std::move(status_));
   }
@@ -306,11 +307,11 @@ Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk
     if (counted && segment) {
       registry_.count(salt, 0, 1);
     }
-    const bool wanted = registry_.end(id, key, segment);
-    if (wanted && segment) {
+    Status ended = registry_.end(id, key, segment);
+    if (ended.ok() && segment) {
       registry_.publish(id);
     }
-    return wanted;
+    return ended;
   };
   NewRequest request{.reuse = options_.enable_deduplication, .salt = chunk.salt};
   if (key.before.empty()) {
@@ -319,7 +320,7 @@ Result<ChunkService::Pending> ChunkService::start_prefill(const kv::Chunk& chunk
   }
   const Result<SeqId> sequence = compose_behind(chunk, key);
   if (!sequence.ok()) {
-    store(std::nullopt);
+    [[maybe_unused]] const Status ended = store(std::nullopt);
     return sequence.error();
   }
   request.composed = ComposedPrompt{.sequence = *sequence, .pieces = {chunk.tokens}};
@@ -376,7 +377,8 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
     draft.prefill = pending.channel;
     return std::optional(pending);
   } catch (const std::bad_alloc&) {
-    registry_.end(draft.chunk.id, key, std::nullopt);  // no effect where it was ended already
+    [[maybe_unused]] const Status ended =  // no effect where it was ended already
+        registry_.end(draft.chunk.id, key, std::nullopt);
     registry_.give_up(draft.chunk.id);
     throw;
   }

@@ -226,7 +226,7 @@ class ChunkService {
                                 const std::function<bool(const Draft&)>& is_there);
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;  // else ids alone
   [[nodiscard]] Result<Pending> start(NewRequest request, Name name,
-                                      std::function<bool(std::optional<kv::SegmentId>)> store);
+                                      std::function<Status(std::optional<kv::SegmentId>)> store);
   // `counted`: as a miss, once it is done.
   [[nodiscard]] Result<Pending> start_prefill(const kv::Chunk& chunk, const kv::VariantKey& key,
                                               bool counted);
@@ -355,9 +355,10 @@ class ChunkService {
   // Engine thread only.
   kv::ChunkRegistry registry_;
   std::map<Name, Pending> pending_;
-  std::set<Name> not_read_;                   // on disk, but computing is faster
-  std::map<std::string, kv::SegmentId> bos_;  // KV of a BOS token alone, by salt, once wanted
-  std::uint64_t serial_ = 0;                  // of chunks that are not shared
+  std::set<Name> not_read_;  // on disk, but computing is faster
+  using BosSegments = std::map<std::string, kv::SegmentId>;
+  BosSegments bos_;           // KV of a BOS token alone, by salt, once wanted
+  std::uint64_t serial_ = 0;  // of chunks that are not shared
 };
 
 }  // namespace quire::engine

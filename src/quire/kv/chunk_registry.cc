@@ -20,6 +20,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/kv/ledger.h"
@@ -52,6 +53,14 @@ bool has(std::span<const std::string_view> ids, std::string_view id) {
 std::string shown(std::string_view id) {
   return id.size() <= kShownDigits ? std::string(id)
                                    : base::str_cat(id.substr(0, kShownDigits), "...");
+}
+
+Status deleted() noexcept {
+  try {
+    return {ErrorCode::kNotFound, "the chunk was deleted while it was computed"};
+  } catch (const std::bad_alloc&) {
+    return base::no_memory("a chunk");
+  }
 }
 
 // Before and behind how long ago it was.
@@ -217,8 +226,8 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   Tenant& tenant = this->tenant(known->salt);
   tenant.counts.hits += known->variants.empty() ? 0 : 1;
   if (known->type == ChunkType::kSystemPrompt) {
-    std::erase(tenant.systems, chunk.id);
-    tenant.systems.push_back(chunk.id);
+    std::erase(tenant.systems, known);
+    tenant.systems.push_back(known);
   }
   return changed;
 }
@@ -304,23 +313,23 @@ bool ChunkRegistry::owns(SegmentId segment) const {
   });
 }
 
-bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
-                        std::optional<SegmentId> segment) {
+Status ChunkRegistry::end(std::string_view id, const VariantKey& key,
+                          std::optional<SegmentId> segment) noexcept {
   Chunk* chunk = lookup(id);
   if (chunk == nullptr || !chunk->pending.contains(key)) {
     if (segment) {
       ledger_.forget_segment(*segment);
     }
-    return false;
+    return deleted();
   }
-  bool kept = true;
+  Status ended;
   if (segment) {
     try {
       chunk->variants[key] = *segment;
     } catch (const std::bad_alloc&) {  // as if it was not computed
       ledger_.forget_segment(*segment);
       segment.reset();
-      kept = false;
+      ended = base::no_memory("the KV of a chunk");
     }
   }
   const auto aside = chunk->pending.find(key);
@@ -331,7 +340,7 @@ bool ChunkRegistry::end(std::string_view id, const VariantKey& key,
   } else if (!chunk->listed && chunk->pending.empty()) {
     forget(*chunk);
   }
-  return kept;
+  return ended;
 }
 
 void ChunkRegistry::publish(std::string_view id) {
@@ -339,15 +348,16 @@ void ChunkRegistry::publish(std::string_view id) {
   QUIRE_CHECK(chunk != nullptr, "published a chunk that is not there");
   if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt &&
       !chunk->temporary) {
-    tenant(chunk->salt).systems.emplace_back(id);
+    tenant(chunk->salt).systems.push_back(chunk);
   }
 }
 
 std::string ChunkRegistry::last_system(std::string_view salt) {
   expire();
   const auto known = tenants_.find(salt);
-  return known == tenants_.end() || known->second.systems.empty() ? std::string()
-                                                                  : known->second.systems.back();
+  return known == tenants_.end() || known->second.systems.empty()
+             ? std::string()
+             : known->second.systems.back()->id;
 }
 
 void ChunkRegistry::use(std::string_view id, SessionRef session) {
@@ -467,7 +477,7 @@ void ChunkRegistry::forget(const Chunk& chunk) {
     by_text_.erase(text);
   }
   Tenant& tenant = this->tenant(chunk.salt);
-  std::erase(tenant.systems, chunk.id);
+  std::erase(tenant.systems, &chunk);
   --tenant.chunks;
   chunks_.erase(chunks_.find(chunk.id));
 }

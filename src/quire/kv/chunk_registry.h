@@ -171,9 +171,9 @@ class ChunkRegistry {
   // `lacking` as in Wanted.
   [[nodiscard]] Status begin_variants(std::span<const VariantName> variants,
                                       std::int64_t lacking = 0);
-  // The computation has ended: with KV, whose segment is the registry's from now on, or without.
-  // False, and the segment is dropped, when the chunk was deleted meanwhile.
-  bool end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment);
+  // Ends a computation: with KV, whose segment is the registry's from now on, or without. Drops the
+  // segment with kNotFound when the chunk was deleted meanwhile, kOutOfBlocks without memory.
+  Status end(std::string_view id, const VariantKey& key, std::optional<SegmentId> segment) noexcept;
   // Whether the segment is the KV of a chunk.
   [[nodiscard]] bool owns(SegmentId segment) const;
   // Forgets a chunk that was begun, is not listed and computes nothing. No effect on any other.
@@ -233,9 +233,9 @@ class ChunkRegistry {
   };
   struct Tenant {
     RegistryCounts counts;
-    std::int32_t chunks = 0;           // listed or not
-    std::vector<std::string> systems;  // to stay, by registration
-    std::deque<Gone> gone;             // the last ones
+    std::int32_t chunks = 0;            // listed or not
+    std::vector<const Chunk*> systems;  // to stay, by registration
+    std::deque<Gone> gone;              // the last ones
   };
   // Looks up what is a view of a string without making one.
   struct Hash {

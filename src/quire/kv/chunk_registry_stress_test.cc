@@ -338,7 +338,7 @@ class RegistryStress {
     ModelChunk* there = known(name->id);
     const bool wanted = there != nullptr && there->pending.contains(key);
     orphans_ += wanted ? 0 : 1;
-    ASSERT_EQ(registry_->end(name->id, key, segment), wanted);
+    ASSERT_EQ(registry_->end(name->id, key, segment).ok(), wanted);
     if (!wanted) {
       return;
     }

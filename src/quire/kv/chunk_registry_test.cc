@@ -65,7 +65,7 @@ class ChunkRegistryTest : public testing::Test {
     const std::size_t tokens = what.tokens->size();
     const auto begun = registry.begin(std::move(what), VariantKey{});
     ASSERT_TRUE(begun.ok()) << begun.error().message;
-    ASSERT_TRUE(registry.end(id, {}, segment(tokens)));
+    ASSERT_TRUE(registry.end(id, {}, segment(tokens)).ok());
     registry.publish(id);
     pass(1);
   }
@@ -97,7 +97,7 @@ TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
   EXPECT_EQ(registry.blocks_of(*begun), 2) << "set aside";
   EXPECT_EQ(registry.find(id_of('a')), nullptr);
   EXPECT_THAT(registry.list(""), IsEmpty());
-  EXPECT_TRUE(registry.end(id_of('a'), {}, segment(5)));
+  EXPECT_TRUE(registry.end(id_of('a'), {}, segment(5)).ok());
   EXPECT_EQ(registry.find(id_of('a')), nullptr) << "not published";
   registry.publish(id_of('a'));
   const Chunk* found = registry.get(id_of('a'), "").value();
@@ -109,12 +109,12 @@ TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
 
 TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
   ASSERT_TRUE(registry.begin(chunk('a', 5), VariantKey{}).ok());
-  EXPECT_TRUE(registry.end(id_of('a'), {}, std::nullopt));
+  EXPECT_TRUE(registry.end(id_of('a'), {}, std::nullopt).ok());
   EXPECT_EQ(registry.counts("").blocks, 0);
   EXPECT_FALSE(registry.get(id_of('a'), "").ok());
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
-  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, std::nullopt));
+  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, std::nullopt).ok());
   EXPECT_EQ(names(), "a") << "a variant that fails takes no chunk with it";
   EXPECT_EQ(registry.counts("").blocks, 2);
 }
@@ -300,7 +300,7 @@ TEST_F(ChunkRegistryTest, PinnedHeldAndPendingOnesNeverGo) {
   registry.release(hold);
   add(chunk('e'));
   EXPECT_EQ(names(), "ace");
-  EXPECT_TRUE(registry.end(id_of('d'), {}, std::nullopt));
+  EXPECT_TRUE(registry.end(id_of('d'), {}, std::nullopt).ok());
 }
 
 TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
@@ -328,10 +328,10 @@ TEST_F(ChunkRegistryTest, WhatIsBegunSparesItselfAndWhatItStandsBehind) {
   add(chunk('c', 16));
   ASSERT_TRUE(begin_variant(id_of('b'), {.before = id_of('a')}).ok());
   EXPECT_EQ(names(), "ab") << "c is younger, but the others are needed";
-  EXPECT_TRUE(registry.end(id_of('b'), {.before = id_of('a')}, segment(4)));
+  EXPECT_TRUE(registry.end(id_of('b'), {.before = id_of('a')}, segment(4)).ok());
   ASSERT_TRUE(registry.begin(chunk('d', 20), VariantKey{.before = id_of('a')}).ok());
   EXPECT_EQ(names(), "a");
-  EXPECT_TRUE(registry.end(id_of('d'), {.before = id_of('a')}, std::nullopt));
+  EXPECT_TRUE(registry.end(id_of('d'), {.before = id_of('a')}, std::nullopt).ok());
   const auto refused = registry.begin(chunk('e', 24), VariantKey{.before = id_of('a')});
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
 }
@@ -354,8 +354,8 @@ TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
   ASSERT_TRUE(registry.begin_variants(both).ok());
   EXPECT_EQ(names(), "abc");
   EXPECT_EQ(registry.counts("").blocks, 5);
-  EXPECT_TRUE(registry.end(id_of('b'), key, segment(4)));
-  EXPECT_TRUE(registry.end(id_of('c'), key, std::nullopt));
+  EXPECT_TRUE(registry.end(id_of('b'), key, segment(4)).ok());
+  EXPECT_TRUE(registry.end(id_of('c'), key, std::nullopt).ok());
   registry.drop_variant({id_of('c'), key});
   EXPECT_EQ(registry.counts("").blocks, 4);
   registry.drop_variant({id_of('b'), key});
@@ -367,7 +367,7 @@ TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
 TEST_F(ChunkRegistryTest, VariantsBelongToTheirChunkAndGoWithIt) {
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
-  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, segment(5)));
+  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, segment(5)).ok());
   EXPECT_EQ(registry.blocks_of(*registry.find(id_of('a'))), 4);
   EXPECT_EQ(blocks_in_use(), 4);
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
@@ -397,7 +397,7 @@ TEST_F(ChunkRegistryTest, KVOfAChunkDeletedMeanwhileIsDropped) {
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
   EXPECT_EQ(registry.counts("").blocks, 0);
-  EXPECT_FALSE(registry.end(id_of('a'), {.before = "bos"}, segment(4)));
+  EXPECT_FALSE(registry.end(id_of('a'), {.before = "bos"}, segment(4)).ok());
   EXPECT_EQ(blocks_in_use(), 0);
 }
 
@@ -477,7 +477,7 @@ TEST_F(ChunkRegistryTest, ClearingSparesWhatIsUsedOrComputed) {
   EXPECT_EQ(registry.clear("", ChunkType::kContext), 0);
   EXPECT_EQ(registry.clear("", std::nullopt), 1) << "pinned ones too";
   registry.release(hold);
-  EXPECT_TRUE(registry.end(id_of('c'), {}, segment(4)));
+  EXPECT_TRUE(registry.end(id_of('c'), {}, segment(4)).ok());
   registry.publish(id_of('c'));
   EXPECT_EQ(registry.clear("", ChunkType::kQuery), 0);
   EXPECT_EQ(registry.clear("", ChunkType::kContext), 2);
@@ -532,7 +532,7 @@ TEST_F(ChunkRegistryTest, ItsEndGivesBackEveryBlock) {
   {
     ChunkRegistry other({.max_chunks = 4, .max_blocks = 6, .block_bytes = 1}, ledger);
     ASSERT_TRUE(other.begin(chunk('a', 9), VariantKey{}).ok());
-    ASSERT_TRUE(other.end(id_of('a'), {}, segment(9)));
+    ASSERT_TRUE(other.end(id_of('a'), {}, segment(9)).ok());
     EXPECT_EQ(blocks_in_use(), 3);
   }
   EXPECT_EQ(blocks_in_use(), 0);

@@ -47,7 +47,7 @@ class CompositionTest : public testing::Test {
       const SeqId sequence = ledger.open(tokens, false);
       ASSERT_TRUE(ledger.extend(sequence, static_cast<std::int32_t>(size)).ok());
       ledger.advance(sequence, static_cast<std::int32_t>(size));
-      ASSERT_TRUE(registry.end(id_of(name), *key, ledger.seal(sequence).value()));
+      ASSERT_TRUE(registry.end(id_of(name), *key, ledger.seal(sequence).value()).ok());
       ledger.close(sequence);
     }
     registry.publish(id_of(name));

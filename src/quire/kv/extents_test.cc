@@ -126,7 +126,7 @@ class Churn {
     const SeqId sequence = below(2) == 0 ? ledger_.open(tokens, true)
                                          : ledger_.compose({}, {.tokens = tokens}).value();
     compute(sequence, static_cast<std::int32_t>(tokens.size()));
-    ASSERT_TRUE(registry_.end(id, {}, ledger_.seal(sequence).value()));
+    ASSERT_TRUE(registry_.end(id, {}, ledger_.seal(sequence).value()).ok());
     registry_.publish(id);
     ledger_.close(sequence);
   }

@@ -25,6 +25,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/home_path.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/kv_store/store_folder.h"
@@ -92,6 +93,9 @@ Descriptor::~Descriptor() {
 }
 
 Error io_error(const std::filesystem::path& path, std::string_view doing, int reason) {
+  if (reason == ENOMEM) {
+    return base::no_memory("a file");
+  }
   return {
       .code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
       .message = base::str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason))};
@@ -168,7 +172,11 @@ Result<FilePlace> place_of(const std::filesystem::path& path) {
   std::error_code failure;
   const auto there = std::filesystem::status(whole, failure);
   if (std::filesystem::is_regular_file(there)) {
-    whole = std::filesystem::canonical(whole, failure);
+    const auto target = std::filesystem::canonical(whole, failure);
+    if (failure) {
+      return io_error(whole, "resolve", failure.value());
+    }
+    whole = target;
   } else if (std::filesystem::is_directory(there)) {
     return io_error(whole, "write", EISDIR);
   } else if (std::filesystem::exists(there)) {
@@ -271,16 +279,18 @@ Result<NewFile> NewFile::create(const Folder& folder, std::string name) {
 Status NewFile::create_named() {
   std::string temporary = temporary_name(name_);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    file_ = Descriptor(::openat(folder_->descriptor.get(), temporary.c_str(),
-                                O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kPrivateFile));
+    const int made = ::openat(folder_->descriptor.get(), temporary.c_str(),
+                              O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kPrivateFile);
+    const int reason = made < 0 ? errno : 0;
+    file_ = Descriptor(made);
     if (file_.get() >= 0) {
       const bool own = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;  // else taken for left behind
       if (own && is_same_file(*folder_, temporary, file_)) {
         temporary_ = std::move(temporary);
         return {};
       }
-    } else if (errno != EEXIST) {
-      return io_error(path(), "create a temporary file for", errno);
+    } else if (reason != EEXIST) {
+      return io_error(path(), "create a temporary file for", reason);
     } else if (!remove_left(*folder_, temporary)) {
       std::array<std::uint8_t, 8> chance{};
       if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
@@ -336,26 +346,30 @@ void NewFile::start_writeback() const {
 Status NewFile::link_into_place() const {
   const int folder = folder_->descriptor.get();
   const std::string temporary = temporary_name(name_);
+  const auto reason = [](int result) { return result == 0 ? 0 : errno; };  // 0: it went well
   const auto link = [&](const std::string& name) {
-    return ::linkat(AT_FDCWD, path_of(file_).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    return reason(
+        ::linkat(AT_FDCWD, path_of(file_).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW));
   };
-  bool done = link(name_);
-  std::optional<FolderLock> alone;  // others who replace something there take the same name
-  if (!done && errno == EEXIST) {
-    alone.emplace(*folder_);
-    errno = EEXIST;
-  }
-  for (int attempt = 0; !done && errno == EEXIST && attempt < kAttempts; ++attempt) {
+  const auto replace = [&] {
     ::unlinkat(folder, temporary.c_str(), 0);
-    if (link(temporary)) {
-      // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
-      done = ::renameat(folder, temporary.c_str(), folder, name_.c_str()) == 0;
-      errno = errno == ENOENT ? EEXIST : errno;  // another one has taken it for left behind
+    if (const int linked = link(temporary); linked != 0) {
+      return linked;
     }
+    // NOLINTNEXTLINE(misc-include-cleaner): POSIX has it in <stdio.h>
+    const int renamed = reason(::renameat(folder, temporary.c_str(), folder, name_.c_str()));
+    return renamed == ENOENT ? EEXIST : renamed;  // another one has taken it for left behind
+  };
+  int failure = link(name_);
+  std::optional<FolderLock> alone;  // others who replace something there take the same name
+  if (failure == EEXIST) {
+    alone.emplace(*folder_);
   }
-  const int reason = errno;
+  for (int attempt = 0; failure == EEXIST && attempt < kAttempts; ++attempt) {
+    failure = replace();
+  }
   ::unlinkat(folder, temporary.c_str(), 0);
-  return done ? Status() : Status(io_error(path(), "put into place", reason));
+  return failure == 0 ? Status() : Status(io_error(path(), "put into place", failure));
 }
 
 Status NewFile::commit(bool sync) {

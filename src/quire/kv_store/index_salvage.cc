@@ -158,9 +158,9 @@ class FoundRows {
   // Nothing where it is damaged.
   [[nodiscard]] std::optional<Entry> entry_of_row(const EntryRow& found) const {
     const auto parts = parts_.find(found.id);
-    static const Parts kNone;
+    static const Parts no_parts;
     EntryRow row = found;
-    if (!put_parts(parts == parts_.end() ? kNone : parts->second, row)) {
+    if (!put_parts(parts == parts_.end() ? no_parts : parts->second, row)) {
       return std::nullopt;
     }
     mend_times(row);
@@ -256,20 +256,20 @@ Reading read_with(const IndexBytes& bytes, std::size_t page_bytes) {
 }
 
 Reading read_best(const IndexBytes& bytes) {
-  std::optional<Reading> best;
-  for (const std::size_t page_bytes : kPageBytes) {
-    Reading reading = read_with(bytes, page_bytes);
-    const auto rank = [](const Reading& each) {
-      return std::tuple(each.salvage.entries.size(), each.salvage.complete);
-    };
-    if (!best || rank(reading) > rank(*best)) {
-      best = std::move(reading);
-    }
-    if (best->salvage.complete) {
+  const auto rank = [](const Reading& each) {
+    return std::tuple(each.salvage.entries.size(), each.salvage.complete);
+  };
+  Reading best = read_with(bytes, kPageBytes[0]);
+  for (const std::size_t page_bytes : std::span(kPageBytes).subspan(1)) {
+    if (best.salvage.complete) {
       break;
     }
+    Reading reading = read_with(bytes, page_bytes);
+    if (rank(reading) > rank(best)) {
+      best = std::move(reading);
+    }
   }
-  return std::move(*best);
+  return best;
 }
 
 // The version that a later build wrote, or nothing. A new version has a new schema: another number

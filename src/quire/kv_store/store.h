@@ -234,6 +234,8 @@ class Store {
   [[nodiscard]] Result<bool> remove_entry(std::string_view key, std::string_view tenant, bool wipe);
   // Removes the entry from the index; returns its objects, nothing where there is no such entry.
   // `marked`: gets those that a wipe has marked; null: no wipe.
+  [[nodiscard]] Status mark_unnamed(std::span<const std::string> objects,
+                                    std::vector<std::string>& marked);
   [[nodiscard]] Result<std::optional<std::vector<std::string>>> take_out(
       std::string_view key, std::string_view tenant, std::vector<std::string>* marked);
   // Marks the object for finish_object_wipes; unmark_wipe takes it back.

@@ -166,21 +166,34 @@ Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, 
     return there ? Result<bool>(writable.error()) : false;
   }
   std::vector<std::string> marked;
-  auto objects = take_out(key, tenant, wipe ? &marked : nullptr);
-  if (!objects.ok()) {
+  auto taken = take_out(key, tenant, wipe ? &marked : nullptr);
+  if (!taken.ok()) {
     for (const std::string& hash : marked) {
       unmark_wipe(hash);
     }
-    return objects.error();
+    return taken.error();
   }
-  if (!*objects) {
+  const std::optional<std::vector<std::string>> objects = std::move(taken).value();
+  if (!objects) {
     return false;
   }
   if (!wipe) {
     GcReport report;
-    QUIRE_TRY_STATUS(sweep({(*objects)->begin(), (*objects)->end()}, report));
+    QUIRE_TRY_STATUS(sweep({objects->begin(), objects->end()}, report));
   }
   return true;
+}
+
+// Marks for wiping those of `objects` that no entry names; `marked` gets them.
+Status Store::mark_unnamed(std::span<const std::string> objects, std::vector<std::string>& marked) {
+  for (const std::string& hash : objects) {
+    QUIRE_TRY(const bool named, index_.is_referenced(hash));
+    if (!named) {
+      marked.push_back(hash);
+      QUIRE_TRY_STATUS(mark_wipe(hash));
+    }
+  }
+  return {};
 }
 
 Result<std::optional<std::vector<std::string>>> Store::take_out(std::string_view key,
@@ -194,12 +207,8 @@ Result<std::optional<std::vector<std::string>>> Store::take_out(std::string_view
   }
   QUIRE_TRY_STATUS(index_.remove(key, tenant));
   std::vector<std::string> objects = objects_of(*entry);
-  for (const std::string& hash : objects) {
-    QUIRE_TRY(const bool named, index_.is_referenced(hash));
-    if (marked != nullptr && !named) {
-      marked->push_back(hash);
-      QUIRE_TRY_STATUS(mark_wipe(hash));
-    }
+  if (marked != nullptr) {
+    QUIRE_TRY_STATUS(mark_unnamed(objects, *marked));
   }
   QUIRE_TRY_STATUS(transaction.commit());
   return Objects(std::move(objects));
