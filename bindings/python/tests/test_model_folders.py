@@ -129,10 +129,10 @@ def test_a_stretched_config_serves_its_stretched_length(folder):
 def test_an_integer_beyond_64_bits_is_never_another_one(folder, number):
     tokenizer = with_templates(folder, "{{ x }}{{ messages[0].n }}")
     with pytest.raises(ValueError, match=f"messages: the number {number} is beyond 64 bits"):
-        tokenizer.apply_chat_template([{"role": "user", "n": number}], tokenize=False)
+        tokenizer.apply_chat_template([{"role": "user", "content": "", "n": number}], tokenize=False)
     with pytest.raises(ValueError, match=f"template variables: the number {number} is beyond"):
         tokenizer.apply_chat_template(MESSAGES, tokenize=False, x=number)
-    exact = tokenizer.apply_chat_template([{"role": "user", "n": -(2**63)}], tokenize=False, x=2**63 - 1)
+    exact = tokenizer.apply_chat_template([{"role": "user", "content": "", "n": -(2**63)}], tokenize=False, x=2**63 - 1)
     assert exact == f"{2**63 - 1}{-(2**63)}"
 
 
