@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "outputs.h"
 #include "params.h"
 #include "paths.h"
+#include "quire/interrupt.h"
 #include "quire/quire.h"
 #include "sequence.h"
 #include "store.h"

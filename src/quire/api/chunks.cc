@@ -79,19 +79,22 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   QUIRE_TRY(const std::string salt, service->salt_of(run));
   std::vector<ChunkContent> chunks;
   chunks.reserve(prompt.contexts.size() + 2);
+  const auto add_content = [&](const Prompt& content, ChunkType type) {
+    ChunkContent& chunk = chunks.emplace_back();
+    chunk.content = well_formed(content);
+    chunk.type = type;
+    chunk.options.salt = salt;
+  };
   if (prompt.system) {
-    chunks.push_back({.content = well_formed(*prompt.system), .type = ChunkType::kSystemPrompt});
+    add_content(*prompt.system, ChunkType::kSystemPrompt);
   }
   for (const Prompt& context : prompt.contexts) {
-    chunks.push_back({.content = well_formed(context)});
+    add_content(context, ChunkType::kContext);
     if (!prompt.system || is_independent(how)) {
       chunks.back().options.anchor = "";
     }
   }
-  chunks.push_back({.content = well_formed(prompt.query), .type = ChunkType::kQuery});
-  for (ChunkContent& chunk : chunks) {
-    chunk.options.salt = salt;
-  }
+  add_content(prompt.query, ChunkType::kQuery);
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
   taken.registered.reserve(chunks.size());
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {
@@ -231,9 +234,12 @@ Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
   std::vector<ChunkContent> repaired;  // where some are ill-formed: texts that are there are hashed
                                        // and compared, and a copy would cost more than that
   if (!std::ranges::all_of(chunks, &is_well_formed, &ChunkContent::content)) {
-    repaired.assign(chunks.begin(), chunks.end());
-    for (ChunkContent& chunk : repaired) {
-      chunk.content = well_formed(chunk.content);
+    repaired.reserve(chunks.size());
+    for (const ChunkContent& chunk : chunks) {
+      ChunkContent& next = repaired.emplace_back();
+      next.content = well_formed(chunk.content);
+      next.type = chunk.type;
+      next.options = chunk.options;
     }
     chunks = repaired;
   }

@@ -3,9 +3,11 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "quire/llm.h"
 #include "quire/text/utf8.h"
+#include "quire/types.h"
 
 namespace quire {
 
@@ -17,8 +19,11 @@ namespace quire {
 // `content` with ill-formed UTF-8 replaced by U+FFFD, as which the tokenizer reads it anyway: what
 // is kept becomes JSON.
 [[nodiscard]] inline Prompt well_formed(const Prompt& content) {
-  const auto* text = std::get_if<std::string>(&content);
-  return text != nullptr ? Prompt(text::repair_utf8(*text)) : content;
+  if (const auto* text = std::get_if<std::string>(&content)) {
+    return text::repair_utf8(*text);
+  }
+  // Not a copy of the variant: libstdc++ 12 destroys one whose copy was refused memory.
+  return std::vector<TokenId>(std::get<std::vector<TokenId>>(content));
 }
 
 }  // namespace quire

@@ -22,12 +22,12 @@
 #include "quire/base/no_memory.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
+#include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_store.h"
-#include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 

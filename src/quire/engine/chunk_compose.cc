@@ -5,9 +5,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <span>
 #include <string>
@@ -16,13 +14,11 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
-#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/blend.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/chunk_attempt.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"

@@ -1,12 +1,8 @@
 // Registering chunks: one call from its texts to their KV.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <iterator>
-#include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <set>
@@ -14,32 +10,20 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "quire/base/check.h"
-#include "quire/base/ids.h"
-#include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/base/work_meter.h"
 #include "quire/chunks.h"
-#include "quire/engine/active_request.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
-#include "quire/engine/chunk_setup.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
+#include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
-#include "quire/kv/types.h"
-#include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
-#include "quire/text/work_limits.h"
-#include "quire/types.h"
 
 namespace quire::engine {
 
@@ -193,7 +177,7 @@ Result<std::vector<ChunkService::Registered>> ChunkService::register_chunks(
 }
 
 // A context stands under the system chunk before it, so every system chunk begins a new batch.
-Status ChunkService::register_all(std::vector<Draft>& drafts, Registration how,
+Status ChunkService::register_all(std::vector<Draft>& drafts, const Registration& how,
                                   const Interrupt& interrupted) {
   Anchors anchors;
   Status status;

@@ -33,11 +33,11 @@
 #include "quire/engine/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
+#include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"

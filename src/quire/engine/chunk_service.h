@@ -186,7 +186,7 @@ class ChunkService {
   [[nodiscard]] Status check_text(std::string_view text) const;
   [[nodiscard]] Result<Draft> draft(const ChunkContent& content) const;
   [[nodiscard]] Status tokenize(Draft& draft, const Interrupt& interrupted = {}) const;
-  [[nodiscard]] Status register_all(std::vector<Draft>& drafts, Registration how,
+  [[nodiscard]] Status register_all(std::vector<Draft>& drafts, const Registration& how,
                                     const Interrupt& interrupted);
   static void report(std::span<const Draft> drafts, const ChunkProgress& progress);
   [[nodiscard]] Status register_drafts(std::span<Draft> drafts, Anchors& anchors,

@@ -1,41 +1,27 @@
 // Submitting compositions: one call from its first visit to the engine thread until its runs have
 // started, or it is given up.
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <new>
-#include <optional>
 #include <ranges>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quire/base/check.h"
-#include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
-#include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
-#include "quire/engine/blend.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_attempt.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/part_origins.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
+#include "quire/interrupt.h"
 #include "quire/kv/chunk_registry.h"
-#include "quire/kv/composition.h"
-#include "quire/kv/ledger.h"
-#include "quire/kv/types.h"
-#include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
 
 namespace quire::engine {

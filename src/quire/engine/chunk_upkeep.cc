@@ -33,7 +33,8 @@ bool ChunkService::owns(kv::SegmentId segment) const {
 void ChunkService::release_now(std::span<Registered> registered) {
   for (Registered& chunk : registered) {
     if (chunk.hold) {
-      registry_.release(*std::exchange(chunk.hold, std::nullopt));
+      registry_.release(*chunk.hold);
+      chunk.hold.reset();
     }
   }
 }

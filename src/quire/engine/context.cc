@@ -25,6 +25,7 @@
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/engine/turn_format.h"
+#include "quire/interrupt.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_uses.h"

@@ -24,6 +24,7 @@
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/fields.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

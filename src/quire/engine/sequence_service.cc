@@ -25,6 +25,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tier_service.h"
+#include "quire/interrupt.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"

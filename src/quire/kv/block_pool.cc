@@ -29,7 +29,7 @@ BlockPool::BlockPool(std::int32_t num_blocks)
       free_bits_(word_of(num_blocks + kWordBits - 1)),
       num_free_(num_blocks) {
   taken_.reserve(static_cast<std::size_t>(num_blocks));  // acquire() asks for no memory
-  extents_.reserve(static_cast<std::size_t>(num_blocks / 2 + 1));
+  extents_.reserve((static_cast<std::size_t>(num_blocks) / 2) + 1);
   for (std::int32_t i = 0; i < num_blocks; ++i) {
     free_bits_[word_of(i)] |= bit_of(i);
   }

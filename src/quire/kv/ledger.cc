@@ -383,7 +383,9 @@ Result<SegmentId> Ledger::reserve_segment(std::vector<TokenId> tokens, std::int3
 
 Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
   const Sequence& sequence = impl_->sequence(id);
-  const Mark before = mark();
+  const auto give_up = [this, before = mark()] {
+    drop_segments_since(before, [](SegmentId) { return false; });
+  };
   try {
     std::vector<SegmentUse> uses;
     uses.reserve(sequence.sealed().size() + 1);
@@ -394,14 +396,14 @@ Result<std::vector<SegmentUse>> Ledger::seal_runs(SeqId id) {
     if (sequence.num_computed() > 0) {
       auto own = seal(id);
       if (!own.ok()) {
-        drop_segments_since(before, [](SegmentId) { return false; });
+        give_up();
         return std::move(own).error();
       }
       uses.push_back({.segment = *own, .position = sequence.open().start_position});
     }
     return uses;
   } catch (const std::bad_alloc&) {
-    drop_segments_since(before, [](SegmentId) { return false; });
+    give_up();
     throw;
   }
 }

@@ -188,10 +188,11 @@ Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, 
 Status Store::mark_unnamed(std::span<const std::string> objects, std::vector<std::string>& marked) {
   for (const std::string& hash : objects) {
     QUIRE_TRY(const bool named, index_.is_referenced(hash));
-    if (!named) {
-      marked.push_back(hash);
-      QUIRE_TRY_STATUS(mark_wipe(hash));
+    if (named) {
+      continue;
     }
+    marked.push_back(hash);
+    QUIRE_TRY_STATUS(mark_wipe(hash));
   }
   return {};
 }
