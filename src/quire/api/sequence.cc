@@ -1,4 +1,3 @@
-#include "quire/interrupt.h"
 #include "quire/sequence.h"
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "quire/engine/reuse_grade.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -95,8 +95,8 @@ class Arrivals {
   // Abandons what has not been read. When no other call can come any more.
   void stop();
 
-  // What one load reads, and who is told on the engine's thread when all has been read. Nobody may
-  // free the blocks before that.
+  // Describes one load. `done` is called on the engine's thread when all parts have been read;
+  // nobody may free their blocks before that.
   struct Order {
     std::vector<kv_store::KVFilePart> parts;
     Done done;

@@ -41,7 +41,8 @@ Status ChunkService::visit(std::span<Draft> drafts, const std::function<Status(D
   return called.ok() ? failure : called;
 }
 
-// The same once more for all while what is being written holds the blocks that one needs.
+// Visits as visit() does, and again while chunks that are being written hold blocks that are
+// needed.
 Status ChunkService::visit_with_room(std::span<Draft> drafts,
                                      const std::function<Status(Draft&)>& visit_one) {
   Status visited;
@@ -51,7 +52,8 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
   return visited;
 }
 
-// The same for begin_all, which begins none where the pool has no room.
+// Calls begin_all(), and again while it began none because chunks that are being written hold the
+// blocks.
 Status ChunkService::begin_all_with_room(std::span<Draft> drafts, std::vector<Pending>& pending) {
   Status begun;
   do {
