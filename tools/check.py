@@ -16,6 +16,7 @@ import check_stages
 from check_log import LOGS, ROOT, Count, Failure, Log
 from check_times import Times
 
+SHOWN_FAILURES = 40
 HINT = "not run here: sanitizers, fuzzers, clang-tidy, CUDA and the wheel (make check-all, about half an hour more)"
 
 
@@ -24,11 +25,13 @@ class Progress:
 
     def __init__(self, times):
         self.times, self.total, self.shown, self.lock = times, Count(), False, threading.Lock()
+        self.failed = []  # "stage: test", in the order of their ends
 
     def phase(self, stage, name, start, log, failure=None, count=None):
         seconds = time.monotonic() - start
-        counted = Count(0, 1) if failure else count or Count()
+        counted = Count(0, 1, [f"{name}: {failure}"]) if failure else count or Count()
         with self.lock:
+            self.failed += [f"{stage.name}: {each}" for each in counted.names]
             self.times.add(stage.name, name, seconds)
             self.total.add(counted)
             said = f"  {failure}" if failure else f"  {count.passed} passed, {count.failed} failed" if count else ""
@@ -93,6 +96,8 @@ def main():
     progress = Progress(Times(ROOT))
     run(stages, progress)
     print(progress.times.table())
+    for name in progress.failed[:SHOWN_FAILURES]:
+        print(f"failed: {name}")
     if arguments.what == "check" and not arguments.only:
         print(HINT)
     print(f"{progress.total.passed} passed, {progress.total.failed} failed")

@@ -6,7 +6,7 @@ import pathlib
 import re
 import subprocess
 import xml.etree.ElementTree as xml
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
@@ -21,12 +21,16 @@ FAILURE_SIGNS = (
 
 @dataclass
 class Count:
+    """How many tests passed and failed, and what the failed ones are called."""
+
     passed: int = 0
     failed: int = 0
+    names: list[str] = field(default_factory=list, compare=False)
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
+        self.names += other.names
 
 
 class Failure(Exception):
@@ -72,8 +76,8 @@ def count_cases(cases):
     for file in cases.glob("*.json"):
         for suite in json.loads(file.read_text())["testsuites"]:
             ran = [case for case in suite["testsuite"] if case["result"] == "COMPLETED"]
-            failed = sum("failures" in case for case in ran)
-            count.add(Count(len(ran) - failed, failed))
+            failed = [f"{suite['name']}.{case['name']}" for case in ran if "failures" in case]
+            count.add(Count(len(ran) - len(failed), len(failed), failed))
     return count
 
 
@@ -83,14 +87,16 @@ def count_programs(report):
     for test in xml.parse(report).getroot().iter("testcase"):
         output, failed = test.findtext("system-out") or "", test.get("status") == "fail"
         ran = re.search(r"^Ran (\d+) tests?", output, re.M)
+        passed, bad = int(not failed), int(failed)
         if "[==========] " in output:
-            count.failed += failed and "[  FAILED  ]" not in output
+            passed, bad = 0, int(failed and "[  FAILED  ]" not in output)
         elif ran:
-            bad = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output)) or int(failed)
+            bad = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output)) or bad
             skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", output))
-            count.add(Count(int(ran[1]) - skipped - bad, bad))
-        elif test.get("status") != "notrun":
-            count.add(Count(int(not failed), int(failed)))
+            passed = int(ran[1]) - skipped - bad
+        elif test.get("status") == "notrun":
+            continue
+        count.add(Count(passed, bad, [test.get("name")] if bad else []))
     return count
 
 
@@ -98,4 +104,6 @@ def count_pytest(report):
     """Counts pytest's report."""
     suite = xml.parse(report).getroot().find("testsuite")
     bad = int(suite.get("failures")) + int(suite.get("errors"))
-    return Count(int(suite.get("tests")) - int(suite.get("skipped")) - bad, bad)
+    names = [f"{case.get('classname')}.{case.get('name')}" for case in suite.iter("testcase")
+             if case.find("failure") is not None or case.find("error") is not None]
+    return Count(int(suite.get("tests")) - int(suite.get("skipped")) - bad, bad, names)

@@ -68,15 +68,16 @@ class Times:
         }
 
     def table(self):
-        """Returns the report as text: the stages, and the slowest compilations beside the slowest tests."""
-        report = self.report()
-        lines = [f"{'stage':10}{'phase':8}{'seconds':>9}"]
-        lines += [f"{phase['stage']:10}{phase['phase']:8}{phase['seconds']:9.1f}" for phase in report["stages"]]
+        """Returns the report as text: the slowest compilations and tests, then the stages."""
+        report, lines = self.report(), []
         for kind in ("compilations", "tests"):
             part = report[kind]
             if part["count"]:
                 lines.append(f"{part['count']} {kind}, {part['seconds']:.0f} s one after the other; the slowest:")
                 lines += [f"{each['seconds']:8.1f}  {each['name']}" for each in part["slowest"]]
+        lines.append(f"{'stage':10}{'phase':8}{'seconds':>9}")
+        lines += [f"{phase['stage']:10}{phase['phase']:8}{phase['seconds']:9.1f}" for phase in report["stages"]]
+        lines.append(f"{report['seconds']:27.1f} in all")
         lines.append(f"all of it: {pathlib.Path('build/logs/times.json')}")
         return "\n".join(lines)
 

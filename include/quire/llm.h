@@ -71,9 +71,10 @@ struct RequestOptions {
                           // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
                           // keeps the one that it was made with: for what follows, that or empty
   // Of a stream. Called by the engine thread each time that Stream::next has something to give: a
-  // delta, the end, an error. Must return at once and must not call back in. A stream with it
-  // begins and is closed without waiting for the step that runs: what refuses it may come with
-  // next().
+  // delta, the end, an error. Must return at once and must not call back in. May be called once
+  // more after the end was taken or the Stream destroyed, until the LLM is closed: it owns, or
+  // shares, what it uses. A stream with it begins and is closed without waiting for the step that
+  // runs: what refuses it may come with next().
   std::function<void()> notify = {};
   bool deltas = true;  // of a stream: false, when only its output is wanted
 };

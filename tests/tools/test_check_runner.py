@@ -51,12 +51,21 @@ class ShownTest(Folder):
 
 class CountTest(Folder):
     def test_cases_that_ran_count_and_skipped_ones_do_not(self):
-        cases = [{"result": "COMPLETED"}, {"result": "COMPLETED", "failures": [{}]}, {"result": "SKIPPED"}, {"result": "SUPPRESSED"}]
-        self.write("kv_test.json", json.dumps({"testsuites": [{"testsuite": cases}, {"testsuite": cases[:1]}]}))
-        self.assertEqual(check_log.count_cases(self.path), check_log.Count(passed=2, failed=1))
+        cases = [{"name": "A", "result": "COMPLETED"}, {"name": "B", "result": "COMPLETED", "failures": [{}]},
+                 {"name": "C", "result": "SKIPPED"}, {"name": "D", "result": "SUPPRESSED"}]
+        suites = [{"name": "Kv", "testsuite": cases}, {"name": "More", "testsuite": cases[:1]}]
+        self.write("kv_test.json", json.dumps({"testsuites": suites}))
+        count = check_log.count_cases(self.path)
+        self.assertEqual(count, check_log.Count(passed=2, failed=1))
+        self.assertEqual(count.names, ["Kv.B"])
+
+    def test_pytest_s_failed_tests_are_named(self):
+        cases = '<testcase classname="t.A" name="x"><failure/></testcase><testcase classname="t.A" name="y"/>'
+        report = self.write("p.xml", f'<r><testsuite tests="2" failures="1" errors="0" skipped="0">{cases}</testsuite></r>')
+        self.assertEqual(check_log.count_pytest(report).names, ["t.A.x"])
 
     def programs(self, *tests):
-        entries = "".join(f'<testcase status="{status}"><system-out>{output}</system-out></testcase>' for status, output in tests)
+        entries = "".join(f'<testcase name="program" status="{status}"><system-out>{output}</system-out></testcase>' for status, output in tests)
         return check_log.count_programs(self.write("ctest.xml", f"<testsuite>{entries}</testsuite>"))
 
     def test_a_gtest_program_adds_only_its_crash(self):
@@ -127,7 +136,9 @@ class StageTest(Folder):
             raise AssertionError("tested what was not built")
 
         stages = (check_stages.Stage("a", "", broken, never), check_stages.Stage("b", "", None, lambda log: check_log.Count(2, 0)))
-        self.assertEqual(self.progress(*stages).total, check_log.Count(2, 1))
+        progress = self.progress(*stages)
+        self.assertEqual(progress.total, check_log.Count(2, 1))
+        self.assertEqual(progress.failed, ["a: build: no compiler"])
 
 
 class TimesTest(Folder):

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -28,32 +29,36 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{30};
 
-// Counts what it is told, and waits for it.
+// Counts what it is told, and waits for it. The engine may ring once more when the last of a stream
+// has been taken, so what rings is shared with it.
 class Bell {
  public:
-  [[nodiscard]] RequestOptions options(bool deltas = true) {
+  [[nodiscard]] RequestOptions options(bool deltas = true) const {
     return {.notify =
-                [this] {
-                  const std::lock_guard lock(mutex_);
-                  ++rings_;
-                  rung_.notify_all();
+                [shared = shared_] {
+                  const std::lock_guard lock(shared->mutex);
+                  ++shared->rings;
+                  shared->rung.notify_all();
                 },
             .deltas = deltas};
   }
-  [[nodiscard]] int rings() {
-    const std::lock_guard lock(mutex_);
-    return rings_;
+  [[nodiscard]] int rings() const {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->rings;
   }
   // Waits for more than `seen` rings.
-  [[nodiscard]] bool wait(int seen) {
-    std::unique_lock lock(mutex_);
-    return rung_.wait_for(lock, kPatience, [&] { return rings_ > seen; });
+  [[nodiscard]] bool wait(int seen) const {
+    std::unique_lock lock(shared_->mutex);
+    return shared_->rung.wait_for(lock, kPatience, [&] { return shared_->rings > seen; });
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable rung_;
-  int rings_ = 0;
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable rung;
+    int rings = 0;
+  };
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
 LLM open_llm(LLMOptions options = {}) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/test_length.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
@@ -115,25 +116,25 @@ TEST_F(CheckpointsOfAWindow, GiveBackWhatIsThereAndTheTokensOfWhatIsNot) {
 
 // The first checkpoint has pieces of 32 blocks; then each sees the window pass one block more.
 TEST_F(CheckpointsOfAWindow, KeepTheKvOfTheWindowAloneAndWriteLittleAgain) {
-  constexpr int kSaves = 250;
+  const int saves = base::test_length(250, 50);
   CheckpointManager checkpoints = manager();
   int tokens = kWindow - 1;
   static_cast<void>(save(checkpoints, sequence(tokens)));
   std::int64_t written = 0;
-  for (int i = 0; i < kSaves; ++i) {
+  for (int i = 0; i < saves; ++i) {
     tokens += 4;
     const LiveSequence live = sequence(tokens);
     const Checkpoint saved = save(checkpoints, live);
     written += saved.written_bytes;
     ASSERT_EQ(blocks_in_store(), std::ssize(live.runs[0].blocks)) << i;
     ASSERT_LE(saved.written_objects, 8) << i;
-    if (i % 50 == 0) {
+    if (i % 25 == 0) {
       expect_saved(checkpoints, saved, live);
     }
   }
   // One block is new each time. Headers are pages, so they count as two blocks of this geometry.
   EXPECT_LT(written,
-            std::int64_t{8} * kSaves * (widely_windowed().block_bytes() + kPayloadAlignment));
+            std::int64_t{8} * saves * (widely_windowed().block_bytes() + kPayloadAlignment));
 }
 
 // Damage is a typed error that names the object, and saving again mends it.

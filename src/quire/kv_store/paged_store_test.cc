@@ -65,17 +65,20 @@ std::vector<std::byte> slot_bytes(const tensor::PagedKVView& view, int head, int
   const std::byte* k = view.data + head * view.head_stride + block * view.block_stride;
   const std::byte* v = k + view.v_offset;
   const int slots = (view.block_tokens + 1) / 2 * 2;
-  std::vector<std::byte> bytes;
-  const auto take = [&](const std::byte* from, int size) {
-    bytes.insert(bytes.end(), from, from + size);
+  const std::size_t size = view.dtype == DType::kFloat32 ? 4 : 2;
+  std::vector<std::byte> bytes(2 * size * static_cast<std::size_t>(view.head_dim));
+  std::byte* at = bytes.data();
+  const auto take = [&](const std::byte* from) {
+    std::memcpy(at, from, size);
+    at += size;
   };
   for (int d = 0; d < view.head_dim; ++d) {
     if (view.dtype == DType::kFloat32) {
-      take(k + (d * slots + slot) * 4, 4);
-      take(v + (slot * view.head_dim + d) * 4, 4);
+      take(k + (d * slots + slot) * 4);
+      take(v + (slot * view.head_dim + d) * 4);
     } else {
-      take(k + ((d / 2 * slots + slot) * 2 + d % 2) * 2, 2);
-      take(v + ((slot / 2 * view.head_dim + d) * 2 + slot % 2) * 2, 2);
+      take(k + ((d / 2 * slots + slot) * 2 + d % 2) * 2);
+      take(v + ((slot / 2 * view.head_dim + d) * 2 + slot % 2) * 2);
     }
   }
   return bytes;
