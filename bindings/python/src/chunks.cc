@@ -1,11 +1,5 @@
 #include "chunks.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/variant.h>
-#include <nanobind/stl/vector.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
 #include "names.h"
 #include "outputs.h"

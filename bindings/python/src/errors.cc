@@ -1,7 +1,10 @@
 #include "errors.h"
 
-#include <nanobind/stl/string.h>
+#include <exception>
+#include <new>
+#include <stdexcept>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "quire/result.h"
 #include "text.h"
 
@@ -9,6 +12,21 @@ namespace nb = nanobind;
 
 namespace quire::python {
 namespace {
+
+// quire.errors.OutOfMemoryError, looked up before memory is short. Lives as long as the process.
+PyObject* out_of_memory = nullptr;
+
+// Raises OutOfMemoryError for std::bad_alloc and for sizes that no container can have.
+void translate_refused_memory(const std::exception_ptr& exception, void* /*payload*/) {
+  const char* const message = "memory was refused; nothing has changed";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(out_of_memory, message);
+  } catch (const std::length_error&) {
+    PyErr_SetString(out_of_memory, message);
+  }
+}
 
 const char* class_of(ErrorCode code) {
   switch (code) {
@@ -42,6 +60,12 @@ const char* class_of(ErrorCode code) {
 }
 
 }  // namespace
+
+void bind_errors() {
+  out_of_memory =
+      nb::object(nb::module_::import_("quire.errors").attr("OutOfMemoryError")).release().ptr();
+  nb::register_exception_translator(&translate_refused_memory);
+}
 
 void raise(const Error& error) {
   if (PyErr_Occurred() != nullptr) {  // a signal handler has raised: that is the reason

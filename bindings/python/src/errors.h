@@ -9,6 +9,9 @@
 
 namespace quire::python {
 
+// Makes refused memory an OutOfMemoryError wherever C++ throws it. Call once, with the GIL.
+void bind_errors();
+
 // Raises the exception that stands for error.code. Needs the GIL.
 [[noreturn]] void raise(const Error& error);
 

@@ -1,11 +1,6 @@
 // quire._quire: the C++ LLM for Python. Waiting releases the GIL and looks for signals, so that any
 // number of threads may call and Ctrl-C works.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
-#include <nanobind/stl/variant.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
@@ -14,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "chunks.h"
 #include "context.h"
 #include "errors.h"
@@ -203,6 +199,7 @@ NB_MODULE(_quire, module) {
   // At the end of a program threads that Python does not wait for may hold anything.
   nb::set_leak_warnings(false);
   module.attr("__version__") = version();
+  bind_errors();
   bind_waiting(module);
   bind_wakeups(module);
   bind_params(module);

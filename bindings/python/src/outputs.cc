@@ -1,17 +1,16 @@
 #include "outputs.h"
 
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "quire/context.h"
 #include "quire/fields.h"
 #include "quire/output.h"
@@ -82,10 +81,10 @@ nb::list to_list(const std::vector<ReusePart>& parts) {
 }
 
 nb::object to_array(std::vector<float> values, std::initializer_list<std::size_t> shape) {
-  auto* kept = new std::vector<float>(std::move(values));
+  auto kept = std::make_unique<std::vector<float>>(std::move(values));
   const nb::capsule owner(
-      kept, [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
-  return nb::cast(nb::ndarray<nb::numpy, float>(kept->data(), shape, owner));
+      kept.get(), [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
+  return nb::cast(nb::ndarray<nb::numpy, float>(kept.release()->data(), shape, owner));
 }
 
 nb::dict to_dict(ForwardOutput output) {

@@ -1,19 +1,17 @@
 #include "params.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
 #include "paths.h"
 #include "quire/fields.h"
@@ -179,6 +177,13 @@ void set_fields(SamplingParams& params, const nb::dict& fields) {
     }
     try {
       set_field(params, *field, value);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const nb::python_error& error) {
+      if (error.matches(PyExc_MemoryError)) {
+        throw;
+      }
+      refuse(name, value);
     } catch (const std::exception&) {
       PyErr_Clear();
       refuse(name, value);

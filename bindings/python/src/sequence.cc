@@ -1,14 +1,12 @@
 #include "quire/sequence.h"
 
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
 #include "outputs.h"
 #include "params.h"

@@ -1,9 +1,5 @@
 #include "quire/store.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
 #include "outputs.h"
 #include "paths.h"

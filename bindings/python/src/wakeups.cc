@@ -1,12 +1,12 @@
 #include "wakeups.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "casters.h"  // IWYU pragma: keep (conversions)
+
 namespace nb = nanobind;
 
 namespace quire::python {
@@ -22,7 +24,8 @@ namespace quire::python {
 struct Wakeups::Ready {
   int fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   std::mutex mutex;
-  std::vector<std::uint64_t> keys;
+  std::vector<std::uint64_t> keys;  // has room for every notifier: ringing asks for no memory
+  std::size_t notifiers = 0;
 
   Ready() = default;
   ~Ready() { ::close(fd); }
@@ -38,18 +41,40 @@ Wakeups::Wakeups() : ready_(std::make_shared<Ready>()) {
 
 int Wakeups::fd() const { return ready_->fd; }
 
-std::function<void()> Wakeups::notifier(std::uint64_t key) const {
-  return [ready = ready_, key] {
+// Counts as a notifier of `ready` while it lives.
+class Wakeups::Notifier {
+ public:
+  Notifier(std::shared_ptr<Ready> ready, std::uint64_t key) : ready_(std::move(ready)), key_(key) {
+    const std::lock_guard lock(ready_->mutex);
+    ready_->keys.reserve(ready_->keys.size() + ready_->notifiers + 1);
+    ++ready_->notifiers;
+  }
+  ~Notifier() {
+    const std::lock_guard lock(ready_->mutex);
+    --ready_->notifiers;
+  }
+  Notifier(const Notifier&) = delete;
+  Notifier& operator=(const Notifier&) = delete;
+
+  void ring() {
     {
-      const std::lock_guard lock(ready->mutex);
-      if (std::ranges::find(ready->keys, key) != ready->keys.end()) {
+      const std::lock_guard lock(ready_->mutex);
+      if (std::ranges::find(ready_->keys, key_) != ready_->keys.end()) {
         return;
       }
-      ready->keys.push_back(key);
+      ready_->keys.push_back(key_);
     }
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(ready->fd, &one, sizeof(one));
-  };
+    [[maybe_unused]] const auto written = ::write(ready_->fd, &one, sizeof(one));
+  }
+
+ private:
+  std::shared_ptr<Ready> ready_;
+  std::uint64_t key_;
+};
+
+std::function<void()> Wakeups::notifier(std::uint64_t key) const {
+  return [notifier = std::make_shared<Notifier>(ready_, key)] { notifier->ring(); };
 }
 
 std::vector<std::uint64_t> Wakeups::take() {
@@ -57,7 +82,9 @@ std::vector<std::uint64_t> Wakeups::take() {
   [[maybe_unused]] const auto read = ::read(ready_->fd, &count, sizeof(count));
   // What comes in between is taken here, and wakes for nothing.
   const std::lock_guard lock(ready_->mutex);
-  return std::exchange(ready_->keys, {});
+  std::vector<std::uint64_t> taken = ready_->keys;
+  ready_->keys.clear();
+  return taken;
 }
 
 void bind_wakeups(nb::module_& module) {

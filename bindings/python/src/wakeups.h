@@ -26,6 +26,7 @@ class Wakeups {
 
  private:
   struct Ready;
+  class Notifier;
   std::shared_ptr<Ready> ready_;
 };
 

@@ -1,0 +1,79 @@
+"""Makes one kind of call again and again, with its first, second, ... allocation refused, until none is. Each must raise
+OutOfMemoryError and change nothing: the same call answers as before. `refused_calls.py MODEL KIND`, with the
+library that test_refused_memory.py preloads. Prints how many allocations were refused."""
+
+import ctypes
+import sys
+
+import quire
+
+GREEDY = {"temperature": 0, "max_tokens": 3}
+SYSTEM, DOCUMENT, QUESTION = list(range(20, 50)), list(range(60, 100)), [7, 8, 9]
+
+
+def chunks_of(llm):
+    kinds = {"system_prompt": SYSTEM, "context": DOCUMENT, "query": QUESTION}
+    return [llm.register_chunk(ids, kind) for kind, ids in kinds.items()]
+
+
+def calls_of(model):
+    """Returns (kind -> a call that answers with something comparable)."""
+    llm, plain = quire.ChunkedLLM(model, threads=1), quire.LLM(model, threads=1)
+    system, document, query = chunks_of(llm)
+    text = "What is the lamp of card 7? " * 3
+
+    def stream():
+        return [delta.token_ids for delta in plain.stream(SYSTEM, GREEDY)]
+
+    def register():
+        chunk = llm.register_chunk(list(range(200, 240)), "context")
+        try:
+            return llm.get_chunk(chunk)["token_count"]
+        finally:
+            llm.delete_chunk(chunk)
+
+    return {
+        "encode": lambda: plain.tokenizer.encode(text),
+        "ask": lambda: plain.generate(text, GREEDY).token_ids,
+        "decode": lambda: plain.tokenizer.decode(DOCUMENT),
+        "generate": lambda: plain.generate(SYSTEM, GREEDY).token_ids,
+        "batch": lambda: [output.token_ids for output in plain.generate([SYSTEM, DOCUMENT], GREEDY)],
+        "stream": stream,
+        "forward": lambda: plain.forward(SYSTEM, rows="last").logits.tolist(),
+        "explain": lambda: repr(plain.explain(SYSTEM)),
+        "compose": lambda: llm.generate_from_chunks(system, [document], query, sampling_params=GREEDY).token_ids,
+        "register": register,
+    }, plain
+
+
+def walk(call, plain):
+    refusing = ctypes.CDLL(None)
+    refusing.refuse_the.argtypes = [ctypes.c_long]
+    refusing.refuse_none.restype = ctypes.c_long
+    answer = call()
+    call()  # what is made once is there
+    held = plain.stats()["blocks_in_use"]
+    n, refusals = 1, 0
+    while True:
+        try:
+            refusing.refuse_the(n)
+            got = call()
+        except quire.OutOfMemoryError:
+            got = None
+        was_refused = refusing.refuse_none()
+        refusals += was_refused
+        if got is not None and got != answer:
+            raise AssertionError(f"allocation {n}: {got!r} instead of {answer!r}")
+        if not was_refused:
+            break
+        if (again := call()) != answer:
+            raise AssertionError(f"after allocation {n}: {again!r} instead of {answer!r}")
+        if (now := plain.stats()["blocks_in_use"]) > held:
+            raise AssertionError(f"after allocation {n}: {now} blocks in use instead of {held}")
+        n += 1
+    return refusals
+
+
+if __name__ == "__main__":
+    calls, engine = calls_of(sys.argv[1])
+    print(walk(calls[sys.argv[2]], engine))
