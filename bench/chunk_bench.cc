@@ -82,7 +82,7 @@ Pile register_pile(ChunkedLLM& llm, int chunks, int chunk_tokens, std::uint32_t 
 
 ChunkedLLM open_model(const std::string& model, const std::string& dtype, bool share_reads) {
   quire::LLMOptions options;
-  const bool quantized = dtype.starts_with("q");
+  const bool quantized = dtype.starts_with('q');
   options.dtype = quantized ? "auto" : dtype;
   options.quantize = quantized ? dtype : "";
   options.kv_budget_bytes = std::int64_t{3} << 30;

@@ -15,11 +15,13 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "quire/base/mapped_file.h"
@@ -39,7 +41,8 @@ namespace json = boost::json;
 constexpr int kRounds = 5;
 
 Result<Tokenizer> load(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) {
+  std::error_code failure;
+  if (std::filesystem::is_directory(path, failure)) {
     return Tokenizer::from_folder(path);
   }
   if (path.extension() == ".model") {
@@ -148,6 +151,25 @@ int answer(const Tokenizer& tokenizer) {
   return 0;
 }
 
+int run(const std::string& tokenizer_path, const std::string& given) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto tokenizer = load(tokenizer_path);
+  const double load_seconds = seconds_since(start);
+  if (!tokenizer.ok()) {
+    std::cerr << tokenizer.error().message << "\n";
+    return 1;
+  }
+  if (given == "--answer") {
+    return answer(tokenizer.value());
+  }
+  const auto text = quire::base::read_file(given);
+  if (!text.ok()) {
+    std::cerr << text.error().message << "\n";
+    return 1;
+  }
+  return measure(tokenizer.value(), text.value(), load_seconds);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -155,20 +177,10 @@ int main(int argc, char** argv) {
     std::cerr << "usage: tokenizer_bench TOKENIZER (TEXT_FILE | --answer)\n";
     return 2;
   }
-  const auto start = std::chrono::steady_clock::now();
-  const auto tokenizer = load(argv[1]);
-  const double load_seconds = seconds_since(start);
-  if (!tokenizer.ok()) {
-    std::cerr << tokenizer.error().message << "\n";
+  try {
+    return run(argv[1], argv[2]);
+  } catch (const std::exception& failure) {
+    std::cerr << failure.what() << "\n";
     return 1;
   }
-  if (std::string_view(argv[2]) == "--answer") {
-    return answer(tokenizer.value());
-  }
-  const auto text = quire::base::read_file(argv[2]);
-  if (!text.ok()) {
-    std::cerr << text.error().message << "\n";
-    return 1;
-  }
-  return measure(tokenizer.value(), text.value(), load_seconds);
 }

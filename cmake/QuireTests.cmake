@@ -2,7 +2,7 @@
 #
 # Labels: `gpu` needs a GPU; `fetched` reads what tools/fetch_*.py fetch; `slow` runs with sanitizers in turn alone;
 # `long` is a random or stress test at its full length, which the same program without the label has
-# cut short (tests/support/test_length.h).
+# cut short (src/quire/base/test_length.h).
 set(QUIRE_HAS_TESTS OFF)
 if(QUIRE_TESTS STREQUAL "AUTO" AND BUILD_TESTING)
   find_package(GTest QUIET)

@@ -14,6 +14,7 @@ from check_log import ROOT, Count, Failure, count_cases, count_programs, count_p
 
 JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 15
+ANALYZED = 8
 TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;api"
 THREADED = ("kv", "sched", "device", "engine", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
@@ -103,12 +104,17 @@ def build_tidy(log):
     configure(log, "dev", *python_options())
 
 
-def test_tidy(log, everything=False):
-    report = tidy.run(ROOT, JOBS, everything)
+def test_tidy(log, **what):
+    report = tidy.run(ROOT, JOBS, **what)
     log.write(report.text)
     if report.failed:
         raise Failure(f"{report.failed} of {report.checked} files are not clean")
     return Count()
+
+
+def test_analyzer(log):
+    """Runs the static analyzer over one file in ANALYZED; which, the commit's hash chooses."""
+    return test_tidy(log, everything=True, share=(turn() // len(ROTATING) % ANALYZED, ANALYZED))
 
 
 def build_asan(log):
@@ -191,13 +197,14 @@ REST = [
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
     Stage("cuda", "the GPU programs, compiled for Hopper", build_cuda, test_cuda),
     Stage("wheel", "pip install ., and the package that it installs", build_wheel, test_wheel),
-    Stage("tidy", "clang-tidy over what differs from the merge base", build_tidy, test_tidy),
+    Stage("tidy", "clang-tidy over what differs from the merge base", build_tidy, lambda log: test_tidy(log, analyzer=False)),
 ]
 ROTATING = [
     Stage("plain", "every file compiled alone, without precompiled headers", build_dev),
     Stage("long", "random and stress tests at their full length", None, test_long),
     Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
+    Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),
     Stage("cuda-80", "the GPU programs, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
 ]
 ASKED = [  # by ALL=1, or by name
@@ -206,7 +213,12 @@ ASKED = [  # by ALL=1, or by name
 ALL = [*CHECK, *REST, *ROTATING, *ASKED]
 
 
+def turn():
+    """Returns the commit's hash as a number, which chooses what takes turns."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return int(head or "0", 16)
+
+
 def of_this_commit():
     """Returns the stage of ROTATING that the commit's hash chooses."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return ROTATING[int(head or "0", 16) % len(ROTATING)]
+    return ROTATING[turn() % len(ROTATING)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else: `setup.sh build` the Debian packages that build Quire,
 # `setup.sh test` those of the tests too, and the Python environment .venv, `setup.sh all` those of the
-# sanitizers, fuzzers and clang-tidy beside them. Does nothing, quickly, when all is there. The lists:
+# sanitizers and fuzzers, and clang-tidy, beside them. Does nothing, quickly, when all is there. The lists:
 # packaging/apt-*.txt, requirements/*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,6 +67,12 @@ find_python() {
   fail "no python3 of at least 3.11 with venv"
 }
 
+# Installs into .venv, or fails.
+pip_install() {
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" ||
+    fail "pip could not install requirements/*.txt into .venv (network?)"
+}
+
 # .venv is right when it was made from exactly these requirements.
 make_venv() {
   local python stamp=.venv/requirements.sum sum
@@ -75,13 +81,21 @@ make_venv() {
   python=$(find_python)
   echo "making .venv with $("$python" --version)"
   "$python" -m venv --clear .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    -r requirements/build.txt -r requirements/test.txt ||
-    fail "pip could not install requirements/*.txt into .venv (network?)"
+  pip_install -r requirements/build.txt -r requirements/test.txt
   echo "$sum" > "$stamp"
+}
+
+# clang-tidy comes later than the rest, so that `make check` does not fetch it.
+add_lint() {
+  cmp -s requirements/lint.txt .venv/lint.txt && return 0
+  pip_install -r requirements/lint.txt
+  cp requirements/lint.txt .venv/lint.txt
 }
 
 install_packages
 if [ "$stage" != build ]; then
   make_venv
+fi
+if [ "$stage" = all ]; then
+  add_lint
 fi

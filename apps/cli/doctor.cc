@@ -30,9 +30,10 @@ int doctor(Format format) {
 
 Status check_self_test(const boost::json::value& report) {
   std::string found;
-  for (const auto& [isa, outcome] : report.at("isa").at("self_test").as_object()) {
-    if (outcome.as_string() != "ok") {
-      found.append(found.empty() ? "" : "; ").append(outcome.as_string());
+  for (const auto& test : report.at("isa").at("self_test").as_object()) {
+    const boost::json::string& outcome = test.value().as_string();
+    if (outcome != "ok") {
+      found.append(found.empty() ? "" : "; ").append(outcome);
     }
   }
   return found.empty() ? Status() : Error{.code = ErrorCode::kDevice, .message = std::move(found)};

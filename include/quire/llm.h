@@ -22,8 +22,8 @@
 
 namespace quire {
 
-// LLMOptions::kv_budget_bytes: most of what is free once the weights are loaded, on a GPU four
-// fifths of its memory, else half of the machine's.
+// LLMOptions::kv_budget_bytes: a share of the memory that is free once the weights are loaded. Four
+// fifths of a GPU's, half of the machine's.
 inline constexpr std::int64_t kAutoBudget = INT64_MIN;
 
 struct LLMOptions {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, Unpack, overload
+from typing import Any, Literal, NoReturn, Unpack, overload
 
 import numpy as np
 
@@ -29,11 +28,12 @@ from .composing import (
     _type,
     keywords_of,
 )
-from .convert import _pass, _set, to_bytes, to_json, to_path
+from .convert import _pass, _set, to_bytes, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
+from .registering import RegisteredChunk, content_of, json_of, listed_content
 from .sampling import Params, Sampling, each_sampling, sampling
 from .session import each_whose, to_salt, whose
 from .stream import Stream
@@ -43,23 +43,11 @@ PREVIEW_CHARACTERS = 60
 _KEEP = object()  # a field that an update leaves alone
 
 
-class RegisteredChunk(NamedTuple):
-    """What register_chunk has done: the chunk's id, whether it was new, and how many tokens were computed for it."""
-
-    chunk_id: str
-    created: bool  # neither registered nor in the store before
-    tokens_computed: int
-
-
 class _Closed:
     """In place of a registry that was closed over an LLM that stays open."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ClosedError("the registry is closed; the LLM that it was made over is not")
-
-
-def _json(fields: Mapping[str, Any] | None) -> str:
-    return to_json({} if fields is None else fields, allow_nan=False)
 
 
 def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
@@ -74,43 +62,6 @@ def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
         if not isinstance(pair, (tuple, list)) or [type(affix) for affix in pair] != [str, str]:
             raise ValueError(f"chunk_format wants (prefix, suffix) for each kind of chunk, not {pair!r}")
     return [affix for pair in pairs for affix in pair]
-
-
-def _content(
-    content: Prompt,
-    chunk_type: ChunkType | str,
-    metadata: Mapping[str, Any] | None = None,
-    *,
-    ttl_seconds: float | None = None,
-    pinned: bool = False,
-    priority: int = 0,
-    anchor: str | None = None,
-    salt: str | None = None,
-    **unknown: Any,
-) -> _quire.ChunkContent:
-    if unknown:
-        raise TypeError(f"{next(iter(unknown))!r} is no argument of register_chunk; help(quire.ChunkedLLM) lists them")
-    options = _quire.ChunkOptions()
-    options.metadata = _json(metadata)
-    _set(options, "ttl_seconds", ttl_seconds)
-    _set(options, "pinned", pinned)
-    _set(options, "priority", priority)
-    _set(options, "anchor", anchor)
-    options.salt = to_salt(salt)
-    return _quire.ChunkContent(_prompt(content, "content"), ChunkType(chunk_type).value, options)
-
-
-def _listed_content(chunk: Mapping[str, Any] | Sequence[Any]) -> _quire.ChunkContent:
-    """What register_chunks takes for one chunk."""
-    if isinstance(chunk, (tuple, list)) and 2 <= len(chunk) <= 3:
-        return _content(*chunk)
-    if not isinstance(chunk, Mapping):
-        wanted = "a dict of register_chunk's arguments, or a tuple (content, chunk_type, metadata)"
-        raise TypeError(f"a chunk is {wanted}, not {reprlib.repr(chunk)}")
-    for name in ("content", "chunk_type"):
-        if name not in chunk:
-            raise TypeError(f"a chunk has content and chunk_type; {name} is missing in {reprlib.repr(dict(chunk))}")
-    return _content(**chunk)
 
 
 def _chunk(info: dict[str, Any]) -> Fields:
@@ -292,7 +243,7 @@ class ChunkedLLM(LLM):
         details: gives a RegisteredChunk instead of the id
         """
         kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
-        (chunk,) = self._register([_content(content, chunk_type, metadata, **kept)], progress)
+        (chunk,) = self._register([content_of(content, chunk_type, metadata, **kept)], progress)
         return chunk if details else chunk.chunk_id
 
     @overload
@@ -300,20 +251,34 @@ class ChunkedLLM(LLM):
         self,
         chunks: Iterable[Mapping[str, Any] | Sequence[Any]],
         *,
+        salt: str | None = None,
         progress: Progress = None,
         details: Literal[False] = False,
     ) -> list[str]: ...
 
     @overload
     def register_chunks(
-        self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]], *, progress: Progress = None, details: Literal[True]
+        self,
+        chunks: Iterable[Mapping[str, Any] | Sequence[Any]],
+        *,
+        salt: str | None = None,
+        progress: Progress = None,
+        details: Literal[True],
     ) -> list[RegisteredChunk]: ...
 
     def register_chunks(
-        self, chunks: Iterable[Mapping[str, Any] | Sequence[Any]], *, progress: Progress = None, details: bool = False
+        self,
+        chunks: Iterable[Mapping[str, Any] | Sequence[Any]],
+        *,
+        salt: str | None = None,
+        progress: Progress = None,
+        details: bool = False,
     ) -> list[str] | list[RegisteredChunk]:
-        """The same for many, dicts or tuples of register_chunk's arguments, in one batch; all or none."""
-        registered = self._register([_listed_content(chunk) for chunk in chunks], progress)
+        """Registers many in one batch, all or none. Each is a dict or a tuple of register_chunk's arguments.
+
+        salt: of those that name none
+        """
+        registered = self._register([listed_content(chunk, salt) for chunk in chunks], progress)
         return registered if details else [chunk.chunk_id for chunk in registered]
 
     def _register(self, contents: list[_quire.ChunkContent], progress: Progress) -> list[RegisteredChunk]:
@@ -328,7 +293,7 @@ class ChunkedLLM(LLM):
         salt: str | None = None,
     ) -> list[Fields]:
         """Chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
-        chunks = self._chunks.list_chunks(_type(chunk_type), _json(metadata_filter), to_salt(salt))
+        chunks = self._chunks.list_chunks(_type(chunk_type), json_of(metadata_filter), to_salt(salt))
         return [_listed(info) for info in chunks]
 
     def get_chunk(self, chunk_id: str, *, salt: str | None = None) -> Fields:
@@ -348,7 +313,7 @@ class ChunkedLLM(LLM):
         """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end."""
         update = _quire.ChunkUpdate()
         if metadata is not None:
-            update.metadata = _json(metadata)
+            update.metadata = json_of(metadata)
         if ttl_seconds is not _KEEP:
             _set(update, "ttl_seconds", ttl_seconds)
         if pinned is not None:

@@ -67,6 +67,9 @@ CALLS = {
     "chat_template": _NOT_THERE,
     "lora_request": _NOT_THERE,
     "user": "session",
+    "options": "sampling_params",
+    "format": _NOT_THERE,
+    "keep_alive": "nothing: the model stays until llm.close()",
     "model": "the model that the LLM was opened with",
 }
 
@@ -106,7 +109,13 @@ LLM_OPTIONS = {
     "enable_prefix_caching": "prefix_cache",
     "cache_dir": "store",
     "verbose": "progress=True",
+    "num_gpu": 'device: "cuda" computes all layers there',
+    "swap_space": "store: a folder that keeps KV",
     "tensor_parallel_size": _NOT_THERE,
+    "draft_model": _NOT_THERE,
+    "speculative_config": _NOT_THERE,
+    "speculative_model": _NOT_THERE,
+    "num_speculative_tokens": _NOT_THERE,
     "trust_remote_code": "nothing: Quire runs no code of a model",
     "tokenizer": "nothing: the tokenizer is the model's own",
     "chat_format": "nothing: the chat template is the model's own",
@@ -140,6 +149,8 @@ LLM_CALLS = {
     "reset_prefix_cache": "clear_prefix_cache()",
     "save_state": "sequence(ids).save(path)",
     "load_state": "load_sequence(path)",
+    "set_cache": "nothing: prefixes are always shared; store= keeps chunks on disk",
+    "pull": "huggingface-cli download, then LLM(name)",
     "shutdown": "close()",
 }
 
@@ -148,6 +159,9 @@ OUTPUT = {
     "outputs": "out.text, out.token_ids and out.finish_reason: an output holds one answer",
     "choices": "out.text, out.token_ids and out.finish_reason: an output holds one answer",
     "generated_text": "out.text",
+    "response": "out.text",
+    "eval_count": "out.usage.completion_tokens",
+    "prompt_eval_count": "out.usage.prompt_tokens",
     "content": "out.text",
     "message": "out.text",
     "prompt": "out.prompt_token_ids",

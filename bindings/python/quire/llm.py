@@ -119,7 +119,7 @@ class LLM:
     ) -> None:
         """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights: a second
         start maps them, without reading and packing the model; what keeps that from working is in `remarks()`.
-        `kv_budget`: bytes, "4GiB", or "auto": most of what is free once the weights are loaded. `deterministic`: False lets
+        `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`: False lets
         a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what requests
         share for each of them, to measure what sharing gains. `progress`: True shows a bar while loading, on a terminal and
         in notebooks; a function gets the share that is loaded. `model_path`: another name of `model`."""

@@ -88,6 +88,14 @@ def test_equal_chunks_of_two_tenants_are_two_and_each_answers_its_own(chunked):
         assert chunked.get_chunk(ids[1], salt=salt).anchor == ids[0], "each under its own tenant's system chunk"
 
 
+def test_register_chunks_takes_one_salt_for_all_and_that_of_a_chunk_goes_before_it(chunked):
+    shared = {"content": PROMPT[:24], "chunk_type": "context"}
+    ada, bob, own = chunked.register_chunks([shared, {**shared, "salt": "bob"}, (PROMPT[24:56], "context")], salt="ada")
+    assert [chunk.chunk_id for chunk in chunked.list_chunks(salt="ada")] == [ada, own]
+    assert [chunk.chunk_id for chunk in chunked.list_chunks(salt="bob")] == [bob]
+    assert not chunked.list_chunks()
+
+
 def test_the_chunk_of_another_tenant_is_as_one_that_never_was(chunked):
     own, other = make(chunked, "ada"), make(chunked, "bob")
     never = "0" * 64

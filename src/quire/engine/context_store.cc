@@ -27,7 +27,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
-#include "quire/llm.h"
+#include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/types.h"
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"

@@ -1,145 +1,31 @@
 // Writers that die, fill the disk or meet each other: whatever was put before stays whole.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/ptrace.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/crash_test_support.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
+#include "traced_process.h"
 
 namespace quire::kv_store {
 namespace {
 
-// Whatever changes a file, a name or a lock.
-bool changes_something(std::uint64_t call) {
-  static const std::set<std::uint64_t> calls = {
-      SYS_write,     SYS_pwrite64,  SYS_writev,    SYS_pwritev,  SYS_pwritev2,        SYS_fsync,
-      SYS_fdatasync, SYS_renameat,  SYS_renameat2, SYS_unlinkat, SYS_mkdirat,         SYS_openat,
-      SYS_ftruncate, SYS_fallocate, SYS_utimensat, SYS_fchmod,   SYS_sync_file_range, SYS_fcntl,
-      SYS_flock,     SYS_fchown,    SYS_linkat,
-#ifdef SYS_rename
-      SYS_rename,    SYS_unlink,    SYS_mkdir,     SYS_open,
-#endif
-  };
-  return calls.contains(call);
-}
-
-enum class Ended : std::uint8_t { kKilled, kByItself, kNotTraced };
-
-// Runs `body` in a process of its own, which stops whenever it is about to make such a call; there
-// `visit(n)` sees what a process killed at its n-th call leaves, and says whether to kill it.
-Ended trace(const std::function<bool()>& body, const std::function<bool(int)>& visit) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) {
-      ::_exit(2);
-    }
-    ::raise(SIGSTOP);
-    ::_exit(body() ? 0 : 1);
-  }
-  int state = 0, count = 0;
-  ::waitpid(child, &state, 0);
-  if (!WIFSTOPPED(state)) {
-    return Ended::kNotTraced;
-  }
-  ::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
-  while (::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) == 0 &&
-         ::waitpid(child, &state, 0) == child && WIFSTOPPED(state)) {
-    __ptrace_syscall_info info{};
-    if (WSTOPSIG(state) != (SIGTRAP | 0x80) ||
-        ::ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof(info), &info) <= 0 ||
-        info.op != PTRACE_SYSCALL_INFO_ENTRY || !changes_something(info.entry.nr)) {
-      continue;
-    }
-    if (visit(++count)) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, &state, 0);
-      return Ended::kKilled;
-    }
-  }
-  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << "state " << state;
-  return Ended::kByItself;
-}
-
-using Objects = std::vector<std::int32_t>;
-
-class StoreCrash : public ::testing::Test {
- protected:
-  StoreCrash()
-      : shelves_(random_shelves(small_geometry(), 16, 41)), path_(folder_.path() / "store") {}
-
-  bool put(Store& store, const std::string& name, const Objects& objects) {
-    Entry entry{.key = test_hash(name), .name = name};
-    for (const std::int32_t index : objects) {
-      const KVFileContent content{.fingerprint = fingerprint_of(1),
-                                  .geometry = shelves_.geometry(),
-                                  .runs = {run_of(4, 0, 100 * index)}};
-      if (!store.put_object(object_hash(index), content, shelves_, {{ids({index})}}).ok()) {
-        return false;
-      }
-      entry.parts.push_back({.object = object_hash(index), .tokens = 4});
-    }
-    return store.put_entry(entry).ok();
-  }
-
-  // The objects that the entry names, after all of them were read and compared; empty: no entry.
-  Objects read_back(const Store& store, const std::string& name) {
-    Objects objects;
-    const auto entry = store.find(test_hash(name), "");
-    EXPECT_TRUE(entry.ok()) << entry.error().message;
-    if (!entry.ok() || !entry->has_value()) {
-      return objects;
-    }
-    PagedStore to = random_shelves(small_geometry(), 1, 5);
-    for (const EntryPart& part : (*entry)->parts) {
-      const auto file = store.open_object(part.object);
-      EXPECT_TRUE(file.ok()) << file.error().message;
-      if (!file.ok()) {
-        continue;
-      }
-      objects.push_back(file->content().runs[0].tokens[0] / 100);
-      EXPECT_TRUE(read_run(*file, 0, ids({0}), to).ok());
-      EXPECT_EQ(shelf_bytes(to, ids({0})), shelf_bytes(shelves_, ids({objects.back()})));
-    }
-    return objects;
-  }
-
-  void expect_no_damage(const Store& store) {
-    const auto reports = store.verify();
-    ASSERT_TRUE(reports.ok()) << reports.error().message;
-    for (const ObjectReport& report : *reports) {
-      EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;
-    }
-  }
-
-  TemporaryFolder folder_;
-  PagedStore shelves_;
-  std::filesystem::path path_;
-};
-
-// Makes room for another state of a store at `to`.
-void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
-  std::filesystem::remove_all(to);
-  if (std::filesystem::exists(from)) {
-    std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
-  }
-}
+using testing::Ended;
+using testing::FileCall;
+using testing::trace;
 
 // Three entries, and a process that adds one, replaces, touches, removes and collects.
 class StoreCrashWithEntries : public StoreCrash {
@@ -178,8 +64,8 @@ TEST_F(StoreCrashWithEntries, NothingThatWasThereIsLostWhicheverCallIsTheLast) {
   const auto left = folder_.path() / "left";
   int calls = 0;
   const Ended ended = trace([&] { return work(); },
-                            [&](int call) {
-                              calls = call;
+                            [&](const FileCall& call) {
+                              calls = call.count;
                               replace_folder(path_, left);
                               expect_old_or_new(left);
                               return HasFailure();
@@ -197,7 +83,8 @@ TEST_F(StoreCrashWithEntries, AKilledWriterLeavesNoLockBehind) {
   replace_folder(path_, before);
   for (int last = 1;; last += 23) {
     replace_folder(before, path_);
-    const Ended ended = trace([&] { return work(); }, [&](int call) { return call == last; });
+    const Ended ended =
+        trace([&] { return work(); }, [&](const FileCall& call) { return call.count == last; });
     if (ended == Ended::kNotTraced) {
       GTEST_SKIP() << "tracing is not allowed here";
     }
@@ -214,14 +101,15 @@ TEST_F(StoreCrashWithEntries, ARepairThatDiesLosesNoEntry) {
   const auto left = folder_.path() / "left";
   int calls = 0;
   const Ended ended = trace([&] { return Store::repair(path_).ok(); },
-                            [&](int call) {
-                              calls = call;
+                            [&](const FileCall& call) {
+                              calls = call.count;
                               replace_folder(path_, left);
                               const auto kept = Store::repair(left);
-                              EXPECT_TRUE(kept.ok()) << kept.error().message << " at call " << call;
-                              EXPECT_EQ(kept.ok() ? *kept : -1, 3) << "at call " << call;
+                              EXPECT_TRUE(kept.ok())
+                                  << kept.error().message << " at call " << calls;
+                              EXPECT_EQ(kept.ok() ? *kept : -1, 3) << "at call " << calls;
                               auto store = Store::open(left);
-                              EXPECT_TRUE(store.ok()) << "at call " << call;
+                              EXPECT_TRUE(store.ok()) << "at call " << calls;
                               if (store.ok()) {
                                 expect_no_damage(*store);
                                 EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
@@ -243,11 +131,11 @@ TEST_F(StoreCrash, AProcessThatDiesWhileItMakesAStoreLeavesOneThatCanBeOpened) {
     auto store = Store::open(path_);
     return store.ok() && put(*store, "a", {0});
   };
-  const Ended ended = trace(work, [&](int call) {
-    calls = call;
+  const Ended ended = trace(work, [&](const FileCall& call) {
+    calls = call.count;
     replace_folder(path_, left);
     auto store = Store::open(left);
-    EXPECT_TRUE(store.ok()) << store.error().message << " at call " << call;
+    EXPECT_TRUE(store.ok()) << store.error().message << " at call " << calls;
     if (store.ok()) {
       expect_no_damage(*store);
       EXPECT_TRUE(put(*store, "a", {0}));
@@ -405,8 +293,8 @@ TEST_F(CheckpointCrash, WhicheverCallIsTheLastNoGoodCheckpointIsLost) {
   const auto left = folder_.path() / "left";
   int calls = 0;
   const Ended ended = trace([&] { return work(); },
-                            [&](int call) {
-                              calls = call;
+                            [&](const FileCall& call) {
+                              calls = call.count;
                               replace_folder(path_, left);
                               expect_whole(left);
                               return HasFailure();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,22 @@ constexpr int kFormatVersion = 1;
 Status no_store(const Folder& folder, std::string_view why) {
   return {ErrorCode::kInvalidArgument,
           base::str_cat(folder.path.string(), " is not a quire store: ", why)};
+}
+
+// Makes the folder `path` and those above it that are missing. They are there after a loss of power,
+// too: each folder above is synced.
+Status make_folders(const std::filesystem::path& path, mode_t mode) {
+  std::error_code failure;
+  const std::filesystem::path parent = path.parent_path();
+  if (!std::filesystem::exists(parent, failure)) {
+    QUIRE_TRY_STATUS(make_folders(parent, 0777));
+  }
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+    return io_error(path, "create store", errno);
+  }
+  QUIRE_TRY(const Folder above, Folder::open(parent));
+  ::fsync(above.descriptor.get());
+  return {};
 }
 
 bool may_write(const Folder& folder) {
@@ -108,10 +125,7 @@ Result<StoreFolder> open_store_folder(const std::filesystem::path& given, bool w
                                       bool create) {
   QUIRE_TRY(const std::filesystem::path path, resolved(given));
   if (std::error_code failure; writable && create && !std::filesystem::exists(path, failure)) {
-    std::filesystem::create_directories(path.parent_path(), failure);
-    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-      return io_error(path, "create store", errno);
-    }
+    QUIRE_TRY_STATUS(make_folders(path, 0700));
   }
   StoreFolder store;
   QUIRE_TRY(store.folder, Folder::open(path));

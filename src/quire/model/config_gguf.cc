@@ -365,10 +365,11 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
   if (!spec.short_factor.empty() || !spec.long_factor.empty()) {
     spec.type = "longrope";  // converters write the factors with or without the type
   }
-  if (spec.type != "longrope" && spec.attention_factor.value_or(1.0) != 1.0) {
+  const double attention_factor = spec.attention_factor.value_or(1.0);
+  if (spec.type != "longrope" && attention_factor != 1.0) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF key ", metadata.key("rope.scaling.attn_factor"), " is ",
-                          *spec.attention_factor, "; implemented for longrope only")};
+                          attention_factor, "; implemented for longrope only")};
   }
   return spec;
 }

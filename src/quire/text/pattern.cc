@@ -20,7 +20,7 @@ Result<Pattern> Pattern::from_json(base::JsonView value, std::string_view where)
     return Pattern::literal(std::string(literal.as_string()));
   }
   if (source.is_string()) {
-    QUIRE_TRY(Regex compiled, Regex::compile(std::string(source.as_string())));
+    QUIRE_TRY(Regex compiled, Regex::compile(source.as_string()));
     return Pattern::regex(std::move(compiled));
   }
   return {ErrorCode::kInvalidArgument,

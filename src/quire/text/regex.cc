@@ -8,7 +8,7 @@
 
 #include "quire/result.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
+#define PCRE2_CODE_UNIT_WIDTH 8  // NOLINT(readability-identifier-naming): the name is PCRE2's
 #include <pcre2.h>
 
 #include <algorithm>

@@ -121,7 +121,7 @@ class Translator {
     out_ += quantifier;
     if (peek() == '+') {
       out_.insert(atom_start_, "(?:");
-      out_ += ")";
+      out_ += ')';
     }
     return {};
   }
@@ -256,7 +256,7 @@ class Translator {
       }
       QUIRE_TRY_STATUS(class_item(depth));
     }
-    out_ += "]";
+    out_ += ']';
     return {};
   }
 

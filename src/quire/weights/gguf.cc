@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -176,12 +177,13 @@ Result<TensorTable> place(std::vector<Entry> entries, std::span<const std::byte>
   std::ranges::sort(entries, {}, &Entry::offset);
   TensorTable table;
   for (Entry& entry : entries) {
-    if (!entry.type->encoding) {
+    const std::optional<Encoding> encoding = entry.type->encoding;
+    if (!encoding) {
       table.unsupported.push_back({.name = std::string(entry.name), .type = entry.type->name});
       continue;
     }
     table.tensors.push_back({.name = std::string(entry.name),
-                             .encoding = *entry.type->encoding,
+                             .encoding = *encoding,
                              .shape = std::move(entry.shape),
                              .bytes = data.subspan(static_cast<std::size_t>(entry.offset),
                                                    static_cast<std::size_t>(entry.bytes))});

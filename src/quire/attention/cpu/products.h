@@ -3,6 +3,8 @@
 // token), so tile shapes do not change bits.
 #pragma once
 
+#include <cstdint>
+
 #include "quire/attention/cpu/softmax.h"
 
 namespace quire::attention {
@@ -34,7 +36,7 @@ struct VectorProducts {
   // Rows of a tile where there are several, about: x 2 registers are as many chains as hide the
   // latency of a multiply-add, and taller tiles take longer to begin and to end.
   static constexpr int kKeptRows = 4;
-  enum class Columns { kStored, kStoredAndKept, kKept };
+  enum class Columns : std::uint8_t { kStored, kStoredAndKept, kKept };
 
   template <int R, int N>
   struct Sums {
@@ -182,8 +184,7 @@ struct VectorProducts {
   template <Columns kFrom, int R>
   static Sums<R, kRegisters> score_tile(const AttentionTask& t, int row, Stream k, Stream ahead,
                                         float* kept, float* out) {
-    constexpr int N = kRegisters;
-    Sums<R, N> sums;
+    Sums<R, kRegisters> sums;
     clear(sums);
     const Word* q = reinterpret_cast<const Word*>(t.q) + std::ptrdiff_t{row} * kChunkWords;
     const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords;
@@ -191,7 +192,7 @@ struct VectorProducts {
     for (int chunk = 0; chunk < chunks; ++chunk, q += q_step) {
 #pragma GCC unroll 2
       for (int word = 0; word < kChunkWords; word += E::kParts) {
-        ahead.template prefetch<N>();
+        ahead.template prefetch<kRegisters>();
         add_words<kFrom>(sums, k.words, kept, q + word, kChunkWords);
         k.advance();
         ahead.advance();
@@ -251,12 +252,13 @@ struct VectorProducts {
     add_probabilities<V, E>(t, b, 0, lanes);
     static_assert(2 * kRows <= kUnitTokens / E::kPack, "a row every other word");
     for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
-      constexpr int R = rows.kValue;
-      value_tile<from.kValue, R, kRegisters>(t, view, b, {tile, 0, b.values}, [&](int i, int word) {
-        if (word % 2 == 0 && word / 2 < R && i + 1 < view.units) {
-          add_probabilities<V, E, 1>(b, tile.first_row + word / 2, i + 1, lanes);
-        }
-      });
+      constexpr int kTileRows = rows.kValue;
+      value_tile<from.kValue, kTileRows, kRegisters>(
+          t, view, b, {tile, 0, b.values}, [&](int i, int word) {
+            if (word % 2 == 0 && word / 2 < kTileRows && i + 1 < view.units) {
+              add_probabilities<V, E, 1>(b, tile.first_row + word / 2, i + 1, lanes);
+            }
+          });
     });
     values_from(t, view, b, kColumns, b.values);
     for (int r = 0; r < t.rows; ++r) {
@@ -270,8 +272,8 @@ struct VectorProducts {
       count = kernels::even_rows<kFewRows>(t.rows - row);
       for (int dim = 0; dim < t.padded_dim; dim += kFewColumns) {
         kernels::with_row_count<kFewRows>(count, [&](auto rows) {
-          constexpr int R = rows.kValue;
-          value_tile<Columns::kStored, R, kFewRegisters>(t, view, b, {{row, 0, 1}, dim, out});
+          value_tile<Columns::kStored, rows.kValue, kFewRegisters>(t, view, b,
+                                                                   {{row, 0, 1}, dim, out});
         });
       }
     }

@@ -1,0 +1,64 @@
+"""What registering takes for a chunk, and what it says of it."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import _quire
+from .composing import ChunkType
+from .convert import _set, to_json
+from .llm import Prompt, _prompt
+from .session import to_salt
+
+
+class RegisteredChunk(NamedTuple):
+    """What register_chunk has done: the chunk's id, whether it was new, and how many tokens were computed for it."""
+
+    chunk_id: str
+    created: bool  # neither registered nor in the store before
+    tokens_computed: int
+
+
+def json_of(fields: Mapping[str, Any] | None) -> str:
+    """Returns metadata as JSON."""
+    return to_json({} if fields is None else fields, allow_nan=False)
+
+
+def content_of(
+    content: Prompt,
+    chunk_type: ChunkType | str,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    ttl_seconds: float | None = None,
+    pinned: bool = False,
+    priority: int = 0,
+    anchor: str | None = None,
+    salt: str | None = None,
+    **unknown: Any,
+) -> _quire.ChunkContent:
+    """Returns one chunk as the engine takes it; the arguments are those of register_chunk."""
+    if unknown:
+        raise TypeError(f"{next(iter(unknown))!r} is no argument of register_chunk; help(quire.ChunkedLLM) lists them")
+    options = _quire.ChunkOptions()
+    options.metadata = json_of(metadata)
+    _set(options, "ttl_seconds", ttl_seconds)
+    _set(options, "pinned", pinned)
+    _set(options, "priority", priority)
+    _set(options, "anchor", anchor)
+    options.salt = to_salt(salt)
+    return _quire.ChunkContent(_prompt(content, "content"), ChunkType(chunk_type).value, options)
+
+
+def listed_content(chunk: Mapping[str, Any] | Sequence[Any], salt: str | None) -> _quire.ChunkContent:
+    """Returns one chunk of register_chunks; `salt` is its tenant unless it names one."""
+    if isinstance(chunk, (tuple, list)) and 2 <= len(chunk) <= 3:
+        return content_of(*chunk, salt=salt)
+    if not isinstance(chunk, Mapping):
+        wanted = "a dict of register_chunk's arguments, or a tuple (content, chunk_type, metadata)"
+        raise TypeError(f"a chunk is {wanted}, not {reprlib.repr(chunk)}")
+    for name in ("content", "chunk_type"):
+        if name not in chunk:
+            raise TypeError(f"a chunk has content and chunk_type; {name} is missing in {reprlib.repr(dict(chunk))}")
+    return content_of(**{"salt": salt, **chunk})
