@@ -13,7 +13,8 @@ from conftest import ROOT
 import quire
 
 pytestmark = pytest.mark.cpu_only  # of the wheel: a GPU machine may have the extension without the rest
-GUIDES = ("README.md", "docs/chunks.md", "docs/direct-inference.md", "docs/cache-hints.md", "docs/checkpoints.md", "docs/python.md")
+GUIDES = ("README.md", "docs/chunks.md", "docs/direct-inference.md", "docs/cache-hints.md", "docs/checkpoints.md",
+          "docs/python.md", "docs/choosing.md")
 
 
 @pytest.fixture(scope="module")
