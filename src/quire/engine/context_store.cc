@@ -23,11 +23,11 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/tier_service.h"
+#include "quire/interrupt.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
-#include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/types.h"
 

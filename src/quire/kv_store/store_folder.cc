@@ -34,8 +34,8 @@ Status no_store(const Folder& folder, std::string_view why) {
           base::str_cat(folder.path.string(), " is not a quire store: ", why)};
 }
 
-// Makes the folder `path` and those above it that are missing. They are there after a loss of power,
-// too: each folder above is synced.
+// Makes the folder `path` and those above it that are missing. They are there after a loss of
+// power, too: each folder above is synced.
 Status make_folders(const std::filesystem::path& path, mode_t mode) {
   std::error_code failure;
   const std::filesystem::path parent = path.parent_path();
