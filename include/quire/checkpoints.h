@@ -1,5 +1,5 @@
 // CheckpointManager: the sequences of a program, all or some, as they are now, in a store that
-// outlives it.
+// outlives the program. Guide: docs/checkpoints.md.
 #pragma once
 
 #include <cstdint>
@@ -16,94 +16,152 @@
 
 namespace quire {
 
+// Options of CheckpointManager::open. Plain data.
 struct CheckpointOptions {
-  std::string series = "default";  // checkpoints of different series know nothing of each other
-  std::string tenant = {};  // nor do those of different tenants; nor do they share KV: a sequence
-                            // with a salt is saved under the tenant of that name, and a loaded one
-                            // has it. Empty: ChunkCacheOptions::salt, usually none
-  std::int64_t keep = 3;    // newest ones, pinned ones beside; 0: all
-  std::int64_t every_tokens = 0;  // for maybe_save: new ones since the last save; 0: never
-  double every_seconds = 0;       // ... or any new ones, and so much time went by; 0: never
-  std::int64_t max_bytes =
-      0;                  // of the store: saving evicts what was used least recently; 0: no limit
-  bool compress = false;  // what is saved: smaller, slower (docs/store-format.md)
-  // kInvalidArgument naming the option.
+  // Name of the series. Checkpoints of different series know nothing of each other.
+  std::string series = "default";
+  // Tenant of the checkpoints, at most 1,024 bytes. Empty: ChunkCacheOptions::salt, usually none.
+  // Checkpoints of different tenants know nothing of each other, and share no KV. A sequence with a
+  // salt is saved under the tenant of that name alone. A loaded sequence has the tenant for its
+  // salt.
+  std::string tenant = {};
+  // Number of the newest checkpoints that save() keeps; 0: all. Pinned ones stay beside them.
+  std::int64_t keep = 3;
+  // For maybe_save(): number of new tokens since the last save from which on a save is due. 0:
+  // never.
+  std::int64_t every_tokens = 0;
+  // For maybe_save(): seconds since the last save, up to 10^10, after which any new token makes a
+  // save due. 0: never.
+  double every_seconds = 0;
+  // Most bytes of the store; 0: no limit. Beyond it saving evicts the least recently used entries,
+  // but none that is pinned or just saved.
+  std::int64_t max_bytes = 0;
+  // True: compresses what is saved, which is smaller and slower (docs/store-format.md).
+  bool compress = false;
+  // Checks the options by themselves, before any file is opened.
+  // Errors: kInvalidArgument names the option, its value and the values that are allowed.
   [[nodiscard]] QUIRE_API Status validate() const;
 };
 
-// What is to be saved, and the name under which it is found again. Borrows the sequence.
+// A sequence to be saved, and the name under which load() finds it again. Borrows the sequence.
 struct NamedSequence {
   std::string name;
   const Sequence* sequence = nullptr;
 };
 
+// A sequence that was loaded, which the caller owns, and its name.
 struct LoadedSequence {
   std::string name;
   Sequence sequence;
 };
 
+// Describes a checkpoint. Plain data that the caller owns.
 struct CheckpointInfo {
   std::string name;
-  std::int64_t number = 0;  // grows within a series
-  std::string created_at;   // UTC, ISO 8601
-  bool pinned = false;      // see Store::pin
+  // Number that grows within a series.
+  std::int64_t number = 0;
+  // UTC, ISO 8601.
+  std::string created_at;
+  // True: neither `keep` nor max_bytes removes the checkpoint (see Store::pin).
+  bool pinned = false;
+  // One sequence of the checkpoint. `tokens` counts all tokens but the last one, whose KV is
+  // computed when something follows.
   struct SequenceInfo {
     std::string name;
     std::int64_t tokens = 0;
   };
   std::vector<SequenceInfo> sequences;
-  std::int64_t bytes = 0;  // of its KV in the store; checkpoints share what they have in common
-  // Of save and compact: what had to be written.
+  // Bytes of the KV files of the store that the checkpoint names. Checkpoints share what they have
+  // in common.
+  std::int64_t bytes = 0;
+  // Bytes and KV files that save() or compact() had to write. 0 elsewhere.
   std::int64_t written_bytes = 0, written_objects = 0;
 };
 
-// Each checkpoint is complete by itself, yet saving one writes only the blocks that no earlier one
-// has. A process that dies at any point loses none that was there. Restored sequences go on as the
-// saved ones would have, bit for bit, in this process or another one.
+// Saves sequences into the checkpoints of a store, and loads them again.
 //
-// Move only; calls may come from any thread and wait for each other. Ends with its LLM: kClosed.
+// Each checkpoint is complete by itself, yet saving one writes only the blocks that no earlier one
+// has. A process that dies at any point loses no checkpoint that was there. Restored sequences go
+// on as the saved ones would have, bit for bit, in this process or another one. KV that another
+// kernel set has computed is loaded, too. The grade is then kEqualMath at best.
+//
+// Ownership: move only. A moved-from manager may only be destroyed or assigned to. The manager ends
+// with its LLM: calls return kClosed then.
+// Threads: any number of threads may call; calls wait for each other. Only moving and destroying
+// need the object for themselves.
+//
+// Errors of every call:
+// * kClosed: the LLM has ended, or the process is a forked child.
+// * kIo: the system refuses. Calls that change the store return kIo where it is read-only.
+// * kCorrupt: the index of the store is damaged.
+// * kOutOfBlocks: the machine refuses memory.
 class QUIRE_API CheckpointManager {
  public:
-  // Makes the store (docs/store-format.md) where there is none; other programs may use it too.
+  // Opens the store in `folder`, and makes one where there is none (see Store::open). Other
+  // programs may use the store, too. Computes nothing and reads no KV.
+  // Errors: those of Store::open. kInvalidArgument names an option that is out of range.
   [[nodiscard]] static Result<CheckpointManager> open(const LLM& llm, const std::string& folder,
                                                       const CheckpointOptions& options = {});
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
   ~CheckpointManager();
 
-  // Of these `sequences`; then forgets what `keep` does not cover. `name` empty:
-  // "checkpoint-<number>"; one of the same name is replaced. kInvalidArgument for two sequences of
-  // one name, kIo for a full disk. Of what a sliding window has freed the tokens are saved alone.
+  // Saves a checkpoint of `sequences`, then forgets those that `keep` does not cover. Returns what
+  // was saved. An empty name means "checkpoint-<number>"; a checkpoint of that name is replaced.
+  // A sequence that another call is changing is saved as it was before that call. Where a sliding
+  // window has freed KV, the tokens are saved alone.
+  // Waits for the running step, and until KV that is still being loaded is there. Writes the blocks
+  // that no checkpoint of the series has.
+  // Errors: kInvalidArgument for two sequences of one name, for null, and for a sequence of another
+  // LLM or another tenant. kIo for a full disk. kCorrupt for KV that was loaded from a damaged
+  // file.
   [[nodiscard]] Result<CheckpointInfo> save(std::span<const NamedSequence> sequences,
                                             const std::string& name = "");
-  // Saves when every_tokens or every_seconds says so; nothing otherwise. What was loaded counts as
-  // saved; a time starts with the manager, and with each save. Nothing is ever saved
-  // behind the program's back: it calls this where its sequences are as they shall be found again,
-  // after each turn, say. Cost when nothing is due: comparing the ids.
+  // Saves under an empty name where CheckpointOptions::every_tokens or every_seconds says so.
+  // Returns nullopt where nothing is due.
+  // A program calls maybe_save() where its sequences are as they shall be found again, after each
+  // turn, say. Nothing is ever saved behind the program's back.
+  // Tokens that were saved or loaded last count as saved. Tokens behind an edit count as new. The
+  // time starts when the manager is opened, and with each save.
+  // Compares the ids of all tokens. Where nothing is due, the engine is asked nothing.
+  // Errors: those of save().
   [[nodiscard]] Result<std::optional<CheckpointInfo>> maybe_save(
       std::span<const NamedSequence> sequences);
 
-  // Newest first, without those whose entry is malformed: load() by name says what is wrong with
-  // one. Reads no KV.
+  // Returns the checkpoints of the series, newest first. Reads no KV.
+  // Checkpoints whose entry is malformed are left out: load() by name says what is wrong with one.
   [[nodiscard]] Result<std::vector<CheckpointInfo>> list() const;
-  // The newest that is whole; kNotFound when there is none. Reads all of it.
+  // Returns the newest checkpoint whose every KV file is there and whole. Reads all its KV.
+  // Errors: kNotFound when there is none.
   [[nodiscard]] Result<CheckpointInfo> latest() const;
-  // All sequences of a checkpoint, or those called as in `only`. `name` empty: of the newest one
-  // that can be loaded; without options.wait its KV is not looked at, only what says what it is.
-  // kNotFound naming what is not there, kIncompatible for those of another model or KV format,
-  // kCorrupt for damage.
+  // Loads all sequences of a checkpoint, or those named in `only`. Returns them in the order in
+  // which they were saved. Computes nothing. The call is a use of the checkpoint.
+  // An empty name means the newest checkpoint that can be loaded. One that is damaged, or that
+  // lacks a name of `only`, is passed over for the next earlier one.
+  // With options.wait: blocks until all KV is read, and compares every checksum. Otherwise the KV
+  // is read in the background, and only the headers decide which checkpoint can be loaded (see
+  // LoadSequenceOptions).
+  // Errors: kNotFound names what is not there. kIncompatible for a checkpoint of another model or
+  // KV format. kCorrupt for damage. kOverflow for tokens beyond the model's context. kOutOfBlocks
+  // when the KV does not fit now. kInvalidArgument for options.salt: the tenant is the salt.
   [[nodiscard]] Result<std::vector<LoadedSequence>> load(const std::string& name = "",
                                                          std::span<const std::string> only = {},
                                                          const LoadSequenceOptions& options = {});
 
-  // False when there was none of this name.
+  // Removes a checkpoint, and the KV that nothing else in the store names. Returns false when there
+  // was none of this name.
   [[nodiscard]] Result<bool> remove(const std::string& name);
-  // Forgets all but the newest `keep` and the pinned ones; how many. kInvalidArgument below 0.
+  // Forgets all checkpoints but the newest `keep` and the pinned ones. Returns how many went. With
+  // 0 only pinned ones stay.
+  // Errors: kInvalidArgument below 0.
   [[nodiscard]] Result<std::int64_t> cleanup(std::int64_t keep);
-  // Writes what many small saves have scattered into as few files as one save would have; the
-  // checkpoint stays what it is. Cost: reads and writes all of it.
+  // Writes the KV that many small saves have scattered into as few files as one save would have.
+  // Returns the checkpoint, which is otherwise what it was.
+  // Reads and writes all KV of the checkpoint. Does not wait for the running step.
+  // Errors: kNotFound; kCorrupt for damage; kIo.
   [[nodiscard]] Result<CheckpointInfo> compact(const std::string& name);
 
+  // For the library itself.
   struct Impl;
 
  private:

@@ -1,5 +1,6 @@
-// ContextManager: what a conversation stands on, item by item. Texts are added once, switched on
-// and off, moved between tiers, saved; turns and outputs become items of the same kind.
+// ContextManager: a conversation as a list of items. Texts are added once, switched on and off,
+// moved between tiers, saved. Turns and outputs become items, too.
+// Guide: docs/direct-inference.md, Context manager.
 #pragma once
 
 #include <cstdint>
@@ -23,176 +24,264 @@
 
 namespace quire {
 
-// Where an item's KV is. kNone: nowhere; it is computed when it is used.
+// Says where the KV of an item is. kNone: nowhere; the next use computes it.
 enum class Tier : std::uint8_t { kDevice, kHost, kDisk, kNone };
+// Returns "device", "host", "disk" or "none". Static memory.
 [[nodiscard]] constexpr const char* tier_name(Tier tier) {
   constexpr const char* kNames[] = {"device", "host", "disk", "none"};
   return kNames[static_cast<std::uint8_t>(tier)];
 }
 
+// Says what an item is. Callers add kSystem and kContext; asking makes kUser and kOutput, the
+// turns.
 enum class ItemKind : std::uint8_t { kSystem, kContext, kUser, kOutput };
+// Returns "system", "context", "user" or "output". Static memory.
 [[nodiscard]] constexpr const char* item_kind_name(ItemKind kind) {
   constexpr const char* kNames[] = {"system", "context", "user", "output"};
   return kNames[static_cast<std::uint8_t>(kind)];
 }
 
+// Options of ContextManager::open. Plain data; the context keeps a copy.
 struct ContextOptions {
   // kAnchored: an item's KV is computed once, under the system item, and switching items computes
-  // nothing; turns keep the KV with which they were generated. kExact: every answer equals that of
-  // a plain prompt of the active items; what stands behind a switched item is computed again.
+  // nothing. Turns keep the KV with which they were generated.
+  // kExact: every answer equals that of a plain prompt of the active items. KV that stands behind a
+  // switched item is computed again.
   ReuseMode mode = ReuseMode::kAnchored;
-  std::string store = {};  // a directory (docs/store-format.md); empty: nothing can be saved
-  std::string salt = {};   // tenant: contexts of two salts share no item, in the store neither, and
-                           // no cached prefix. Empty: ChunkCacheOptions::salt, usually none
-  bool fetch = true;       // using an item that was unloaded brings it back; false: kNotFound
-  // Of KV in host memory; 0: no limit. What is beyond it goes on to the store, or without one
-  // nowhere: then it is computed when it is used again.
+  // Directory of the store (docs/store-format.md). Empty: nothing can be saved.
+  std::string store = {};
+  // Salt of a tenant, at most 1,024 bytes. Contexts of two salts share no item, in the store
+  // neither, and no cached prefix. Empty: ChunkCacheOptions::salt, usually none.
+  std::string salt = {};
+  // True: using an item that was unloaded brings it back. False: the use is kNotFound.
+  bool fetch = true;
+  // Most bytes of KV in host memory; 0: no limit. KV beyond it goes on to the store. Without a
+  // store it goes nowhere, and the next use computes it. Pinned items stay.
   std::int64_t max_host_bytes = 0;
-  // Of the store; 0: no limit. Saving evicts what was used least recently.
+  // Most bytes of the store; 0: no limit. Beyond it saving evicts the least recently used entries.
   std::int64_t max_store_bytes = 0;
-  bool compress = false;  // what goes into the store: smaller, slower (docs/store-format.md)
-  // Whatever is computed is saved at once, mode kAnchored; else when asked, or to make room. kIo
-  // for a store that is read-only.
+  // True: the store compresses KV, which is smaller and slower (docs/store-format.md).
+  bool compress = false;
+  // True: whatever is computed is saved at once. Needs a store that can be written, and kAnchored.
+  // False: an item is saved when save() is called, or to make room.
   bool write_through = false;
 };
 
-// What goes first where memory is short: of the inactive items those whose time is over, then the
-// lowest priority, then the least recently used.
+// Says how long an item stays. KV of inactive items leaves when memory is short. Items whose time
+// is over go first, then the lowest priority, then the least recently used.
 struct ItemRetention {
-  bool pinned = false;  // never, not from the store either
+  // True: the item never leaves to make room, the store neither.
+  bool pinned = false;
   std::int32_t priority = 0;
-  std::optional<double> ttl_seconds = {};  // since its last use. An inactive item then gives up its
-                                           // KV in memory with the next use of the context, and the
-                                           // store may forget it
+  // Seconds since the last use, 0 or more. Not given: no limit.
+  // After them an inactive item gives up its KV in memory with the next use of the context, and the
+  // store may forget it.
+  std::optional<double> ttl_seconds = {};
   friend bool operator==(const ItemRetention&, const ItemRetention&) = default;
 };
 
-// What is said of it when an item is added. The rest stays as it is: as above of a new one.
+// Retention that adding an item sets. A field that is not given stays as it is; for a new item it
+// has the default of ItemRetention.
 struct ItemRetentionUpdate {
   std::optional<bool> pinned = {};
   std::optional<std::int32_t> priority = {};
   std::optional<double> ttl_seconds = {};
 };
 
+// Options of ContextManager::add. Plain data.
 struct ItemOptions {
-  std::string name = {};  // another handle; must be new
+  // Another handle on the item: one line of at most 1,024 bytes that no item has as its name yet.
+  std::string name = {};
+  // Words, none of them empty.
   std::vector<std::string> tags = {};
-  ItemKind kind = ItemKind::kContext;  // or kSystem
+  // kContext or kSystem.
+  ItemKind kind = ItemKind::kContext;
   bool active = true;
   ItemRetentionUpdate retention = {};
 };
 
+// Describes an item at the moment of the call. Plain data that the caller owns.
 struct ContextItem {
-  std::string id;  // 64 hexadecimal digits
+  // 64 hexadecimal digits.
+  std::string id;
   std::string name;
   ItemKind kind = ItemKind::kContext;
   std::vector<std::string> tags;
-  std::string text;  // as added; of ids and outputs the decoded text
+  // The text as added. For token ids and outputs: their decoded text.
+  std::string text;
   std::vector<TokenId> token_ids;
   bool active = false;
   Tier tier = Tier::kNone;
-  bool saved = false;                // in the store, whatever the tier
-  std::vector<std::string> parents;  // items that its KV has seen, in order
-  std::string sampling_json;         // of an output: all that it was sampled with, and the seed
-  std::int64_t memory_bytes = 0;     // of its KV in the pool or in host memory
+  // True when the item is in the store, whatever the tier.
+  bool saved = false;
+  // Ids of the items that the KV has seen, in order.
+  std::vector<std::string> parents;
+  // For an output: a JSON object with all parameters of its sampling, and the seed. "" otherwise.
+  std::string sampling_json;
+  // Bytes of the item's KV in the pool of blocks or in host memory.
+  std::int64_t memory_bytes = 0;
   ItemRetention retention;
 };
 
+// Counts the items of a context, by state and tier.
 struct ContextStats {
   std::int64_t items = 0, active_items = 0, active_tokens = 0;
   std::int64_t device_items = 0, host_items = 0, disk_items = 0;
   std::int64_t device_bytes = 0, host_bytes = 0, saved_items = 0;
-  std::int64_t tokens_computed = 0, tokens_reused = 0;  // by what this context has run
+  // Tokens of all that this context has run.
+  std::int64_t tokens_computed = 0, tokens_reused = 0;
 };
 
-// Items are named by id, by the beginning of an id (at least 4 digits, unambiguous), or by name.
-// Unknown ones are kNotFound. Move only; calls may come from any thread and wait for each other.
-// Ends with its LLM: kClosed.
+// The items of a conversation, in the order in which they were added, and their KV.
+//
+// Ownership: move only. A moved-from context may only be destroyed or assigned to. The context ends
+// with its LLM: calls return kClosed then.
+// Threads: any number of threads may call. Calls wait for each other, so a call blocks while
+// another one answers. Only moving and destroying need the object for themselves.
+//
+// Items. Calls take an item's id, the beginning of one (at least 4 digits, unambiguous), or its
+// name. A call returns kNotFound for an unknown item.
+//
+// Errors of every call that returns a Result or a Status:
+// * kClosed: the LLM has ended, or the process is a forked child.
+// * kInvalidArgument: the call comes from a Follow.
+// * kOutOfBlocks: the machine refuses memory.
+//
+// Computing. Calls that compute or fetch KV block until it is there. While blocks are short, they
+// move inactive items to host memory. These calls return the following errors, too:
+// * kOutOfBlocks: the KV does not fit now. kOverflow: it can never fit.
+// * kNotFound: an item was unloaded, and ContextOptions::fetch is false. Or an item that the KV has
+//   seen was erased, so that the KV cannot be computed again.
+// * kIncompatible: the store has the item's KV for another model or in another format.
+// * kCancelled: `interrupted` returned true.
+// * kIo: ContextOptions::write_through is set, and the store cannot be written.
 class QUIRE_API ContextManager {
  public:
-  // kInvalidArgument for another mode, for a negative limit, and for write_through without a store
-  // or in mode kExact; errors of the store's directory.
+  // Opens a context without items on an open LLM.
+  // Errors: kInvalidArgument for another mode than kAnchored and kExact, a negative limit or a salt
+  // that is too long. kInvalidArgument for write_through without a store or in mode kExact.
+  // Errors of opening the store (Store::open); kIo for write_through and a store that is read-only.
   [[nodiscard]] static Result<ContextManager> open(const LLM& llm,
                                                    const ContextOptions& options = {});
   ContextManager(ContextManager&&) noexcept;
   ContextManager& operator=(ContextManager&&) noexcept;
   ~ContextManager();
 
-  // Text goes through the model's chunk format, ids are taken as they are. An item that is there
-  // already is switched on, gets the new tags, and keeps its place. Computes the KV of an active
-  // one, in mode kAnchored.
+  // Adds an item and returns its id. A text goes through the model's chunk format; token ids are
+  // taken as they are.
+  // An equal item that is there keeps its place. It gets the new tags, the new name and the given
+  // retention, and is switched on unless options.active is false.
+  // Computes the KV of a new active item in mode kAnchored, and blocks until it is there.
+  // Errors: those of computing. kInvalidArgument for options out of range, an empty text, or ids
+  // outside of the vocabulary. kUnsupported for a text where the model has no chunk format.
   [[nodiscard]] Result<std::string> add(const Prompt& content, const ItemOptions& options = {},
                                         const Interrupt& interrupted = {});
-  // O(1), by the beginning of an id O(log items); computes and copies nothing. An inactive item has
-  // no influence on what is asked next.
+  // Switches an item on. Computes and copies nothing. O(1); by the beginning of an id O(log items).
   [[nodiscard]] Status activate(const std::string& item);
+  // Switches an item off, at the cost of activate(). An inactive item has no influence on what is
+  // asked next.
   [[nodiscard]] Status deactivate(const std::string& item);
+  // Adds a tag to an item, which may have it already.
+  // Errors: kInvalidArgument for an empty tag.
   [[nodiscard]] Status tag(const std::string& item, const std::string& tag);
+  // Returns a description of the item. Costs as much as items().
   [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
-  // kClosed after the LLM's end; until then the values of items() and stats() are there.
-  // kInvalidArgument from a Follow.
+  // Returns kClosed after the LLM's end, and kInvalidArgument from a Follow.
+  // Until the LLM's end the values of items() and stats() are there.
   [[nodiscard]] Status check_open() const;
-  [[nodiscard]] std::vector<ContextItem> items() const;  // in the order in which they were added
+  // Returns descriptions of all items in the order in which they were added. In a forked child the
+  // list is empty. O(text and tokens of all items).
+  [[nodiscard]] std::vector<ContextItem> items() const;
+  // Returns the counts of the context; all are 0 in a forked child. Costs as much as items().
   [[nodiscard]] ContextStats stats() const;
-  // For each active item whether asking now would use its KV as it is (`hit`, from wherever it is),
-  // and why not: not computed yet, or on disk where computing is faster, with both figures. Reads
-  // no KV, changes nothing; KV that turns out to be damaged is computed.
+  // Returns for each active item whether asking now would use its KV as it is (`hit`, from wherever
+  // it is), and why not. Causes are: not computed yet, or on disk where computing is faster, with
+  // both figures.
+  // Reads no KV and changes nothing. KV that turns out to be damaged is computed by whoever asks.
+  // Waits for the running step in mode kExact.
   [[nodiscard]] Result<std::vector<ReusePart>> explain() const;
 
-  // Active turns, or all active items, in order: handles that go stale with the next change.
+  // Returns a handle on the KV of all active turns, in order. Computes or fetches KV that is
+  // missing. The handle holds no block and goes stale with the next change of the items.
   [[nodiscard]] Result<BlockList> conversation_blocks(const Interrupt& interrupted = {});
+  // Returns a handle on the KV of all active items, on the terms of conversation_blocks().
   [[nodiscard]] Result<BlockList> active_blocks(const Interrupt& interrupted = {});
 
-  // Answers behind all active items. Text becomes a user turn of the model's chat template;
-  // without text the assistant just goes on. Turn and output become active items; the output's KV
-  // is the one with which it was generated. What stands behind no active item begins with BOS, if
-  // the model's prompts do.
+  // An output with the ids of the items that asking has made.
   struct Answer {
     GenerationOutput output;
-    std::string user_id;  // "" without text
+    // "" when no text was asked.
+    std::string user_id;
     std::string output_id;
   };
-  // An answer while it is generated. Both are called from the calling thread and must not call the
-  // context, which is kInvalidArgument; items() and stats() answer still, clear() does nothing.
+  // Functions that follow an answer while it is generated. infer() calls both in its own thread.
+  // They must not call the context: that is kInvalidArgument. items() and stats() answer all the
+  // same, and clear() does nothing.
   struct Follow {
-    // Each piece of text as it comes; joined they are the text of the output. An error ends the
-    // call: nothing has changed then.
+    // Takes each piece of text as it comes. All pieces, joined, are the text of the output.
+    // An error ends the call, which returns it: no item has been added then.
     std::function<Status(std::string_view)> on_text;
-    // Says true when there is enough: the answer ends there, kCancelled, and what there is of it
-    // becomes the output. Before its first token there is nothing to keep: the call is kCancelled.
+    // Returns true when there is enough. The answer ends there, with FinishReason::kCancelled, and
+    // its tokens so far become the output.
+    // Before the first token there is nothing to keep: the call returns kCancelled.
     Interrupt stop;
   };
+  // Generates an answer behind all active items, and blocks until its end. Turn and output become
+  // active items. The output keeps the KV with which it was generated.
+  // A text becomes a user turn of the model's chat template. Without text the assistant goes on.
+  // Tokens that stand behind no active item begin with BOS, if the model's prompts do.
+  // Only session and salt of `options` count.
+  // Errors: those of computing and of a request (see LLM, Requests). kOverflow when the items leave
+  // no room in the model's context. kUnsupported for a text where the model has no chunk format.
+  // kInvalidArgument for an empty text, and for another salt than the context's. A call that fails
+  // adds no item.
   [[nodiscard]] Result<Answer> infer(const std::optional<std::string>& text,
                                      const SamplingParams& params = {},
                                      const Interrupt& interrupted = {}, const Follow& follow = {},
                                      const RequestOptions& options = {});
 
-  // A new item of the texts of several, in this order, which have then seen each other; they are
-  // switched off.
+  // Adds an item that joins the tokens of several, in this order, and returns its id. In the new
+  // item they have seen each other. Switches the several off.
+  // Blocks until the KV is there, in mode kAnchored.
+  // Errors: those of add(). kInvalidArgument for an empty list.
   [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
                                             const std::string& name = "",
                                             const Interrupt& interrupted = {});
-  // Computes or fetches the KV of all active items; returns the tokens computed.
+  // Computes or fetches the KV of all active items, and blocks until it is there. Returns the
+  // number of tokens computed.
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted = {});
 
-  // To host memory; the blocks are free when it returns. With `drop` nowhere: it is read from the
-  // store or computed when it is used again. kInvalidArgument in mode kExact, where an item has no
-  // KV of its own.
+  // Moves an item's KV to host memory and gives its blocks back. LLM::stats counts them as free
+  // when the call has returned.
+  // With `drop` the KV goes nowhere: the next use reads it from the store or computes it.
+  // Errors: kInvalidArgument in mode kExact, where an item has no KV of its own. An error of the
+  // store where max_host_bytes lets KV go on to it; the item is unloaded all the same.
   [[nodiscard]] Status unload(const std::string& item, bool drop = false);
-  // Holds from now on. kInvalidArgument for a time that is negative or not finite.
+  // Replaces the retention of an item, from now on. The store learns pin and TTL of a saved item;
+  // priorities count in this context alone.
+  // Errors: kInvalidArgument for a time that is negative or not finite. kIo for a saved item where
+  // the store is read-only: the retention stays as it was.
   [[nodiscard]] Status set_retention(const std::string& item, const ItemRetention& retention);
-  // Into the store, whatever the tier; the item stays where it is. kInvalidArgument without one.
+  // Writes an item into the store, whatever its tier; the item stays where it is. Computes KV that
+  // is nowhere first. Blocks until the item is on the disk.
+  // Errors: those of computing. kInvalidArgument without a store and in mode kExact. kIo.
   [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted = {});
-  // Back to the device, with the bits that it had: from host memory, from the store (also items of
-  // earlier processes), or computed: damaged KV is a miss. kIncompatible for one of another
-  // model or KV format.
+  // Brings an item's KV back to the device, with the bits that it had, and blocks until it is
+  // there. The KV comes from host memory or from the store, or is computed. Damaged KV is a miss.
+  // Items that an earlier process has saved come back, too, by id or name.
+  // Errors: those of computing. kIncompatible for an item of another model or KV format.
+  // kInvalidArgument in mode kExact.
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted = {});
-  // Forgets it everywhere, in the store too. `wipe`: its bytes there become zeros first, and
-  // nothing of it is left in the folder; kIo where it is, as others read: call again.
+  // Forgets an item everywhere, in the store, too.
+  // With `wipe` its bytes in the store become zeros first, and nothing of it is left in the folder.
+  // Errors: kIo where the store cannot be written. kIo for a wipe while others read the store: some
+  // bytes are left, and the item stays in the context; call again.
   [[nodiscard]] Status erase(const std::string& item, bool wipe = false);
-  // Forgets all items; what was saved stays saved. Returns how many.
+  // Forgets all items and returns how many there were. Saved items stay in the store. Does nothing
+  // from a Follow and in a forked child.
   [[nodiscard]] std::int64_t clear();
 
+  // For the library itself.
   struct Impl;
 
  private:

@@ -1,4 +1,5 @@
-// QUIRE_API marks what the shared library exports; everything else is hidden.
+// QUIRE_API marks the classes and functions that the shared library exports.
+// Everything else is hidden in it.
 #pragma once
 
 #define QUIRE_API __attribute__((visibility("default")))

@@ -1,5 +1,8 @@
-// The fields of options and outputs, each written down once. Command line, Python, settings and
-// JSON take names, order and help from here; which values a field may have, validate() says.
+// Fields of options and outputs, each written down once. The command line, Python, settings and
+// JSON take names, order and help from here. validate() of each struct says which values are
+// allowed.
+//
+// Threads: every function here may be called from any thread. Nothing here waits for an engine.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +24,49 @@
 
 namespace quire {
 
-// One field of the struct `Owner`; `Values` are the types that its fields have. Use it through
-// std::visit: `owner.*member` is the value.
+// One field of the struct `Owner`. `Values` are the types that fields of `Owner` have.
+// std::visit of `member` gives a pointer to member: `owner.*member` is the value. This lists all
+// fields with their values:
+//
+//   for (const SamplingField& field : sampling_fields()) {
+//     std::visit([&](auto member) { show(field.name, params.*member); }, field.member);
+//   }
 template <class Owner, class... Values>
 struct Field {
-  const char* name;  // in Python and JSON; the command line writes "-" for "_"
+  // Name in Python and JSON. The command line writes "-" for "_".
+  const char* name;
   std::variant<Values Owner::*...> member;
-  const char* help;  // one line; of a bool, the effect of the value that is not the default
+  // One line of help. For a bool: the effect of the value that is not the default.
+  const char* help;
 };
 
+// A field of SamplingParams.
 using SamplingField = Field<SamplingParams, bool, double, std::int32_t, std::optional<std::int32_t>,
                             std::optional<std::uint64_t>, std::vector<std::string>,
                             std::vector<TokenId>, std::vector<std::pair<TokenId, double>>>;
+// A field of LLMOptions. A std::int64_t holds bytes.
 using LLMField = Field<LLMOptions, bool, std::int32_t, std::int64_t, std::uint64_t, std::string>;
 
-// Returns all fields, in the order of the struct. Static memory.
+// Returns all fields of SamplingParams, in the order of the struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const SamplingField> sampling_fields();
-// Returns all fields but `progress`, which no text can give. A std::int64_t holds bytes.
+// Returns all fields of LLMOptions but `progress`, which no text can give, in the order of the
+// struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const LLMField> llm_fields();
 
-// A text of an output that may be missing, which "" stands for.
+// A text of an output for which "" means that it is missing. to_json() writes such a text as "".
+// Borrows the text: a visitor copies it to keep it.
 struct MissingIfEmpty {
   const std::string& text;
 };
 
-// Calls visit(name, value) for each member of an output, in the order of every surface. An empty
-// list of logprobs and an empty optional stand for what is missing.
+// Each visit_members() calls visit(name, value) for every member of an output. All surfaces show
+// the members in this order.
+//
+// `visit` is a callable for every type of value that the comments below name. `name` is static
+// memory; `value` refers to the output.
+// An empty list of logprobs and an empty optional mean that the value is missing.
+
+// Visits the counts of a Usage, a std::int64_t each.
 template <class Visit>
 void visit_members(const Usage& usage, const Visit& visit) {
   visit("prompt_tokens", usage.prompt_tokens);
@@ -54,6 +74,8 @@ void visit_members(const Usage& usage, const Visit& visit) {
   visit("completion_tokens", usage.completion_tokens);
 }
 
+// Visits the members of a ReuseReport: a ReuseGrade, the list of pairs of source and tokens, and a
+// double.
 template <class Visit>
 void visit_members(const ReuseReport& reuse, const Visit& visit) {
   visit("grade", reuse.grade);
@@ -61,6 +83,7 @@ void visit_members(const ReuseReport& reuse, const Visit& visit) {
   visit("recompute_share", reuse.recompute_share);
 }
 
+// Visits the members of a Timing: seconds, a double each.
 template <class Visit>
 void visit_members(const Timing& timing, const Visit& visit) {
   visit("queue_seconds", timing.queue_seconds);
@@ -68,6 +91,10 @@ void visit_members(const Timing& timing, const Visit& visit) {
   visit("total_seconds", timing.total_seconds);
 }
 
+// Visits the members of a GenerationOutput.
+// Usage, ReuseReport and Timing come as one value each, which visit_members() takes in turn.
+// The other values are a RequestId, a std::string, two lists of TokenId, a FinishReason and a list
+// of TokenLogprobs.
 template <class Visit>
 void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("request_id", output.request_id);
@@ -81,6 +108,8 @@ void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("timing", output.timing);
 }
 
+// Visits the members of an answer's output, then the ids of its items.
+// user_id is a MissingIfEmpty, output_id a std::string.
 template <class Visit>
 void visit_members(const ContextManager::Answer& answer, const Visit& visit) {
   visit_members(answer.output, visit);
@@ -88,6 +117,8 @@ void visit_members(const ContextManager::Answer& answer, const Visit& visit) {
   visit("output_id", answer.output_id);
 }
 
+// Visits the members of a Delta.
+// finish_reason is a std::optional<FinishReason>, which is empty until the last delta.
 template <class Visit>
 void visit_members(const Delta& delta, const Visit& visit) {
   visit("text", delta.text);
@@ -97,6 +128,9 @@ void visit_members(const Delta& delta, const Visit& visit) {
         delta.finished ? std::optional<FinishReason>(delta.finish_reason) : std::nullopt);
 }
 
+// Visits the members of a ReusePart.
+// chunk_type and chunk_id are a MissingIfEmpty each: a plain prompt has neither.
+// The other values are two std::int64_t, a bool and a std::string.
 template <class Visit>
 void visit_members(const ReusePart& part, const Visit& visit) {
   visit("chunk_type", MissingIfEmpty{part.chunk_type});
@@ -107,21 +141,38 @@ void visit_members(const ReusePart& part, const Visit& visit) {
   visit("reason", part.reason);
 }
 
-// Returns JSON without blanks, in UTF-8: other bytes become U+FFFD. A missing optional or list of
-// logprobs is left out; a logit bias and the logprobs of a token are objects of ids. An infinite
-// number becomes the largest finite one of its sign, and NaN null.
+// Each to_json() returns JSON without blanks, which the caller owns. O(size).
+// The text is UTF-8: other bytes become U+FFFD.
+// A missing optional or list of logprobs is left out.
+// A logit bias and the logprobs of a token are objects whose keys are ids.
+// An infinite number becomes the largest finite one of its sign, and NaN becomes null.
+
+// Returns an object with the names and the order of sampling_fields().
+// sampling_from_json() reads it back.
 [[nodiscard]] QUIRE_API std::string to_json(const SamplingParams& params);
+// Returns an object of three token counts:
+// {"prompt_tokens":96,"cached_tokens":64,"completion_tokens":8}.
 [[nodiscard]] QUIRE_API std::string to_json(const Usage& usage);
+// Returns an object. `grade` is a name of reuse_grade_name(). `sources` is a list of pairs:
+// [["prefix_cache",64]].
 [[nodiscard]] QUIRE_API std::string to_json(const ReuseReport& reuse);
+// Returns an object of seconds.
 [[nodiscard]] QUIRE_API std::string to_json(const Timing& timing);
+// Returns an object with objects for `usage`, `reuse` and `timing`.
+// `request_id` is a number, `finish_reason` a name of finish_reason_name().
 [[nodiscard]] QUIRE_API std::string to_json(const GenerationOutput& output);
+// Returns the object of the answer's output, with `user_id` and `output_id` as further members.
 [[nodiscard]] QUIRE_API std::string to_json(const ContextManager::Answer& answer);
+// Returns an object with `text` and `token_ids`, and `logprobs` where there are some.
+// finish_reason is left out until the last delta.
 [[nodiscard]] QUIRE_API std::string to_json(const Delta& delta);
+// Returns a list of objects, one per part.
 [[nodiscard]] QUIRE_API std::string to_json(std::span<const ReusePart> parts);
 
-// Reads an object as to_json writes it; a field that it leaves out or gives as null is as by
-// default, and `stop` may be one text. kInvalidArgument for bad JSON, for a member that is no field
-// or has a value of another type, and for what validate() refuses.
+// Reads an object as to_json() writes it. A field that is left out or null has its default. `stop`
+// may be one text, and an integer may be written as 1.0.
+// Errors: kInvalidArgument for bad JSON, for a member that is no field and for a value of another
+// type. kInvalidArgument for params that SamplingParams::validate refuses.
 [[nodiscard]] QUIRE_API Result<SamplingParams> sampling_from_json(std::string_view json);
 
 }  // namespace quire

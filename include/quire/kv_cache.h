@@ -1,10 +1,12 @@
-// A contiguous KV cache of one sequence on a GPU, and the kernel that writes into it (guide:
-// docs/kv-cache.md). Needs no CUDA header and no CUDA compiler: where the library was built
-// without CUDA, or the machine has no driver, making a cache and launching the kernel give kDevice.
+// KVCache: a contiguous KV cache of one sequence on a GPU, for programs with kernels of their own.
+// update_kv_cache: the kernel that writes into it. Guide: docs/kv-cache.md.
+//
+// This header needs no CUDA header and no CUDA compiler. Where the library was built without CUDA,
+// or the machine has no driver, making a cache and launching the kernel give kDevice.
 //
 // Layout, without padding: [layer][keys, values][position][kv head][head dim]. A token's row is
-// contiguous and its place does not depend on the capacity, so the form of the kernel that is not
-// told the capacity can address it.
+// contiguous, and its place does not depend on the capacity. So the form of the kernel that is not
+// told the capacity can address the row.
 #pragma once
 
 #include <atomic>
@@ -27,52 +29,69 @@ struct __nv_fp8_e4m3;
 
 namespace quire {
 
-using KVStream = CUstream_st*;  // cudaStream_t; nullptr is the default stream
+// cudaStream_t. nullptr is the default stream.
+using KVStream = CUstream_st*;
 
+// Type of the elements of a cache. Rows to be written have the type of their cache.
 enum class KVDType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kFloat8E4M3 };
 
+// Returns the bytes of one element: 4, 2, 2 or 1.
 [[nodiscard]] constexpr int kv_dtype_bytes(KVDType dtype) {
   constexpr int kBytes[] = {4, 2, 2, 1};
   return kBytes[static_cast<std::uint8_t>(dtype)];
 }
 
+// Returns "float32", "float16", "bfloat16" or "float8_e4m3". Static memory.
 [[nodiscard]] constexpr const char* kv_dtype_name(KVDType dtype) {
   constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "float8_e4m3"};
   return kNames[static_cast<std::uint8_t>(dtype)];
 }
 
-// An advance or append past the capacity. what(): "KV cache overflow: position 11 exceeds capacity
-// 10 (at position 10, 1 more requested)".
+// Thrown by KVCache::advance_position past the capacity. what(): "KV cache overflow: position 11
+// exceeds capacity 10 (at position 10, 1 more requested)".
 class QUIRE_API KVOverflowError : public std::out_of_range {
  public:
   using std::out_of_range::out_of_range;
 };
 
-// The device is missing or failed (kDevice), or its memory is used up (kOutOfBlocks).
+// Thrown where the device is missing or failed (kDevice). Thrown, too, where the memory of the
+// device, or the limit of a VramTracker, is used up (kOutOfBlocks).
 class QUIRE_API DeviceError : public std::runtime_error {
  public:
+  // Makes an exception whose what() is the error's message.
   explicit DeviceError(Error error) : std::runtime_error(error.message), error_(std::move(error)) {}
+  // Returns the error, a reference into the exception.
   [[nodiscard]] const Error& error() const { return error_; }
 
  private:
   Error error_;
 };
 
-// Bytes of device memory that caches hold, and the most they may. Any thread; must outlive them.
+// Counts the bytes of device memory that caches hold, and limits them.
+//
+// Ownership: caches borrow their tracker, which must outlive them.
+// Threads: any number of threads may call at once. No call waits.
 class QUIRE_API VramTracker {
  public:
+  // Makes a tracker. `limit_bytes` is the most that all its caches may hold together; no limit
+  // unless given.
   explicit VramTracker(std::int64_t limit_bytes = std::numeric_limits<std::int64_t>::max())
       : limit_bytes_(limit_bytes) {}
   VramTracker(const VramTracker&) = delete;
   VramTracker& operator=(const VramTracker&) = delete;
 
-  // Counts `bytes`, or changes nothing and returns kOutOfBlocks with needed and free bytes.
+  // Counts `bytes` as held. Allocates nothing.
+  // Errors: kOutOfBlocks beyond the limit, with the needed and the free bytes. Nothing is counted
+  // then.
   [[nodiscard]] Status reserve(std::int64_t bytes);
-  // Takes back what reserve counted.
+  // Takes back bytes that reserve() has counted.
   void release(std::int64_t bytes);
 
+  // Returns the limit.
   [[nodiscard]] std::int64_t limit_bytes() const { return limit_bytes_; }
+  // Returns the bytes that are held now.
   [[nodiscard]] std::int64_t used_bytes() const { return used_bytes_; }
+  // Returns the most bytes that were ever held at a time.
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
@@ -81,79 +100,116 @@ class QUIRE_API VramTracker {
   std::atomic<std::int64_t> peak_bytes_{0};
 };
 
+// Shape of a cache. Plain data. The four counts are at least 1.
 struct QUIRE_API KVCacheConfig {
   int num_layers = 0;
-  int max_context_length = 0;  // the capacity, in tokens
+  // The capacity, in tokens.
+  int max_context_length = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
   KVDType dtype = KVDType::kFloat16;
-  bool zero_fill = true;  // at birth and on reset; without it, rows hold anything until written
-  int device = 0;         // ordinal of the GPU
+  // True: the cache is filled with zeros when it is made and on each reset.
+  // False: rows hold anything until they are written, perhaps rows of another sequence.
+  bool zero_fill = true;
+  // Ordinal of the GPU, 0 or more.
+  int device = 0;
 
-  // kInvalidArgument names the field, its value and what it may be.
+  // Checks the fields by themselves. Asks no device.
+  // Errors: kInvalidArgument names the field, its value and the values that are allowed.
+  // kInvalidArgument also for a cache of more than 2^63 bytes.
   [[nodiscard]] Status validate() const;
-  // Bytes of one layer's keys, or of its values. Precondition of this and the next:
-  // validate().ok().
+  // Returns the bytes of one layer's keys, or of its values. Precondition: validate().ok().
   [[nodiscard]] std::int64_t layer_bytes() const;
+  // Returns the bytes of all layers' keys and values. Precondition: validate().ok().
   [[nodiscard]] std::int64_t size_bytes() const;
 };
 
-// One layer's keys or values, [max_context_length, num_kv_heads, head_dim] on the device. Converts
-// to the plain pointer, and tells launch_update_kv_cache the bounds. Valid as long as its cache.
+// Names one layer's keys or values, [max_context_length, num_kv_heads, head_dim] on the device, and
+// tells launch_update_kv_cache their bounds.
+//
+// Ownership: a view holds no memory. A view is valid until its cache is destroyed or replaced by an
+// assignment. Moving a cache keeps its views valid.
 struct KVLayerView {
+  // Device address of the first row.
   void* data = nullptr;
   KVDType dtype = KVDType::kFloat16;
+  // Rows, which is max_context_length of the cache.
   int capacity = 0;
   int num_heads = 0;
   int head_dim = 0;
 
+  // Converts to the plain device pointer, of any type T. Does not compare T with `dtype`.
   template <class T>
   operator T*() const {  // NOLINT(google-explicit-constructor): kernels take half*
     return static_cast<T*>(data);
   }
 };
 
-// The memory and the one length of a sequence: rows [0, position()) of every layer are its tokens,
-// and position() is the context length of attention after an append. Used by one thread at a time;
-// moving leaves an empty cache behind: capacity 0, no bytes.
+// Owns the device memory of one sequence's KV, and counts its length.
+//
+// The length is one for all layers: rows [0, position()) of every layer are the sequence's tokens.
+// position() is the context length of attention once the rows of a step were counted.
+//
+// Ownership: move only. Moving leaves an empty cache behind: capacity 0, no bytes. Destroying a
+// cache waits for the work of its GPU, frees the memory and takes its bytes from the tracker.
+// Threads: one thread at a time.
 class QUIRE_API KVCache {
  public:
-  // Allocates on `config.device`. `tracker`, if any, is charged until destruction. Errors:
-  // kInvalidArgument, kDevice, kOutOfBlocks; nothing stays allocated or charged.
+  // Returns a cache at position 0, allocated on the GPU `config.device`. `tracker`, if any, is
+  // charged until the cache is destroyed. With config.zero_fill: blocks until the zeros are
+  // written.
+  // Errors, after which nothing stays allocated or charged:
+  // * kInvalidArgument: config.validate() refuses.
+  // * kDevice: no CUDA, no driver, no such GPU, or a GPU that failed.
+  // * kOutOfBlocks: beyond the tracker's limit, or the GPU has no memory left.
   [[nodiscard]] static Result<KVCache> create(const KVCacheConfig& config,
                                               VramTracker* tracker = nullptr);
-  // The same as exceptions: std::invalid_argument, DeviceError.
+  // Makes a cache as create() does. Throws std::invalid_argument, or DeviceError (kDevice,
+  // kOutOfBlocks).
   explicit KVCache(const KVCacheConfig& config, VramTracker* tracker = nullptr);
   KVCache(KVCache&& other) noexcept;
+  // Frees the memory that is replaced, as destroying does.
   KVCache& operator=(KVCache&& other) noexcept;
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
   ~KVCache();
 
+  // Returns the number of tokens that were counted.
   [[nodiscard]] int position() const { return position_; }
+  // Returns true when no token more fits.
   [[nodiscard]] bool is_full() const { return remaining_capacity() == 0; }
+  // Returns how many tokens still fit.
   [[nodiscard]] int remaining_capacity() const { return config_.max_context_length - position_; }
 
-  // Counts `n` tokens that were written to every layer. Throws std::invalid_argument for n <= 0 and
-  // KVOverflowError past the capacity, and then changes nothing.
+  // Counts `n` tokens that were written to every layer. Call it once after all layers of a step.
+  // Asks no device.
+  // Throws std::invalid_argument for n < 1 and KVOverflowError past the capacity. The position then
+  // stays.
   void advance_position(int n = 1);
-  // The same without exceptions: kInvalidArgument, kOverflow.
+  // Counts tokens as advance_position() does, and throws nothing.
+  // Errors: kInvalidArgument for n < 1; kOverflow past the capacity.
   [[nodiscard]] Status try_advance(int n = 1);
 
-  // Position 0, and zeros in `stream`'s order if config().zero_fill. Never waits. Throws
-  // DeviceError, and then changes nothing.
+  // Sets the position to 0. With config().zero_fill: queues zeros on `stream`, a stream of the
+  // cache's GPU. Never waits.
+  // Throws DeviceError where the zeros cannot be queued. The position then stays.
   void reset(KVStream stream = nullptr);
+  // Resets as reset() does, and throws nothing. Errors: kDevice.
   [[nodiscard]] Status try_reset(KVStream stream = nullptr);
 
-  // Precondition: 0 <= layer < num_layers (else std::out_of_range).
+  // Return a view of one layer's keys or values, in memory that the cache owns.
+  // Precondition: 0 <= layer < num_layers. Throws std::out_of_range otherwise.
   [[nodiscard]] KVLayerView keys(int layer) const;
   [[nodiscard]] KVLayerView values(int layer) const;
 
+  // Returns the bytes of device memory. 0 for a moved-from cache.
   [[nodiscard]] std::int64_t size_bytes() const;
+  // Returns the config, a reference into the cache.
   [[nodiscard]] const KVCacheConfig& config() const { return config_; }
 
  private:
   KVCache() = default;
+  // Returns the layer's keys (`which` 0) or values (1).
   [[nodiscard]] KVLayerView part(int layer, int which) const;
   void free_memory();
 
@@ -163,51 +219,68 @@ class QUIRE_API KVCache {
   VramTracker* tracker_ = nullptr;
 };
 
+// Capacity of a cache that the kernel is not told.
 inline constexpr int kUnknownKVCapacity = -1;
 
-// The capacity of a cache as an argument: a type of its own, so that a stream written as 0 is never
-// taken for it.
+// Capacity of a cache as an argument, in tokens. The type is its own, so that a stream written as 0
+// is never taken for a capacity.
 struct KVCapacity {
   int tokens = kUnknownKVCapacity;
 };
 
-// What the update kernel does: copies rows [num_tokens, num_heads, head_dim] of new keys and values
-// to rows position... of one layer of a cache. All pointers are device addresses, aligned to their
-// element; new rows and cache do not overlap.
+// Describes one run of the update kernel. The kernel copies new keys and values, [num_tokens,
+// num_heads, head_dim] each, to the rows of one layer of a cache from `position` on.
+//
+// Ownership: an update holds no memory. All pointers are device addresses, aligned to their
+// element. The memory must be there until the kernel has run. New rows and cache do not overlap.
 struct KVUpdate {
   KVDType dtype = KVDType::kFloat16;
+  // First rows of the layer's keys and values.
   void* cache_keys = nullptr;
   void* cache_values = nullptr;
+  // First rows of the new keys and values, of `dtype`.
   const void* new_keys = nullptr;
   const void* new_values = nullptr;
+  // Row of the cache for the first new row, 0 or more.
   int position = 0;
+  // The three counts are at least 1. A row has at most 2 GiB.
   int num_tokens = 0;
   int num_heads = 0;
   int head_dim = 0;
-  KVCapacity capacity = {};  // without it, only the caller knows whether the rows fit
-  // If set, the kernel reads the position from here, so that a captured graph can be replayed while
-  // the sequence grows; `capacity` is then needed, and only the kernel can check it.
+  // Not given: only the caller knows that the rows fit.
+  KVCapacity capacity = {};
+  // If set, the kernel reads the position from here. So a captured graph can be replayed while the
+  // sequence grows. `capacity` is then needed, and only the kernel can check the position.
   const std::int32_t* device_position = nullptr;
-  // If set, the kernel adds 1 when it refuses to write past the capacity.
+  // If set, the kernel adds 1 when it refuses to write outside of the cache.
   std::int32_t* device_refusals = nullptr;
 };
 
-// Queues the update on `stream` of the current device. Host and kernel both refuse what does not
-// fit, whole. kInvalidArgument for null pointers and counts below 1, kOverflow past the capacity,
-// kDevice when the launch fails. Reads and writes 2 * num_tokens * num_heads * head_dim elements.
+// Queues the update on `stream` of the calling thread's current device. Never waits.
+// The kernel reads and writes 2 * num_tokens * num_heads * head_dim elements. Host and kernel both
+// refuse an update that does not fit: not one row of it is written.
+// Threads: any thread.
+// Errors, after which nothing was queued:
+// * kInvalidArgument: a pointer is null or not aligned. A count is below 1, or the position is
+//   negative. A row is longer than 2 GiB. device_position comes without a capacity.
+// * kOverflow: past the capacity.
+// * kDevice: the launch fails, or the library was built without CUDA.
 [[nodiscard]] QUIRE_API Status update_kv_cache(const KVUpdate& update, KVStream stream = nullptr);
 
 // NOLINTBEGIN(readability-function-size): callers know this order of parameters
 
-// As above; the views must agree with each other, with `num_heads` and with `head_dim`. The new
-// rows are of the views' dtype.
+// Queues the update of one layer, as update_kv_cache() does, with the views' capacity checked. The
+// new rows have the views' dtype, which nobody can check here.
+// Errors: those of update_kv_cache(). kInvalidArgument where the views disagree with each other,
+// with `num_heads` or with `head_dim`.
 [[nodiscard]] QUIRE_API Status launch_update_kv_cache(KVLayerView cache_keys,
                                                       KVLayerView cache_values,
                                                       const void* new_keys, const void* new_values,
                                                       int position, int num_tokens, int num_heads,
                                                       int head_dim, KVStream stream = nullptr);
 
-// The stored type of an element: float, __half, __nv_bfloat16, __nv_fp8_e4m3.
+// KVDType of an element type, as a number. -1 for types other than float, __half, __nv_bfloat16 and
+// __nv_fp8_e4m3.
 template <class T>
 inline constexpr int kKVDTypeOf = -1;
 template <>
@@ -219,10 +292,13 @@ inline constexpr int kKVDTypeOf<__nv_bfloat16> = static_cast<int>(KVDType::kBFlo
 template <>
 inline constexpr int kKVDTypeOf<__nv_fp8_e4m3> = static_cast<int>(KVDType::kFloat8E4M3);
 
+// A type that a cache can hold.
 template <class T>
 concept KVElement = kKVDTypeOf<T> >= 0;
 
-// Document 004's kernel with the capacity of the cache, which is checked.
+// Queues the update of one layer through plain pointers. The signature is the required one with the
+// capacity of the cache, which is checked.
+// Errors: those of update_kv_cache().
 template <KVElement T>
 [[nodiscard]] Status launch_update_kv_cache(T* cache_keys, T* cache_values, const T* new_keys,
                                             const T* new_values, int position, int num_tokens,
@@ -241,8 +317,9 @@ template <KVElement T>
                          stream);
 }
 
-// Document 004's kernel to the letter: it is not told the capacity, so the caller must know that
-// the rows fit.
+// Queues the update of one layer through plain pointers. The signature is the required one, to the
+// letter. Nobody tells the kernel the capacity, so the caller must know that the rows fit.
+// Errors: those of update_kv_cache(), but never kOverflow.
 template <KVElement T>
 [[nodiscard]] Status launch_update_kv_cache(T* cache_keys, T* cache_values, const T* new_keys,
                                             const T* new_values, int position, int num_tokens,
@@ -252,7 +329,9 @@ template <KVElement T>
                                 num_tokens, num_heads, head_dim, KVCapacity{}, stream);
 }
 
-// The checked form for typed rows: refuses rows of another dtype than the cache's.
+// Queues the update of one layer through views, with typed rows. Checks everything that the form
+// with untyped rows checks, and the type of the rows.
+// Errors: those of that form. kInvalidArgument for rows of another dtype than the cache's.
 template <KVElement T>
 [[nodiscard]] Status launch_update_kv_cache(KVLayerView cache_keys, KVLayerView cache_values,
                                             const T* new_keys, const T* new_values, int position,

@@ -1,4 +1,6 @@
 // LLM: a model, its KV cache and the engine that serves requests from any number of threads.
+// LLMOptions says how a model is opened, RequestOptions how a request is served. Stream gives the
+// output of one request piece by piece.
 #pragma once
 
 #include <cstdint>
@@ -22,97 +24,159 @@
 
 namespace quire {
 
-// LLMOptions::kv_budget_bytes: a share of the memory that is free once the weights are loaded. Four
-// fifths of a GPU's, half of the machine's.
+// Value of LLMOptions::kv_budget_bytes that means a share of the free memory. The share is four
+// fifths of a GPU's memory, or half of the machine's, that is free once the weights are loaded.
 inline constexpr std::int64_t kAutoBudget = INT64_MIN;
 
+// Options of LLM::open. Plain data, which the LLM copies.
 struct LLMOptions {
-  std::string device = "cpu";  // "cpu"; "cuda", "cuda:1": kDevice without a usable GPU
-  bool deterministic = true;  // a request's bits do not depend on what is computed beside it nor on
-                              // what was cached; false: faster on a GPU. The CPU always is
-  std::string dtype = "auto";  // "auto" (as the checkpoint says: fp16 computes in bf16, quantised
-                               // GGUF tensors from their own codes; on a GPU always "bfloat16")
-                               // | "float32" | "bfloat16" | "float16" (only on a GPU)
-  std::string quantize = {};   // weights: "" (none) | "q8g32" | "q4g32", done while loading
-  std::string kv_dtype = "auto";   // "auto" (= dtype) | "float32" | "bfloat16" |
-                                   // "float16"; on a GPU as dtype
-  std::int32_t block_tokens = 32;  // 1..256; multiples of 32 are fast
-  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;  // of KV blocks, never exceeded;
-                                                         // or kAutoBudget
-  std::int32_t max_batch_tokens = 2048;  // rows of one step; longer prompts are computed in pieces
-  std::int32_t threads = 0;              // 0 = one per core
-  std::uint64_t seed = 0;                // of requests that bring none
-  bool prefix_cache = true;              // reuse the KV of shared prefixes
-  bool share_reads = true;  // what requests share is read for many at a time (performance.md,
-                            // Counters); false: for each, same results (to measure the gain)
-  std::string store = {};   // a directory (docs/store-format.md) for what opening keeps; chunks and
-                            // contexts name theirs
-  bool cache_weights = false;  // keep packed weights in `store`: a second start maps them, without
-                               // reading and packing the model (docs/store-format.md). CPU only
-  std::function<void(double share)> progress = {};  // of loading, 0..1, on the calling thread
+  // "cpu", "cuda" or "cuda:1". LLM::open returns kDevice where no usable GPU answers.
+  std::string device = "cpu";
+  // True: the bits of a request depend neither on what is computed beside it nor on what was
+  // cached. False is faster on a GPU. The CPU is always deterministic.
+  bool deterministic = true;
+  // Type to compute in: "auto", "float32", "bfloat16" or "float16".
+  // On the CPU "auto" follows the checkpoint: fp16 weights compute in bf16, quantised GGUF tensors
+  // from their own codes. On a GPU "auto" means "bfloat16".
+  // LLM::open returns kUnsupported for "float16" on the CPU and for "float32" on a GPU.
+  std::string dtype = "auto";
+  // Format into which loading quantises the weights: "" (none), "q8g32" or "q4g32". LLM::open
+  // returns kUnsupported for a format on a GPU.
+  std::string quantize = {};
+  // Type of KV: "auto" (the type of dtype), "float32", "bfloat16" or "float16" (only on a GPU).
+  // On a GPU KV has the type of the weights; LLM::open returns kUnsupported for another one.
+  std::string kv_dtype = "auto";
+  // Tokens of a KV block, 1 to 256. Multiples of 32 are fast.
+  std::int32_t block_tokens = 32;
+  // Bytes of all KV blocks together, or kAutoBudget. The blocks never exceed it. LLM::open returns
+  // kInvalidArgument for a budget below one block, and for one that is not positive.
+  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
+  // Most rows (tokens) of one step, 1 to 1,048,576. A longer prompt is computed in pieces.
+  std::int32_t max_batch_tokens = 2048;
+  // Threads that compute, up to 1,024. 0: one per core.
+  std::int32_t threads = 0;
+  // Seed from which requests without a seed of their own draw. A preset's random weights come from
+  // this seed too.
+  std::uint64_t seed = 0;
+  // True: a request reuses the KV of prefixes that it shares with earlier ones of its salt.
+  bool prefix_cache = true;
+  // True: KV that requests share is read for many of them at a time (docs/performance.md,
+  // Counters). False reads it for each request, with the same results, to measure the gain.
+  bool share_reads = true;
+  // Directory for what opening keeps (docs/store-format.md). Chunks and contexts name stores of
+  // their own.
+  std::string store = {};
+  // True: keeps packed weights in `store` (docs/store-format.md). A second start maps them, without
+  // reading and packing the model.
+  // Only for a model on disk, on the CPU: kInvalidArgument without `store` or for a preset,
+  // kUnsupported on a GPU.
+  bool cache_weights = false;
+  // Called by the thread that calls LLM::open, with the share of the weights that is loaded, 0 to
+  // 1. Never called for a preset or for mapped weights.
+  std::function<void(double share)> progress = {};
 
+  // Checks the options by themselves, before any file is opened.
+  // Errors: kInvalidArgument names the option, its value and the values that are allowed.
+  // kUnsupported for cache_weights on a GPU.
   [[nodiscard]] QUIRE_API Status validate() const;
 };
 
-// "1GiB", "512MiB", "64KB", "1073741824" -> bytes. kInvalidArgument otherwise.
+// Returns the bytes that `text` stands for: "1GiB", "512MiB", "64KB", "1073741824".
+// K, M, G, T, KiB, MiB, GiB and TiB count in powers of 1,024; KB, MB, GB and TB in powers of 1,000.
+// Upper and lower case are alike.
+// Errors: kInvalidArgument for other texts, for negative sizes and for more than 10^15 bytes.
 [[nodiscard]] QUIRE_API Result<std::int64_t> parse_bytes(std::string_view text);
 
-// A prompt is text (encoded with special tokens) or token ids (taken as they are).
+// A prompt is a text, which is encoded with special tokens, or token ids, which are taken as they
+// are.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
+// Says how LLM::forward uses the prefix cache. kExact begins behind the longest cached prefix,
+// kNone computes every token of the prompt.
 enum class ForwardReuse : std::uint8_t { kExact, kNone };
+// Says which logits LLM::forward returns. kAll: one row for each computed token; kLast: one row for
+// the last token.
 enum class ForwardRows : std::uint8_t { kAll, kLast };
 
-// How a request is served; what is computed does not depend on it.
+// Says how a request is served. The result does not depend on these options.
 struct RequestOptions {
-  std::string session = {};  // a name of up to 256 bytes: whose request it is (see
-                             // LLM::pause_session)
-  std::string salt = {};  // tenant, up to 1024 bytes: cached prefixes are shared by requests of one
-                          // salt alone. Empty: ChunkCacheOptions::salt, usually none. A sequence
-                          // keeps the one that it was made with: for what follows, that or empty
-  // Of a stream. Called by the engine thread each time that Stream::next has something to give: a
-  // delta, the end, an error. Must return at once and must not call back in. May be called once
-  // more after the end was taken or the Stream destroyed, until the LLM is closed: it owns, or
-  // shares, what it uses. A stream with it begins and is closed without waiting for the step that
-  // runs: what refuses it may come with next().
+  // Name of the session that the request belongs to, up to 256 bytes (see LLM::pause_session).
+  // Empty: no session.
+  std::string session = {};
+  // Name of a tenant, up to 1,024 bytes. Only requests of one salt share cached prefixes. Empty
+  // means ChunkCacheOptions::salt, usually none.
+  // A sequence keeps the salt that it was made with: a later request on it brings that salt or an
+  // empty one.
+  std::string salt = {};
+  // For streams. The engine thread calls `notify` each time that Stream::next has something to
+  // give: a delta, the end, an error.
+  // `notify` must return at once and must not call back into Quire. One more call may come after
+  // the end was taken or the Stream was destroyed, until the LLM is closed. So `notify` must own,
+  // or share, all that it uses.
+  // With `notify` LLM::stream and LLM::stream_chat return without waiting for the running step. An
+  // error that refuses the request may then come with Stream::next. Stream::close does not wait
+  // either.
   std::function<void()> notify = {};
-  bool deltas = true;  // of a stream: false, when only its output is wanted
+  // For streams. False: the stream has no deltas, only its output.
+  bool deltas = true;
 };
 
-// What becomes of the cached tokens of a session between its requests.
+// Says how long the KV that a session has left in the prefix cache is worth keeping.
 struct SessionRetention {
-  std::int32_t priority = 0;               // lower is evicted first
-  std::optional<double> ttl_seconds = {};  // nobody wants them so long after its last request
+  // A lower priority is evicted first.
+  std::int32_t priority = 0;
+  // Seconds after the session's last request from which on nobody wants the KV, 0 to 10^9. Not
+  // given: no limit.
+  std::optional<double> ttl_seconds = {};
 };
 
-// Numbers for dashboards: name, value (docs/performance.md, Counters).
+// Numbers for dashboards, as pairs of name and value (docs/performance.md, Counters).
 using Stats = std::vector<std::pair<std::string, double>>;
 
-// One request's deltas as they come. Move only; destroying or closing it aborts an unfinished
-// request and frees its blocks before returning. One thread per stream.
+// Gives the output of one request piece by piece, as the engine computes it.
+//
+// Ownership: move only. The stream owns its output and shares the engine, whose memory stays as
+// long as a stream does. Destroying a stream closes it; a moved-from one may only be closed,
+// destroyed or assigned to.
+// Threads: one thread at a time.
 class QUIRE_API Stream {
  public:
   Stream(Stream&&) noexcept;
+  // Closes the stream that is replaced.
   Stream& operator=(Stream&&) noexcept;
   ~Stream();
 
-  // Waits until the engine has taken the request; 0 of one that it has refused.
+  // Returns the request's id, for LLM::abort. Returns id 0 for a request that the engine has
+  // refused, and in a forked child.
+  // With RequestOptions::notify the call may block until the engine has taken or refused the
+  // request.
   [[nodiscard]] RequestId request_id() const;
-  // Waits at most `timeout_ms` (negative: for ever) for the next delta; true when `next` will not
-  // block.
+  // Blocks until next() has something to give, but at most `timeout_ms` milliseconds. A negative
+  // timeout waits for ever.
+  // Returns true when next() will not block, also after the end and in a forked child.
   [[nodiscard]] bool wait(int timeout_ms);
-  // The next delta, waiting for it; nullopt after the last one. An error ends the stream.
+  // Blocks until the next delta is there, and returns it. Returns nullopt after the last delta, and
+  // after close().
+  // With RequestOptions::deltas false: blocks until the request ends, and returns nullopt.
+  // Errors: an error of the request ends the stream (see LLM, Requests). kClosed when the LLM was
+  // closed, and in a forked child.
   [[nodiscard]] Result<std::optional<Delta>> next();
-  // Whether next() has given a delta with `finished`, so that output() may be asked. Stays false
-  // when the stream has ended with an error.
+  // Returns true once next() has taken the end of the request: a delta with `finished`, or nullopt
+  // where RequestOptions::deltas is false. Returns false for a stream that has ended with an error
+  // or was closed early.
   [[nodiscard]] bool finished() const;
-  // The whole output. Precondition: finished(), or next() has given nullopt.
+  // Returns the whole output. The stream owns it.
+  // Precondition: finished(). Calling output() before ends the program.
   [[nodiscard]] const GenerationOutput& output() const;
-  // With RequestOptions::notify: does not wait; what is asked afterwards finds the request ended.
+  // Aborts the request if it has not ended. Idempotent.
+  // Without RequestOptions::notify: waits for the running step, and the request's blocks are free
+  // on return. With `notify`: does not wait, and any later question to the LLM finds the request
+  // ended.
   void close();
 
+  // For the library itself.
   struct Impl;
-  explicit Stream(std::unique_ptr<Impl> impl);  // for the library itself
+  explicit Stream(std::unique_ptr<Impl> impl);
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -121,137 +185,218 @@ class QUIRE_API Stream {
 class BlockList;
 class Sequence;
 
-// How LLM::load_sequence and CheckpointManager::load return.
+// Options of LLM::load_sequence and CheckpointManager::load.
 struct LoadSequenceOptions {
-  // True: when all KV is there, every checksum compared, also of what the prefix cache has. False:
-  // at once; what is not cached is read in the background, a request waits for each layer when it
-  // comes to it. A damaged block spoils all that is loaded of its sequence: requests fail with
-  // kCorrupt, as does every later use of it.
+  // True: the call returns when all KV is there and every checksum was compared, also of what the
+  // prefix cache has.
+  // False: the call returns at once. KV that is not cached is read in the background, and a request
+  // waits for each layer when it comes to it. A damaged block spoils all that is loaded of its
+  // sequence: requests fail with kCorrupt, and so does every later use of the sequence.
+  // A model with a sliding window always loads as if `wait` were true.
   bool wait = true;
-  // As RequestOptions::salt: whose the sequence is, which the file does not say. Of a checkpoint it
-  // is the tenant.
+  // Salt of the loaded sequence, as RequestOptions::salt; the file does not say it. For a
+  // checkpoint the salt is the tenant.
   std::string salt = {};
 };
 
-// Move only. All calls may come from any thread; they wait in the calling thread while one engine
-// thread computes. After close(), and in a forked child, every call gives kClosed.
+// A model, its KV cache and the engine that computes.
+//
+// Ownership: move only. Destroying an LLM closes it; a moved-from one may only be closed, destroyed
+// or assigned to. Sequences, streams and managers may outlive the LLM: calls that need the engine
+// then return kClosed.
+// Threads: any number of threads may call at once. Each call waits in its own thread while one
+// engine thread computes. Moving or destroying an LLM must not happen beside other calls.
+// Errors of every call: kClosed after close() and in a forked child; kOutOfBlocks when the machine
+// refuses memory. Calls that return a Result or a Status throw nothing.
+//
+// Requests. Calls that compute (generate, stream, chat, forward, sequence, infer_from_blocks)
+// return these errors, too:
+// * kInvalidArgument: a parameter is out of range, the prompt is empty, or an id is outside of the
+//   vocabulary. A model without a tokenizer refuses texts and stop strings.
+// * kOverflow: the prompt is longer than the model's context, or the request can never fit into the
+//   pool of blocks.
+// * kOutOfBlocks: the request does not fit now.
+// * kCancelled: the caller's Interrupt returned true, or abort() ended a request that generates no
+//   tokens.
+// * kCorrupt: the request used KV that was loaded from a damaged file.
+// * kDevice: the GPU failed.
+// The engine cuts SamplingParams::max_tokens to the room that the model's context leaves.
+//
+// Waiting. A call "waits for the running step" when the engine can only answer between two steps;
+// an idle engine answers at once.
 class QUIRE_API LLM {
  public:
-  // `model`: a Hugging Face folder (config.json, *.safetensors, tokenizer files), a GGUF file, or
-  // "preset:NAME" (random weights of a public shape, no tokenizer: prompts are ids). Reads and
-  // packs all weights, unless options.cache_weights finds them packed. Errors name file, tensor or
-  // key.
+  // Opens a model. `model` is a Hugging Face folder (config.json, *.safetensors, tokenizer files),
+  // a GGUF file, or "preset:NAME". "~" in front of a path is the home folder. A preset has random
+  // weights of a public shape and no tokenizer: its prompts are token ids.
+  // Blocks until all weights are read and packed, unless options.cache_weights finds them packed.
+  // Errors name the file, tensor or key: kInvalidArgument, kUnsupported, kIo, kCorrupt, kDevice,
+  // kOutOfBlocks.
   [[nodiscard]] static Result<LLM> open(const std::string& model, const LLMOptions& options = {});
 
   LLM(LLM&&) noexcept;
+  // Closes the LLM that is replaced.
   LLM& operator=(LLM&&) noexcept;
   ~LLM();
 
+  // Computes the prompt and generates tokens. Blocks until the last token, and returns the output.
+  // A request that abort() has ended returns its output so far, with FinishReason::kCancelled.
   [[nodiscard]] Result<GenerationOutput> generate(const Prompt& prompt,
                                                   const SamplingParams& params = {},
                                                   const RequestOptions& options = {});
-  // All prompts in one continuous batch; outputs in the order of prompts. `params` holds one
-  // element or one per prompt, and so does `options` if it holds any. Nothing starts if any request
-  // is refused; if one fails later, its error is returned and the others are aborted.
+  // Generates for all prompts in one continuous batch. Blocks until the last token of all, and
+  // returns the outputs in the order of prompts.
+  // `params` holds one element, or one per prompt. `options` holds none, one, or one per prompt.
+  // Errors: kInvalidArgument for another count. Nothing starts if any request is refused. If a
+  // request fails later, the call returns its error and aborts the others.
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
       std::span<const Prompt> prompts, std::span<const SamplingParams> params,
       const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {});
-  // `interrupted` is asked while the prompt is encoded.
+  // Starts a request and returns its stream, which gives the tokens as they come.
+  // Waits for the running step, unless options.notify is set. `interrupted` is asked while the
+  // prompt is encoded, and not afterwards.
   [[nodiscard]] Result<Stream> stream(const Prompt& prompt, const SamplingParams& params = {},
                                       const RequestOptions& options = {},
                                       const Interrupt& interrupted = {});
 
-  // Through the model's own chat template; arguments as Tokenizer::apply_chat_template.
+  // Generates the answer to a chat. Blocks until the last token, and returns the output.
+  // The model's own chat template makes the prompt; the JSON arguments are those of
+  // Tokenizer::apply_chat_template, with a generation prompt.
+  // Errors: those of a request and of Tokenizer::apply_chat_template. kUnsupported for a model
+  // without a tokenizer or a template.
   [[nodiscard]] Result<GenerationOutput> chat(std::string_view messages_json,
                                               const SamplingParams& params = {},
                                               std::string_view variables_json = "{}",
                                               const RequestOptions& options = {});
+  // Starts the answer to a chat, with the arguments and errors of chat(), and returns its stream.
+  // Waits as stream() does.
   [[nodiscard]] Result<Stream> stream_chat(std::string_view messages_json,
                                            const SamplingParams& params = {},
                                            std::string_view variables_json = "{}",
                                            const RequestOptions& options = {});
 
-  // Computes the prompt and returns logits; no sampling, no generator. Fills the prefix cache.
+  // Computes the prompt and returns its logits, fp32 [rows, vocab_size] (see ForwardOutput). Blocks
+  // until they are computed. No token is sampled. The prefix cache keeps the prompt's KV.
+  // Errors: those of a request.
   [[nodiscard]] Result<ForwardOutput> forward(std::span<const TokenId> token_ids,
                                               ForwardReuse reuse = ForwardReuse::kExact,
                                               ForwardRows rows = ForwardRows::kAll,
                                               const Interrupt& interrupted = {},
                                               const RequestOptions& options = {});
 
-  // Says what the prefix cache holds of the prompt for requests of this salt, and why it holds no
-  // more. A prompt that only another salt has computed was never seen. Changes nothing.
+  // Returns which part of the prompt the prefix cache holds for requests of this salt, and why no
+  // more. A prompt that only another salt has computed counts as never seen.
+  // Changes nothing and computes nothing; waits for the running step. Only the salt of `options`
+  // counts.
+  // Errors: kInvalidArgument for a text where the model has no tokenizer.
   [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt,
                                                        const RequestOptions& options = {}) const;
 
-  // Tokens as a value of the caller's; what no cache holds of them is computed. May be empty.
+  // Returns a sequence of these tokens, which the caller owns. `token_ids` may be empty.
+  // Blocks until the tokens that no cache holds are computed. Only session and salt of `options`
+  // count.
   [[nodiscard]] Result<Sequence> sequence(std::span<const TokenId> token_ids,
                                           const Interrupt& interrupted = {},
                                           const RequestOptions& options = {});
-  // The same behind cached tokens, which are shared, not copied. Behind several lists they stand
-  // one after the other, and have not seen each other: kApproximate.
+  // Returns a sequence of cached tokens with `new_tokens` behind them. The sequence shares the
+  // cached blocks and computes nothing of them again. Blocks until the new tokens are computed.
+  // The tokens of several joined lists stand one after the other and have not seen each other: the
+  // grade is kApproximate. Blocks of one sequence keep its grade; blocks of a chunk give
+  // kApproximate.
+  // Errors: kInvalidComposition for blocks that are stale or another LLM's. kInvalidArgument for
+  // blocks of several salts, or of another salt than options.salt.
   [[nodiscard]] Result<Sequence> sequence(const BlockList& existing,
                                           std::span<const TokenId> new_tokens,
                                           const Interrupt& interrupted = {},
                                           const RequestOptions& options = {});
-  // Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
-  // Blocks of its own are freed at the end, the existing ones stay as they are.
+  // Generates behind cached tokens and, if there are any, new ones. Adds no template and no special
+  // tokens. Blocks until the last token.
+  // Frees the blocks of the new tokens at the end; the existing blocks stay as they are.
+  // Errors: those of a request and of sequence(existing, ...). kInvalidArgument without any token.
   [[nodiscard]] Result<GenerationOutput> infer_from_blocks(const BlockList& existing,
                                                            std::span<const TokenId> new_tokens,
                                                            const SamplingParams& params = {},
                                                            const Interrupt& interrupted = {},
                                                            const RequestOptions& options = {});
+  // Starts to generate behind cached tokens and returns the stream. The errors are those of
+  // infer_from_blocks(). Blocks until the new tokens are computed, also with options.notify.
   [[nodiscard]] Result<Stream> infer_from_blocks_stream(const BlockList& existing,
                                                         std::span<const TokenId> new_tokens,
                                                         const SamplingParams& params = {},
                                                         const Interrupt& interrupted = {},
                                                         const RequestOptions& options = {});
-  // What Sequence::save wrote, by any process with this model and KV format: the same KV, the same
-  // next tokens. Nothing is computed. kIncompatible naming what differs, kCorrupt for a damaged
-  // file, kIo.
+  // Returns the sequence that Sequence::save wrote, in any process with this model and KV format.
+  // The loaded sequence has the same KV and the same next tokens. Where another kernel set computed
+  // the KV, the grade is kEqualMath or kApproximate.
+  // Computes nothing. Blocks until all KV is read, unless options.wait is false.
+  // Errors: kIncompatible names what differs; kCorrupt for a damaged file; kIo; kOverflow for more
+  // tokens than the model's context; kOutOfBlocks; kInvalidArgument.
   [[nodiscard]] Result<Sequence> load_sequence(const std::string& path,
                                                const LoadSequenceOptions& options = {});
-  // What plain block ids stand for; they do not say which of their slots count, so together with
-  // `num_tokens` they must be those of chunks and sequences, the last one possibly cut. Ids that
-  // can be typed are no leave: only what has this salt counts (as RequestOptions::salt).
-  // kInvalidComposition when they are not, or could mean several things.
+  // Returns a handle on the blocks with these ids. An id does not say which slots of its block
+  // count. So the ids and `num_tokens` together must be those of chunks and sequences, the last one
+  // possibly cut.
+  // An id alone gives no access: only chunks and sequences of `salt` count (see
+  // RequestOptions::salt).
+  // Waits for the running step. Looks at every chunk and sequence of the salt.
+  // Errors: kInvalidComposition when the ids mean nothing, or could mean several things.
+  // kInvalidArgument for a salt that is too long.
   [[nodiscard]] Result<BlockList> find_blocks(std::span<const std::int32_t> block_ids,
                                               std::int64_t num_tokens,
                                               const std::string& salt = {}) const;
 
-  // Sessions: whose requests follow on one another, and when the next one comes. When memory runs
-  // short the KV of closed sessions goes first, then what outlived its TTL, then the lowest
-  // priority, and among equals what is expected back last; results do not depend on it. It counts
-  // for what the session's last request has left in the prefix cache; what others have used too
-  // stays as long as theirs. All errors are kInvalidArgument naming the argument, and kNotFound for
-  // a session that is not open: one is from the first request or set_retention that names it until
-  // it is closed, or until 16,384 others were named since. Each salt has sessions of its own.
-  // The session is away, and expected back in so many seconds; not given: nobody knows. Forgotten
-  // when its next request comes.
+  // Sessions. A session names requests that follow on one another (RequestOptions::session). The
+  // user of a session says here when the next request comes.
+  //
+  // When memory runs short, cached KV goes in this order: closed sessions first, then KV beyond its
+  // TTL, then the lowest priority. Among equals the KV goes that is expected back last. Results do
+  // not depend on the order.
+  // A session speaks for what its last request has left in the prefix cache. KV that others have
+  // used, too, stays as long as theirs.
+  // A session is open from the first request or set_retention() that names it until it is closed,
+  // or until 16,384 others were named since. Each salt has sessions of its own.
+  //
+  // Each of the next three calls waits for the running step.
+  // Errors of the three: kInvalidArgument names an argument that is out of range. A name has 1 to
+  // 256 bytes, a salt at most 1,024; seconds are 0 to 10^9. kNotFound for a session that is not
+  // open.
+
+  // Says that the session is away, and returns in so many seconds. Without seconds: nobody knows
+  // when. The session's next request ends the pause.
   [[nodiscard]] Status pause_session(const std::string& session,
                                      std::optional<double> expected_return_seconds = {},
                                      const std::string& salt = {});
-  // Nobody comes back. A later request of that name begins a new session.
+  // Says that nobody comes back to the session. A later request of that name begins a new session.
   [[nodiscard]] Status close_session(const std::string& session, const std::string& salt = {});
-  // Opens the session if it is not.
+  // Sets the retention of the session for all requests to come. Opens the session if it is not
+  // open, so kNotFound never comes.
   [[nodiscard]] Status set_retention(const std::string& session, const SessionRetention& retention,
                                      const std::string& salt = {});
 
-  // kUnsupported for presets, which have none.
+  // Returns the model's tokenizer, which may outlive the LLM. Does not wait.
+  // Errors: kUnsupported for presets and for models without tokenizer files.
   [[nodiscard]] Result<Tokenizer> tokenizer() const;
-  // What opening did not do though it was asked for, and why: packed weights that could not be
-  // kept, a store that is only read. Usually none.
+  // Returns what opening was asked for and did not do, and why. Examples: packed weights that could
+  // not be kept, a store that is only read. Usually none. Does not wait.
   [[nodiscard]] Result<std::vector<std::string>> remarks() const;
-  // As after the last finished step. kClosed when closed.
+  // Returns the counters after the last finished step. Waits for the running step only where work
+  // that nobody waits for is queued, such as freeing the blocks of a closed sequence.
   [[nodiscard]] Result<Stats> stats() const;
-  // Forgets every cached block that nobody uses; returns how many became free.
+  // Forgets every cached block that nobody uses, of all salts. Returns how many blocks became free.
+  // Waits for the running step.
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
-  // Ends a running request; its blocks are free when this returns. False when it is not running.
+  // Ends a request that waits or runs; its blocks are free on return. Waits for the running step.
+  // Returns false for a request that has ended or never was.
+  // The caller of a generation gets the output so far, with FinishReason::kCancelled. The caller of
+  // another request gets kCancelled.
   [[nodiscard]] Result<bool> abort(RequestId request);
-  // Ends all requests (their callers get kClosed) and frees everything. Idempotent.
+  // Ends all requests, whose callers get kClosed, and frees everything. Blocks until the running
+  // step, and the writing of chunks to disk, have ended. Idempotent.
+  // Memory goes when the last call in flight has returned and the last Stream is destroyed.
   void close();
 
   struct Impl;
-  // For the library itself. `closes`: destroying it does.
+  // For the library itself. `closes`: destroying the LLM closes it.
   explicit LLM(std::shared_ptr<Impl> impl, bool closes = true);
   [[nodiscard]] const Impl& impl() const { return *impl_; }
   [[nodiscard]] const std::shared_ptr<Impl>& shared_impl() const { return impl_; }

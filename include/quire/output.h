@@ -1,4 +1,5 @@
-// What a request gives back.
+// Output of requests: tokens, text, counts, and how much was reused. The structs are plain data
+// that the caller owns. Nothing here waits or fails.
 #pragma once
 
 #include <cstdint>
@@ -10,84 +11,121 @@
 
 namespace quire {
 
+// Says why an output ended.
+// * kStop: an end token, a stop id or a stop string came.
+// * kLength: the output has SamplingParams::max_tokens, or fills the model's context.
+// * kCancelled: the request was aborted.
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
+// Returns "stop", "length" or "cancelled". Static memory.
 [[nodiscard]] constexpr const char* finish_reason_name(FinishReason reason) {
   constexpr const char* kNames[] = {"stop", "length", "cancelled"};
   return kNames[static_cast<std::uint8_t>(reason)];
 }
 
-// How exact a reuse was: kExact has the bits of the cold full causal prefill on this backend,
-// kEqualMath is the same function in another order of rounding (the best there is on a GPU without
-// LLMOptions::deterministic), kApproximate anything else.
+// Says how exact a reuse was. The order is from best to worst (docs/reuse-grades.md).
+// * kExact: the bits of a cold full causal prefill on this backend.
+// * kEqualMath: the same function in another order of rounding. No better grade exists on a GPU
+//   without LLMOptions::deterministic.
+// * kApproximate: anything else. Some tokens have not seen some others.
 enum class ReuseGrade : std::uint8_t { kExact, kEqualMath, kApproximate };
+// Returns "exact", "equal_math" or "approximate". Static memory.
 [[nodiscard]] constexpr const char* reuse_grade_name(ReuseGrade grade) {
   constexpr const char* kNames[] = {"exact", "equal_math", "approximate"};
   return kNames[static_cast<std::uint8_t>(grade)];
 }
 
+// Counts the tokens of one request.
 struct Usage {
+  // Tokens of the whole prompt, cached or not.
   std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;  // of the prompt, whose KV was not computed for the request; less
-                                   // what blend has computed twice, as its base was missing
+  // Tokens of the prompt whose KV was not computed for the request. Tokens that blend has computed
+  // twice, because their base was missing, are subtracted.
+  std::int64_t cached_tokens = 0;
+  // Generated tokens, with the one that ended the output.
   std::int64_t completion_tokens = 0;
 };
 
+// Says where the reused KV of a request came from, and how exact the reuse was.
 struct ReuseReport {
   ReuseGrade grade = ReuseGrade::kExact;
-  // What, tokens: ("prefix_cache", 96), ("chunk 1a2b...", 20). They add up to Usage::cached_tokens;
-  // those of chunks that begin with "computed", with the query, to the tokens computed before the
-  // first one came. What several parts or requests of a call use is computed for the first of them.
+  // Pairs of source and number of tokens: ("prefix_cache", 96), ("chunk 1a2b...", 20). The numbers
+  // add up to Usage::cached_tokens, without sources that begin with "computed".
+  // A composition of chunks has such sources for tokens that the call has computed. Their numbers
+  // and the query's tokens add up to the tokens computed before the first token came.
+  // KV that several parts or requests of a call use counts as computed for the first of them.
   std::vector<std::pair<std::string, std::int64_t>> sources;
-  double recompute_share = 0;  // recomputed context tokens / context tokens
+  // Recomputed context tokens divided by all context tokens. 0 unless blend has recomputed some.
+  double recompute_share = 0;
 };
 
+// Times of one request, in seconds from its submission.
 struct Timing {
-  double queue_seconds = 0;        // submitted to first admission
-  double first_token_seconds = 0;  // submitted to first token; 0 when there is none
-  double total_seconds = 0;        // submitted to finished
+  // Until the engine first began to compute the request.
+  double queue_seconds = 0;
+  // Until the first token was chosen. 0 when there is none.
+  double first_token_seconds = 0;
+  // Until the request ended.
+  double total_seconds = 0;
 };
 
-// id -> natural log of the unmodified softmax, most likely first.
+// Pairs of token id and log probability, most likely first. The log probability is the natural log
+// of the softmax of the model's own logits, before SamplingParams change them.
 using TokenLogprobs = std::vector<std::pair<TokenId, float>>;
 
+// The whole output of a request that has ended.
 struct GenerationOutput {
   RequestId request_id;
+  // Text of the generated tokens. A stop string and all behind it are left out.
   std::string text;
+  // Generated ids. A stop id that ended the output is the last one.
   std::vector<TokenId> token_ids;
+  // Ids of the whole prompt, as the model saw them.
   std::vector<TokenId> prompt_token_ids;
   FinishReason finish_reason = FinishReason::kStop;
   Usage usage;
   ReuseReport reuse;
-  std::vector<TokenLogprobs> logprobs;  // one per token, empty unless asked for
+  // One entry per generated token. Empty unless SamplingParams::logprobs is set.
+  std::vector<TokenLogprobs> logprobs;
   Timing timing;
 };
 
-// What became certain since the last delta. Joined texts and ids equal the whole output.
+// A piece of an output: text, ids and log probabilities that became certain since the last delta.
+// All deltas of a stream, joined, equal the whole output.
 struct Delta {
   std::string text;
   std::vector<TokenId> token_ids;
+  // One entry per id of this delta. Empty unless SamplingParams::logprobs is set.
   std::vector<TokenLogprobs> logprobs;
-  bool finished = false;  // the last delta; finish_reason is valid
+  // True for the last delta; only then finish_reason is valid.
+  bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;
 };
 
-// One part of a request: whether its KV is there, and why not.
+// A part of a request, with its KV found or missing. LLM::explain returns a list of parts.
 struct ReusePart {
-  std::string chunk_type;  // empty in a plain prompt
+  // Type of a chunk, or kind of an item of a context. Empty in a plain prompt.
+  std::string chunk_type;
+  // Id of the chunk or item. Empty in a plain prompt.
   std::string chunk_id;
+  // Position of the part's first token.
   std::int64_t position = 0;
+  // Number of tokens of the part.
   std::int64_t tokens = 0;
+  // True when the KV is there.
   bool hit = false;
-  std::string reason;  // "hit"; "never seen", "evicted to make room 3 s ago", ...
+  // A hit or the cause of a miss, for people: "hit", "never seen", "evicted to make room 3 s ago".
+  std::string reason;
 };
 
-// Logits fp32 [rows, vocab_size] of the prompt's tokens from `cached_tokens` on, or of the last
-// one.
+// Logits of LLM::forward.
 struct ForwardOutput {
   RequestId request_id;
+  // fp32 [rows, vocab_size], row by row. The rows are those of the prompt's tokens from
+  // `cached_tokens` on, or the row of the last token alone (ForwardRows::kLast).
   std::vector<float> logits;
   std::int64_t rows = 0;
   std::int64_t vocab_size = 0;
+  // Tokens at the prompt's beginning whose KV the prefix cache held.
   std::int64_t cached_tokens = 0;
 };
 

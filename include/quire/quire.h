@@ -1,4 +1,14 @@
-// Everything: #include <quire/quire.h>, link quire::quire.
+// Includes the whole public surface of Quire: #include <quire/quire.h>, link quire::quire.
+//
+// * llm.h: LLM, a model that generates; Stream. sampling.h: how tokens are chosen. output.h:
+//   outputs.
+// * chunks.h: ChunkedLLM, texts whose KV is computed once and composed in any order.
+// * sequence.h: Sequence, cached tokens as a value. context.h: ContextManager, a conversation.
+// * store.h: Store, KV that outlives the process. checkpoints.h: saved states of sequences.
+// * tokenizer.h: Tokenizer and chat templates.
+// * result.h: errors as values. types.h: ids. fields.h: fields by name, JSON.
+// * kv_cache.h: a KV cache on a GPU, without an engine.
+// * tools.h, version.h: versions, and what the command line does besides.
 #pragma once
 
 // IWYU pragma: begin_exports

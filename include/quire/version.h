@@ -1,4 +1,6 @@
-// The version of these headers, for #if. version() of tools.h is that of the library that runs.
+// Version of these headers, for #if.
+// version() of tools.h returns the version of the library that runs, which may be another one.
+// MAJOR.MINOR.PATCH, three integers.
 #pragma once
 
 #define QUIRE_VERSION_MAJOR 0
