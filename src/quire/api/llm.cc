@@ -459,6 +459,7 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
                                             const RequestOptions& options) const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
+  QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
   QUIRE_TRY(const auto cached, engine->cached_prefix(ids, options.salt));
   std::vector<ReusePart> parts;
   if (cached.tokens > 0) {

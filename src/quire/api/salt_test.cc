@@ -101,6 +101,7 @@ TEST_F(Salts, ALongOneIsRefusedWhereverItIsGiven) {
                 HasSubstr(argument + " must have at most 1024 bytes, not 1025"));
   };
   expect_refused(llm_.generate(prompt_, greedy_, {.salt = more}), "salt");
+  expect_refused(llm_.explain(prompt_, {.salt = more}), "salt");
   expect_refused(ContextManager::open(llm_, {.salt = more}), "salt");
   expect_refused(ChunkedLLM::open(kModel, options(), {.salt = more}), "salt");
   expect_refused(CheckpointManager::open(llm_, folder_.path() / "store", {.tenant = more}),

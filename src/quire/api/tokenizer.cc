@@ -96,9 +96,9 @@ Result<std::string> Tokenizer::id_to_token(TokenId id) const try {
   return base::no_memory("the call");
 }
 
-// What an id decodes to behind itself, where no leading space is dropped. Bytes that are no whole
+// Decodes the id behind itself, where no leading space is dropped. Bytes that are no whole
 // characters decode to U+FFFD: then the spelling says which they are.
-Result<std::string> Tokenizer::token_bytes(TokenId id) const {
+Result<std::string> Tokenizer::token_bytes(TokenId id) const try {
   const text::Tokenizer& tokenizer = impl_->text->tokenizer;
   QUIRE_TRY(const std::string spelling, tokenizer.id_to_token(id));
   const std::vector<TokenId> twice = {id, id};
@@ -111,6 +111,8 @@ Result<std::string> Tokenizer::token_bytes(TokenId id) const {
     return *std::move(byte);
   }
   return text::bytes_of_spelling(spelling).value_or(once);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {

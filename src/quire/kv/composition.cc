@@ -52,6 +52,12 @@ Status check_mode(const CompositionSpec& spec, bool windowed) {
                       " has no meaning for a model with a sliding window, which has forgotten "
                       "a chunk's first tokens when its last ones are computed; use mode exact")};
   }
+  const bool has_base =
+      spec.blend.base == ReuseMode::kAnchored || spec.blend.base == ReuseMode::kIndependent;
+  if (spec.mode == ReuseMode::kBlend && !has_base) {
+    return invalid(base::str_cat("blend starts from mode anchored or independent, not ",
+                                 reuse_mode_name(spec.blend.base)));
+  }
   const bool moves = spec.positions != Positions::kConcat;
   if (moves && (spec.mode == ReuseMode::kExact || spec.mode == ReuseMode::kBlend)) {
     return invalid(base::str_cat("mode ", reuse_mode_name(spec.mode),

@@ -230,6 +230,12 @@ TEST_F(CompositionTest, ModesThatHaveNoMeaningAreRefused) {
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
   one.mode = ReuseMode::kBlend;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
+  for (const ReuseMode base : {ReuseMode::kExact, ReuseMode::kBlend}) {
+    one = spec("b");
+    one.mode = ReuseMode::kBlend;
+    one.blend.base = base;
+    EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
+  }
   one = spec("b");
   one.bos_sink = true;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition) << "of mode independent only";

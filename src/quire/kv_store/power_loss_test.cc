@@ -24,14 +24,10 @@
 #include "quire/kv_store/crash_test_support.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
-#include "traced_process.h"
+#include "quire/kv_store/trace_test_support.h"
 
 namespace quire::kv_store {
 namespace {
-
-using testing::Ended;
-using testing::FileCall;
-using testing::trace;
 
 constexpr std::size_t kPage = 4096;
 constexpr int kNoFile = -4242;  // a descriptor that no process has

@@ -17,15 +17,11 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
+#include "quire/kv_store/trace_test_support.h"
 #include "quire/result.h"
-#include "traced_process.h"
 
 namespace quire::kv_store {
 namespace {
-
-using testing::Ended;
-using testing::FileCall;
-using testing::trace;
 
 // Three entries, and a process that adds one, replaces, touches, removes and collects.
 class StoreCrashWithEntries : public StoreCrash {

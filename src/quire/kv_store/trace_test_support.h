@@ -13,7 +13,7 @@
 #include <functional>
 #include <set>
 
-namespace quire::testing {
+namespace quire::kv_store {
 
 // Returns whether a system call changes a file, a name or a lock.
 inline bool changes_something(std::uint64_t call) {
@@ -80,4 +80,4 @@ inline Ended trace(const std::function<bool()>& body,
   return Ended::kByItself;
 }
 
-}  // namespace quire::testing
+}  // namespace quire::kv_store
