@@ -8,7 +8,7 @@ import pytest
 from documents import python_blocks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = {"choosing": 4, "memory": 4, "reuse-grades": 1, "coming-from": 6}
+PAGES = {"getting-started": 5, "choosing": 4, "memory": 4, "reuse-grades": 1, "coming-from": 6}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -25,7 +25,7 @@ def test_the_index_names_every_page_and_links_lead_somewhere():
     folder = ROOT / "docs"
     named = re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text())
     assert sorted(named) == sorted(path.name for path in folder.glob("*.md") if path.name != "README.md")
-    for page in ("README", "cpp", *PAGES):
+    for page in ("README", "cpp", "architecture", "glossary", "voice", *PAGES):
         for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", (folder / f"{page}.md").read_text()):
             assert (folder / link).exists(), (page, link)
 

@@ -9,6 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_rules
 import check_sizes
+import check_voice
 import cpp_functions
 import source_text
 
@@ -19,6 +20,7 @@ CLEAN = {
                       "quire_module(model USES base\n             device)\n",
     "tools/layers.toml": LAYERS,
     "tools/size_waivers.txt": "# none\n",
+    "tools/voice_waivers.txt": "# none\n",
     "include/quire/result.h": "#pragma once\n#include <string>\n",
     "src/quire/base/str.h": '#pragma once\n#include "quire/result.h"\n',
     "src/quire/kv/ledger.cc": '#include "quire/kv/ledger.h"\n#include "quire/base/str.h"\n',
@@ -195,6 +197,54 @@ class Sizes(CheckTest):
             self.assert_finds(check_sizes.check, "tools/size_waivers.txt", bad, "tools/size_waivers.txt:1: write")
         errors = check_sizes.check(self.tree({"tools/size_waivers.txt": good + good, "src/quire/kv/a.cc": "\n" * 650}))
         self.assertEqual(errors, ["tools/size_waivers.txt:2: src/quire/kv/a.cc is waived twice"])
+
+
+class Voice(CheckTest):
+    def test_clean_tree_passes(self):
+        self.assert_clean(check_voice.check, {})
+
+    def test_each_opening_is_found_in_pages(self):
+        for opening in ("What", "Of", "Whether", "As", "The same"):
+            for text in (f"{opening} blocks hold stays.\n", f"Blocks stay. {opening} blocks hold goes.\n", f"- {opening} blocks hold.\n",
+                         f"**{opening} blocks** hold.\n", f"| a |\n|---|\n| {opening} it is |\n", f"Blocks\nstay.\n{opening} it is.\n"):
+                with self.subTest(text=text):
+                    line = 3 if text.startswith("|") else 1
+                    self.assert_finds(check_voice.check, "docs/a/b.md", text,
+                                      f'docs/a/b.md:{line}: begin with a subject or a verb, not with "{opening}"')
+
+    def test_questions_headings_and_code_pass(self):
+        self.assert_clean(check_voice.check, {"docs/a.md": "\n".join([
+            "# What reuse does", "", "What goes first? Blocks do. Is it so (What else?)", "", "`Of it` stays. A word: Of it.", "",
+            "```", "What is read.", "```", "", "Asking is fine. Official too. Offers as well.", ""])})
+
+    def test_openings_are_found_in_comments_of_public_headers(self):
+        for text, line in (("// What it is.\n", 1), ("// Returns it.\n// Of those that go: one.\n", 1), ("int f();  // Whether it is\n", 1),
+                           ("/* As f. */\n", 1), ("\nint f();  // it\n  // The same for g.\nint g();\n", 3)):
+            with self.subTest(text=text):
+                self.assert_finds(check_voice.check, "include/quire/a.h", "#pragma once\n" + text, f"include/quire/a.h:{line + 1}: begin with ")
+
+    def test_comments_that_stand_apart_are_not_joined(self):
+        self.assert_finds(check_voice.check, "include/quire/a.h", "int a;  // bytes\nint b;  // What it is\n", "include/quire/a.h:2: ")
+
+    def test_strings_and_other_folders_pass(self):
+        self.assert_clean(check_voice.check, {"include/quire/a.h": '#pragma once\nconst char* kText = "// What it is";\n',
+                                              "src/quire/kv/a.h": "#pragma once\n// What it is.\n", "README.md": "What it is.\n"})
+
+    def test_a_count_may_fall_and_not_rise(self):
+        page = {"docs/a.md": "What it is. Of it.\n"}
+        self.assert_clean(check_voice.check, {**page, "tools/voice_waivers.txt": "docs/a.md | 2\n"})
+        errors = check_voice.check(self.tree({**page, "tools/voice_waivers.txt": "docs/a.md | 1\n"}))
+        self.assertEqual(len(errors), 2)
+        self.assertIn("(2 begin so, 1 are waived)", errors[0])
+        self.assert_finds(check_voice.check, "tools/voice_waivers.txt", "docs/a.md | 1\n", "tools/voice_waivers.txt: docs/a.md has 0, not 1; run")
+        for bad in ("docs/a.md 1\n", "docs/a.md | 0\n", "docs/a.md | many\n"):
+            self.assert_finds(check_voice.check, "tools/voice_waivers.txt", bad, "tools/voice_waivers.txt:1: write `path | count`")
+
+    def test_lowering_writes_lower_counts_and_raises_none(self):
+        tree = self.tree({"docs/a.md": "What it is.\n", "docs/b.md": "Of it. Of it.\n", "docs/c.md": "Blocks.\n",
+                          "tools/voice_waivers.txt": "# why\ndocs/a.md | 3\ndocs/b.md | 1\ndocs/c.md | 1\n"})
+        check_voice.lower(tree)
+        self.assertEqual((tree / "tools/voice_waivers.txt").read_text(), "# why\ndocs/a.md | 1\ndocs/b.md | 1\n")
 
 
 SAMPLE = r"""

@@ -1,0 +1,156 @@
+"""Fail when a sentence begins as docs/voice.md says that no sentence begins.
+
+    python3 tools/check_voice.py [ROOT]
+    python3 tools/check_voice.py --lower
+
+Reads Markdown below docs, and comments of include/quire. Questions may begin with "What"; code and headings of Markdown are no
+sentences.
+tools/voice_waivers.txt counts the sentences of a file that begin so today. A count may only fall: more is an error, and so
+is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
+"""
+
+import collections
+import pathlib
+import re
+import sys
+
+import source_text
+
+OPENINGS = ("What ", "Of ", "Whether ", "As ", "The same ")
+WAIVERS = "tools/voice_waivers.txt"
+
+# A sentence ends at a full stop, a question mark or an exclamation mark, behind which perhaps a bracket or a quote closes.
+END = re.compile(r"(?<=[.?!])[)\]*\"']*\s+")
+ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|cf|vs|No)\.)$")
+# Bullets, numbers, quotes and emphasis before the first word of a piece of Markdown.
+DECORATION = re.compile(r"^(?:[-*+>]+\s+|\d+\.\s+|\(\w\)\s+|\*\*|[*_\[(])+")
+
+
+def sentences(text):
+    """The sentences of a paragraph."""
+    whole = ""
+    for piece in END.split(" ".join(text.split())):
+        whole = f"{whole} {piece}" if whole else piece
+        if not ABBREVIATION.search(whole):
+            yield whole
+            whole = ""
+    if whole:
+        yield whole
+
+
+def markdown_pieces(text):
+    """(line, text) of each paragraph, list item and table cell; code and headings are left out."""
+    fence, lines = "", []
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.match(r"\s*(```+|~~~+)", line):
+            fence = "" if fence and match[1].startswith(fence) else fence or match[1]
+            line = ""
+        lines.append((number, "" if fence else re.sub(r"`[^`]*`", "`code`", line)))
+    start, paragraph = 0, []
+
+    def flush():
+        if paragraph:
+            yield start, " ".join(paragraph)
+            paragraph.clear()
+
+    for number, line in lines:
+        stripped = line.strip()
+        if stripped.startswith("|"):
+            yield from flush()
+            yield from ((number, cell.strip()) for cell in re.split(r"(?<!\\)\|", stripped) if cell.strip())
+        elif not stripped or re.match(r"#+\s", stripped):
+            yield from flush()
+        else:
+            if re.match(r"(?:[-*+]|\d+\.|>)\s", stripped):
+                yield from flush()
+            if not paragraph:
+                start = number
+            paragraph.append(stripped)
+    yield from flush()
+
+
+def comment_pieces(text):
+    """(line, text) of each C++ comment. Lines are one comment where they begin in one column, without code before the later ones."""
+    found = {}
+    for match in source_text.TOKEN.finditer(text):
+        if match[0].startswith("/"):
+            line = text.count("\n", 0, match.start()) + 1
+            begin = text.rfind("\n", 0, match.start()) + 1
+            own = not text[begin:match.start()].strip()
+            for offset, part in enumerate(match[0].splitlines()):
+                words = re.sub(r"^\s*(?:/\*+|\*+/|\*|///?!?)|\*/$", "", part).strip()
+                found[line + offset] = (match.start() - begin, own or offset > 0, words)
+    start, column, words = 0, -1, []
+    for line in sorted(found):
+        at, own, part = found[line]
+        if words and (line - 1 not in found or at != column or not own or not part):
+            yield start, " ".join(words)
+            words = []
+        if part:
+            start = start if words else line
+            column = at
+            words.append(part)
+    if words:
+        yield start, " ".join(words)
+
+
+def findings(root):
+    """(place, line, sentence) of each sentence that begins so."""
+    pages = sorted((root / "docs").rglob("*.md")) if (root / "docs").is_dir() else []
+    for path, pieces in [(page, markdown_pieces) for page in pages] + [
+            (header, comment_pieces) for header in source_text.files(root, "include/quire")]:
+        for line, piece in pieces(path.read_text()):
+            for sentence in sentences(DECORATION.sub("", piece)):
+                if DECORATION.sub("", sentence).startswith(OPENINGS) and not sentence.rstrip("*_)\"'").endswith("?"):
+                    yield str(path.relative_to(root)), line, sentence
+
+
+def read_waivers(root):
+    """({place: count}, errors); a line is `path | 12`."""
+    waivers, errors = {}, []
+    for number, line in enumerate((root / WAIVERS).read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = re.fullmatch(r"(\S+) \| ([1-9]\d*)", line)
+        if not match or match[1] in waivers:
+            errors.append(f"{WAIVERS}:{number}: write `path | count`, each path once, not: {line}")
+            continue
+        waivers[match[1]] = int(match[2])
+    return waivers, errors
+
+
+def check(root):
+    waivers, errors = read_waivers(root)
+    counts = collections.Counter()
+    found = list(findings(root))
+    for place, _, _ in found:
+        counts[place] += 1
+    for place, line, sentence in found:
+        if counts[place] > waivers.get(place, 0):
+            opening = next(opening for opening in OPENINGS if DECORATION.sub("", sentence).startswith(opening)).strip()
+            allowed = f" ({counts[place]} begin so, {waivers[place]} are waived)" if place in waivers else ""
+            errors.append(f'{place}:{line}: begin with a subject or a verb, not with "{opening}" (docs/voice.md){allowed}: {sentence[:60]}')
+    for place, allowed in waivers.items():
+        if counts[place] < allowed:
+            errors.append(f"{WAIVERS}: {place} has {counts[place]}, not {allowed}; run tools/check_voice.py --lower")
+    return errors
+
+
+def lower(root):
+    """Writes today's counts where they are lower than those of the list."""
+    counts = collections.Counter(place for place, _, _ in findings(root))
+    kept = []
+    for line in (root / WAIVERS).read_text().splitlines():
+        if match := re.fullmatch(r"(\S+) \| (\d+)", line):
+            count = min(int(match[2]), counts[match[1]])
+            line = f"{match[1]} | {count}" if count else None
+        if line is not None:
+            kept.append(line)
+    (root / WAIVERS).write_text("\n".join(kept) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--lower"]:
+        lower(pathlib.Path(__file__).resolve().parents[1])
+        sys.exit(0)
+    sys.exit(source_text.report("voice", check(source_text.root_from_arguments(sys.argv))))
