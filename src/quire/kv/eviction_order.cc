@@ -20,7 +20,7 @@ namespace {
 // A session that says nothing counts as gone for so long already when it ends a request: the median
 // pause of a person who chats (the conversation trace of Mooncake, FAST'25). Among such sessions it
 // changes nothing; against those that say when they return it is worth much, see the table of
-// bench/chat_trace_bench in bench/README.md.
+// chat_trace_bench in bench/journal/2026-11-22.md.
 constexpr Clock::duration kHeadStart = std::chrono::seconds(120);
 
 constexpr TimePoint kClosed = TimePoint::min();
