@@ -1,6 +1,6 @@
-// What a store is after a loss of power: writes that were not synced may be missing, each by itself
-// and in any order, and so may new names, renames and removals in a folder that was not synced.
-// What was acknowledged is there, the rest is a miss.
+// Simulates a loss of power: drops writes that were not synced, each page by itself and in any
+// order, and new names, renames and removals in folders that were not synced. A store must then
+// hold every entry that it acknowledged, and miss the rest.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -45,8 +45,9 @@ Status make_folders(const std::filesystem::path& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
     return io_error(path, "create store", errno);
   }
-  QUIRE_TRY(const Folder above, Folder::open(parent));
-  ::fsync(above.descriptor.get());
+  if (const auto above = Folder::open(parent); above.ok()) {  // else it may be written, not read
+    ::fsync(above->descriptor.get());
+  }
   return {};
 }
 
