@@ -21,6 +21,10 @@ endif()
 if(QUIRE_SANITIZE)
   # A target with the property QUIRE_PLAIN is not instrumented.
   set(sanitized -fsanitize=${QUIRE_SANITIZE} -fno-sanitize-recover=all)
+  if(QUIRE_SANITIZE MATCHES "address.*undefined")
+    # AddressSanitizer sees such accesses itself; asking twice takes a seventh of the compile time.
+    list(APPEND sanitized -fno-sanitize=null,object-size)
+  endif()
   target_compile_options(
     quire_flags INTERFACE -fno-omit-frame-pointer
                           "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:QUIRE_PLAIN>>>:${sanitized}>")
@@ -62,6 +66,8 @@ function(quire_module_cuda name)
   list(FILTER sources EXCLUDE REGEX "_test\\.(cc|cu)$")
   if(sources)
     target_sources(quire_${name} PRIVATE ${sources})
+    # Outside the batches: a check compiles them without the rest of the module.
+    set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     target_compile_definitions(quire_${name} PRIVATE QUIRE_HAS_CUDA)
     # The headers only here: what includes CUDA elsewhere must not compile.
     target_include_directories(quire_${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

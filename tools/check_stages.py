@@ -1,11 +1,13 @@
 """The stages of tools/check.py: how each is built, how it is tested, and which commands run it."""
 
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +16,8 @@ from check_log import ROOT, Count, Failure, count_cases, count_programs, count_p
 
 JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 15
-ANALYZED = 8
+ANALYZED = 8  # The static analyzer takes one file in so many
+COMPILED_ALONE = 4
 TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;api"
 THREADED = ("kv", "sched", "device", "engine", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
@@ -39,6 +42,19 @@ def build(log, preset, *targets, options=()):
     """Configures and builds; the tests of the stage before go first where both want the processor."""
     configure(log, preset, *options)
     log.run("nice", "-n", "5", "cmake", "--build", "--preset", preset, "-j", JOBS, *(["--target", *targets] if targets else []))
+
+
+def objects(preset, wanted):
+    """Returns the object files of a configured preset whose source is of the tree and, relative to it, `wanted`."""
+    commands = json.loads((BUILD / preset / "compile_commands.json").read_text())
+    sources = {command["output"]: os.path.relpath(command["file"], ROOT) for command in commands}
+    return [output for output, source in sources.items() if not source.startswith("build/") and wanted(source)]
+
+
+def share_of_this_commit(parts):
+    """Returns a predicate of paths: true for one path in `parts`; the commit's hash chooses which."""
+    mine = turn() // len(ROTATING) % parts
+    return lambda path: zlib.crc32(path.encode()) % parts == mine
 
 
 def ctest(log, preset, *arguments, folder=None):
@@ -113,8 +129,8 @@ def test_tidy(log, **what):
 
 
 def test_analyzer(log):
-    """Runs the static analyzer over one file in ANALYZED; which, the commit's hash chooses."""
-    return test_tidy(log, everything=True, share=(turn() // len(ROTATING) % ANALYZED, ANALYZED))
+    """Runs the static analyzer over one file in ANALYZED."""
+    return test_tidy(log, everything=True, among=share_of_this_commit(ANALYZED))
 
 
 def build_asan(log):
@@ -142,26 +158,39 @@ def test_fuzz(log):
     return Count(len(results) - findings, findings)
 
 
-def build_cuda(log, chip="90a-real"):
+def configure_cuda(log, chip):
+    """Configures the GPU build for one chip and returns true, or returns false where there is no nvcc."""
     if not shutil.which("nvcc") and not pathlib.Path("/usr/local/cuda/bin/nvcc").exists():
         log.write("nothing compiled, there is no nvcc")
-        return
-    build(log, "cuda", options=(f"-DCMAKE_CUDA_ARCHITECTURES={chip}",))
+        return False
+    configure(log, "cuda", f"-DCMAKE_CUDA_ARCHITECTURES={chip}")
+    return True
+
+
+def build_cuda(log, chip="90a-real"):
+    """Compiles what only the GPU build has, and links one program; the rest of it is that of the release build."""
+    if configure_cuda(log, chip):
+        build(log, "cuda", "device_gpu_test", *objects("cuda", lambda path: "/cuda/" in path or "/gpu/" in path))
+
+
+def build_gpu(log):
+    """Builds every GPU program."""
+    if configure_cuda(log, "90a-real"):
+        build(log, "cuda")
 
 
 def test_cuda(log):
-    """Lists the tests of the GPU programs. Without a GPU they start, and fail for want of one."""
-    count, cases = Count(), 0
-    programs = sorted((BUILD / "cuda" / "gpu").glob("*_gpu_test"))
-    for program in programs:
+    """Starts the GPU programs that were built. Without a GPU each fails for want of one."""
+    count = Count()
+    for program in sorted((BUILD / "cuda" / "gpu").glob("*_gpu_test")):
         listed = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
-        cases += len(re.findall(r"^  \S", listed, re.M))
+        tests = len(re.findall(r"^  \S", listed, re.M))
+        log.write(f"{program.name} has {tests} tests; make check-gpu runs them on a GPU")
         if not pathlib.Path("/dev/nvidia0").exists():
             alone = subprocess.run([program], capture_output=True, text=True)
             log.write(alone.stdout + alone.stderr)
             loud = alone.returncode != 0 and "DeviceError: " in alone.stderr
             count.add(Count(int(loud), int(not loud)))
-    log.write(f"{cases} tests compiled in {len(programs)} programs; make check-gpu runs them on a GPU")
     return count
 
 
@@ -178,8 +207,10 @@ def test_wheel(log):
 # --- what rotates: one a commit
 
 
-def build_dev(log):
-    build(log, "dev")
+def build_plain(log):
+    """Compiles one file in COMPILED_ALONE by itself."""
+    configure(log, "dev")
+    build(log, "dev", *objects("dev", share_of_this_commit(COMPILED_ALONE)))
 
 
 def test_long(log):
@@ -195,17 +226,18 @@ REST = [
     Stage("asan", "address and undefined-behaviour sanitizers", build_asan, lambda log: ctest(log, "asan")),
     Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
-    Stage("cuda", "the GPU programs, compiled for Hopper", build_cuda, test_cuda),
+    Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
     Stage("wheel", "pip install ., and the package that it installs", build_wheel, test_wheel),
     Stage("tidy", "clang-tidy over what differs from the merge base", build_tidy, lambda log: test_tidy(log, analyzer=False)),
 ]
 ROTATING = [
-    Stage("plain", "every file compiled alone, without precompiled headers", build_dev),
+    Stage("plain", "a quarter of the files compiled alone, without precompiled headers", build_plain),
     Stage("long", "random and stress tests at their full length", None, test_long),
     Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
     Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),
-    Stage("cuda-80", "the GPU programs, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
+    Stage("cuda-80", "the GPU code, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
+    Stage("gpu-programs", "the GPU programs, linked", build_gpu, test_cuda),
 ]
 ASKED = [  # by ALL=1, or by name
     Stage("tidy-all", "clang-tidy over every file", build_tidy, lambda log: test_tidy(log, everything=True)),

@@ -113,15 +113,15 @@ def configurations(root):
     return [root / name for name in sorted(git(root, "ls-files", "-co", "--exclude-standard", "--", "*.clang-tidy").splitlines())]
 
 
-def run(root, jobs, everything=False, analyzer=True, share=(0, 1)):
-    """Checks what differs from the merge base, or everything; with or without the static analyzer. `share` (i, n): every n-th of
-    these files, from the i-th on. However long it takes."""
+def run(root, jobs, everything=False, analyzer=True, among=lambda name: True):
+    """Checks what differs from the merge base, or everything; with or without the static analyzer. Of these only the files that
+    `among` is true for. However long it takes."""
     folder = root / ".cache" / "tidy"
     folder.mkdir(parents=True, exist_ok=True)
     tree, entries = Tree(root), compile_commands(root)
     changed = None if everything else changed_files(root)
     chosen = sorted(entries) if changed is None else sorted(of_changes(tree, sorted(entries), changed))
-    chosen = chosen[share[0]::share[1]]
+    chosen = [name for name in chosen if among(name)]
     checks = [] if analyzer else [f"--checks={PATHS}"]
     configuration = b"".join([" ".join(checks).encode(), *(path.read_bytes() for path in configurations(root))])
     keys = {name: tree.key(entries[name], configuration) for name in chosen}
