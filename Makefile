@@ -80,7 +80,11 @@ check-gpu: build-gpu
 bench-gpu: build-gpu
 	@for bench in build/cuda/gpu/*_bench; do "$$bench"; done
 
-asan tsan fuzz:
+asan:
+	@tools/setup.sh all
+	@.venv/bin/python tools/check.py --only asan asan-rest
+
+tsan fuzz:
 	@tools/setup.sh all
 	@.venv/bin/python tools/check.py --only $@
 

@@ -137,6 +137,16 @@ def build_asan(log):
     build(log, "asan", "all", "fuzz")
 
 
+def asan_half(mine):
+    """Runs one half of the tests with sanitizers: that which the commit's hash chooses, or the other."""
+    def test(log):
+        listed = subprocess.run(["ctest", "--preset", "asan", "-N"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        chosen = share_of_this_commit(2)
+        others = [name for name in re.findall(r"^ +Test +#\d+: (\S+)", listed, re.M) if chosen(name) != mine]
+        return ctest(log, "asan", "-E", f"^({'|'.join(map(re.escape, others))})$")
+    return test
+
+
 def test_asan_slow(log):
     return ctest(log, "asan-slow", folder="asan")
 
@@ -223,7 +233,7 @@ CHECK = [
     Stage("python", "the Python package and its tests", build_python, test_python),
 ]
 REST = [
-    Stage("asan", "address and undefined-behaviour sanitizers", build_asan, lambda log: ctest(log, "asan")),
+    Stage("asan", "address and undefined-behaviour sanitizers, over half of the tests", build_asan, asan_half(mine=True)),
     Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
     Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
@@ -233,6 +243,7 @@ REST = [
 ROTATING = [
     Stage("plain", "a quarter of the files compiled alone, without precompiled headers", build_plain),
     Stage("long", "random and stress tests at their full length", None, test_long),
+    Stage("asan-rest", "the sanitizers over the other half", build_asan, asan_half(mine=False)),
     Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
     Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),
