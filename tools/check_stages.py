@@ -227,6 +227,13 @@ def test_long(log):
     return ctest(log, "long", folder="release")
 
 
+def test_docs(log):
+    """Builds the documentation site, and looks at its links and names."""
+    log.run("tools/setup.sh", "docs")
+    log.run(BUILD.parent / ".venv-docs/bin/python", "tools/build_site.py")
+    return Count()
+
+
 CHECK = [
     Stage("style", "clang-format over every file", test=test_style),
     Stage("release", "the library, the command and every unit and behaviour test", build_release, test_release),
@@ -249,6 +256,7 @@ ROTATING = [
     Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),
     Stage("cuda-80", "the GPU code, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
     Stage("gpu-programs", "the GPU programs, linked", build_gpu, test_cuda),
+    Stage("docs", "the documentation site: links, anchors, every public name", test=test_docs),
 ]
 ASKED = [  # by ALL=1, or by name
     Stage("tidy-all", "clang-tidy over every file", build_tidy, lambda log: test_tidy(log, everything=True)),
